@@ -1,0 +1,103 @@
+"""Every error that crosses a room, as one tree. Imports nothing, so that every room may import it.
+
+    FairleadError
+    ├── ConfigError            settings, flags or a file are wrong; the process does not start
+    ├── InvalidRequest         the caller's request is wrong; the message names the field and the limit
+    │   ├── Unauthorized       no or wrong credential
+    │   ├── AgentUnknown       no agent of that id was ever seen
+    │   ├── CommandUnknown     no command of that id, or its results have expired
+    │   └── IdempotencyConflict  the same Idempotency-Key with another body
+    ├── Unavailable            right request, wrong moment: temporary
+    │   ├── BusUnavailable     Redis does not answer
+    │   ├── AgentOffline       the agent holds no link
+    │   └── NodeBusy           this node is draining or full
+    ├── ProtocolViolation      the other end of a link broke the protocol; carries the close code to send
+    └── ConnectionRefused      (client side) the gateway refused the upgrade or could not be reached
+
+`code` is stable and meant for programs, the message for people. `temporary` says whether the same request
+may succeed later. HTTP statuses and exit codes are given at the outermost room, never here.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class FairleadError(Exception):
+    """Base of all errors raised on purpose. `details` hold what a program may want to read."""
+
+    code: ClassVar[str] = "internal"
+    temporary: ClassVar[bool] = False
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class ConfigError(FairleadError):
+    code = "config_invalid"
+
+
+class InvalidRequest(FairleadError):
+    code = "invalid_request"
+
+
+class Unauthorized(InvalidRequest):
+    code = "unauthorized"
+
+
+class AgentUnknown(InvalidRequest):
+    code = "agent_unknown"
+
+
+class CommandUnknown(InvalidRequest):
+    code = "command_unknown"
+
+
+class IdempotencyConflict(InvalidRequest):
+    code = "idempotency_conflict"
+
+
+class Unavailable(FairleadError):
+    code = "unavailable"
+    temporary = True
+
+
+class BusUnavailable(Unavailable):
+    """Redis did not answer. When raised after a request was sent, its outcome is unknown."""
+
+    code = "bus_unavailable"
+
+
+class AgentOffline(Unavailable):
+    code = "agent_offline"
+
+
+class NodeBusy(Unavailable):
+    code = "node_busy"
+
+
+class ProtocolViolation(FairleadError):
+    """`close_code` is what the finder of the violation closes the connection with."""
+
+    code = "protocol_violation"
+
+    def __init__(self, close_code: int, message: str) -> None:
+        super().__init__(message, close_code=close_code)
+        self.close_code = close_code
+
+
+class ConnectionRefused(FairleadError):
+    """The gateway could not be reached (`status` is 0) or refused the upgrade with an HTTP status.
+
+    `retry_after` is in seconds, None when the gateway gave none.
+    """
+
+    code = "connection_refused"
+
+    def __init__(self, message: str, status: int = 0, retry_after: float | None = None, body: bytes = b"") -> None:
+        super().__init__(message, status=status)
+        self.status = status
+        self.retry_after = retry_after
+        self.body = body

@@ -1,0 +1,100 @@
+"""Bytes ⇄ message, for one side of a link in one encoding.
+
+The session and the SDK hold one `Codec` per subprotocol, made once. Decoding raises ProtocolViolation and nothing
+else, whatever the input; a message of an unknown type ≥ 64 decodes to None. A payload is copied out of the buffer
+that it came in (msgspec's `bytes` is a copy, unlike `Raw`), so it never keeps a large buffer alive.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+import msgspec
+
+from fairlead.errors import ProtocolViolation
+from fairlead.wire.close import Close
+from fairlead.wire.messages import (
+    MESSAGE_LIMIT,
+    RESERVED,
+    SUBPROTOCOL_JSON,
+    SUBPROTOCOL_MSGPACK,
+    FromAgent,
+    FromGateway,
+    Message,
+)
+
+
+class _Head(msgspec.Struct):
+    """The only field that every version of every message has."""
+
+    t: int
+
+
+M = TypeVar("M", FromAgent, FromGateway)
+
+
+class Codec(Generic[M]):
+    """One direction's decoder and both directions' encoder. `binary` tells which kind of WebSocket message."""
+
+    __slots__ = ("_decode", "_encode", "_head", "binary", "limit", "subprotocol")
+
+    def __init__(self, subprotocol: str, incoming: type[M], limit: int = MESSAGE_LIMIT) -> None:
+        self.subprotocol = subprotocol
+        self.binary = subprotocol == SUBPROTOCOL_MSGPACK
+        self.limit = limit
+        if self.binary:
+            self._decode = msgspec.msgpack.Decoder(incoming).decode
+            self._head = msgspec.msgpack.Decoder(_Head).decode
+            self._encode = msgspec.msgpack.Encoder().encode
+        elif subprotocol == SUBPROTOCOL_JSON:
+            self._decode = msgspec.json.Decoder(incoming).decode
+            self._head = msgspec.json.Decoder(_Head).decode
+            self._encode = msgspec.json.Encoder().encode
+        else:
+            raise ValueError(f"unknown subprotocol {subprotocol!r}")
+
+    def encode(self, message: Message) -> bytes | str:
+        """What to send as one WebSocket message: bytes on a binary link, str on a text link."""
+        data = self._encode(message)
+        return data if self.binary else data.decode()
+
+    def decode(self, data: bytes | str) -> M | None:
+        """The message in `data`; None for a type of a later version that is to be ignored.
+
+        Raises ProtocolViolation: 4501 for the other kind of WebSocket message, 4506 above the limit,
+        4500 for everything that is not a message of this direction.
+        """
+        if isinstance(data, str) is self.binary:
+            got, want = ("text", "binary") if self.binary else ("binary", "text")
+            raise ProtocolViolation(
+                Close.ENCODING, f"{got} message on a link of {self.subprotocol}: send {want}"
+            )
+        if len(data) > self.limit:
+            raise ProtocolViolation(Close.TOO_BIG, f"message of {len(data)} bytes exceeds max {self.limit}")
+        try:
+            return self._decode(data)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+            return self._unknown(data, e)
+
+    def _unknown(self, data: bytes | str, cause: Exception) -> None:
+        """The slow path: tell a message to be ignored from one that breaks the protocol."""
+        try:
+            kind = self._head(data).t
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            kind = -1
+        if kind >= RESERVED:
+            return
+        what = "too deeply nested" if isinstance(cause, RecursionError) else str(cause)
+        raise ProtocolViolation(
+            Close.PROTOCOL, f"not a message of this direction (t={kind}): {what}"[:200]
+        ) from cause
+
+
+def gateway_codec(subprotocol: str, limit: int = MESSAGE_LIMIT) -> Codec[FromAgent]:
+    """The gateway's codec: decodes what agents send."""
+    return Codec(subprotocol, FromAgent, limit)
+
+
+def agent_codec(subprotocol: str, limit: int = MESSAGE_LIMIT) -> Codec[FromGateway]:
+    """The agent's codec: decodes what the gateway sends."""
+    return Codec(subprotocol, FromGateway, limit)

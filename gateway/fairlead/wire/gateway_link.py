@@ -1,0 +1,210 @@
+"""The gateway's end of a link: which message may come when, what is numbered, and what each stream may still send.
+
+One per session, fed with decoded messages; it returns what kind of act the session owes and keeps no message, no
+socket and no clock. Slotted and small, since an idle agent holds one: containers are made on first use.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum
+
+from fairlead.errors import ProtocolViolation
+from fairlead.wire.close import Close
+from fairlead.wire.messages import (
+    CHUNK_LIMIT,
+    WINDOW,
+    Ack,
+    Auth,
+    Bye,
+    Chunk,
+    Credit,
+    End,
+    Event,
+    FromAgent,
+    Hb,
+    Hello,
+    Rx,
+)
+
+
+class Phase(IntEnum):
+    """Where the conversation stands; it only ever grows."""
+
+    GREETING = 0
+    CLAIMING = 1
+    READY = 2
+    CLOSED = 3
+
+
+class Act(Enum):
+    """What the session does with the message that it just gave to `receive`."""
+
+    CLAIM = "claim the agent, then welcome it"
+    ANSWER = "answer the heartbeat"
+    STORE = "store it, then count it as stored"
+    SKIP = "numbered, but of no open stream: count it as stored"
+    GRANT = "the agent takes more input"
+    LEAVE = "the agent says goodbye"
+    IGNORE = "nothing to do"
+
+
+class Stream:
+    """One open command as this link sees it. All sizes in bytes."""
+
+    __slots__ = ("input_ended", "input_next", "input_room", "next", "owed", "room")
+
+    def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
+        self.next = next_chunk
+        self.room = window
+        """What the agent may still send before it is granted more."""
+        self.owed = 0
+        """What was stored and not yet granted back."""
+        self.input_next = input_next
+        self.input_room = window
+        self.input_ended = False
+
+
+class GatewayLink:
+    """The state machine. Raises ProtocolViolation with the close code to send; afterwards only `close` is legal."""
+
+    __slots__ = ("phase", "received", "stored", "streams", "window")
+
+    def __init__(self, window: int = WINDOW) -> None:
+        self.phase = Phase.GREETING
+        self.received = 0
+        self.stored = 0
+        self.streams: dict[str, Stream] | None = None
+        self.window = window
+
+    def receive(self, message: FromAgent | None) -> Act:
+        """The act that `message` asks for. None stands for a message that the codec ignored."""
+        phase = self.phase
+        if phase is not Phase.READY:
+            return self._greet(message)
+        kind = type(message)
+        if kind is Chunk:
+            return self._chunk(message)  # type: ignore[arg-type]  # `kind` is its exact type; isinstance costs 3×
+        if kind is Hb:
+            return Act.ANSWER
+        if kind is Ack or kind is Event:
+            if kind is Event and message.qos == 0:  # type: ignore[union-attr]
+                return Act.STORE
+            self.received += 1
+            return Act.STORE if kind is Event or self._stream(message.id) else Act.SKIP  # type: ignore[union-attr]
+        if kind is End:
+            return self._end(message)  # type: ignore[arg-type]
+        if kind is Credit:
+            return self._credit(message)  # type: ignore[arg-type]
+        if kind is Bye:
+            return Act.LEAVE
+        if message is None or kind is Auth:
+            return Act.IGNORE
+        raise ProtocolViolation(Close.PROTOCOL, "hello again: a link says hello once")
+
+    def _greet(self, message: FromAgent | None) -> Act:
+        if self.phase is Phase.CLOSED:
+            return Act.IGNORE
+        if isinstance(message, Hello) and self.phase is Phase.GREETING:
+            self.phase = Phase.CLAIMING
+            return Act.CLAIM
+        if isinstance(message, Bye):
+            return Act.LEAVE
+        if isinstance(message, Hb) and self.phase is Phase.CLAIMING:
+            return Act.ANSWER
+        if message is None:
+            return Act.IGNORE
+        first = "hello" if self.phase is Phase.GREETING else "nothing but hb until welcome"
+        raise ProtocolViolation(
+            Close.PROTOCOL, f"{type(message).__name__.lower()} out of order: expected {first}"
+        )
+
+    def welcomed(self) -> None:
+        """The claim succeeded and welcome is being sent: from now on the agent may send everything."""
+        if self.phase is not Phase.CLAIMING:
+            raise ValueError(f"welcome in phase {self.phase.name}")
+        self.phase = Phase.READY
+
+    def closed(self) -> None:
+        """The connection is closing: whatever still comes is ignored."""
+        self.phase = Phase.CLOSED
+        self.streams = None
+
+    def opened(self, command: str, next_chunk: int = 0, input_next: int = 0) -> Stream:
+        """A command was sent, or taken up again, on this link; its window is full again."""
+        if self.streams is None:
+            self.streams = {}
+        stream = self.streams[command] = Stream(next_chunk, input_next, self.window)
+        return stream
+
+    def ended(self, command: str) -> None:
+        """The command is over: later messages of it are counted and skipped."""
+        if self.streams is not None:
+            self.streams.pop(command, None)
+            if not self.streams:
+                self.streams = None
+
+    def _stream(self, command: str) -> Stream | None:
+        return self.streams.get(command) if self.streams is not None else None
+
+    def stream(self, command: str) -> Stream | None:
+        """The open stream of `command` on this link, if any."""
+        return self._stream(command)
+
+    def _chunk(self, chunk: Chunk) -> Act:
+        self.received += 1
+        size = len(chunk.payload)
+        if size > CHUNK_LIMIT:
+            raise ProtocolViolation(Close.TOO_BIG, f"chunk of {size} bytes exceeds max {CHUNK_LIMIT}")
+        stream = self._stream(chunk.id)
+        if stream is None:
+            return Act.SKIP
+        if chunk.n != stream.next:
+            raise ProtocolViolation(
+                Close.PROTOCOL, f"chunk {chunk.n} of {chunk.id} out of order: expected {stream.next}"
+            )
+        if size > stream.room:
+            raise ProtocolViolation(
+                Close.PROTOCOL, f"chunk of {size} bytes of {chunk.id} exceeds the credit left, {stream.room}"
+            )
+        stream.next += 1
+        stream.room -= size
+        return Act.STORE
+
+    def _end(self, end: End) -> Act:
+        self.received += 1
+        stream = self._stream(end.id)
+        if stream is None:
+            return Act.SKIP
+        if end.total != stream.next:
+            raise ProtocolViolation(
+                Close.PROTOCOL, f"end of {end.id} counts {end.total} chunks, {stream.next} have come"
+            )
+        return Act.STORE
+
+    def _credit(self, credit: Credit) -> Act:
+        stream = self._stream(credit.id)
+        if stream is None:
+            return Act.IGNORE
+        if stream.input_room + credit.bytes > 1 << 30:
+            raise ProtocolViolation(Close.PROTOCOL, f"credit of {credit.id} exceeds max {1 << 30} bytes")
+        stream.input_room += credit.bytes
+        return Act.GRANT
+
+    def store(self, count: int) -> Rx:
+        """The next `count` numbered messages are stored: the receipt to send."""
+        self.stored += count
+        if self.stored > self.received:
+            raise ValueError(f"stored {self.stored} of {self.received} messages")
+        return Rx(s=self.stored)
+
+    def repay(self, command: str, size: int) -> Credit | None:
+        """`size` bytes of the stream are stored: the credit to send, once half a window has come together."""
+        stream = self._stream(command)
+        if stream is None:
+            return None
+        stream.owed += size
+        if stream.owed * 2 < self.window:
+            return None
+        grant, stream.owed = stream.owed, 0
+        stream.room += grant
+        return Credit(id=command, bytes=grant)

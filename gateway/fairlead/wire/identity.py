@@ -1,0 +1,43 @@
+"""Names and ids: which agent ids are legal, and how command ids are made.
+
+Called wherever an id enters the system (the API, hello). Pure: time and randomness are arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+from fairlead.errors import InvalidRequest
+
+AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
+"""No braces, blanks or colons: the id stands inside a Redis hash tag and in URLs as it is."""
+
+
+def check_agent_id(agent: str) -> str:
+    """`agent` itself. Raises InvalidRequest when it is not a legal agent id."""
+    if AGENT_ID.match(agent) is None:
+        raise InvalidRequest(
+            f"agent id {agent[:140]!r} is not legal: 1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or digit",
+            field="agent",
+        )
+    return agent
+
+
+def check_command_id(command: str) -> str:
+    """`command` in canonical form. Raises InvalidRequest when it is no UUID."""
+    try:
+        return str(uuid.UUID(command))
+    except ValueError as e:
+        raise InvalidRequest(f"command id {command[:64]!r} is not a UUID", field="id") from e
+
+
+def uuid7(now_ms: int, entropy: bytes) -> str:
+    """A UUIDv7 (RFC 9562 §5.7) of a Unix time in milliseconds and 10 random bytes."""
+    if len(entropy) != 10:
+        raise ValueError(f"a UUIDv7 takes 10 random bytes, got {len(entropy)}")
+    rand = int.from_bytes(entropy, "big")
+    rand_a = rand & 0xFFF
+    rand_b = (rand >> 12) & ((1 << 62) - 1)
+    value = (now_ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | rand_a << 64 | 0b10 << 62 | rand_b
+    return str(uuid.UUID(int=value))
