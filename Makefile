@@ -1,0 +1,69 @@
+# Everything a developer runs. Needs python3 (3.11 or newer) with venv, and a package index; builds the rest into .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+# -I: neither the working directory nor the user's site on sys.path. The folder operator/ must never meet `import operator`.
+PY     := $(BIN)/python -I
+# The stamp is newer than all that the environment is made of, so a changed requirement rebuilds it.
+STAMP  := $(VENV)/.installed
+# Two workers: the tests start real servers and measure time, more would only wait for each other on small machines.
+JOBS   ?= 2
+UV     := .cache/uv/bin/uv
+UV_VERSION := 0.13.8
+
+.DEFAULT_GOAL := help
+.PHONY: help venv fmt lint test run bench requirements clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(STAMP) ## Build .venv from the hashed requirements (rebuilt when they change)
+
+$(STAMP): requirements/dev.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "error: $(PYTHON) was not found; install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $$($(PYTHON) --version 2>&1) is too old, Fairlead needs 3.11 or newer; name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+fmt: $(STAMP) ## Format the code and sort the imports
+	$(PY) -m ruff check --fix-only --quiet .
+	$(PY) -m ruff format .
+
+lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts between the rooms
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m mypy --strict tests
+	$(BIN)/lint-imports
+
+test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
+	$(PY) -m pytest -n $(JOBS)
+
+run: $(STAMP) ## A gateway, its Valkey and three agents on this machine (RUN="--port 0" for free ports)
+	@exec $(BIN)/fairlead demo $(RUN)
+
+bench: $(STAMP) ## The benchmarks
+	$(PY) tests/bench/run.py
+
+requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
+	$(call compile,base,)
+	$(call compile,gateway,--extra gateway --extra cli)
+	$(call compile,dev,--extra gateway --extra cli --group dev)
+
+# No header, no annotation, no index: the files hold versions and hashes, and the address of no host.
+define compile
+$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) $(2) pyproject.toml -o requirements/$(1).txt
+endef
+
+$(UV):
+	$(PYTHON) -m venv --clear .cache/uv
+	.cache/uv/bin/python -I -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+clean: ## Remove the environment, the caches and the demo's data
+	rm -rf $(VENV) .cache .fairlead .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	find gateway operator tests -name __pycache__ -type d -prune -exec rm -rf {} +
