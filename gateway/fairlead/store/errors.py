@@ -1,0 +1,70 @@
+"""What the store raises beside `BusUnavailable`, and the translation of redis-py's errors into our tree.
+
+Called by the rest of this room only; other rooms catch what it makes. An error reply of the server falls in
+two kinds: the server cannot serve at the moment (`BusUnavailable`: temporary, the message names the cause and
+the remedy), or this one command is wrong (`StoreError`, `ScriptError`: a defect of ours, never temporary).
+The difference matters to callers: the first kind may be answered with "try later", the second must be fixed.
+"""
+
+from __future__ import annotations
+
+from redis.exceptions import ResponseError
+
+from fairlead.errors import BusUnavailable, FairleadError
+
+
+class StoreError(FairleadError):
+    """The server refused a command. `reply_code` is the first word of its answer, `ERR` or `WRONGTYPE`."""
+
+    code = "store_error"
+
+    def __init__(self, message: str, reply_code: str = "ERR") -> None:
+        super().__init__(message, reply_code=reply_code)
+        self.reply_code = reply_code
+
+
+class ScriptError(StoreError):
+    """A script failed or answered with an error; `script` is its name."""
+
+    code = "script_error"
+
+    def __init__(self, script: str, message: str, reply_code: str = "ERR") -> None:
+        super().__init__(f"script {script}: {message}", reply_code)
+        self.script = script
+        self.details["script"] = script
+
+
+UNFIT_SERVER = {
+    "LOADING": "it is loading its data; wait",
+    "MISCONF": "it cannot write to its disk; free space or repair the disk of the server",
+    "OOM": "its memory is full; raise maxmemory of the server",
+    "READONLY": "it is a replica; point the address at the primary",
+    "MASTERDOWN": "it is a replica without its primary; wait for the failover",
+    "NOREPLICAS": "too few replicas follow it (min-replicas-to-write)",
+    "CLUSTERDOWN": "its cluster is down",
+    "TRYAGAIN": "its cluster is moving keys",
+    "BUSY": "a script has run too long on it; SCRIPT KILL ends it",
+    "NOAUTH": "it wants a password; set one in the address",
+    "WRONGPASS": "it refuses the password of the address",
+    "NOPERM": "the user of the address lacks a permission",
+}
+"""Replies that say nothing about the command and everything about the server, with the remedy."""
+
+
+def reply_code(error: Exception) -> str:
+    """`NOSCRIPT` of `NOSCRIPT No matching script`. redis-py cuts the codes it knows off the message."""
+    known = getattr(error, "status_code", None)
+    if isinstance(known, str) and known:
+        return known
+    first = str(error).partition(" ")[0]
+    return first if first.isupper() else "ERR"
+
+
+def reply_error(error: ResponseError, address: str, script: str | None) -> FairleadError:
+    """Our error for an error reply; the caller raises it (or sets it) with `error` as its cause."""
+    code = reply_code(error)
+    if code in UNFIT_SERVER:
+        return BusUnavailable(f"Redis at {address} refuses commands: {UNFIT_SERVER[code]} ({code}: {error})")
+    if script is not None:
+        return ScriptError(script, str(error), code)
+    return StoreError(f"Redis at {address}: {error}", code)
