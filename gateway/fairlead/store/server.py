@@ -1,0 +1,68 @@
+"""What the server says of itself, and whether it is fit to hold a fleet.
+
+Asked once at start by `app`, after the pipeliner is available. A server too old for our scripts stops the
+process; one that may lose or evict data starts with a warning that names the setting, because the operator of
+that server may have reasons. INFO is asked instead of CONFIG GET, which managed Redis services refuse.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from fairlead.errors import ConfigError
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import text
+
+logger = logging.getLogger(__name__)
+
+OLDEST = (7, 0)
+"""The first version whose scripts take the `#!lua` line, which all of ours have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFacts:
+    product: str
+    version: str
+    eviction: str
+    append_only: bool
+
+
+async def check_server(pipeliner: Pipeliner) -> ServerFacts:
+    """The facts; `ConfigError` when the server is too old, warnings in the log when it may lose data."""
+    info = dict(
+        line.split(":", 1) for line in text(await pipeliner.submit("INFO")).splitlines() if ":" in line
+    )
+    # Valkey reports the Redis version it is compatible with beside its own.
+    compatible = info.get("redis_version", "0")
+    facts = ServerFacts(
+        product=info.get("server_name", "redis"),
+        version=info.get("valkey_version", compatible),
+        eviction=info.get("maxmemory_policy", "unknown"),
+        append_only=info.get("aof_enabled") == "1",
+    )
+    if _numbers(compatible) < OLDEST:
+        raise ConfigError(
+            f"{facts.product} at {pipeliner.address} has version {facts.version}; "
+            "version 7.0 or later is needed (any Valkey will do)"
+        )
+    if facts.eviction != "noeviction":
+        logger.warning(
+            "%s at %s evicts keys when its memory is full (maxmemory-policy %s): leases and commands would "
+            "vanish; set maxmemory-policy noeviction there",
+            facts.product,
+            pipeliner.address,
+            facts.eviction,
+        )
+    if not facts.append_only:
+        logger.warning(
+            "%s at %s keeps no append-only file: its restart loses acknowledged commands; "
+            "set appendonly yes there",
+            facts.product,
+            pipeliner.address,
+        )
+    return facts
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
