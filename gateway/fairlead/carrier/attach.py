@@ -1,0 +1,251 @@
+"""Give an accepted WebSocket to a listener, on whatever ASGI server it came.
+
+An endpoint calls `attach` after its own checks. On our carrier the call returns at once and the endpoint
+should return too: its task and scope are freed and a slim connection calls the listener. On any other
+server, and under Starlette's TestClient, `attach` runs an ASGI loop until the connection is over, with the
+same listener and the same semantics: one behaviour, two carriers. Starlette is not imported: a websocket is
+whatever has scope, receive, send."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterable, MutableMapping
+from typing import Any, Final, Protocol
+
+from fairlead.carrier.connection import HIGH_WATER, Terms
+from fairlead.carrier.listener import Listener
+from fairlead.carrier.sweep import VISITS, Sweep
+from fairlead.wire.framing import Framing, close_payload
+
+logger = logging.getLogger("fairlead.carrier")
+
+EXTENSION: Final = "fairlead.attach"
+"""In scope["extensions"]: the server takes a listener in the accept message."""
+LISTENER: Final = "fairlead.listener"
+"""The key of the accept message that holds it."""
+
+OVERHEAD: Final = 256
+"""What a queued message costs beside its payload, so that empty messages cannot fill memory either."""
+
+
+class WebSocket(Protocol):
+    """What is used of starlette.websockets.WebSocket. Its `receive` must give "websocket.connect" first."""
+
+    @property
+    def scope(self) -> MutableMapping[str, Any]: ...
+
+    async def receive(self) -> MutableMapping[str, Any]: ...
+
+    async def send(self, message: MutableMapping[str, Any]) -> None: ...
+
+
+async def attach(
+    websocket: WebSocket,
+    listener: Listener,
+    subprotocol: str | None = None,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    *,
+    terms: Terms | None = None,
+) -> None:
+    """Accept `websocket` and let `listener` have its messages. `terms` count only where the server is not
+    ours."""
+    accept: dict[str, Any] = {
+        "type": "websocket.accept",
+        "subprotocol": subprotocol,
+        "headers": list(headers),
+    }
+    await websocket.receive()
+    if EXTENSION in (websocket.scope.get("extensions") or {}):
+        await websocket.send(accept | {LISTENER: listener})
+        return
+    await websocket.send(accept)
+    if terms is not None:
+        await AsgiConnection(websocket, listener, terms).run()
+        return
+    async with Sweep() as sweep:
+        await AsgiConnection(websocket, listener, Terms(sweep)).run()
+
+
+class AsgiConnection:
+    """A connection over a foreign ASGI server: what `FramedConnection` is, at the price of two tasks."""
+
+    def __init__(self, websocket: WebSocket, listener: Listener, terms: Terms) -> None:
+        self._websocket = websocket
+        self.listener: Listener | None = listener
+        self.terms = terms
+        self.congested = False
+        self.quiet = 0
+        self._ending: tuple[int, str] | None = None
+        self._queue: deque[tuple[int, dict[str, Any]]] = deque()
+        self._queued = 0
+        self._to_write = asyncio.Event()
+        self._to_read = asyncio.Event()
+        self._to_read.set()
+        self._frames = _Frames(self)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def closing(self) -> bool:
+        return self._ending is not None
+
+    @property
+    def silent_periods(self) -> int:
+        return max(0, self.quiet - 1) // VISITS
+
+    def send(self, message: bytes | str) -> None:
+        if isinstance(message, str):
+            self._put({"type": "websocket.send", "text": message}, len(message))
+        else:
+            self._put({"type": "websocket.send", "bytes": message}, len(message))
+
+    def write(self, frame: bytes) -> None:
+        self._frames.feed(frame)
+
+    def ping(self, payload: bytes = b"") -> None:
+        """ASGI has no ping; the foreign server keeps the connection alive in its own way."""
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        if self._ending is not None:
+            return
+        self._ending = (code, reason)
+        cut = close_payload(code, reason)[2:].decode()
+        self._append({"type": "websocket.close", "code": code, "reason": cut}, 0)
+        self._to_read.set()
+        self.terms.sweep.deadline(self.terms.close_timeout).add(self, AsgiConnection.abort)
+
+    def abort(self) -> None:
+        if self._ending is None:
+            self._ending = (1006, "")
+        for task in self._tasks:
+            task.cancel()
+
+    def buffered(self) -> int:
+        return self._queued
+
+    def pause_reading(self) -> None:
+        if self._ending is None:
+            self._to_read.clear()
+
+    def resume_reading(self) -> None:
+        self._to_read.set()
+
+    def visit(self) -> None:
+        if self._ending is not None:
+            return
+        if not self._to_read.is_set():
+            self.quiet = 0
+            return
+        self.quiet += 1
+        if self.quiet > VISITS and self.quiet % VISITS == 1:
+            self._tell(lambda listener: listener.on_silence(self))
+
+    async def run(self) -> None:
+        """Until the connection is over. Cancelling it drops the connection."""
+        self.terms.sweep.watch(self)
+        reader = asyncio.create_task(self._read())
+        writer = asyncio.create_task(self._write())
+        self._tasks = [reader, writer]
+        self._tell(lambda listener: listener.on_open(self))
+        try:
+            await asyncio.wait({reader})
+        finally:
+            self.terms.sweep.unwatch(self)
+            self.terms.sweep.deadline(self.terms.close_timeout).discard(self)
+            reader.cancel()
+            writer.cancel()
+            await asyncio.gather(reader, writer, return_exceptions=True)
+            self._tasks = []
+            code, reason = self._ending = self._ending or (1006, "")
+            listener, self.listener = self.listener, None
+            if listener is not None:
+                try:
+                    listener.on_close(self, code, reason)
+                except Exception:
+                    logger.exception("listener failed in on_close")
+
+    async def _read(self) -> None:
+        while True:
+            event = await self._websocket.receive()
+            if event["type"] == "websocket.disconnect":
+                self._ending = self._ending or (event.get("code") or 1005, event.get("reason") or "")
+                return
+            await self._to_read.wait()
+            self.quiet = 0
+            data = event.get("bytes")
+            message: bytes | str = data if data is not None else event["text"]
+            if len(message) > self.terms.max_message:
+                self.close(1009, f"message exceeds {self.terms.max_message} bytes")
+            if self._ending is None:
+                self._tell(lambda listener, message=message: listener.on_message(self, message))
+
+    async def _write(self) -> None:
+        while True:
+            while not self._queue:
+                self._to_write.clear()
+                await self._to_write.wait()
+            size, event = self._queue.popleft()
+            try:
+                await self._websocket.send(event)
+            except (
+                Exception
+            ) as error:  # each server and framework has its own; the reader is told what matters
+                logger.debug("the peer has left while it was written to: %r", error)
+                return
+            if event["type"] == "websocket.close":
+                return
+            self._queued -= size
+            if self.congested and self._queued <= HIGH_WATER // 4:
+                self.congested = False
+                self._tell(lambda listener: listener.on_writable(self))
+
+    def _put(self, event: dict[str, Any], size: int) -> None:
+        if self._ending is not None:
+            return
+        if self._queued > self.terms.max_buffered:
+            self._tell(lambda listener: listener.on_overflow(self))
+            self.close(1013, f"more than {self.terms.max_buffered} bytes unread")
+            return
+        self._append(event, size + OVERHEAD)
+
+    def _append(self, event: dict[str, Any], size: int) -> None:
+        self._queue.append((size, event))
+        self._queued += size
+        self.congested = self.congested or self._queued > HIGH_WATER
+        self._to_write.set()
+
+    def _tell(self, call: _Call) -> None:
+        if self.listener is None:
+            return
+        try:
+            call(self.listener)
+        except Exception:
+            logger.exception("listener failed; its connection is closed with 1011")
+            self.close(1011, "internal error")
+
+
+class _Call(Protocol):
+    def __call__(self, listener: Listener, /) -> None: ...
+
+
+class _Frames(Framing):
+    """Turns frames that were encoded for many connections back into messages."""
+
+    __slots__ = ("_connection",)
+
+    MASKED = False
+
+    def __init__(self, connection: AsgiConnection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    @property
+    def max_message(self) -> int:
+        return 1 << 62  # our own frames
+
+    def message_received(self, message: bytes | str) -> None:
+        self._connection.send(message)
+
+    def violated(self, code: int, reason: str) -> None:
+        raise ValueError(f"write() takes whole frames of a server: {reason}")

@@ -1,0 +1,273 @@
+"""One open WebSocket on an asyncio transport, as one slotted object: RFC 6455 reader, asyncio protocol and
+handle.
+
+Made by `carrier.upgrade` (server) and `carrier.client` when the handshake is done, and handed to a
+`Listener`. It makes no task, no timer and no future, and keeps no buffer while idle: some 100 bytes of our
+own per connection, which is what a million links per machine rest on. All that depends on time is in the
+shared `Sweep`. The reference to the listener is dropped at close, so that no cycle survives and no
+collector is needed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Final, cast
+
+from fairlead.carrier.listener import Connection, Listener
+from fairlead.carrier.sweep import VISITS, Sweep
+from fairlead.wire import framing
+from fairlead.wire.framing import BINARY, CLOSE, COMPRESS_ABOVE, FIN, PING, PONG, RSV1, TEXT, Framing
+
+__all__ = ["Connection", "FramedConnection", "ServerConnection", "Terms"]
+
+logger = logging.getLogger("fairlead.carrier")
+
+HIGH_WATER: Final = 64 << 10
+"""The transports' own mark: below it a connection is never congested, so overflow is not even looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all connections of one server, or of one client process, share."""
+
+    sweep: Sweep
+    max_message: int = 1 << 20
+    max_buffered: int = 1 << 20
+    close_timeout: float = (
+        5.0  # a peer that lives answers a close within its round trip; 5 s is a bad mobile link
+    )
+    deflate: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_buffered < HIGH_WATER:
+            raise ValueError(
+                f"max_buffered of {self.max_buffered} bytes is below the transport's mark of {HIGH_WATER}"
+            )
+
+
+class FramedConnection(Framing, asyncio.Protocol):
+    """Both roles; a subclass says how frames are encoded and who closes the transport first."""
+
+    __slots__ = ("_ending", "congested", "listener", "quiet", "terms", "transport")
+
+    def __init__(
+        self, transport: asyncio.Transport, listener: Listener, terms: Terms, *, deflate: bool
+    ) -> None:
+        super().__init__(deflate)
+        self.transport = transport
+        self.listener: Listener | None = listener
+        self.terms = terms
+        self.congested = False
+        self.quiet = 0  # visits of the sweep since the last byte
+        self._ending: tuple[int, str] | None = None  # code and reason to report, once known
+
+    def start(self, received: bytes = b"") -> None:
+        """Tell the listener, then read what came behind the handshake. The transport already belongs to
+        us."""
+        self.terms.sweep.watch(self)
+        listener = cast(Listener, self.listener)
+        try:
+            listener.on_open(self)
+        except Exception:
+            self._listener_failed()
+        if received:
+            self.data_received(received)
+
+    @property
+    def max_message(self) -> int:
+        return self.terms.max_message
+
+    @property
+    def closing(self) -> bool:
+        return self._ending is not None
+
+    @property
+    def silent_periods(self) -> int:
+        return max(0, self.quiet - 1) // VISITS
+
+    def send(self, message: bytes | str) -> None:
+        if isinstance(message, str):
+            first, payload = FIN | TEXT, message.encode()
+        else:
+            first, payload = FIN | BINARY, message
+        if self.deflate and len(payload) > COMPRESS_ABOVE:
+            first, payload = first | RSV1, framing.deflate(payload)
+        self.write(self._encode(first, payload))
+
+    def write(self, frame: bytes) -> None:
+        if self._ending is not None:
+            return
+        # Looked at before the write: one message may be larger than the buffer, but no second one follows it.
+        if self.congested and self.transport.get_write_buffer_size() > self.terms.max_buffered:
+            self._overflow()
+        else:
+            self.transport.write(frame)
+
+    def ping(self, payload: bytes = b"") -> None:
+        self.write(self._encode(FIN | PING, payload))
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        if self._ending is None:
+            self._begin_close(code, reason)
+            self.resume_reading()  # the peer's close must be heard
+
+    def abort(self) -> None:
+        if self._ending is None:
+            self._ending = (1006, "")
+        self.discard()
+        self.transport.abort()
+
+    def buffered(self) -> int:
+        return self.transport.get_write_buffer_size()
+
+    def pause_reading(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def shutdown(self) -> None:
+        """uvicorn stops: it calls this on every connection and then waits until they are gone."""
+        self.close(1012, "restart")
+
+    # The sweep calls.
+
+    def visit(self) -> None:
+        if self._ending is not None:
+            return
+        if not self.transport.is_reading():
+            self.quiet = 0
+            return
+        self.quiet += 1
+        if self.quiet > VISITS and self.quiet % VISITS == 1 and self.listener is not None:
+            try:
+                self.listener.on_silence(self)
+            except Exception:
+                self._listener_failed()
+
+    # The transport calls.
+
+    def data_received(self, data: bytes) -> None:
+        self.quiet = 0
+        self.feed(data)
+
+    def pause_writing(self) -> None:
+        self.congested = True
+
+    def resume_writing(self) -> None:
+        self.congested = False
+        if self.listener is not None and self._ending is None:
+            try:
+                self.listener.on_writable(self)
+            except Exception:
+                self._listener_failed()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.terms.sweep.deadline(self.terms.close_timeout).discard(self)
+        self.discard()
+        self._finish()
+
+    # The reader calls.
+
+    def message_received(self, message: bytes | str) -> None:
+        if self._ending is None and self.listener is not None:
+            try:
+                self.listener.on_message(self, message)
+            except Exception:
+                self._listener_failed()
+
+    def ping_received(self, payload: bytes) -> None:
+        self.write(self._encode(FIN | PONG, payload))
+
+    def close_received(self, code: int, reason: str) -> None:
+        if self._ending is None:
+            self._begin_close(code, "", report=reason)
+        self._handshake_done()
+        self._finish()
+
+    def violated(self, code: int, reason: str) -> None:
+        if self._ending is None:
+            self._begin_close(code, reason)
+        # The peer may still be writing: closing now would answer with a reset that can overtake our close
+        # frame. So only our half is closed, and what comes is read and ignored until the peer has closed
+        # too.
+        self.resume_reading()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+        self._finish()
+
+    # Our own.
+
+    def _encode(self, first: int, payload: bytes) -> bytes:
+        raise NotImplementedError
+
+    def _handshake_done(self) -> None:
+        """Both close frames are through. RFC 6455 §7.1.1: the server closes the transport, the client
+        waits."""
+        raise NotImplementedError
+
+    def _begin_close(self, code: int, reason: str, *, report: str | None = None) -> None:
+        self._ending = (code, reason if report is None else report)
+        self.transport.write(self._encode(FIN | CLOSE, framing.close_payload(code, reason)))
+        # abort() also ends a transport.close() that waits for a peer that reads nothing.
+        self.terms.sweep.deadline(self.terms.close_timeout).add(self, FramedConnection.abort)
+
+    def _overflow(self) -> None:
+        if self.listener is not None:
+            try:
+                self.listener.on_overflow(self)
+            except Exception:
+                self._listener_failed()
+        self.close(1013, f"more than {self.terms.max_buffered} bytes unread")
+
+    def _listener_failed(self) -> None:
+        logger.exception("listener failed; its connection is closed with 1011")
+        self.close(1011, "internal error")
+
+    def _finish(self) -> None:
+        listener, self.listener = self.listener, None
+        if listener is None:
+            return
+        self.terms.sweep.unwatch(self)
+        if self._ending is None:
+            self._ending = (1006, "")
+        try:
+            listener.on_close(self, *self._ending)
+        except Exception:
+            logger.exception("listener failed in on_close")
+
+
+class ServerConnection(FramedConnection):
+    """The server's end. `roster` is the server's set of open connections, which it leaves when it is lost."""
+
+    __slots__ = ("_roster",)
+
+    MASKED = True
+
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        listener: Listener,
+        terms: Terms,
+        roster: set[ServerConnection],
+        *,
+        deflate: bool = False,
+    ) -> None:
+        super().__init__(transport, listener, terms, deflate=deflate)
+        self._roster = roster
+        roster.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._roster.discard(self)
+        super().connection_lost(exc)
+
+    def _encode(self, first: int, payload: bytes) -> bytes:
+        return framing.encode(first, payload)
+
+    def _handshake_done(self) -> None:
+        self.transport.close()

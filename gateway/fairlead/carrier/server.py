@@ -1,0 +1,211 @@
+"""uvicorn with our carrier in it: the configuration, the request deadline and who owns the signals.
+
+`app.serve` builds a `Config` with `config()` and runs a `Server`. uvicorn by itself closes every socket on
+SIGTERM before anything of ours runs; here the first signal runs `on_stop` (the drain) and only then lets
+uvicorn stop, with exit code 0. uvicorn also waits for ever for a request that never completes; `Requests`
+does not."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl as tls
+import sys
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Final, cast
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from fairlead.carrier.connection import Terms
+from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.upgrade import Upgrade
+
+logger = logging.getLogger("fairlead.carrier")
+
+MAX_REQUEST_HEAD: Final = 64 << 10
+"""A request line and its headers. Ingresses stop at 8 to 32 KiB; uvicorn's parser has no limit of its own."""
+
+AsgiApp = Callable[..., Awaitable[None]]
+
+
+class Config(uvicorn.Config):
+    """uvicorn's configuration, and the terms that its protocol classes find through it."""
+
+    def __init__(self, app: AsgiApp, *, terms: Terms, request_timeout: float, **options: Any) -> None:
+        super().__init__(app, http=Requests, ws=Upgrade, **options)
+        self.terms = terms
+        self.requests = terms.sweep.deadline(request_timeout)
+
+
+def config(
+    app: AsgiApp,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    sweep: Sweep,
+    max_message: int = 1 << 20,
+    max_buffered: int = 1 << 20,
+    deflate: bool = False,
+    request_timeout: float = 10.0,
+    close_timeout: float = 5.0,
+    stop_timeout: int = 10,
+    loop: str = "uvloop",
+    ssl: tls.SSLContext | None = None,
+    trusted_proxies: Sequence[str] = (),
+    access_log: bool = False,
+) -> Config:
+    """A configuration for `app`. Nothing of uvicorn's logging is set up: that is the process's own business.
+
+    `trusted_proxies` may name the client address in X-Forwarded-For; nobody else may. `stop_timeout` bounds
+    what uvicorn waits after `on_stop` for requests and connections that are still open."""
+    return Config(
+        app,
+        terms=Terms(sweep, max_message, max_buffered, close_timeout, deflate),
+        request_timeout=request_timeout,
+        host=host,
+        port=port,
+        loop=loop,
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies) or None,
+        timeout_graceful_shutdown=stop_timeout,
+        ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),
+        lifespan="auto",
+        interface="asgi3",
+    )
+
+
+class Requests(HttpToolsProtocol):
+    """HTTP requests, with a deadline and a limit for their heads, and the hand-over of upgrades to
+    `Upgrade`."""
+
+    config: Config
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        super().connection_made(transport)
+        self._head = 0
+        self._segment = b""
+        self.config.requests.add(self, Requests._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.config.requests.discard(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._segment = data
+        super().data_received(data)
+        self._segment = b""
+        if self in self.config.requests:
+            self._head += len(data)
+            if self._head > MAX_REQUEST_HEAD:
+                self.config.requests.discard(self)
+                self.transport.write(
+                    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
+                )
+                self.transport.close()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        # Not anew for the first request: its time runs from the connection on.
+        if self not in self.config.requests:
+            self._head = 0
+            self.config.requests.add(self, Requests._late)
+
+    def on_headers_complete(self) -> None:
+        self.config.requests.discard(self)
+        super().on_headers_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        # A client must wait for our answer before it sends a frame; one that does not would lose it here,
+        # because uvicorn drops what the parser has left over. The parser's exception says where that
+        # begins.
+        parsed = sys.exc_info()[1]
+        early = b""
+        if (
+            isinstance(parsed, httptools.HttpParserUpgrade)
+            and parsed.args
+            and isinstance(parsed.args[0], int)
+        ):
+            early = self._segment[parsed.args[0] :]
+        super().handle_websocket_upgrade()
+        if early:
+            cast(Upgrade, self.transport.get_protocol()).data_received(early)
+        # This object and its parser refer to each other, and connection_lost, which would cut that, never
+        # comes.
+        self.parser = None  # type: ignore[assignment]  # as uvicorn's own connection_lost does
+
+    def _late(self) -> None:
+        self.transport.abort()
+
+
+class Server(uvicorn.Server):
+    """One server of this process. At most one of several may own the signals.
+
+    The first SIGTERM or SIGINT runs `on_stop`, then stops; the second stops at once.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        on_stop: Callable[[], Awaitable[None]] | None = None,
+        own_signals: bool = True,
+    ) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+        self._own_signals = own_signals
+        self._stopping: asyncio.Task[None] | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; known once `started` is true."""
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return host, port
+
+    def stop(self) -> None:
+        """What a signal does: the first call drains, the second stops at once."""
+        if self._stopping is None:
+            self._stopping = asyncio.get_running_loop().create_task(self._drain())
+            return
+        logger.warning("told to stop twice: stopping at once")
+        self._stopping.cancel()
+        self.should_exit = self.force_exit = True
+
+    async def serve(self, sockets: list[Any] | None = None) -> None:
+        try:
+            await super().serve(sockets)
+        finally:
+            if self._stopping is not None:
+                self._stopping.cancel()
+                await asyncio.gather(self._stopping, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        try:
+            if self._on_stop is not None:
+                await self._on_stop()
+        except Exception:
+            logger.exception("draining failed; stopping without it")
+        finally:
+            self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Replaces uvicorn's handlers, which close all sockets and raise the signal again at the end."""
+        if not self._own_signals:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        handled = (signal.SIGTERM, signal.SIGINT)
+        for number in handled:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            for number in handled:
+                loop.remove_signal_handler(number)

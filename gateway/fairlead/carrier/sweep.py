@@ -1,0 +1,147 @@
+"""The carrier's one timer: silent connections and everything that must happen within a fixed time.
+
+One `Sweep` serves all connections of an event loop; whoever makes it starts and stops it. It ticks every
+half second. Deadlines of one length are a queue in order of time, so a tick looks only at what is due.
+Silence is told by a small counter in each connection that data sets to zero: a message costs no call of the
+clock and no timer, and an idle connection no memory beyond one set entry."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+
+logger = logging.getLogger("fairlead.carrier")
+
+T = TypeVar("T")
+
+VISITS: Final = 4
+"""Visits to a connection per silence period: silence is told between 1 and 1 + 1/4 periods after the last
+byte."""
+
+BUCKETS: Final = 61
+"""Connections are spread over the ticks of a period; a prime, because addresses of objects have even
+strides."""
+
+
+class Watched(Protocol):
+    """What a sweep visits: it counts its own silence."""
+
+    def visit(self) -> None: ...
+
+
+class Deadline:
+    """Waits of one length. An object waits at most once; discarding what does not wait is no error."""
+
+    __slots__ = ("_clock", "_waiting", "seconds")
+
+    def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
+        self.seconds = seconds
+        self._clock = clock
+        self._waiting: dict[object, tuple[float, Callable[[Any], object]]] = {}
+
+    def add(self, waiting: T, expired: Callable[[T], object]) -> None:
+        """Call `expired(waiting)` when the time is over, unless discarded. Adding again begins anew."""
+        self._waiting.pop(waiting, None)
+        self._waiting[waiting] = (self._clock() + self.seconds, expired)
+
+    def discard(self, waiting: object) -> None:
+        self._waiting.pop(waiting, None)
+
+    def __contains__(self, waiting: object) -> bool:
+        return waiting in self._waiting
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def expire(self, now: float) -> None:
+        """Called by the sweep: what is due leaves the queue, oldest first."""
+        while self._waiting:
+            waiting = next(iter(self._waiting))
+            due, expired = self._waiting[waiting]
+            if due > now:
+                return
+            del self._waiting[waiting]
+            try:
+                expired(waiting)
+            except Exception:
+                logger.exception("a deadline's action failed; the others go on")
+
+
+class Sweep:
+    """One timer for one event loop. `silence` may be changed while it runs: it follows the heartbeat of the
+    fleet."""
+
+    def __init__(
+        self, *, silence: float = 75.0, tick: float = 0.5, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.silence = silence
+        self.tick = tick
+        self._clock = clock
+        self._deadlines: dict[float, Deadline] = {}
+        self._buckets: list[set[Watched]] = [set() for _ in range(BUCKETS)]
+        self._next = 0
+        self._owed = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to tick on the running event loop."""
+        if self._timer is not None:
+            raise RuntimeError("the sweep runs already")
+        self._arm(asyncio.get_running_loop())
+
+    def stop(self) -> None:
+        """End ticking. What still waits is forgotten by its owner, not here."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def __aenter__(self) -> Self:
+        self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def deadline(self, seconds: float) -> Deadline:
+        """The queue of waits of that length; the same object for the same length."""
+        found = self._deadlines.get(seconds)
+        if found is None:
+            found = self._deadlines[seconds] = Deadline(seconds, self._clock)
+        return found
+
+    def watch(self, watched: Watched) -> None:
+        self._buckets[(id(watched) >> 4) % BUCKETS].add(watched)
+
+    def unwatch(self, watched: Watched) -> None:
+        self._buckets[(id(watched) >> 4) % BUCKETS].discard(watched)
+
+    def __len__(self) -> int:
+        """Connections that are watched."""
+        return sum(map(len, self._buckets))
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_later(self.tick, self._sweep, loop)
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._arm(loop)
+        now = self._clock()
+        for deadline in tuple(self._deadlines.values()):
+            deadline.expire(now)
+        # Counted in ticks, not by the clock: a process that was stopped for a minute has bytes waiting in its
+        # sockets and must read them before it may call anyone silent.
+        self._owed = min(self._owed + BUCKETS * VISITS * self.tick / self.silence, BUCKETS)
+        while self._owed >= 1:
+            self._owed -= 1
+            bucket = self._buckets[self._next]
+            self._next = (self._next + 1) % BUCKETS
+            for watched in tuple(bucket):
+                try:
+                    watched.visit()
+                except Exception:
+                    logger.exception("a visit failed; the others go on")

@@ -1,0 +1,228 @@
+"""The opening handshake of RFC 6455 §4 as bytes: a client's request, the reading of the answer, the accept
+key.
+
+The carrier's client and its server half (`carrier.upgrade`) call it. It opens no socket and makes no key:
+16 random bytes and the time come in as arguments. The HTTP it reads is deliberately little: one answer to
+one upgrade request, with a limit on its head, because nothing else may follow on such a connection."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from fairlead.errors import ConnectionRefused
+
+GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
+MAX_HEAD: Final = 16 << 10
+"""An answer's head: proxies add some hundred bytes of headers, nobody adds 16 KiB."""
+MAX_BODY: Final = 4 << 10
+"""What is kept of a refusal's body: enough for an error in JSON and for the first lines of a proxy's page."""
+
+_STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: [^\r\n]*)?")
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+def new_key(randomness: bytes) -> bytes:
+    """Sec-WebSocket-Key from 16 random bytes."""
+    if len(randomness) != 16:
+        raise ValueError(f"a key is made of 16 random bytes, got {len(randomness)}")
+    return b64encode(randomness)
+
+
+def is_key(key: bytes) -> bool:
+    """Whether `key` is the base64 of 16 bytes, as §4.1 demands of a client."""
+    try:
+        return len(key) == 24 and len(b64decode(key, validate=True)) == 16
+    except Base64Error:
+        return False
+
+
+def accept_key(key: bytes) -> bytes:
+    """Sec-WebSocket-Accept for a client's key."""
+    return b64encode(hashlib.sha1(key + GUID, usedforsecurity=False).digest())
+
+
+def tokens(value: str) -> list[str]:
+    """A comma-separated header as a list, without what is empty."""
+    return [token for item in value.split(",") if (token := item.strip())]
+
+
+def request(
+    host: str,
+    target: str,
+    key: bytes,
+    *,
+    subprotocols: Sequence[str] = (),
+    headers: Iterable[tuple[str, str]] = (),
+    deflate: bool = False,
+) -> bytes:
+    """The upgrade request. Raises ValueError for a header that would break out of its line."""
+    lines = [
+        f"GET {target} HTTP/1.1",
+        f"Host: {host}",
+        "Upgrade: websocket",
+        "Connection: Upgrade",
+        f"Sec-WebSocket-Key: {key.decode()}",
+        "Sec-WebSocket-Version: 13",
+    ]
+    if subprotocols:
+        lines.append(f"Sec-WebSocket-Protocol: {', '.join(subprotocols)}")
+    if deflate:
+        lines.append(f"Sec-WebSocket-Extensions: {DEFLATE}")
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name):
+            raise ValueError(f"illegal header name {name!r}")
+        lines.append(f"{name}: {value}")
+    for line in lines:
+        if _UNPRINTABLE.search(line):
+            raise ValueError(f"control character in {line.split(':')[0]!r} of an upgrade request")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """The head of an answer. Header names are in lower case, repeated headers joined with commas."""
+
+    status: int
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """What both ends agreed on in a successful handshake."""
+
+    subprotocol: str | None
+    deflate: bool
+
+
+def parse_response(data: bytes) -> tuple[Response, bytes] | None:
+    """The head and what follows it, None while the head is incomplete. Raises ConnectionRefused if it is
+    not HTTP."""
+    end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
+    if end < 0:
+        if len(data) >= MAX_HEAD:
+            raise ConnectionRefused(f"answer to the upgrade has a head of more than {MAX_HEAD} bytes")
+        if data and not data.startswith(b"HTTP/1."[: len(data)]):
+            raise ConnectionRefused("answer to the upgrade is not HTTP/1.x")
+        return None
+    lines = data[:end].split(b"\r\n")
+    status = _STATUS_LINE.fullmatch(lines[0])
+    if status is None:
+        raise ConnectionRefused("answer to the upgrade has no HTTP/1.x status line")
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        raw_name, colon, raw_value = line.partition(b":")
+        name, value = raw_name.decode("latin-1").lower(), raw_value.decode("latin-1").strip(" \t")
+        if not colon or not _TOKEN.fullmatch(name) or _UNPRINTABLE.search(value):
+            raise ConnectionRefused("answer to the upgrade has an illegal header line")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    return Response(int(status[1]), headers), data[end + 4 :]
+
+
+def agreement(
+    response: Response, key: bytes, subprotocols: Sequence[str] = (), deflate: bool = False
+) -> Agreement:
+    """What a 101 answer agreed on. Raises ConnectionRefused if it breaks §4.1, which fails the connection."""
+    headers = response.headers
+    if headers.get("upgrade", "").lower() != "websocket":
+        raise ConnectionRefused("the 101 answer does not upgrade to websocket", response.status)
+    if "upgrade" not in [token.lower() for token in tokens(headers.get("connection", ""))]:
+        raise ConnectionRefused("the 101 answer has no 'Connection: Upgrade'", response.status)
+    if headers.get("sec-websocket-accept", "").encode("latin-1") != accept_key(key):
+        raise ConnectionRefused("the 101 answer has a wrong Sec-WebSocket-Accept", response.status)
+    subprotocol = headers.get("sec-websocket-protocol")
+    if subprotocol is not None and subprotocol not in subprotocols:
+        raise ConnectionRefused(
+            f"the 101 answer chose subprotocol {subprotocol!r}, never offered", response.status
+        )
+    extensions = headers.get("sec-websocket-extensions")
+    if extensions is None:
+        return Agreement(subprotocol, deflate=False)
+    name, *parameters = [part.strip() for part in extensions.split(";")]
+    # Anything but this would need memory per connection, or was not offered.
+    if not deflate or name != "permessage-deflate" or "server_no_context_takeover" not in parameters:
+        raise ConnectionRefused(
+            f"the 101 answer chose extensions {extensions!r}, never offered", response.status
+        )
+    known = {"server_no_context_takeover", "client_no_context_takeover"}
+    if any(p not in known and not p.startswith("server_max_window_bits=") for p in parameters):
+        raise ConnectionRefused(
+            f"the 101 answer chose extensions {extensions!r}, never offered", response.status
+        )
+    return Agreement(subprotocol, deflate=True)
+
+
+def retry_after(value: str | None, now: float) -> float | None:
+    """Retry-After in seconds from `now` (Unix time): it is a number or a date. None if absent or
+    unreadable."""
+    if value is None:
+        return None
+    if value.isascii() and value.isdigit():
+        return float(value)
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - now)
+    except (ValueError, OverflowError):
+        return None
+
+
+def refusal_body(response: Response, received: bytes, *, ended: bool) -> bytes | None:
+    """The body of a refusal, cut at 4 KiB; None while more of it is to come."""
+    if "chunked" in response.headers.get("transfer-encoding", "").lower():
+        body, complete = _dechunk(received)
+    else:
+        length = response.headers.get("content-length", "")
+        size = int(length) if length.isascii() and length.isdigit() else MAX_BODY
+        body, complete = received[:size], len(received) >= size
+    return body[:MAX_BODY] if complete or ended or len(body) >= MAX_BODY else None
+
+
+def _dechunk(received: bytes) -> tuple[bytes, bool]:
+    body = b""
+    while received:
+        line, newline, rest = received.partition(b"\r\n")
+        digits = line.partition(b";")[0].strip()
+        if not newline or not re.fullmatch(rb"[0-9A-Fa-f]{1,8}", digits):
+            return body, bool(newline)  # an unreadable chunk ends the body: nothing after it can be trusted
+        size = int(digits, 16)
+        if size == 0:
+            return body, True
+        body += rest[:size]
+        received = rest[size + 2 :]
+    return body, False
+
+
+DEFLATE: Final = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
+"""The only form of RFC 7692 that is spoken: no context kept between messages, in either direction."""
+
+
+def accept_deflate(offers: str) -> str | None:
+    """The answer to a client's Sec-WebSocket-Extensions, None if no offer of it can be served."""
+    for offer in tokens(offers):
+        name, *parameters = [part.strip() for part in offer.split(";")]
+        if name != "permessage-deflate" or len(set(parameters)) != len(parameters):
+            continue
+        answer = DEFLATE
+        for parameter in parameters:
+            key, _, value = parameter.partition("=")
+            value = value.strip('"')
+            if key in ("server_no_context_takeover", "client_no_context_takeover") and not value:
+                continue
+            if key == "client_max_window_bits" and value in _WINDOW_BITS | {""}:
+                continue  # leave to ignore: our inflater takes every window
+            if key == "server_max_window_bits" and value in _WINDOW_BITS and int(value) >= 12:
+                answer += "; server_max_window_bits=12"  # what `framing.deflate` uses
+                continue
+            break
+        else:
+            return answer
+    return None
+
+
+_WINDOW_BITS: Final = {str(bits) for bits in range(8, 16)}
