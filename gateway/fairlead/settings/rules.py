@@ -1,0 +1,150 @@
+"""What each setting may be: how it is read, its limit in words, and its line in --help.
+
+Read by `load` beside it and by the command line, which makes one flag of each rule. Values arrive as text
+(from the environment, from flags) or as TOML has typed them, and both are read alike. Knows nothing of where
+a value came from: the fault raised here completes the sentence «the value …», and `load` writes the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class Fault(Exception):
+    """One value is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One setting. The value of a `secret` is never shown, not even in a fault."""
+
+    read: Callable[[object], object]
+    limit: str
+    help: str
+    secret: bool = False
+
+
+def _whole(low: int, high: int, help: str) -> Rule:
+    def read(raw: object) -> int:
+        if isinstance(raw, str) and re.fullmatch(r"[+-]?[0-9]{1,18}", raw):
+            raw = int(raw)
+        if isinstance(raw, bool) or not isinstance(raw, int):
+            raise Fault("is not a whole number")
+        if not low <= raw <= high:
+            raise Fault("is out of range")
+        return raw
+
+    return Rule(read, f"a whole number from {low} to {high}", help)
+
+
+def _number(low: float, high: float, help: str) -> Rule:
+    def read(raw: object) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, str | int | float):
+            raise Fault("is not a number")
+        try:
+            value = float(raw)
+        except (ValueError, OverflowError) as e:
+            raise Fault("is not a number") from e
+        if not math.isfinite(value) or not low <= value <= high:
+            raise Fault("is out of range")
+        return value
+
+    return Rule(read, f"a number from {low:.10g} to {high:.10g}", help)
+
+
+def _text(pattern: str, limit: str, help: str, secret: bool = False) -> Rule:
+    compiled = re.compile(pattern)
+
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or compiled.fullmatch(raw) is None:
+            raise Fault("is not allowed")
+        return raw
+
+    return Rule(read, limit, help, secret)
+
+
+def _host(help: str) -> Rule:
+    return _text(r"[A-Za-z0-9_.:%-]{1,255}", "a host name or an IP address without brackets", help)
+
+
+def _port(help: str) -> Rule:
+    return _whole(0, 65535, f"{help}, 0 takes a free one")
+
+
+def _token(help: str) -> Rule:
+    # Printable ASCII because a token travels in an HTTP header; shorter than 16 characters it can be guessed.
+    return _text(r"[!-~]{16,4096}", "16 to 4096 printable ASCII characters, no blanks", help, secret=True)
+
+
+def _path(help: str) -> Rule:
+    def read(raw: object) -> Path:
+        if not isinstance(raw, str | Path) or not str(raw) or "\0" in str(raw):
+            raise Fault("is not a path")
+        return Path(raw)
+
+    return Rule(read, "the path of a file or folder", help)
+
+
+def _redis(raw: object) -> str:
+    if isinstance(raw, str):
+        if raw == "embedded":
+            return raw
+        try:
+            parts = urlsplit(raw)
+            if parts.scheme in ("redis", "rediss") and parts.hostname and parts.port != 0:
+                return raw
+            if parts.scheme == "unix" and parts.path:
+                return raw
+        except ValueError:  # a port that is no number, a broken IPv6 address: told below like the rest
+            pass
+    raise Fault("is not the address of a Redis")
+
+
+RULES: Mapping[str, Rule] = {
+    "node": _text(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
+        "1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit",
+        "Name of this node; the host's name unless given",
+    ),
+    "link_host": _host("Address for the links of agents"),
+    "link_port": _port("Port for the links of agents"),
+    "api_host": _host("Address for the platform API"),
+    "api_port": _port("Port for the platform API"),
+    "admin_host": _host("Address for probes and metrics"),
+    "admin_port": _port("Port for probes and metrics"),
+    # A secret because its URL may hold a password.
+    "redis": Rule(
+        _redis, "`embedded`, redis://…, rediss://… or unix://…", "URL of Redis, or `embedded`", True
+    ),
+    "data": _path("Folder for the data of the embedded Valkey"),
+    "agent_token": _token("What agents present"),
+    "agent_token_file": _path("File that holds the token of agents"),
+    "platform_token": _token("What callers of the API present"),
+    "platform_token_file": _path("File that holds the token of the platform"),
+    # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
+    "capacity": _whole(1, 1_000_000, "Links this node takes at most"),
+    "accept_rate": _number(0.1, 100_000, "New links per second"),
+    "heartbeat": _number(1, 3600, "Seconds of silence after which an agent shows that it lives"),
+    "hello_timeout": _number(0.1, 300, "Seconds an agent has for its first message"),
+    # In less than 128 KiB a chunk of 64 KiB in base64 would not fit; 1 MiB is the ceiling of protocol v1.
+    "message_limit": _whole(128 * KIB, MIB, "Bytes of one message"),
+    "window": _whole(64 * KIB, 64 * MIB, "Bytes of one stream that may be under way and not yet stored"),
+    "queue_limit": _whole(128 * KIB, 256 * MIB, "Bytes of the send queue of one agent"),
+    "drain_rate": _number(0.1, 100_000, "Links sent elsewhere per second of a drain"),
+    "drain_timeout": _number(0, 3600, "Seconds a drain may take"),
+    "retention": _number(1, 7 * 86_400, "Seconds results are kept after the end of a command"),
+    "output_limit": _whole(64 * KIB, 1024 * MIB, "Bytes of the results of one command; the rest is cut"),
+    "bus_grace": _number(0, 86_400, "Seconds links are held while Redis is away"),
+    "log_level": _text(
+        "debug|info|warning|error", "debug, info, warning or error", "Least severe line to log"
+    ),
+}
+"""Every setting: the fields of Settings, and for each token the file that may hold it."""
