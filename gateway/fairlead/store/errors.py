@@ -53,9 +53,11 @@ UNFIT_SERVER = {
 
 def reply_code(error: Exception) -> str:
     """`NOSCRIPT` of `NOSCRIPT No matching script`. redis-py cuts the codes it knows off the message."""
-    known = getattr(error, "status_code", None)
-    if isinstance(known, str) and known:
-        return known
+    # Over a Unix socket redis-py authenticates within its connect and wraps what happens there once more.
+    for candidate in (error, error.__cause__):
+        known = getattr(candidate, "status_code", None)
+        if isinstance(known, str) and known:
+            return known
     first = str(error).partition(" ")[0]
     return first if first.isupper() else "ERR"
 

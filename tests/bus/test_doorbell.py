@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.bus.doorbell import (
+    MAX_PER_ENTRY,
+    Canary,
+    Cancel,
+    Deliver,
+    Doorbell,
+    Evict,
+    Input,
+    Wake,
+    decode,
+    encode,
+    in_entries,
+)
+
+ids = st.text(max_size=64)
+doorbells: st.SearchStrategy[Doorbell] = st.one_of(
+    st.builds(Deliver, ids, ids),
+    st.builds(Wake, ids),
+    st.builds(Evict, ids, st.integers(0, 2**63 - 1), st.integers(1000, 4999)),
+    st.builds(Cancel, ids, ids),
+    st.builds(Input, ids, ids),
+    st.builds(Canary, ids),
+)
+
+
+@given(st.lists(doorbells, max_size=50))
+def test_what_is_encoded_is_decoded(rung: list[Doorbell]) -> None:
+    assert decode(encode(rung)) == rung
+
+
+@given(st.binary(max_size=200))
+def test_foreign_bytes_are_no_doorbells_and_no_error(payload: bytes) -> None:
+    assert isinstance(decode(payload), list)
+
+
+@given(st.lists(doorbells, max_size=20), st.integers(0, 20), st.integers(7, 1000))
+def test_kinds_of_a_newer_version_are_skipped(rung: list[Doorbell], place: int, kind: int) -> None:
+    raw = msgspec.msgpack.decode(encode(rung))
+    raw.insert(place, [kind, "whatever", {"this": "means"}])
+    assert decode(msgspec.msgpack.encode(raw)) == rung
+
+
+def test_fields_that_a_newer_version_appends_are_skipped() -> None:
+    assert decode(msgspec.msgpack.encode([[2, "command", "news"]])) == [Wake("command")]
+
+
+def test_an_entry_is_bounded() -> None:
+    rung = [Wake(str(number)) for number in range(2 * MAX_PER_ENTRY + 1)]
+    entries = list(in_entries(rung))
+    assert [len(entry) for entry in entries] == [MAX_PER_ENTRY, MAX_PER_ENTRY, 1]
+    assert [doorbell for entry in entries for doorbell in decode(encode(entry))] == rung
+    with pytest.raises(ValueError, match="1001 doorbells in one entry, the limit is 1000"):
+        encode(rung[: MAX_PER_ENTRY + 1])
+    assert decode(msgspec.msgpack.encode([[2, "c"]] * (MAX_PER_ENTRY + 1))) == []
+
+
+def test_a_doorbell_with_usual_ids_is_small() -> None:
+    ring = Deliver("vessel-0123456789", "01JD7Z6V8Q4X2M9T5R3W1Y0K8N")
+    assert len(encode([ring] * MAX_PER_ENTRY)) < 60_000

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from fairlead.bus.doorbell import MAX_PER_ENTRY, Deliver, Doorbell, Evict, Wake, encode
+from fairlead.bus.inbox import TTL, Inbox, inbox_key
+from fairlead.errors import BusUnavailable
+from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import integer
+
+Connect = Callable[[str], Awaitable[Pipeliner]]
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+
+@dataclass
+class Node:
+    """An inbox with its own connections, as a node has, and what it heard."""
+
+    pipeliner: Pipeliner
+    heard: list[Doorbell] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    inbox: Inbox = field(init=False)
+
+    def hear(self, doorbells: list[Doorbell]) -> None:
+        self.heard += doorbells
+        self.calls.append(len(doorbells))
+
+
+Join = Callable[..., Awaitable[Node]]
+
+
+@pytest.fixture
+async def join(connect: Connect) -> AsyncIterator[Join]:
+    nodes: list[Node] = []
+
+    async def make(name: str, url: str, reader_url: str = "") -> Node:
+        node = Node(await connect(url))
+        node.inbox = Inbox(node.pipeliner, reader_url or url, name, "e1", node.hear)
+        nodes.append(node)
+        await node.inbox.start()
+        return node
+
+    yield make
+    for node in nodes:
+        await node.inbox.aclose()
+
+
+class Pipe:
+    """A TCP forwarder that can go mute: it keeps connections open and swallows what they carry.
+
+    That is what a NAT table or a firewall does when it forgets a connection.
+    """
+
+    def __init__(self, port: int) -> None:
+        self._target = port
+        self._open: set[asyncio.StreamWriter] = set()
+        self._muted: set[asyncio.StreamWriter] = set()
+        self.mute_new = False
+        self.accepted = 0
+        self.url = ""
+
+    async def start(self) -> asyncio.Server:
+        server = await asyncio.start_server(self._forward, "127.0.0.1", 0)
+        self.url = f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        return server
+
+    def mute(self) -> None:
+        self._muted |= self._open
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        onward, backward = await asyncio.open_connection("127.0.0.1", self._target)
+        pair = {writer, backward}
+        self._open |= pair
+        if self.mute_new:
+            self._muted |= pair
+        try:
+            await asyncio.gather(self._pump(reader, backward), self._pump(onward, writer))
+        except OSError:
+            pass
+        finally:
+            self._open -= pair
+            for end in pair:
+                end.close()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            if sink not in self._muted:
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+
+
+@pytest.fixture
+async def pipe(valkey: EmbeddedValkey) -> AsyncIterator[Pipe]:
+    made = Pipe(valkey.port)
+    server = await made.start()
+    yield made
+    server.close()
+
+
+async def test_doorbells_reach_the_other_node_only(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+    one, two = await join("one", valkey.url), await join("two", valkey.url)
+    rung: list[Doorbell] = [Deliver("agent", "command"), Wake("command"), Evict("agent", 7, 4001)]
+    one.inbox.ring("two#e1", rung)
+    await until(lambda: two.heard == rung)
+    two.inbox.ring(one.inbox.address, rung[:1])
+    await until(lambda: one.heard == rung[:1])
+    assert two.heard == rung
+    assert one.inbox.lost == two.inbox.lost == 0
+
+
+async def test_all_rings_of_one_turn_share_bounded_entries(
+    valkey: EmbeddedValkey, join: Join, until: Until
+) -> None:
+    one, two = await join("one", valkey.url), await join("two", valkey.url)
+    rung: list[Doorbell] = [Wake(str(number)) for number in range(2 * MAX_PER_ENTRY + 500)]
+    for doorbell in rung:
+        one.inbox.ring("two#e1", [doorbell])
+    await until(lambda: len(two.heard) == len(rung))
+    assert two.heard == rung
+    assert two.calls == [MAX_PER_ENTRY, MAX_PER_ENTRY, 500]
+    assert (one.inbox.rung, two.inbox.heard) == (len(rung), len(rung))
+
+
+async def test_rings_for_oneself_need_no_redis(own_valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+    node = await join("one", own_valkey.url)
+    os.kill(own_valkey.pid, signal.SIGKILL)
+    await until(lambda: not own_valkey.running)
+    node.inbox.ring("one#e1", [Wake("command")])
+    assert node.heard == []  # never within the call: the caller may hold half-changed state
+    await asyncio.sleep(0)
+    assert node.heard == [Wake("command")]
+
+
+async def test_ringing_at_a_dead_node_makes_no_key(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+    node = await join("one", valkey.url)
+    node.inbox.ring("two#e1", [Wake("command"), Wake("other")])
+    await until(lambda: node.inbox.lost == 2)
+    assert await node.pipeliner.submit("KEYS", "*") == [node.inbox.key.encode()]
+
+
+async def test_ringing_without_redis_counts_as_lost(
+    own_valkey: EmbeddedValkey, join: Join, until: Until
+) -> None:
+    node = await join("one", own_valkey.url)
+    os.kill(own_valkey.pid, signal.SIGKILL)
+    node.inbox.ring("two#e1", [Wake("command")])
+    await until(lambda: node.inbox.lost == 1)
+
+
+async def test_the_inbox_ends_with_its_node(valkey: EmbeddedValkey, join: Join) -> None:
+    node = await join("one", valkey.url)
+    assert node.inbox.key == inbox_key("one#e1") == "fl1:inbox:{one#e1}"
+    assert 0 < integer(await node.pipeliner.submit("TTL", node.inbox.key)) <= TTL
+    await node.pipeliner.submit("EXPIRE", node.inbox.key, 10)
+    await node.inbox.refresh()
+    assert integer(await node.pipeliner.submit("TTL", node.inbox.key)) > 10
+    await node.inbox.aclose()
+    assert await node.pipeliner.submit("EXISTS", node.inbox.key) == 0
+
+
+async def test_what_was_read_is_trimmed_at_the_beat(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+    one, two = await join("one", valkey.url), await join("two", valkey.url)
+    rung = [Wake(f"command-{number:040}") for number in range(MAX_PER_ENTRY)]
+    for turn in range(20):
+        one.inbox.ring("two#e1", rung)
+        await until(lambda turn=turn: len(two.heard) == (turn + 1) * MAX_PER_ENTRY)  # type: ignore[misc]
+    assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) == 21
+    await two.inbox.refresh()
+    assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) < 5
+
+
+async def test_a_lost_inbox_is_made_again_at_the_beat(
+    valkey: EmbeddedValkey, join: Join, until: Until
+) -> None:
+    one, two = await join("one", valkey.url), await join("two", valkey.url)
+    await one.pipeliner.submit("FLUSHALL")
+    await two.inbox.refresh()
+    one.inbox.ring("two#e1", [Wake("command")])
+    await until(lambda: two.heard == [Wake("command")])
+    assert 0 < integer(await two.pipeliner.submit("TTL", two.inbox.key)) <= TTL
+
+
+async def test_a_new_epoch_is_a_new_inbox(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+    one, two = await join("one", valkey.url), await join("two", valkey.url)
+    await two.inbox.rename("e2")
+    assert two.inbox.address == "two#e2"
+    one.inbox.ring("two#e1", [Wake("late")])
+    await until(lambda: one.inbox.lost == 1)
+    one.inbox.ring("two#e2", [Wake("command")])
+    await until(lambda: two.heard == [Wake("command")])
+    assert await two.inbox.check()
+
+
+async def test_foreign_entries_are_passed_over(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+    node = await join("one", valkey.url)
+    for fields in (["x", "y"], ["d", b"\xc1 nonsense"], ["d", encode([Wake("command")])]):
+        await node.pipeliner.submit("XADD", node.inbox.key, "*", *fields)
+    await until(lambda: node.heard == [Wake("command")])
+
+
+async def test_a_canary_comes_back_and_is_kept_from_the_handler(valkey: EmbeddedValkey, join: Join) -> None:
+    node = await join("one", valkey.url)
+    assert all(await asyncio.gather(node.inbox.check(), node.inbox.check()))
+    await node.pipeliner.submit("DEL", node.inbox.key)
+    assert await node.inbox.check()  # made again for the purpose, and not for ever
+    assert integer(await node.pipeliner.submit("TTL", node.inbox.key)) > 0
+    assert node.heard == []
+
+
+async def test_a_late_canary_restarts_a_deaf_reader(
+    valkey: EmbeddedValkey, join: Join, pipe: Pipe, until: Until
+) -> None:
+    node = await join("one", valkey.url, pipe.url)
+    assert await node.inbox.check()
+    pipe.mute()
+    assert not await node.inbox.check(deadline=0.3)
+    assert not node.inbox.deaf  # once may be chance
+    assert await node.inbox.check()
+    assert pipe.accepted == 2
+    other = await join("two", valkey.url)
+    other.inbox.ring("one#e1", [Wake("command")])
+    await until(lambda: node.heard == [Wake("command")])
+
+
+async def test_two_late_canaries_say_deaf_until_one_returns(
+    valkey: EmbeddedValkey, join: Join, pipe: Pipe, until: Until
+) -> None:
+    node = await join("one", valkey.url, pipe.url)
+    pipe.mute()
+    pipe.mute_new = True
+    assert not await node.inbox.check(deadline=0.3)
+    assert not await node.inbox.check(deadline=0.3)
+    assert node.inbox.deaf
+    pipe.mute_new = False
+    assert await node.inbox.check()
+    assert not node.inbox.deaf
+
+
+async def test_an_absent_redis_is_no_deafness(own_valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+    node = await join("one", own_valkey.url)
+    os.kill(own_valkey.pid, signal.SIGKILL)
+    await until(lambda: not own_valkey.running)
+    for _ in range(3):
+        assert not await node.inbox.check(deadline=0.3)
+    assert not node.inbox.deaf
+    with pytest.raises(BusUnavailable):
+        await node.inbox.refresh()
+    await own_valkey.restart()
+    assert await node.pipeliner.wait_available(5)
+    await node.inbox.refresh()
+    assert await node.inbox.check()
+
+
+async def test_a_failing_handler_does_not_deafen_the_node(
+    valkey: EmbeddedValkey, connect: Connect, until: Until, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[Doorbell] = []
+
+    def handle(doorbells: list[Doorbell]) -> None:
+        seen.extend(doorbells)
+        raise KeyError("a defect")
+
+    inbox = Inbox(await connect(valkey.url), valkey.url, "one", "e1", handle)
+    await inbox.start()
+    inbox.ring("one#e1", [Wake("first")])
+    await until(lambda: len(seen) == 1)
+    assert await inbox.check()
+    await inbox.aclose()
+    assert "the handler of doorbells failed" in caplog.text

@@ -1,0 +1,310 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from fairlead.errors import BusUnavailable, ConfigError
+from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.errors import ScriptError, StoreError
+from fairlead.store.pipeliner import BACKLOG_BYTES, BACKLOG_COMMANDS, BATCH_BYTES, BATCH_COMMANDS, Pipeliner
+from fairlead.store.reply import Reply, integer, items, octets, table
+from fairlead.store.script import Script
+
+Connect = Callable[[str], Awaitable[Pipeliner]]
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+COUNT = Script("count", "#!lua\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])")
+REFUSE = Script("refuse", "#!lua\nreturn redis.error_reply('STALE generation ' .. ARGV[1])")
+BROKEN = Script("broken", "#!lua\nthis is not Lua")
+
+
+async def failure(call: asyncio.Future[Reply]) -> BaseException | None:
+    """The error of a call, None when it succeeded; fails when there is no answer within 5 s."""
+    await asyncio.wait([call], timeout=5)
+    assert call.done()
+    return call.exception()
+
+
+async def test_replies_keep_the_order_of_submission(pipeliner: Pipeliner) -> None:
+    async def caller(name: int) -> list[int]:
+        return [integer(await pipeliner.submit("RPUSH", "list", f"{name}:{turn}")) for turn in range(20)]
+
+    lengths = await asyncio.gather(*(caller(name) for name in range(100)))
+
+    pushed = [octets(value).decode() for value in items(await pipeliner.submit("LRANGE", "list", 0, -1))]
+    assert len(pushed) == 2000
+    for name, places in enumerate(lengths):
+        # Each caller was told the very place its value took, and its values follow each other.
+        assert [pushed[place - 1] for place in places] == [f"{name}:{turn}" for turn in range(20)]
+
+
+async def test_commands_of_one_turn_share_batches_of_bounded_count(pipeliner: Pipeliner) -> None:
+    sizes: list[int] = []
+    pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
+    calls = [pipeliner.submit("RPUSH", "list", number) for number in range(1000)]
+    assert [integer(reply) for reply in await asyncio.gather(*calls)] == list(range(1, 1001))
+    assert sizes == [BATCH_COMMANDS, BATCH_COMMANDS, BATCH_COMMANDS, 1000 - 3 * BATCH_COMMANDS]
+    assert pipeliner.last_latency > 0
+
+
+async def test_batches_are_bounded_in_bytes_and_a_larger_command_goes_alone(pipeliner: Pipeliner) -> None:
+    sizes: list[int] = []
+    pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
+    third, large = b"x" * (BATCH_BYTES // 3 - 100), b"x" * (BATCH_BYTES + 1)
+    calls = [pipeliner.submit("SET", "key", value) for value in (third, third, third, third, large, b"", b"")]
+    assert await asyncio.gather(*calls) == [b"OK"] * 7
+    assert sizes == [3, 1, 1, 2]
+
+
+async def test_an_error_reply_fails_only_its_own_call(pipeliner: Pipeliner) -> None:
+    before = pipeliner.submit("SET", "key", "text")
+    wrong = pipeliner.submit("LPUSH", "key", "x")
+    after = pipeliner.submit("GET", "key")
+    assert await before == b"OK"
+    with pytest.raises(StoreError, match="WRONGTYPE") as caught:
+        await wrong
+    assert caught.value.reply_code == "WRONGTYPE"
+    assert await after == b"text"
+    assert pipeliner.available
+
+
+async def test_a_script_answers_with_values_and_with_errors(pipeliner: Pipeliner) -> None:
+    first, refused, second = (
+        pipeliner.run(COUNT, ["number"], [2]),
+        pipeliner.run(REFUSE, ["number"], [7]),
+        pipeliner.run(COUNT, ["number"], [3]),
+    )
+    assert [await first, await second] == [2, 5]
+    with pytest.raises(ScriptError, match="script refuse: STALE generation 7") as caught:
+        await refused
+    assert (caught.value.reply_code, caught.value.script) == ("STALE", "refuse")
+
+
+async def test_a_script_that_does_not_compile_fails_with_the_reason(pipeliner: Pipeliner) -> None:
+    broken, sound = pipeliner.run(BROKEN, ["number"], []), pipeliner.run(COUNT, ["number"], [1])
+    with pytest.raises(ScriptError, match=r"script broken: .*compiling"):
+        await broken
+    assert await sound == 1
+
+
+async def test_a_flushed_script_is_loaded_again_and_runs_once(pipeliner: Pipeliner) -> None:
+    assert await pipeliner.run(COUNT, ["number"], [1]) == 1
+    await pipeliner.submit("SCRIPT", "FLUSH")
+    calls = [pipeliner.run(COUNT, ["number"], [1]) for _ in range(300)]
+    assert await asyncio.gather(*calls) == list(range(2, 302))
+
+
+async def test_a_restarted_server_gets_its_scripts_again(
+    own_valkey: EmbeddedValkey, connect: Connect, until: Until
+) -> None:
+    pipeliner = await connect(own_valkey.url)
+    assert await pipeliner.run(COUNT, ["number"], [1]) == 1
+    os.kill(own_valkey.pid, signal.SIGKILL)
+    await until(lambda: not own_valkey.running)
+    await own_valkey.restart()
+    # The dead connection is noticed before anything is sent on it, or the breaker opens and closes again.
+    assert await failure(pipeliner.submit("PING")) is None or await pipeliner.wait_available(5)
+    assert await pipeliner.run(COUNT, ["number"], [1]) == 2
+
+
+async def test_what_was_acknowledged_outlives_kill_9(
+    own_valkey: EmbeddedValkey, connect: Connect, until: Until
+) -> None:
+    pipeliner = await connect(own_valkey.url)
+    changes: list[bool] = []
+    pipeliner.on_change.append(changes.append)
+    acknowledged: set[int] = set()
+    failed = asyncio.Event()
+
+    async def write(number: int) -> None:
+        try:
+            await pipeliner.submit("SADD", "numbers", number)
+            acknowledged.add(number)
+        except BusUnavailable:
+            failed.set()
+
+    async def write_until_it_fails() -> None:
+        number = 0
+        while not failed.is_set():
+            await asyncio.gather(*(write(number + more) for more in range(50)))
+            number += 50
+
+    writer = asyncio.create_task(write_until_it_fails())
+    await until(lambda: len(acknowledged) >= 500)
+    os.kill(own_valkey.pid, signal.SIGKILL)
+    async with asyncio.timeout(5):
+        await writer
+    assert not pipeliner.available
+    await own_valkey.restart()
+    assert await pipeliner.wait_available(5)
+    kept = {integer(number) for number in items(await pipeliner.submit("SMEMBERS", "numbers"))}
+    assert acknowledged <= kept
+    assert changes == [False, True]
+
+
+async def test_a_frozen_server_costs_one_second_once(own_valkey: EmbeddedValkey, connect: Connect) -> None:
+    pipeliner = await connect(own_valkey.url)
+    changes: list[bool] = []
+    pipeliner.on_change.append(changes.append)
+    loop = asyncio.get_running_loop()
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    asked = loop.time()
+    calls = [pipeliner.submit("INCR", "number") for _ in range(BATCH_COMMANDS + 1)]
+    with pytest.raises(BusUnavailable, match="did not answer within 1 s; the outcome of the call is unknown"):
+        await calls[0]
+    assert 0.9 < loop.time() - asked < 3
+    with pytest.raises(BusUnavailable, match="not sent"):
+        await calls[-1]
+    asked = loop.time()
+    for _ in range(1000):
+        assert isinstance(pipeliner.submit("INCR", "number").exception(), BusUnavailable)
+    assert loop.time() - asked < 1  # all thousand together: nobody waits for a frozen server
+    # TCP still connects (the kernel accepts); the probe must not take that for life.
+    assert not await pipeliner.wait_available(2.5)
+    assert "did not answer" in pipeliner.last_error.message
+
+    os.kill(own_valkey.pid, signal.SIGCONT)
+    assert await pipeliner.wait_available(5)
+    assert changes == [False, True]
+    # Nothing was repeated: what the frozen server had in its socket ran at most once.
+    assert integer(await pipeliner.submit("INCRBY", "number", 0)) <= BATCH_COMMANDS
+
+
+async def test_the_backlog_is_bounded_in_commands(own_valkey: EmbeddedValkey, connect: Connect) -> None:
+    pipeliner = await connect(own_valkey.url)
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    calls = [pipeliner.submit("PING") for _ in range(BACKLOG_COMMANDS)]
+    assert not calls[-1].done()
+    assert pipeliner.backlog == BACKLOG_COMMANDS
+    surplus = pipeliner.submit("PING")
+    assert "backlog full: 8192 commands" in str(surplus.exception())
+    os.kill(own_valkey.pid, signal.SIGCONT)
+    assert await asyncio.gather(*calls) == [b"PONG"] * BACKLOG_COMMANDS
+
+
+async def test_the_backlog_is_bounded_in_bytes(pipeliner: Pipeliner) -> None:
+    value = b"x" * (BACKLOG_BYTES // 4)
+    calls = [pipeliner.submit("ECHO", value) for _ in range(3)]
+    surplus = pipeliner.submit("ECHO", value + value)
+    assert "backlog full" in str(surplus.exception())
+    await asyncio.gather(*calls)
+    assert pipeliner.backlog == 0
+    assert await pipeliner.submit("ECHO", value) == value  # the bytes were counted back
+
+
+async def test_abandoned_calls_are_silent_in_an_outage(own_valkey: EmbeddedValkey, connect: Connect) -> None:
+    complaints: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, facts: complaints.append(facts["message"]))
+    pipeliner = await connect(own_valkey.url)
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    for _ in range(300):
+        pipeliner.submit("INCR", "number")
+    cancelled = pipeliner.submit("INCR", "number")
+    cancelled.cancel()
+    assert await failure(pipeliner.submit("PING")) is not None
+    pipeliner.submit("PING")  # the breaker is open
+    gc.collect()
+    await asyncio.sleep(0)
+    assert complaints == []
+
+
+async def test_a_cancelled_call_does_not_disturb_its_neighbours(pipeliner: Pipeliner) -> None:
+    first, given_up, last = (pipeliner.submit("INCR", "number") for _ in range(3))
+    given_up.cancel()
+    assert [await first, await last] == [1, 3]
+
+
+async def test_a_server_that_hung_up_between_batches_costs_nothing(
+    pipeliner: Pipeliner, connect: Connect, valkey: EmbeddedValkey
+) -> None:
+    changes: list[bool] = []
+    pipeliner.on_change.append(changes.append)
+    own = await pipeliner.submit("CLIENT", "ID")
+    other = await connect(valkey.url)
+    assert await other.submit("CLIENT", "KILL", "ID", integer(own)) == 1
+    await other.submit("PING")  # our end of the killed connection has been told by now
+    assert await pipeliner.submit("SET", "key", "value") == b"OK"
+    assert changes == []
+
+
+async def test_without_a_server_calls_fail_at_once_and_say_why() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound but not listening: connections are refused
+        pipeliner = Pipeliner(f"redis://:secret@127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(BusUnavailable, match="not connected yet"):
+            await pipeliner.submit("PING")
+        pipeliner.start()
+        assert not await pipeliner.wait_available(0.3)
+        with pytest.raises(BusUnavailable, match=r"127\.0\.0\.1:\d+ is not available") as caught:
+            await pipeliner.submit("PING")
+        assert "secret" not in str(caught.value)
+        await pipeliner.aclose()
+        with pytest.raises(BusUnavailable, match="this node has closed"):
+            await pipeliner.submit("PING")
+
+
+async def test_closing_fails_the_calls_that_wait(own_valkey: EmbeddedValkey, connect: Connect) -> None:
+    pipeliner = await connect(own_valkey.url)
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    out = pipeliner.submit("PING")
+    await asyncio.sleep(0)
+    await pipeliner.aclose()
+    with pytest.raises(BusUnavailable, match="this node has closed"):
+        await out
+
+
+async def test_a_full_server_is_unavailable_not_wrong(own_valkey: EmbeddedValkey, connect: Connect) -> None:
+    pipeliner = await connect(own_valkey.url)
+    await pipeliner.submit("CONFIG", "SET", "maxmemory", 1)
+    for call in (pipeliner.submit("SET", "key", "value"), pipeliner.run(COUNT, ["number"], [1])):
+        with pytest.raises(BusUnavailable, match="its memory is full; raise maxmemory"):
+            await call
+    await pipeliner.submit("CONFIG", "SET", "maxmemory", 0)
+    assert await pipeliner.run(COUNT, ["number"], [1]) == 1
+
+
+async def test_a_demoted_primary_is_left_until_a_primary_answers(
+    own_valkey: EmbeddedValkey, connect: Connect
+) -> None:
+    pipeliner, operator = await connect(own_valkey.url), await connect(own_valkey.url)
+    await operator.submit("REPLICAOF", "127.0.0.1", 1)
+    with pytest.raises(BusUnavailable, match="point the address at the primary"):
+        await pipeliner.submit("SET", "key", "value")
+    await operator.submit("REPLICAOF", "NO", "ONE")
+    assert pipeliner.trips == 1
+    assert await pipeliner.wait_available(5)
+    assert await pipeliner.submit("SET", "key", "value") == b"OK"
+
+
+async def test_password_and_database_of_the_address_are_used(tmp_path: Path, connect: Connect) -> None:
+    async with EmbeddedValkey(tmp_path / "valkey", socket_path=tmp_path / "s") as open_server:
+        operator = await connect(open_server.url)
+        await operator.submit("CONFIG", "SET", "requirepass", "s3cret")
+        wrong = Pipeliner(f"unix://:wrong@{tmp_path}/s")
+        wrong.start()
+        assert not await wrong.wait_available(0.5)
+        assert "refuses the password" in wrong.last_error.message
+        await wrong.aclose()
+        right = await connect(f"unix://:s3cret@{tmp_path}/s?db=3")
+        await right.submit("SET", "key", "value")
+        assert b"db=3" in octets(await right.submit("CLIENT", "INFO"))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1", "redis://127.0.0.1?colour=red", "redis://h?db=x"])
+def test_an_unusable_address_is_a_config_error(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"address of Redis"):
+        Pipeliner(url)
+
+
+async def test_hashes_come_as_flat_lists(pipeliner: Pipeliner) -> None:
+    await pipeliner.submit("HSET", "hash", "a", 1, "b", 2.5)
+    assert table(await pipeliner.submit("HGETALL", "hash")) == {b"a": b"1", b"b": b"2.5"}
+    with pytest.raises(StoreError, match="is not a list"):
+        table(await pipeliner.submit("GET", "nothing"))
