@@ -16,7 +16,7 @@ from struct import Struct
 from typing import ClassVar, Final
 
 try:
-    from websockets.speedups import apply_mask
+    from websockets.speedups import apply_mask as apply_mask
 except ImportError:  # a platform without a compiled wheel: ten times slower, still correct
 
     def apply_mask(data: bytes, mask: bytes) -> bytes:  # type: ignore[misc]  # the signature is narrower, on purpose
@@ -34,6 +34,8 @@ BINARY: Final = 0x2
 CLOSE: Final = 0x8
 PING: Final = 0x9
 PONG: Final = 0xA
+CONTROL: Final = 0x8
+"""The bit that control opcodes have and data opcodes lack."""
 
 MAX_CONTROL: Final = 125
 """RFC 6455 §5.5: the payload of a control frame."""
@@ -190,7 +192,7 @@ class Framing:
             size = second & 0x7F
             key = position + 2
             if size > 125:
-                if first >= FIN | CLOSE:
+                if first & CONTROL:
                     return self._violate(1002, "control frame of more than 125 bytes")
                 need = 4 if size == 126 else 10
                 if available - position < need:
@@ -201,7 +203,7 @@ class Framing:
                 # inspecting proxy read something else than we do: refused, like the reserved top bit.
                 if size < 126 or (need == 10 and (size < 65536 or size >> 63)):
                     return self._violate(1002, f"frame length {size} not in its shortest form")
-            if first < FIN | CLOSE and size > self._room():
+            if size > self._room() and not first & CONTROL:
                 return self._violate(1009, f"message exceeds {self.max_message} bytes")
             body = key + 4 if masked else key
             end = body + size
@@ -231,7 +233,7 @@ class Framing:
 
     def _take(self, first: int, payload: bytes) -> None:
         opcode = first & 0x0F
-        if opcode >= CLOSE:
+        if opcode & CONTROL:
             self._control(opcode, payload)
             return
         partial = self._partial
