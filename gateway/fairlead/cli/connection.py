@@ -1,0 +1,57 @@
+"""The options of every command that talks to the platform API, and the client made of them.
+
+Used by `agents` and `commands`. Decides one thing: the development token is taken only for an API on this
+machine, so that a real gateway never sees it by mistake and the user is told what to set instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
+
+import click
+
+if TYPE_CHECKING:
+    from fairlead.client import Client
+
+F = TypeVar("F", bound=Callable[..., object])
+
+DEFAULT_API = "http://127.0.0.1:8081"
+
+
+def api_options(command: F) -> F:
+    """--api and --token, which `connect` takes."""
+    api = click.option(
+        "--api",
+        envvar="FAIRLEAD_API",
+        default=DEFAULT_API,
+        show_default=True,
+        show_envvar=True,
+        metavar="URL",
+        help="Address of the platform API.",
+    )
+    token = click.option(
+        "--token",
+        envvar="FAIRLEAD_TOKEN",
+        show_envvar=True,
+        metavar="TOKEN",
+        help="Token of the platform; better in the environment, where no list of processes shows it. An API "
+        "on this machine is asked with the development token.",
+    )
+    return api(token(command))
+
+
+def connect(api: str, token: str | None) -> Client:
+    from fairlead.client import Client
+    from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN, is_loopback
+
+    if not token:
+        try:
+            host = urlsplit(api).hostname or ""
+        except ValueError:  # Client says what is wrong with the address
+            host = "localhost"
+        if not is_loopback(host):
+            raise click.UsageError(f"no token for the API at {api}: set FAIRLEAD_TOKEN")
+        token = DEVELOPMENT_PLATFORM_TOKEN
+    return Client(api, token)

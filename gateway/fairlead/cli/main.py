@@ -1,0 +1,113 @@
+"""The command `fairlead`: its groups, and the one place where an error becomes an exit code and advice.
+
+Started by the script of that name and by `python -m fairlead`. Importing it loads click and nothing heavier:
+each command imports its room when it runs, so that `--help` and shell completion answer at once and an
+agent's machine needs neither Starlette nor redis. Data goes to stdout, talk to stderr.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+import click
+
+from fairlead.cli.agents import agent, agents
+from fairlead.cli.commands import exec_, results
+from fairlead.cli.demo import demo
+from fairlead.cli.node import serve
+from fairlead.errors import (
+    AgentOffline,
+    AgentUnknown,
+    BusUnavailable,
+    CommandUnknown,
+    ConfigError,
+    ConnectionRefused,
+    FairleadError,
+    InvalidRequest,
+    NodeBusy,
+    Unauthorized,
+    Unavailable,
+)
+from fairlead.version import __version__
+
+FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
+
+_ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
+    (Unauthorized, "give the token in FAIRLEAD_TOKEN, the one the gateway has as platform_token"),
+    (AgentUnknown, "`fairlead agents ls` lists those that were ever seen"),
+    (CommandUnknown, "results are kept for an hour unless the gateway's `retention` says otherwise"),
+    (AgentOffline, "`fairlead agents ls` says since when; --queue SECONDS waits for it"),
+    (BusUnavailable, "the gateway has lost its Redis; it repairs itself, try again in some seconds"),
+    (NodeBusy, "try again in some seconds"),
+    (
+        ConnectionRefused,
+        "is it running? `make run` starts one here; --api or FAIRLEAD_API names another",
+    ),
+    (Unavailable, "try again in some seconds"),
+)
+"""The next step for each error, the special ones before their bases."""
+
+
+class _Group(click.Group):
+    """A group that ends the process with the documented code for each error of the house."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except FairleadError as e:
+            _tell(e)
+            ctx.exit(exit_code(e))
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # The reader of our output has gone (`… | head`): Python's exit must not flush anything to it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(141)  # 128 + SIGPIPE, as the shell would show it
+        except ModuleNotFoundError as e:
+            if (e.name or "").partition(".")[0] == "fairlead":
+                raise
+            click.echo(f"fairlead: this command needs the package {e.name}", err=True)
+            click.echo("  → pip install 'fairlead[gateway,cli]'", err=True)
+            ctx.exit(FAILED)
+
+
+def exit_code(error: FairleadError) -> int:
+    if isinstance(error, InvalidRequest | ConfigError):
+        return USAGE
+    return UNAVAILABLE if isinstance(error, Unavailable | ConnectionRefused) else FAILED
+
+
+def _tell(error: FairleadError) -> None:
+    click.echo(f"fairlead: {error.message}", err=True)
+    for kind, advice in _ADVICE:
+        if isinstance(error, kind):
+            click.echo(f"  → {advice}", err=True)
+            return
+
+
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 ok; 1 failed; 2 wrong usage or settings; 3 not available (agent offline, gateway "
+    "or its Redis not reachable); 4 deadline passed; 130 interrupted. `exec` and `results` exit with the code "
+    "of the remote program, or with 128 + n when signal n ended it.",
+)
+def cli() -> None:
+    """Run commands on a fleet of agents, through gateways that hold one link to each."""
+
+
+@cli.command()
+def version() -> None:
+    """Print the version."""
+    click.echo(__version__)
+
+
+for _command in (serve, demo, agent, agents, exec_, results):
+    cli.add_command(_command)
+
+
+def main() -> NoReturn:
+    cli(prog_name="fairlead")
+    raise SystemExit(0)  # click has left before; this tells the type checker
