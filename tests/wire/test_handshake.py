@@ -65,7 +65,7 @@ def test_a_request() -> None:
     ("name", "value"), [("X", "a\r\nEvil: b"), ("X\r\nEvil", "b"), ("", "b"), ("X Y", "b"), ("X", "a\x00")]
 )
 def test_a_header_cannot_break_out_of_its_line(name: str, value: str) -> None:
-    with pytest.raises(ValueError, match="header name|control character"):
+    with pytest.raises(ValueError, match=r"header name|control character"):
         handshake.request("h", "/", KEY, headers=[(name, value)])
 
 
