@@ -1,0 +1,157 @@
+"""The one timer: deadlines in order, silence in whole periods."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from fairlead.carrier.sweep import BUCKETS, VISITS, Deadline, Sweep
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_deadline_expires_in_order_and_once() -> None:
+    clock, gone = Clock(), list[str]()
+    deadline = Deadline(5.0, clock)
+    deadline.add("a", gone.append)
+    clock.now = 102.0
+    deadline.add("b", gone.append)
+    deadline.expire(104.9)
+    assert gone == []
+    deadline.expire(105.0)
+    assert gone == ["a"]
+    deadline.expire(200.0)
+    deadline.expire(300.0)
+    assert gone == ["a", "b"]
+    assert len(deadline) == 0
+
+
+def test_discarded_and_renewed_waits() -> None:
+    clock, gone = Clock(), list[str]()
+    deadline = Deadline(5.0, clock)
+    for name in ("a", "b", "c"):
+        deadline.add(name, gone.append)
+    deadline.discard("b")
+    deadline.discard("never there")
+    clock.now = 103.0
+    deadline.add("a", gone.append)
+    assert "a" in deadline
+    assert "b" not in deadline
+    deadline.expire(106.0)
+    assert gone == ["c"]
+    deadline.expire(108.0)
+    assert gone == ["c", "a"]
+
+
+def test_an_action_may_discard_and_add_others(caplog: pytest.LogCaptureFixture) -> None:
+    clock, gone = Clock(), list[str]()
+    deadline = Deadline(1.0, clock)
+
+    def act(name: str) -> None:
+        gone.append(name)
+        deadline.discard("b")
+        clock.now = 200.0
+        deadline.add("later", gone.append)
+
+    def fail(name: str) -> None:
+        gone.append(name)
+        raise RuntimeError("on purpose")
+
+    deadline.add("a", act)
+    deadline.add("b", gone.append)
+    deadline.add("c", fail)
+    deadline.add("d", gone.append)
+    with caplog.at_level(logging.CRITICAL + 1, "fairlead.carrier"):
+        deadline.expire(150.0)
+    assert gone == ["a", "c", "d"]
+    assert "later" in deadline
+
+
+class Watched:
+    def __init__(self) -> None:
+        self.visits = 0
+
+    def visit(self) -> None:
+        self.visits += 1
+
+
+async def test_every_connection_is_visited_four_times_a_period() -> None:
+    async with Sweep(silence=0.8, tick=0.02) as sweep:
+        watched = [Watched() for _ in range(300)]
+        for one in watched:
+            sweep.watch(one)
+        assert len(sweep) == 300
+        async with asyncio.timeout(10):
+            while min(one.visits for one in watched) < 2 * VISITS:  # noqa: ASYNC110  # visits have no event
+                await asyncio.sleep(0.01)
+        assert max(one.visits for one in watched) - min(one.visits for one in watched) <= 1
+        for one in watched[:299]:
+            sweep.unwatch(one)
+        assert len(sweep) == 1
+
+
+async def test_a_short_period_visits_each_at_most_once_a_tick() -> None:
+    """Whatever the numbers, a tick is bounded: a stalled loop does not count silence faster than it ticks."""
+    clock = Clock()
+    sweep = Sweep(silence=0.001, tick=0.02, clock=clock)
+    one = Watched()
+    sweep.watch(one)
+    for number in range(1, 6):
+        sweep._sweep(asyncio.get_running_loop())
+        assert one.visits == number
+    sweep.stop()
+
+
+async def test_the_period_may_change_while_it_runs() -> None:
+    async with Sweep(silence=1000.0, tick=0.01) as sweep:
+        one = Watched()
+        sweep.watch(one)
+        sweep.silence = 0.04
+        async with asyncio.timeout(5):
+            while one.visits < VISITS:  # noqa: ASYNC110  # visits have no event
+                await asyncio.sleep(0.01)
+
+
+async def test_deadlines_of_one_length_are_one_queue() -> None:
+    async with Sweep(tick=0.01) as sweep:
+        assert sweep.deadline(0.05) is sweep.deadline(0.05)
+        expired = asyncio.get_running_loop().create_future()
+        sweep.deadline(0.05).add(expired, lambda future: future.set_result("late"))
+        assert await asyncio.wait_for(expired, 5) == "late"
+
+
+async def test_it_runs_once_and_ends() -> None:
+    sweep = Sweep(tick=0.01)
+    sweep.start()
+    with pytest.raises(RuntimeError, match="runs already"):
+        sweep.start()
+    sweep.stop()
+    sweep.stop()
+    one = Watched()
+    sweep.watch(one)
+    await asyncio.sleep(0.05)  # nothing to wait for: the point is that nothing happens
+    assert one.visits == 0
+
+
+async def test_a_failing_visit_does_not_stop_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    class Broken(Watched):
+        def visit(self) -> None:
+            super().visit()
+            raise RuntimeError("on purpose")
+
+    with caplog.at_level(logging.CRITICAL + 1, "fairlead.carrier"):
+        async with Sweep(silence=0.04, tick=0.01) as sweep:
+            watched = [Broken() for _ in range(BUCKETS)]
+            for one in watched:
+                sweep.watch(one)
+            async with asyncio.timeout(5):
+                while min(one.visits for one in watched) < 3:  # noqa: ASYNC110  # visits have no event
+                    await asyncio.sleep(0.01)
