@@ -113,11 +113,11 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The last line. `payload` is JSON of the method's own shape, kept as it came."""
+    """The last line. `payload` is what JSON decodes to, of the method's own shape."""
 
     agent: str
     state: str
-    payload: msgspec.Raw | None = None
+    payload: object = None
     error: Failure | None = None
     total: int = 0
     truncated: bool = False
@@ -125,7 +125,7 @@ class End:
     def exit(self) -> Exit:
         """The payload read as `exec` writes it; an empty Exit when it is something else."""
         try:
-            return msgspec.json.decode(self.payload, type=Exit) if self.payload is not None else Exit()
+            return msgspec.convert(self.payload, Exit)
         except msgspec.MsgspecError:
             return Exit()
 

@@ -41,7 +41,6 @@ def run(url: str, name: str, token: str | None, token_file: Path | None) -> None
     """Run the built-in agent: it runs programs on this machine for the platform."""
     from urllib.parse import urlsplit
 
-    from fairlead.agent.builtin import builtin_agent
     from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
     from fairlead.wire.identity import check_agent_id
 
@@ -68,6 +67,8 @@ def run(url: str, name: str, token: str | None, token_file: Path | None) -> None
                 f"no token for the gateway at {url}: set --token-file or FAIRLEAD_AGENT_TOKEN"
             )
         token = DEVELOPMENT_AGENT_TOKEN
+    from fairlead.agent.builtin import builtin_agent
+
     builtin_agent(url, name, token).run()
 
 

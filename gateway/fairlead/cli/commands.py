@@ -76,6 +76,10 @@ def exec_(
     from fairlead.wire.identity import check_agent_id
 
     check_agent_id(agent)
+    if argv[0] == "--":  # what follows the agent is not parsed, lest `ls -l` be an option of ours
+        argv = argv[1:]
+    if not argv:
+        raise click.UsageError("no program was named: fairlead exec AGENT -- PROGRAM [ARGUMENT]...")
     pairs = dict(one.partition("=")[::2] for one in env)
     if wrong := [one for one in env if "=" not in one or one.startswith("=")]:
         raise click.BadParameter(f"{wrong[0]!r} is not NAME=VALUE", param_hint="--env")

@@ -35,7 +35,7 @@ READY_TIMEOUT = 30.0
 POLL = 0.1
 AGENT_STOP = 10.0
 GATEWAY_STOP = 15.0
-"""Seconds until SIGKILL: an agent ends its programs in 10 s; a gateway without agents has nothing to drain."""
+"""Seconds until SIGKILL: an agent ends its programs in 10 s; a gateway without agents drains at once."""
 DOORS = ("agents' links", "platform API", "probes and metrics")
 
 

@@ -91,8 +91,8 @@ def _tell(error: FairleadError) -> None:
     cls=_Group,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok; 1 failed; 2 wrong usage or settings; 3 not available (agent offline, gateway "
-    "or its Redis not reachable); 4 deadline passed; 130 interrupted. `exec` and `results` exit with the code "
-    "of the remote program, or with 128 + n when signal n ended it.",
+    "or its Redis not reachable); 4 deadline passed; 130 interrupted. `exec` and `results` exit with the "
+    "code of the remote program, or with 128 + n when signal n ended it.",
 )
 def cli() -> None:
     """Run commands on a fleet of agents, through gateways that hold one link to each."""

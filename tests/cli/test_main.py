@@ -1,0 +1,139 @@
+"""The command line itself: usage errors, unreachable gateways, agents ls, serve's faults."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from fairlead.version import __version__
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+class Api(Protocol):
+    pages: list[dict[str, object]]
+    cursors: list[str | None]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["nothing"], "No such command"),
+        (["exec", "agent-1"], "ARGV"),
+        (["exec", "agent-1", "--"], "no program"),
+        (["exec", "agent 1", "--", "ls"], "not legal"),
+        (["exec", "--env", "=x", "agent-1", "ls"], "NAME=VALUE"),
+        (["exec", "--deadline", "0", "agent-1", "ls"], "deadline"),
+        (["exec", "--api", "gateway:8081", "--token", "t", "agent-1", "ls"], "http://"),
+        (["exec", "--api", "http://[::1", "agent-1", "ls"], "http"),
+        (["exec", "--api", "http://192.0.2.1", "agent-1", "ls"], "FAIRLEAD_TOKEN"),
+        (["results", "abc"], "not a UUID"),
+        (["agents", "ls", "-o", "xml"], "table"),
+        (["agent", "run", "--id", "a", "--url", "http://x"], "ws://"),
+        (["agent", "run", "--id", "a", "--url", "wss://gateway.example"], "--token-file"),
+        (["agent", "run", "--id", "a", "--token-file", "/nowhere/t"], "cannot be read"),
+        (["agent", "run", "--id", "a", "--token", "t", "--token-file", "/nowhere/t"], "only one"),
+        (["demo", "--port", "70000"], "port"),
+    ],
+)
+def test_usage_errors_are_2_and_say_what_is_wrong(run: Run, args: list[str], words: str) -> None:
+    done = run(*args)
+    assert done.returncode == 2, done.stderr
+    assert done.stdout == b""
+    assert words in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_help_tells_the_exit_codes(run: Run) -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    assert "3 not available" in " ".join(done.stdout.decode().split())
+
+
+def test_version(run: Run) -> None:
+    assert run("version").stdout.decode().strip() == __version__
+
+
+def test_an_unreachable_gateway_is_3_with_the_next_step(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        url = f"http://127.0.0.1:{probe.getsockname()[1]}"
+    for args in (["agents", "ls"], ["exec", "agent-1", "--", "ls"]):
+        done = run(*args, env={"FAIRLEAD_API": url})
+        assert done.returncode == 3
+        assert url in done.stderr.decode()
+        assert "make run" in done.stderr.decode()
+
+
+def test_agents_ls_takes_all_pages(run: Run, api: Api) -> None:
+    api.pages = [
+        {
+            "agents": [{"id": "a", "state": "online", "node": "n1", "since": 1.5, "facts": {"os": "linux"}}],
+            "cursor": "1",
+        },
+        {
+            "agents": [
+                {
+                    "id": "b",
+                    "state": "offline",
+                    "node": None,
+                    "since": None,
+                    "facts": {},
+                    "why": "closed\x1b[2J",
+                }
+            ]
+        },
+    ]
+    done = run("agents", "ls", api=api)
+    head, first, second = done.stdout.decode().splitlines()
+    assert head.split() == ["AGENT", "STATE", "NODE", "SINCE", "WHY"]
+    assert first.split() == ["a", "online", "n1", "1970-01-01", "00:00:01Z"]
+    assert second.split() == ["b", "offline", "-", "-", "closed?[2J"]
+    assert run("agents", "ls", "-o", "name", api=api).stdout == b"a\nb\n"
+    rows = json.loads(run("agents", "ls", "-o", "json", api=api).stdout)["agents"]
+    assert [row["id"] for row in rows] == ["a", "b"]
+    assert rows[0]["facts"] == {"os": "linux"}
+    assert api.cursors == [None, "1"] * 3
+
+
+def test_agents_ls_without_agents_says_how_to_get_one(run: Run, api: Api) -> None:
+    api.pages = [{"agents": [], "cursor": None}]
+    done = run("agents", "ls", api=api)
+    assert done.returncode == 0
+    assert len(done.stdout.splitlines()) == 1
+    assert b"fairlead agent run" in done.stderr
+
+
+def test_serve_tells_all_faults_of_all_sources_and_starts_nothing(run: Run, tmp_path: Path) -> None:
+    config = tmp_path / "gateway.toml"
+    config.write_text("capacity = 0\n")
+    done = run(
+        "serve",
+        "--config",
+        str(config),
+        "--link-port",
+        "http",
+        env={"FAIRLEAD_NODE": "-", "FAIRLEAD_WINDO": "1"},
+    )
+    assert done.returncode == 2
+    talk = done.stderr.decode()
+    assert "4 faults" in talk
+    for words in (
+        f"file {config}: capacity",
+        "flag --link-port: 'http'",
+        "environment FAIRLEAD_NODE",
+        "FAIRLEAD_WINDOW?",
+    ):
+        assert words in talk
+
+
+def test_serve_has_a_flag_for_each_setting_but_none_for_a_token(run: Run) -> None:
+    text = run("serve", "--help").stdout.decode()
+    for flag in ("--redis", "--capacity", "--drain-timeout", "--agent-token-file", "--platform-token-file"):
+        assert flag in text
+    assert "--agent-token " not in text
