@@ -135,6 +135,10 @@ async def test_it_does_not_outlive_a_killed_parent(tmp_path: Path, until: Until)
     assert not gone(pid)
     parent.kill()
     await parent.wait()
-    await until(lambda: gone(pid))
+    try:
+        await until(lambda: gone(pid))
+    finally:
+        if not gone(pid):
+            os.kill(pid, signal.SIGKILL)
     async with EmbeddedValkey(tmp_path):  # and the folder is free
         pass

@@ -250,6 +250,32 @@ async def test_without_a_server_calls_fail_at_once_and_say_why() -> None:
             await pipeliner.submit("PING")
 
 
+async def test_a_server_that_loads_its_data_is_waited_for(
+    tmp_path: Path, connect: Connect, until: Until
+) -> None:
+    async with EmbeddedValkey(tmp_path) as server:
+        pipeliner = await connect(server.url)
+        await pipeliner.submit("EVAL", "for n = 1, 20000 do redis.call('SET', 'key' .. n, n) end", 0)
+        port = server.port
+    # Some 150 us a key: 3 s of loading, during which it answers each 1024 keys, and PING with LOADING.
+    slow = ["--key-load-delay", "100"]
+    server = EmbeddedValkey(tmp_path, port, options=slow)
+    starting = asyncio.create_task(server.start())
+    try:
+        pipeliner.submit("PING")  # an idle connection that has died is noticed by the next call
+        await until(lambda: "it is loading its data; wait" in pipeliner.last_error.message)
+        assert not starting.done()
+        assert not pipeliner.available
+        async with asyncio.timeout(30):
+            await starting
+        assert await pipeliner.wait_available(5)
+        assert await pipeliner.submit("DBSIZE") == 20000
+    finally:
+        starting.cancel()
+        await asyncio.wait([starting])
+        await server.stop()
+
+
 async def test_closing_fails_the_calls_that_wait(own_valkey: EmbeddedValkey, connect: Connect) -> None:
     pipeliner = await connect(own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGSTOP)

@@ -90,7 +90,7 @@ class Pipeliner:
 
     @property
     def available(self) -> bool:
-        """Whether the breaker is closed: calls go out."""
+        """Whether the breaker is closed: calls go out. Without calls, a lost server goes unnoticed."""
         return self._up.is_set()
 
     @property
