@@ -9,7 +9,7 @@ import asyncio
 import base64
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -90,69 +90,63 @@ def heard() -> Callable[..., Heard]:
 @pytest_asyncio.fixture(loop_scope="module")
 async def sweep() -> AsyncIterator[Sweep]:
     """Ticks fast, and calls nobody silent unless a test lowers `silence`."""
-    async with Sweep(silence=60.0, tick=0.02) as running:
-        yield running
+    async with Sweep(silence=60.0, tick=0.02) as ticking:
+        yield ticking
 
 
 Serve = Callable[..., Awaitable[int]]
 
 
-@asynccontextmanager
-async def servers(sweep: Sweep) -> AsyncIterator[Serve]:
-    """What runs an application on our carrier and returns its port; all are stopped at the end."""
-    running: list[tuple[Server, asyncio.Task[None]]] = []
+Running = list[tuple[uvicorn.Server, "asyncio.Task[None]"]]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running() -> AsyncIterator[Running]:
+    """The servers of a module. uvicorn takes some 0.3 s to stop, so their ends are awaited all together."""
+    started: Running = []
+    yield started
+    for _, task in started:
+        await task
+
+
+async def run(server: uvicorn.Server, running: Running) -> int:
+    task = asyncio.create_task(server.serve())
+    await until(lambda: server.started or task.done())
+    running.append((server, task))
+    port: int = server.servers[0].sockets[0].getsockname()[1]
+    return port
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def serve(sweep: Sweep, running: Running) -> AsyncIterator[Serve]:
+    """Run an application on our carrier; returns the port."""
+    before = len(running)
 
     async def start(app: Any, **options: Any) -> int:
         defaults = {"close_timeout": CLOSE_TIMEOUT, "request_timeout": REQUEST_TIMEOUT, "stop_timeout": 2}
-        server = Server(config(app, sweep=sweep, **(defaults | options)), own_signals=False)
-        task = asyncio.create_task(server.serve())
-        await until(lambda: server.started or task.done())
-        running.append((server, task))
-        return server.address[1]
+        return await run(Server(config(app, sweep=sweep, **(defaults | options)), own_signals=False), running)
 
-    try:
-        yield start
-    finally:
-        for server, _ in running:
-            server.should_exit = True
-        for _, task in running:
-            await task
+    yield start
+    for server, _ in running[before:]:
+        server.should_exit = True
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def serve(sweep: Sweep) -> AsyncIterator[Serve]:
-    async with servers(sweep) as start:
-        yield start
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def foreign() -> AsyncIterator[Serve]:
+async def foreign(running: Running) -> AsyncIterator[Serve]:
     """Run an application on a stock uvicorn with its own WebSocket implementation; returns the port."""
-    running: list[tuple[uvicorn.Server, asyncio.Task[None]]] = []
+    before = len(running)
 
     class Quiet(uvicorn.Server):
         def capture_signals(self) -> Any:
             return nullcontext()
 
     async def start(app: Any) -> int:
-        options: dict[str, Any] = {
-            "port": 0,
-            "log_config": None,
-            "ws": "websockets-sansio",
-            "lifespan": "off",
-        }
-        server = Quiet(uvicorn.Config(app, **options, timeout_graceful_shutdown=2))
-        task = asyncio.create_task(server.serve())
-        await until(lambda: server.started or task.done())
-        running.append((server, task))
-        port: int = server.servers[0].sockets[0].getsockname()[1]
-        return port
+        options: dict[str, Any] = {"port": 0, "log_config": None, "ws": "websockets-sansio"}
+        return await run(Quiet(uvicorn.Config(app, **options, timeout_graceful_shutdown=2)), running)
 
     yield start
-    for server, _ in running:
+    for server, _ in running[before:]:
         server.should_exit = True
-    for _, task in running:
-        await task
 
 
 def attached_app(make: Callable[[], Heard], terms: Terms | None = None) -> Starlette:
@@ -181,11 +175,14 @@ def plain_echo_app() -> Starlette:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["attached", "asgi"])
-async def echo_port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
+async def echo_port(request: pytest.FixtureRequest, running: Running) -> AsyncIterator[int]:
     """An echo server on each of the two roads through our carrier; one for a whole module of tests."""
     app = attached_app(lambda: Heard(echo=True)) if request.param == "attached" else plain_echo_app()
-    async with Sweep(silence=60.0, tick=0.02) as sweep, servers(sweep) as start:
-        yield await start(app)
+    async with Sweep(silence=60.0, tick=0.02) as sweep:
+        server = Server(config(app, sweep=sweep, close_timeout=CLOSE_TIMEOUT), own_signals=False)
+        yield await run(server, running)
+        server.should_exit = True
+        await running[-1][1]
 
 
 @pytest.fixture(name="plain_echo_app")
