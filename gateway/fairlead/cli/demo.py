@@ -1,41 +1,19 @@
-"""`fairlead demo`, which `make run` starts: Valkey, a gateway and some agents on this machine, and their end.
+"""`fairlead demo`, which `make run` starts: Valkey, a gateway and some agents on this machine.
 
-Each part is a process of its own, started as a user would start it: what works here works elsewhere. A part
-counts as started when it has answered, not when its process exists. If one dies, all end, and its last words
-are shown: a demo that limps on shows nothing. The children get no FAIRLEAD_ variable of this shell, since a
-setting meant for another gateway would change this one.
+The command only: it finds the ports before anything is started, since a port that is taken is the fault that
+everyone meets first and the one that is told best. The processes are the matter of `stage`.
 """
 
 from __future__ import annotations
 
-import asyncio
-import os
-import shlex
-import signal
 import socket
-import sys
-import time
-from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.child import Child, tail
-from fairlead.errors import ConfigError, FairleadError
-
-if TYPE_CHECKING:
-    from fairlead.client import Client
-    from fairlead.store.embedded import EmbeddedValkey
+from fairlead.errors import ConfigError
 
 HOST = "127.0.0.1"
-READY_TIMEOUT = 30.0
-"""Seconds for a part to answer: an interpreter starts in one, on a busy machine in some."""
-POLL = 0.1
-AGENT_STOP = 10.0
-GATEWAY_STOP = 15.0
-"""Seconds until SIGKILL: an agent ends its programs in 10 s; a gateway without agents drains at once."""
 DOORS = ("agents' links", "platform API", "probes and metrics")
 
 
@@ -60,6 +38,10 @@ DOORS = ("agents' links", "platform API", "probes and metrics")
 @click.pass_context
 def demo(ctx: click.Context, port: int, data: Path, count: int) -> None:
     """Run Valkey, a gateway and some agents on this machine, until Ctrl-C."""
+    import asyncio
+
+    from fairlead.cli.stage import Demo
+
     ports = free_ports() if port == 0 else (port, port + 1, port + 2)
     check_ports(ports)
     ctx.exit(asyncio.run(Demo(ports, data, count).run()))
@@ -90,204 +72,3 @@ def check_ports(ports: tuple[int, int, int]) -> None:
             + "\n  → stop what listens there (another demo?), or choose others: `fairlead demo --port 9080` "
             "or --port 0 (`make run RUN='--port 0'`)"
         )
-
-
-class Demo:
-    """The processes of one demo, from the first start to the last end."""
-
-    def __init__(self, ports: tuple[int, int, int], data: Path, count: int) -> None:
-        self._link, self._api, self._admin = ports
-        self._data = data
-        self._names = [f"agent-{i + 1}" for i in range(count)]
-        self._valkey: EmbeddedValkey | None = None
-        self._gateway: Child | None = None
-        self._agents: list[Child] = []
-        self._signals = 0
-
-    async def run(self) -> int:
-        """0 after Ctrl-C or SIGTERM. Raises FairleadError when a part could not start, or died."""
-        loop = asyncio.get_running_loop()
-        work = asyncio.ensure_future(self._work())
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._signalled, work)
-        try:
-            await work
-        except asyncio.CancelledError:
-            if not self._signals:
-                raise
-        finally:
-            await self._end()
-        return 0
-
-    def _signalled(self, work: asyncio.Future[None]) -> None:
-        self._signals += 1
-        if self._signals == 1:
-            work.cancel()
-        else:
-            for child in self._children():
-                child.kill()
-
-    def _children(self) -> list[Child]:
-        return [*self._agents, *([self._gateway] if self._gateway is not None else [])]
-
-    async def _work(self) -> None:
-        from fairlead.cli.connection import connect
-
-        try:
-            self._data.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise ConfigError(
-                f"folder {self._data} cannot be made ({e.strerror}); name another: --data FOLDER"
-            ) from e
-        with connect(self._api_url, None) as client:
-            await self._start(client)
-            self._show()
-            await self._supervise()
-
-    @property
-    def _api_url(self) -> str:
-        return f"http://{HOST}:{self._api}"
-
-    async def _start(self, client: Client) -> None:
-        from fairlead.store.embedded import EmbeddedValkey
-
-        _tell(f"valkey: starting, data in {self._data / 'valkey'}")
-        self._valkey = EmbeddedValkey(self._data / "valkey")
-        await self._valkey.start()
-        _tell(f"valkey: ready at {self._valkey.url} (pid {self._valkey.pid})")
-
-        flags = {
-            "node": "demo",
-            "link-port": self._link,
-            "api-port": self._api,
-            "admin-port": self._admin,
-            "redis": self._valkey.url,
-            "drain-timeout": 5,  # nobody waits a minute for the end of a demo
-        }
-        self._gateway = self._child("gateway", "serve", *(f"--{key}={value}" for key, value in flags.items()))
-        _tell(f"gateway: starting, log in {self._gateway.log}")
-        await self._gateway.start()
-        await self._until(self._gateway, self._gateway_ready)
-        _tell(f"gateway: ready (pid {self._gateway.pid})")
-
-        url = f"--url=ws://{HOST}:{self._link}"
-        self._agents = [self._child(name, "agent", "run", url, f"--id={name}") for name in self._names]
-        _tell(f"agents: starting, logs in {self._data}/agent-*.log")
-        for child in self._agents:
-            await child.start()
-        for child in self._agents:
-            await self._until(child, partial(asyncio.to_thread, _is_online, client, child.name))
-            _tell(f"{child.name}: online (pid {child.pid})")
-
-    def _child(self, name: str, *args: str) -> Child:
-        env = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
-        env["PYTHONUNBUFFERED"] = "1"
-        # -P: a folder of the working directory must not stand in for the standard library.
-        return Child(name, [sys.executable, "-P", "-m", "fairlead", *args], self._data / f"{name}.log", env)
-
-    async def _gateway_ready(self) -> bool:
-        """GET /readyz by hand: one line of HTTP needs no client."""
-        try:
-            async with asyncio.timeout(2):
-                reader, writer = await asyncio.open_connection(HOST, self._admin)
-                try:
-                    writer.write(
-                        f"GET /readyz HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
-                    )
-                    return (await reader.readline()).split()[1:2] == [b"200"]
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError):
-            return False
-
-    async def _until(self, child: Child, ready: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until `ready`. Raises FairleadError when the child dies before, or takes too long."""
-        deadline = time.monotonic() + READY_TIMEOUT
-        while not await ready():
-            for one in self._children():
-                if one.pid and not one.alive:
-                    raise FairleadError(one.epitaph())
-            if time.monotonic() > deadline:
-                late = (
-                    f"{child.name} was not ready within {READY_TIMEOUT:g} s; the last lines of {child.log}:"
-                )
-                raise FairleadError(f"{late}\n{tail(child.log)}")
-            await asyncio.sleep(POLL)
-
-    def _show(self) -> None:
-        assert self._valkey is not None
-        assert self._gateway is not None
-        command = _command()
-        api = "" if self._api == 8081 else f" --api {self._api_url}"
-        pids = ", ".join(f"{child.name} (pid {child.pid})" for child in self._agents)
-        click.echo(
-            f"""
-Fairlead is ready.
-
-  gateway   pid {self._gateway.pid}
-    links   ws://{HOST}:{self._link}
-    API     {self._api_url}
-    probes  http://{HOST}:{self._admin}/readyz
-  valkey    pid {self._valkey.pid}, {self._valkey.url}
-  agents    {pids}
-  logs      {self._data}/*.log
-
-Try, in another terminal:
-
-  {command} agents ls{api}
-  {command} exec{api} agent-1 -- uname -a
-  echo hello | {command} exec{api} {self._names[-1]} -- tr a-z A-Z
-
-Ctrl-C ends all of it.
-"""
-        )
-        sys.stdout.flush()
-
-    async def _supervise(self) -> None:
-        """Until a part dies; Ctrl-C cancels this."""
-        ends = {asyncio.ensure_future(child.ended()): child for child in self._children()}
-        try:
-            while True:
-                done, _ = await asyncio.wait(ends, timeout=1, return_when=asyncio.FIRST_COMPLETED)
-                if done:
-                    raise FairleadError("; ".join(ends[end].epitaph() for end in done))
-                if self._valkey is not None and not self._valkey.running:
-                    log = self._data / "valkey" / "valkey.log"
-                    raise FairleadError(f"valkey ended; the last lines of {log}:\n{tail(log)}")
-        finally:
-            for end in ends:
-                end.cancel()
-
-    async def _end(self) -> None:
-        """Agents first, so that they leave in peace; the gateway next; the store they all write to last."""
-        if self._children():
-            _tell("ending")
-        gently = await asyncio.gather(*(child.stop(AGENT_STOP) for child in self._agents))
-        killed = [child.name for child, well in zip(self._agents, gently, strict=True) if not well]
-        if self._gateway is not None and not await self._gateway.stop(GATEWAY_STOP):
-            killed.append(self._gateway.name)
-        if self._valkey is not None:
-            await self._valkey.stop()
-        for name in killed:
-            _tell(f"{name}: did not end when told to, and was killed; see {self._data}/{name}.log")
-        _tell("all ended")
-
-
-def _is_online(client: Client, name: str) -> bool:
-    try:
-        return client.agent(name).state == "online"
-    except FairleadError:
-        return False  # not seen yet, or the API is still starting: asked again until the deadline
-
-
-def _command() -> str:
-    """How to call this program from another terminal in the same folder."""
-    path = Path(sys.argv[0]).absolute()
-    if path.name != "fairlead":
-        return f"{shlex.quote(sys.executable)} -m fairlead"
-    here = Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
-
-
-def _tell(text: str) -> None:
-    click.echo(text, err=True)

@@ -27,6 +27,8 @@ RETRY = RetryPolicy(first=200, base=200, cap=5_000)
 """Twelve retries take 20 s in the mean and 40 s at the most: a gateway's restart fits."""
 STABLE = 10.0
 """Seconds after which a connection counts as good though it brought no output: the retries begin anew."""
+GLANCE = 0.2
+"""Seconds of one wait. A signal between Python's last look for signals and the wait does not end the wait."""
 
 Lines = AbstractContextManager[Iterator[Line]]
 
@@ -70,11 +72,12 @@ class Follower:
 
     def __iter__(self) -> Iterator[Line | Interrupt]:
         while True:
-            wait = None if self.patience is None else max(0.0, self.patience - time.monotonic())
+            if self.patience is not None and time.monotonic() > self.patience:
+                raise Overdue
             try:
-                one = self._lines.get(timeout=wait)
+                one = self._lines.get(timeout=GLANCE)
             except queue.Empty:
-                raise Overdue from None
+                continue
             if one is None:
                 return
             if isinstance(one, Exception):

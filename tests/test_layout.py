@@ -1,0 +1,148 @@
+"""Guards of the layout: what would break the standard library, an agent's small install, a fresh clone."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = sorted(path for folder in ("gateway", "operator") for path in (ROOT / folder).rglob("*.py"))
+
+HEAVY = (
+    "starlette",
+    "redis",
+    "kopf",
+    "kubernetes",
+    "rich",
+    "uvicorn",
+    "uvloop",
+    "httptools",
+    "httpx2",
+    "prometheus_client",
+)
+"""What the base install does not have, and what `--help` must not wait for."""
+
+BLOCKED = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {HEAVY!r}:
+            raise ModuleNotFoundError(f"blocked: {{name}}", name=name)
+sys.meta_path.insert(0, Block())
+"""
+
+
+def project_files() -> list[Path]:
+    """All files of the project: those that git has or would take."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=30,
+    ).stdout
+    return [path for name in listing.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def python(code: str, *flags: str, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "FAIRLEAD_"))}
+    return subprocess.run(
+        [sys.executable, *flags, "-c", code],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_operator_is_a_folder_and_no_module() -> None:
+    assert not list((ROOT / "operator").glob("*.py")), (
+        "a module named `operator` shadows the standard library"
+    )
+    done = python("import operator; print(operator.add(1, 2))")
+    assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
+
+
+def test_tests_are_no_packages() -> None:
+    assert not list((ROOT / "tests").rglob("__init__.py")), (
+        "importlib mode: a package here collides with the source's"
+    )
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_each_module_says_what_it_is_for(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    if path.name == "__init__.py" and not tree.body:
+        return
+    assert ast.get_docstring(tree), f"{path.relative_to(ROOT)} has no docstring"
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    # Put together here, so that this file does not find itself.
+    pattern = re.compile(rb"(?<![\w.~:-])/(" + b"work|ro" + rb"ot)/(?![*])")
+    found = [
+        f"{path.relative_to(ROOT)}: {match.group().decode()}"
+        for path in project_files()
+        for match in pattern.finditer(path.read_bytes())
+    ]
+    assert not found
+
+
+def test_requirements_are_hashed_and_name_no_host() -> None:
+    files = sorted((ROOT / "requirements").glob("*.txt"))
+    assert [path.name for path in files] == ["base.txt", "dev.txt", "gateway.txt"]
+    for path in files:
+        text = path.read_text()
+        assert "://" not in text, f"{path.name} names a host"
+        assert "--index-url" not in text
+        assert "--find-links" not in text
+        pins = [line for line in text.splitlines() if re.match(r"[a-z0-9]", line)]
+        blocks = re.split(r"(?m)^(?=[a-z0-9])", text)[1:]
+        assert pins
+        for pin, block in zip(pins, blocks, strict=True):
+            assert "==" in pin, f"{path.name}: {pin} is not pinned"
+            assert "--hash=sha256:" in block, f"{path.name}: {pin} has no hash"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from click.testing import CliRunner\n"
+        "from fairlead.cli.main import cli\n"
+        "for args in (['--help'], ['exec', '--help'], ['serve', '--help'], ['demo', '--help']):\n"
+        "    assert CliRunner().invoke(cli, args).exit_code == 0, args\n"
+        f"print(sorted(set(sys.modules) & set({HEAVY!r} + ('msgspec', 'asyncio.base_events'))))"
+    )
+    done = python(code, "-P")
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def base_modules() -> list[str]:
+    """All of the rooms that an agent's machine loads."""
+    package = ROOT / "gateway" / "fairlead"
+    paths = [
+        *(package / "agent").rglob("*.py"),
+        *(package / "wire").rglob("*.py"),
+        package / "carrier" / "client.py",
+    ]
+    names = (path.relative_to(package.parent).with_suffix("").as_posix().replace("/", ".") for path in paths)
+    return sorted(name.removesuffix(".__init__") for name in names if not name.endswith("__main__"))
+
+
+def test_the_base_install_is_enough_for_an_agent() -> None:
+    names = base_modules()
+    assert {"fairlead.agent", "fairlead.wire", "fairlead.carrier.client"} <= set(names)
+    done = python(BLOCKED + "".join(f"import {name}\n" for name in names), "-P")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_block_blocks() -> None:
+    assert "blocked: starlette" in python(BLOCKED + "import starlette", "-P").stderr
