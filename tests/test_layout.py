@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(path for folder in ("gateway", "operator") for path in (ROOT / folder).rglob("*.py"))
@@ -110,6 +113,28 @@ def test_requirements_are_hashed_and_name_no_host() -> None:
         for pin, block in zip(pins, blocks, strict=True):
             assert "==" in pin, f"{path.name}: {pin} is not pinned"
             assert "--hash=sha256:" in block, f"{path.name}: {pin} has no hash"
+
+
+def test_requirements_satisfy_pyproject() -> None:
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project, extras = table["project"], table["project"]["optional-dependencies"]
+    asked = {
+        "base": project["dependencies"],
+        "gateway": [*project["dependencies"], *extras["gateway"], *extras["cli"]],
+        "dev": [
+            *project["dependencies"],
+            *extras["gateway"],
+            *extras["cli"],
+            *table["dependency-groups"]["dev"],
+        ],
+    }
+    for name, wanted in asked.items():
+        text = (ROOT / "requirements" / f"{name}.txt").read_text()
+        pinned = dict(re.findall(r"(?m)^([a-z0-9._-]+)==([^ ]+)", text))
+        for one in map(Requirement, wanted):
+            version = pinned.get(canonicalize_name(one.name))
+            assert version, f"{name}.txt lacks {one.name}: make requirements"
+            assert one.specifier.contains(version), f"{name}.txt has {one.name} {version}: make requirements"
 
 
 def test_help_imports_nothing_heavy() -> None:
