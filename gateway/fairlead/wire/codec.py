@@ -7,7 +7,8 @@ that it came in (msgspec's `bytes` is a copy, unlike `Raw`), so it never keeps a
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -30,7 +31,7 @@ class _Head(msgspec.Struct):
     t: int
 
 
-M = TypeVar("M", FromAgent, FromGateway)
+M = TypeVar("M")
 
 
 class Codec(Generic[M]):
@@ -38,13 +39,17 @@ class Codec(Generic[M]):
 
     __slots__ = ("_decode", "_encode", "_head", "binary", "limit", "subprotocol")
 
-    def __init__(self, subprotocol: str, incoming: type[M], limit: int = MESSAGE_LIMIT) -> None:
+    # Any stands for a union of message types, which typing cannot name as a value's type.
+    def __init__(self, subprotocol: str, incoming: Any, limit: int = MESSAGE_LIMIT) -> None:
+        self._decode: Callable[[bytes | str], M]
+        self._head: Callable[[bytes | str], _Head]
+        self._encode: Callable[[Message], bytes]
         self.subprotocol = subprotocol
         self.binary = subprotocol == SUBPROTOCOL_MSGPACK
         self.limit = limit
         if self.binary:
-            self._decode = msgspec.msgpack.Decoder(incoming).decode
-            self._head = msgspec.msgpack.Decoder(_Head).decode
+            self._decode = cast(Any, msgspec.msgpack.Decoder(incoming).decode)
+            self._head = cast(Any, msgspec.msgpack.Decoder(_Head).decode)
             self._encode = msgspec.msgpack.Encoder().encode
         elif subprotocol == SUBPROTOCOL_JSON:
             self._decode = msgspec.json.Decoder(incoming).decode
@@ -74,9 +79,10 @@ class Codec(Generic[M]):
         try:
             return self._decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
-            return self._unknown(data, e)
+            self._check_ignorable(data, e)
+            return None
 
-    def _unknown(self, data: bytes | str, cause: Exception) -> None:
+    def _check_ignorable(self, data: bytes | str, cause: Exception) -> None:
         """The slow path: tell a message to be ignored from one that breaks the protocol."""
         try:
             kind = self._head(data).t

@@ -51,7 +51,7 @@ class Act(Enum):
 class Stream:
     """One open command as this link sees it. All sizes in bytes."""
 
-    __slots__ = ("input_ended", "input_next", "input_room", "next", "owed", "room")
+    __slots__ = ("feeding", "input_ended", "input_next", "input_room", "next", "owed", "room")
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
         self.next = next_chunk
@@ -62,6 +62,8 @@ class Stream:
         self.input_next = input_next
         self.input_room = window
         self.input_ended = False
+        self.feeding = 0
+        """1 while somebody sends input, 2 when there is news that he may not have seen."""
 
 
 class GatewayLink:

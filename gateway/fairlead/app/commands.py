@@ -1,0 +1,213 @@
+"""`/v1/commands`: post, look at, read results, cancel, send input.
+
+HTTP in, routing out: bodies and parameters are checked here, and every fault names its field and limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Annotated, Literal
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from fairlead.app.problem import MalformedBody
+from fairlead.app.stream import NDJSON, ResultStream, end_of
+from fairlead.app.times import iso
+from fairlead.errors import CommandUnknown, InvalidRequest
+from fairlead.fleet.commands import Command
+from fairlead.node import Node
+from fairlead.routing.dispatch import Accepted, Order
+from fairlead.wire.identity import check_agent_id, check_command_id
+from fairlead.wire.messages import CHUNK_LIMIT
+
+BODY_LIMIT = 768 << 10
+PAYLOAD_LIMIT = 512 << 10
+"""In base64, with its envelope, a payload of this size still fits one message of 1 MiB of the JSON twin."""
+BODY_TIMEOUT = 30.0
+"""Seconds to send a body: 768 KiB over a poor mobile link."""
+KEY_LIMIT = 255
+
+
+class Queue(msgspec.Struct, forbid_unknown_fields=True):
+    """on_offline: wait for the agent so many seconds."""
+
+    queue: Annotated[float, msgspec.Meta(gt=0, le=7 * 86400)]
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v1/commands. `deadline` is in seconds."""
+
+    agent: str
+    method: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    payload: msgspec.Raw = msgspec.Raw(b"{}")
+    deadline: Annotated[float, msgspec.Meta(ge=0.1, le=86400)] = 60.0
+    lane: Literal["interactive", "bulk"] = "interactive"
+    on_offline: Literal["fail"] | Queue = "fail"
+
+
+_decode = msgspec.json.Decoder(Body).decode
+_encode = msgspec.json.Encoder().encode
+
+
+class CommandRoutes:
+    def __init__(self, node: Node) -> None:
+        self._dispatch = node.dispatch
+        self._results = node.results
+
+    async def post(self, request: Request) -> ASGIApp:
+        """202 and the id, or the stream of its results when the caller accepts NDJSON."""
+        raw = await read_body(request, BODY_LIMIT)
+        accepted = await self._dispatch.submit(_order(raw, request))
+        head = _encode(
+            {"id": accepted.id, "state": accepted.state, "presence": accepted.presence, "why": accepted.why}
+        )
+        if NDJSON in request.headers.get("accept", ""):
+            return ResultStream(request, head + b"\n", self._results.read(accepted.id, 0, follow=True))
+        return _accepted(accepted, head)
+
+    async def get(self, request: Request) -> Response:
+        found = await self._dispatch.look_up(check_command_id(request.path_params["id"]))
+        return Response(_encode(describe(found)), media_type="application/json")
+
+    async def results(self, request: Request) -> ASGIApp:
+        """From offset `from` on, as NDJSON; with `follow` until the command ends."""
+        command = check_command_id(request.path_params["id"])
+        offset = whole(request, "from", 0, 1 << 53)
+        follow = flag(request, "follow")
+        if not await self._dispatch.exists(command):
+            raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
+        return ResultStream(request, b"", self._results.read(command, offset, follow))
+
+    async def delete(self, request: Request) -> Response:
+        """Ask for the end; 202 with the state now. Deleting what is over changes nothing."""
+        command = check_command_id(request.path_params["id"])
+        state = await self._dispatch.cancel(command)
+        return Response(_encode({"id": command, "state": state}), 202, media_type="application/json")
+
+    async def input(self, request: Request) -> Response:
+        """Chunk `n` of the input, then the end of it when `end` is set."""
+        command = check_command_id(request.path_params["id"])
+        n, end = whole(request, "n", 0, 1 << 31), flag(request, "end")
+        payload = await read_body(request, CHUNK_LIMIT)
+        if payload or not end:
+            await self._dispatch.add_input(command, n, payload, False)
+            n += 1
+        if end:
+            await self._dispatch.add_input(command, n, b"", True)
+        return Response(status_code=204)
+
+
+def _order(raw: bytes, request: Request) -> Order:
+    try:
+        body = _decode(raw)
+    except msgspec.ValidationError as e:
+        raise InvalidRequest(f"the body is not a command: {e}", field=_field(str(e))) from e
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
+        raise MalformedBody(f"the body is not JSON: {e}") from e
+    payload = bytes(body.payload)
+    if len(payload) > PAYLOAD_LIMIT:
+        raise InvalidRequest(
+            f"a payload of {len(payload)} bytes exceeds max {PAYLOAD_LIMIT}", field="payload"
+        )
+    key = request.headers.get("idempotency-key", "")
+    if len(key) > KEY_LIMIT:
+        raise InvalidRequest(
+            f"an Idempotency-Key of {len(key)} characters exceeds max {KEY_LIMIT}", field="Idempotency-Key"
+        )
+    return Order(
+        agent=check_agent_id(body.agent),
+        method=body.method,
+        payload=payload,
+        deadline=int(body.deadline * 1000),
+        lane=body.lane,
+        queue=int(body.on_offline.queue * 1000) if isinstance(body.on_offline, Queue) else None,
+        traceparent=request.headers.get("traceparent", "")[:64],
+        key_digest=hashlib.sha256(key.encode()).hexdigest() if key else "",
+        body_digest=hashlib.sha256(raw).hexdigest() if key else "",
+    )
+
+
+def _field(message: str) -> str:
+    """The member that msgspec's message names: "… - at `$.deadline`", "… required field `agent`"."""
+    if "`$." in message:
+        return message.rpartition("`$.")[2].rstrip("`")
+    parts = message.split("`")
+    return parts[-2] if len(parts) > 2 else "body"
+
+
+def _accepted(accepted: Accepted, body: bytes) -> Response:
+    headers = {"location": f"/v1/commands/{accepted.id}"}
+    if accepted.replayed:
+        headers["idempotency-replayed"] = "true"
+    return Response(body, 202, headers, media_type="application/json")
+
+
+def describe(command: Command) -> dict[str, object]:
+    """A command as GET shows it. Every target is in exactly one state, and the counts add up."""
+    counts: dict[str, int] = {}
+    for target in command.targets:
+        counts[target.state.value] = counts.get(target.state.value, 0) + 1
+    targets = []
+    for target in command.targets:
+        end = end_of(command, target) if target.state.over else None
+        targets.append(
+            {
+                "agent": target.agent,
+                "state": target.state.value,
+                "attempt": target.attempt,
+                "total": target.next,
+                "end": end,
+            }
+        )
+    return {
+        "id": command.id,
+        "method": command.method,
+        "lane": command.lane,
+        "state": command.targets[0].state.value if len(command.targets) == 1 else None,
+        "created": iso(command.created),
+        "expires": iso(command.expires),
+        "cancel_asked": bool(command.cancel_asked),
+        "results": command.seq,
+        "truncated": command.truncated,
+        "counts": counts,
+        "targets": targets,
+    }
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body. Raises MalformedBody above `limit` bytes, or when it does not come in time."""
+    parts: list[bytes] = []
+    size = 0
+    try:
+        async with asyncio.timeout(BODY_TIMEOUT):
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise MalformedBody(f"the body exceeds max {limit} bytes", limit=limit)
+                parts.append(part)
+    except TimeoutError as e:
+        raise MalformedBody(f"the body did not come within {BODY_TIMEOUT:g} s") from e
+    except ClientDisconnect as e:
+        raise MalformedBody("the caller left before the body was complete") from e
+    return b"".join(parts)
+
+
+def whole(request: Request, name: str, default: int, most: int) -> int:
+    """A query parameter that is a whole number from 0 to `most`."""
+    given = request.query_params.get(name)
+    if given is None:
+        return default
+    if not given.isascii() or not given.isdigit() or int(given) > most:
+        raise InvalidRequest(f"{name}={given[:32]!r} is not a whole number from 0 to {most}", field=name)
+    return int(given)
+
+
+def flag(request: Request, name: str) -> bool:
+    given = request.query_params.get(name, "false")
+    if given not in ("true", "false", "1", "0", ""):
+        raise InvalidRequest(f"{name}={given[:32]!r} is neither true nor false", field=name)
+    return given in ("true", "1", "")

@@ -1,0 +1,96 @@
+"""The agents' door: one WebSocket endpoint, `/v1/link`. Everything that can be refused is refused before the upgrade.
+
+Order of checks: draining and full (503), too many at once (429), credential (401), subprotocol (426). What passes
+is attached to a session and this coroutine is over; nothing of Starlette lives as long as the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.websockets import WebSocket
+
+from fairlead.app.auth import Token
+from fairlead.app.problem import problem
+from fairlead.carrier.attach import attach
+from fairlead.errors import NodeBusy, Unauthorized
+from fairlead.hub.session import Session
+from fairlead.node import Node
+from fairlead.wire.codec import Codec, gateway_codec
+from fairlead.wire.messages import SUBPROTOCOLS, FromAgent
+
+BURST_SECONDS = 2.0
+"""The accept rate may be used up for so many seconds at once."""
+
+
+class LinkDoor:
+    def __init__(self, node: Node, token: Token) -> None:
+        self._node = node
+        self._token = token
+        settings = node.settings
+        self._codecs: Mapping[str, Codec[FromAgent]] = {
+            name: gateway_codec(name, settings.message_limit) for name in SUBPROTOCOLS
+        }
+        self._rate = settings.accept_rate
+        self._budget = self._burst = settings.accept_rate * BURST_SECONDS
+        self._filled = 0.0
+
+    async def enter(self, websocket: WebSocket) -> None:
+        """The endpoint."""
+        refusal = self._refusal(websocket)
+        if refusal is not None:
+            await websocket.send_denial_response(refusal)
+            return
+        subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
+        settings = self._node.settings
+        session = Session(
+            self._codecs[subprotocol], self._node.attendance, settings.window, settings.queue_limit
+        )
+        await attach(websocket, session, subprotocol, terms=self._node.terms)
+
+    def _refusal(self, websocket: WebSocket) -> Response | None:
+        node = self._node
+        if node.hub.draining:
+            return self._busy("draining", 503, NodeBusy("this node is draining: connect again"), 1)
+        if node.hub.connections >= node.settings.capacity:
+            full = NodeBusy(f"this node is full, with {node.hub.connections} links: connect again")
+            return self._busy("full", 503, full, 10)
+        if not self._take():
+            fast = NodeBusy(f"more than {self._rate:g} new links a second: connect again")
+            return self._busy("rate", 429, fast, max(1.0, node.hub.connections / self._rate))
+        try:
+            self._token.check(websocket.scope["headers"])
+        except Unauthorized as e:
+            node.metrics.rejected.labels("token").inc()
+            return problem(e)
+        if not any(name in self._codecs for name in websocket.scope["subprotocols"]):
+            node.metrics.rejected.labels("subprotocol").inc()
+            return PlainTextResponse(
+                f"This gateway speaks {', '.join(self._codecs)}: "
+                "name one of them in Sec-WebSocket-Protocol.\n",
+                426,
+                {"upgrade": "websocket", "sec-websocket-protocol": ", ".join(self._codecs)},
+            )
+        return None
+
+    def _busy(self, reason: str, status: int, error: NodeBusy, most: float) -> Response:
+        """`most`: seconds over which those that were refused are spread."""
+        self._node.metrics.rejected.labels(reason).inc()
+        answer = problem(error)
+        answer.status_code = status
+        # From 1 s on, since the header knows whole seconds only and 0 would mean at once.
+        answer.headers["retry-after"] = str(random.randint(1, int(min(most, 60)) + 1))
+        return answer
+
+    def _take(self) -> bool:
+        """One token of the accept bucket."""
+        now = asyncio.get_running_loop().time()
+        self._budget = min(self._burst, self._budget + (now - self._filled) * self._rate)
+        self._filled = now
+        if self._budget < 1:
+            return False
+        self._budget -= 1
+        return True

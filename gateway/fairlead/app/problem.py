@@ -1,0 +1,86 @@
+"""Errors as HTTP answers: RFC 9457 problem documents, and the one table from error to status.
+
+Used by the API's exception handlers. `code` is the stable word for programs; `detail` names what was wrong, the
+limit and what to do; members beside them come from the error's details.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead import errors
+from fairlead.errors import FairleadError
+
+logger = logging.getLogger(__name__)
+
+STATUS: dict[type[FairleadError], tuple[int, str]] = {
+    errors.Unauthorized: (401, "Unauthorized"),
+    errors.AgentUnknown: (404, "Unknown agent"),
+    errors.CommandUnknown: (404, "Unknown command"),
+    errors.IdempotencyConflict: (422, "Idempotency-Key used with another body"),
+    errors.InvalidRequest: (422, "Invalid request"),
+    errors.BusUnavailable: (503, "Redis is away"),
+    errors.AgentOffline: (409, "Agent is offline"),
+    errors.NodeBusy: (503, "Node is busy"),
+    errors.Unavailable: (503, "Unavailable"),
+}
+
+
+class MalformedBody(errors.InvalidRequest):
+    """The body is not JSON at all, or too large to be looked at."""
+
+    code = "malformed_body"
+
+
+def status_of(error: FairleadError) -> tuple[int, str]:
+    """HTTP status and title of an error, by its nearest class in the table."""
+    if isinstance(error, MalformedBody):
+        return 400, "Malformed body"
+    for kind in type(error).__mro__:
+        if kind in STATUS:
+            return STATUS[kind]
+    return 500, "Internal error"
+
+
+def document(error: FairleadError, status: int, title: str) -> bytes:
+    return msgspec.json.encode(
+        {
+            "type": f"urn:fairlead:error:{error.code}",
+            "title": title,
+            "status": status,
+            "code": error.code,
+            "detail": error.message,
+            "temporary": error.temporary,
+            **error.details,
+        }
+    )
+
+
+def problem(error: FairleadError) -> Response:
+    """The answer to a request that failed with `error`."""
+    status, title = status_of(error)
+    headers = {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if status == 503:
+        headers["retry-after"] = "1"
+    body = document(error, status, title)
+    return Response(body, status, headers, media_type="application/problem+json")
+
+
+async def on_error(request: Request, error: Exception) -> Response:
+    """Starlette's handler for our errors."""
+    assert isinstance(error, FairleadError)
+    if status_of(error)[0] == 500:
+        logger.error("%s %s failed: %s", request.method, request.url.path, error.message, exc_info=error)
+    return problem(error)
+
+
+async def on_defect(request: Request, error: Exception) -> Response:
+    """Starlette's handler for everything else: the caller learns nothing but that it was us."""
+    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(FairleadError("an internal error; the gateway's log tells more"))

@@ -1,0 +1,339 @@
+"""The record of each command: its target's state, its results and its input, until retention ends.
+
+Called by `routing`; the only writer of `fl1:cmd`, `fl1:out` and `fl1:in`. Methods send at the call and return an
+awaitable of the answer (see `Directory`). Everything here may be repeated: creating twice creates once, a chunk
+stored before is dropped, a terminal state is set once. Raises BusUnavailable when Redis is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.fleet import lua, schema
+from fairlead.fleet.schema import State
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
+
+INPUT_LIMIT = 16 << 20
+"""Bytes of all input of one command: as much as it may put out by default."""
+
+
+class Ending(msgspec.Struct, omit_defaults=True, frozen=True):
+    """How a target ended, as it stands in the record. `payload` is what the agent returned (UTF-8 JSON)."""
+
+    payload: bytes | None = None
+    code: str = ""
+    message: str = ""
+    temporary: bool = False
+    details: dict[str, str | int | float | bool | None] = {}
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Ending).decode
+
+OUTCOME_UNKNOWN = Ending(
+    code="outcome_unknown",
+    message="the agent was started anew while the command ran there; it was not run again",
+)
+EXPIRED = Ending(
+    code="expired", message="the deadline passed before the command could be sent", temporary=True
+)
+CANCELLED = Ending(code="cancelled", message="cancelled before it was sent")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A command as the platform posted it. Times in ms; `hold` is how long an absent agent is waited for."""
+
+    id: str
+    agent: str
+    method: str
+    payload: bytes
+    lane: str
+    expires: int
+    retention: int
+    hold_until: int
+    traceparent: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """What the new owner does with an open command: `send` it, or go `on` with what the agent already runs."""
+
+    kind: str
+    next: int
+    attempt: int
+    left: int
+    cancelled: bool
+    method: str
+    payload: bytes
+    lane: str
+    traceparent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """There is nothing to deliver: gone, over, stale (a newer owner) or ended by this very call."""
+
+    why: str
+    followers: tuple[str, ...] = ()
+    state: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The answer to append. `why`: ok, gone, over, fenced, gap."""
+
+    why: str
+    state: str
+    followers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    offset: int
+    agent: str
+    n: int
+    kind: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Results from one offset on. `over` and nothing beyond `next`: that was all."""
+
+    over: bool
+    seq: int
+    truncated: bool
+    results: list[Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One target of a command as it stands."""
+
+    agent: str
+    state: State
+    gen: int
+    next: int
+    attempt: int
+    ending: Ending | None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A record read back. Times in ms of Redis TIME."""
+
+    id: str
+    agent: str
+    method: str
+    lane: str
+    created: int
+    expires: int
+    hold_until: int
+    cancel_asked: int
+    seq: int
+    truncated: bool
+    targets: list[Target]
+
+
+class Commands:
+    def __init__(self, store: Pipeliner, output_limit: int) -> None:
+        self._store = store
+        self._output_limit = output_limit
+
+    def create(self, record: Record, valid_until: int) -> Awaitable[bool]:
+        """Write the record, its target queued. False when it stood there already."""
+        reply = self._store.run(
+            lua.CREATE,
+            (schema.cmd_key(record.id),),
+            (
+                record.agent, record.expires, record.retention, valid_until,
+                "method", record.method, "payload", record.payload, "lane", record.lane,
+                "hold", record.hold_until, "traceparent", record.traceparent,
+            ),
+        )  # fmt: skip
+        return self._created(reply)
+
+    async def _created(self, reply: asyncio.Future[Reply]) -> bool:
+        word = text(items(await reply)[0])
+        if word == "late":
+            raise lua.late("command")
+        return word == "ok"
+
+    def discard(self, command: str) -> asyncio.Future[Reply]:
+        """Take back a record that never reached an agent."""
+        return self._store.submit("DEL", schema.cmd_key(command))
+
+    def fence(self, command: str, agent: str, gen: int, boot: str) -> Awaitable[Delivery | Settled]:
+        """Take over one open command for generation `gen`: see fence.lua."""
+        return self._fenced(
+            self._store.run(
+                lua.FENCE,
+                (schema.cmd_key(command),),
+                (agent, gen, boot, _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)),
+            )
+        )
+
+    async def _fenced(self, reply: asyncio.Future[Reply]) -> Delivery | Settled:
+        answer = items(await reply)
+        kind = text(answer[0])
+        if kind not in ("send", "have"):
+            return Settled(kind, _names(answer[2]), text(answer[1])) if kind == "ended" else Settled(kind)
+        return Delivery(
+            kind, integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
+            text(answer[5]), octets(answer[6]), text(answer[7]), text(answer[8]),
+        )  # fmt: skip
+
+    def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Awaitable[Stored]:
+        """Store what the agent sent, in order. `steps` are made by `accepted`, `data` and `ending` below."""
+        return self._stored(
+            self._store.run(
+                lua.APPEND,
+                (schema.cmd_key(command), schema.out_key(command), schema.in_key(command)),
+                (agent, gen, self._output_limit, *steps),
+            )
+        )
+
+    async def _stored(self, reply: asyncio.Future[Reply]) -> Stored:
+        answer = items(await reply)
+        return Stored(text(answer[0]), text(answer[2]), _names(answer[3]))
+
+    async def finish(
+        self, command: str, agent: str, state: State, ending: Ending, only_from: State | None = None
+    ) -> Settled:
+        """End a target from the gateway's side; only out of `only_from`, when given. `why` is ok when it did."""
+        reply = self._store.run(
+            lua.FINISH,
+            (schema.cmd_key(command),),
+            (agent, state.value, _encode(ending), only_from.value if only_from else ""),
+        )
+        answer = items(await reply)
+        why = text(answer[0])
+        return Settled(why, _names(answer[1]) if why == "ok" else ())
+
+    async def cancel(self, command: str, agent: str) -> Settled:
+        """Cancel a queued target at once (`ended`), or note the wish for one that was sent (`asked`)."""
+        reply = self._store.run(lua.CANCEL, (schema.cmd_key(command),), (agent, _encode(CANCELLED)))
+        answer = items(await reply)
+        why = text(answer[0])
+        return Settled(why, _names(answer[1]) if why == "ended" else ())
+
+    async def add_input(self, command: str, agent: str, n: int, payload: bytes, end: bool) -> tuple[str, int]:
+        """Store input chunk `n`; the end of input carries no data. Returns (word, number): see input.lua."""
+        reply = self._store.run(
+            lua.INPUT,
+            (schema.cmd_key(command), schema.in_key(command)),
+            (agent, n, payload, "1" if end else "", INPUT_LIMIT),
+        )
+        answer = items(await reply)
+        number = answer[1] if len(answer) > 1 else 0
+        return text(answer[0]), number if isinstance(number, int) else 0
+
+    async def read_input(self, command: str, n: int, count: int = 16) -> list[tuple[bytes, bool]]:
+        """Up to `count` input chunks from number `n` on, and whether each is the end."""
+        reply = self._store.submit("XRANGE", schema.in_key(command), f"{n + 1}-0", "+", "COUNT", count)
+        chunks = []
+        for entry in items(await reply):
+            fields = table(items(entry)[1])
+            chunks.append((fields[b"p"], fields[b"e"] == b"1"))
+        return chunks
+
+    async def read(self, command: str, offset: int, size: int, follower: str = "") -> Page | None:
+        """About `size` bytes of results from `offset` on; None when there is no such command.
+
+        `follower` is a lease name whose inbox is rung when more has come.
+        """
+        reply = self._store.run(
+            lua.READ, (schema.cmd_key(command), schema.out_key(command)), (offset, size, follower)
+        )
+        answer = items(await reply)
+        if text(answer[0]) != "ok":
+            return None
+        results = []
+        for entry in items(answer[4]):
+            entry_id, flat = items(entry)
+            fields = items(flat)
+            results.append(
+                Result(
+                    int(octets(entry_id).partition(b"-")[0]) - 1,
+                    text(fields[1]),
+                    integer(fields[3]),
+                    text(fields[5]),
+                    octets(fields[7]),
+                )
+            )
+        return Page(integer(answer[1]) == 0, integer(answer[2]), integer(answer[3]) == 1, results)
+
+    async def look_up(self, command: str) -> Command | None:
+        """The whole record; None when there is none (any more)."""
+        row = table(await self._store.submit("HGETALL", schema.cmd_key(command)))
+        if not row:
+            return None
+        targets = []
+        for field, packed in row.items():
+            if not field.startswith(b"t:"):
+                continue
+            agent = field[2:]
+            state, gen, next_chunk, attempt, _boot = packed.split(b"|", 4)
+            blob = row.get(b"e:" + agent)
+            targets.append(
+                Target(
+                    agent.decode(), State(state.decode()), int(gen), int(next_chunk), int(attempt),
+                    None if blob is None else _decode(blob),
+                )
+            )  # fmt: skip
+        return Command(
+            command, row[b"agent"].decode(), row[b"method"].decode(), row[b"lane"].decode(), int(row[b"created"]),
+            int(row[b"expires"]), int(row[b"hold"]), int(row.get(b"cancel", b"0")), int(row[b"seq"]),
+            row.get(b"truncated") == b"1", targets,
+        )  # fmt: skip
+
+    async def agent_of(self, command: str) -> str | None:
+        """Whose command it is; None when there is no such command."""
+        reply = await self._store.submit("HGET", schema.cmd_key(command), "agent")
+        return None if reply is None else text(reply)
+
+    async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
+        """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
+        value = f"{body_digest} {command}"
+        reply = await self._store.submit(
+            "SET", schema.idem_key(key_digest), value, "NX", "GET", "EX", 24 * 3600
+        )
+        bound = value if reply is None else text(reply)
+        body, _, first = bound.partition(" ")
+        return body, first
+
+    def unbind(self, key_digest: str) -> asyncio.Future[Reply]:
+        """Free an Idempotency-Key whose command was refused."""
+        return self._store.submit("DEL", schema.idem_key(key_digest))
+
+    def add_event(self, agent: str, kind: str, event: str, at: int, payload: bytes) -> asyncio.Future[Reply]:
+        """Append one event of an agent to the fleet's stream."""
+        return self._store.submit(
+            "XADD", schema.EVENTS, "MAXLEN", "~", 100_000, "*",
+            "a", agent, "t", kind, "i", event, "at", at, "p", payload,
+        )  # fmt: skip
+
+
+def accepted() -> tuple[Arg, ...]:
+    """The agent has the command."""
+    return ("a",)
+
+
+def data(n: int, kind: str, payload: bytes) -> tuple[Arg, ...]:
+    """One chunk."""
+    return ("c", n, kind, payload)
+
+
+def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
+    """The end; nothing may follow it."""
+    return ("e", total, state.value, _encode(how))
+
+
+def _names(reply: Reply) -> tuple[str, ...]:
+    return tuple(octets(reply).decode().split())

@@ -1,0 +1,172 @@
+"""Agent → node: who holds which agent, and since which generation.
+
+Called by `routing` when links come and go, and by the API when it looks an agent up. Every method sends its
+commands at the call and returns an awaitable of the answer, so that a caller who needs two of them in one batch
+calls both before it awaits. Raises BusUnavailable when Redis is away. It never judges whether a node is alive:
+that is `NodeTable`'s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.fleet import lua, schema
+from fairlead.fleet.schema import AgentRow
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import Reply, integer, items, text
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The agent is ours from `gen` on. `previous` is the lease that this one replaces, "" when there was none."""
+
+    gen: int
+    now: int
+    previous: str
+    previous_boot: str
+    previous_gen: int
+    open: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """The claim came too late: `older` attempt of the same boot, `late` answer, or `lost` to another owner."""
+
+    why: str
+    gen: int
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """The agent has too many open commands."""
+
+    count: int
+
+
+class Directory:
+    def __init__(self, store: Pipeliner) -> None:
+        self._store = store
+
+    def claim(
+        self,
+        agent: str,
+        lease: str,
+        boot: str,
+        conn: int,
+        sid: str,
+        facts: dict[str, str],
+        valid_until: int,
+        own_gen: int | None = None,
+    ) -> Awaitable[Claimed | Overtaken]:
+        """Make `lease` the owner of `agent`. With `own_gen`, only if nobody else has claimed it since."""
+        reply = self._store.run(
+            lua.CLAIM,
+            (schema.agent_key(agent), schema.open_key(agent)),
+            (
+                lease,
+                boot,
+                conn,
+                sid,
+                msgspec.json.encode(facts),
+                valid_until,
+                "" if own_gen is None else own_gen,
+            ),
+        )
+        indexed = self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent)
+        return self._claimed(reply, indexed)
+
+    async def _claimed(
+        self, reply: asyncio.Future[Reply], indexed: asyncio.Future[Reply]
+    ) -> Claimed | Overtaken:
+        answer = items(await reply)
+        await indexed
+        if text(answer[0]) != "ok":
+            return Overtaken(text(answer[0]), integer(answer[1]))
+        return Claimed(
+            integer(answer[1]),
+            integer(answer[2]),
+            text(answer[3]),
+            text(answer[4]),
+            integer(answer[5]),
+            [text(command) for command in answer[6:]],
+        )
+
+    async def release(self, agent: str, gen: int | None, sid: str, close: int, drained: bool) -> bool:
+        """Give the lease up, if it is still this session's. `gen` is None when the claim was never answered."""
+        reply = self._store.run(
+            lua.RELEASE,
+            (schema.agent_key(agent),),
+            ("" if gen is None else gen, sid, close, "1" if drained else "0"),
+        )
+        return integer(await reply) == 1
+
+    def dispatch(
+        self, agent: str, command: str, expires: int, valid_until: int
+    ) -> Awaitable[AgentRow | Full | None]:
+        """Add `command` to the agent's open ones and read its row. None: no such agent was ever seen."""
+        return self._dispatched(
+            agent,
+            self._store.run(
+                lua.DISPATCH,
+                (schema.agent_key(agent), schema.open_key(agent)),
+                (command, expires, schema.OPEN_LIMIT, valid_until),
+            ),
+        )
+
+    async def _dispatched(self, agent: str, reply: asyncio.Future[Reply]) -> AgentRow | Full | None:
+        answer = items(await reply)
+        match text(answer[0]):
+            case "ok":
+                return AgentRow.parse(agent, _values(answer[1:]))
+            case "full":
+                return Full(integer(answer[1]))
+            case "late":
+                raise lua.late("dispatch")
+        return None
+
+    def settle(self, agent: str, command: str) -> asyncio.Future[Reply]:
+        """The command is over: it is no longer open for its agent."""
+        return self._store.submit("HDEL", schema.open_key(agent), command)
+
+    async def open_commands(self, agent: str) -> list[str]:
+        return [text(c) for c in items(await self._store.submit("HKEYS", schema.open_key(agent)))]
+
+    async def look_up(self, agent: str) -> AgentRow | None:
+        reply = await self._store.submit("HMGET", schema.agent_key(agent), *AgentRow.FIELDS)
+        return AgentRow.parse(agent, _values(items(reply)))
+
+    async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
+        """The rows of those that exist, in the order of `agents`."""
+        replies = [self._store.submit("HMGET", schema.agent_key(a), *AgentRow.FIELDS) for a in agents]
+        rows = [AgentRow.parse(a, _values(items(await r))) for a, r in zip(agents, replies, strict=True)]
+        return [row for row in rows if row is not None]
+
+    async def page(self, shard: int, after: str, count: int) -> list[str]:
+        """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
+        start = f"({after}" if after else "-"
+        reply = await self._store.submit(
+            "ZRANGE", schema.index_key(shard), start, "+", "BYLEX", "LIMIT", 0, count
+        )
+        return [text(agent) for agent in items(reply)]
+
+    async def count(self) -> int:
+        replies = [self._store.submit("ZCARD", schema.index_key(s)) for s in range(schema.INDEX_SHARDS)]
+        return sum([integer(await reply) for reply in replies])
+
+    async def forget(self, agent: str, seen_before: int, dead_lease: str) -> bool:
+        """Remove an agent that was absent since before `seen_before` (ms), and its place in the index."""
+        reply = await self._store.run(
+            lua.FORGET, (schema.agent_key(agent), schema.open_key(agent)), (seen_before, dead_lease)
+        )
+        if not integer(reply):
+            return False
+        await self._store.submit("ZREM", schema.index_key(schema.index_shard(agent)), agent)
+        return True
+
+
+def _values(replies: list[Reply]) -> list[bytes | None]:
+    return [reply if isinstance(reply, bytes) else None for reply in replies]

@@ -1,0 +1,36 @@
+"""The scripts of this room, loaded once. `--include row` puts the shared functions in place of that line."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from fairlead.errors import BusUnavailable
+from fairlead.store.script import Script
+
+_FOLDER = resources.files("fairlead.fleet").joinpath("scripts")
+
+
+def _load(name: str) -> Script:
+    source = _FOLDER.joinpath(f"{name}.lua").read_text(encoding="utf-8")
+    shared = _FOLDER.joinpath("row.lua").read_text(encoding="utf-8")
+    return Script(name, source.replace("--include row\n", shared, 1))
+
+
+BEAT = _load("beat")
+CLAIM = _load("claim")
+RELEASE = _load("release")
+DISPATCH = _load("dispatch")
+CREATE = _load("create")
+FENCE = _load("fence")
+APPEND = _load("append")
+FINISH = _load("finish")
+CANCEL = _load("cancel")
+INPUT = _load("input")
+READ = _load("read")
+TAKE_DUE = _load("take_due")
+FORGET = _load("forget")
+
+
+def late(what: str) -> BusUnavailable:
+    """The server refused `what` because it came after its validity: it was not executed."""
+    return BusUnavailable(f"Redis answered too late; the {what} was not executed")

@@ -1,0 +1,216 @@
+"""What stands in Redis: every key, every row and the words in them. Pure, so that the operator may read it too.
+
+| key                  | type   | holds                                                   | written by        | life |
+|----------------------|--------|---------------------------------------------------------|-------------------|------|
+| fl1:nodes            | zset   | node name → last beat (ms)                              | beat              | entries older than 24 h are cut off |
+| fl1:node:{n}         | hash   | one node's counts, state and epoch                      | beat              | 150 s after the last beat |
+| fl1:agent:{a}        | hash   | lease, gen, boot, conn, sid, facts, last seen and close | claim, release    | none: the sweep forgets after 30 days |
+| fl1:open:{a}         | hash   | open command id → its deadline (ms)                     | dispatch, settle  | the last deadline and a minute |
+| fl1:agents:{0..63}   | zset   | index of agent ids, all of score 0: paged by name       | claim, sweep      | none: owned by the sweep |
+| fl1:cmd:{id}         | hash   | the record, a row per target, followers                 | create … finish   | deadline + retention, then retention from the end |
+| fl1:out:{id}         | stream | results; entry `k-0` holds offset k-1                   | append            | with the command |
+| fl1:in:{id}          | stream | input; entry `k-0` holds chunk k-1                      | input             | with the command |
+| fl1:due:{0..15}      | zset   | `id agent` → when the keeper looks at it next (ms)      | dispatch, keeper  | emptied by the keeper |
+| fl1:idem:{hash}      | string | body hash and command id of an Idempotency-Key          | dispatch          | 24 h |
+| fl1:events           | stream | events of agents                                        | append            | about 100,000 entries |
+
+`fl1` is the schema's version: nodes of two versions never misread each other. Scripts use keys of one hash tag
+each ({n}, {a} or {id}), so that the layout fits Redis Cluster. Liveness of nodes is judged here from their rows,
+by Redis TIME, and never inside a script.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+NODES = "fl1:nodes"
+EVENTS = "fl1:events"
+INDEX_SHARDS = 64
+DUE_SHARDS = 16
+
+NODE_TTL_MS = 150_000
+"""A node's row outlives 30 missed beats, so that a frozen Redis or node finds its row again."""
+ALIVE_MS = 15_000
+"""Three beats: a node that has not beaten for longer holds no agent any more."""
+AWAY_MS = 30_000
+"""An agent that lost its link comes back within this time when its node or network restarts."""
+TOMBSTONE_MS = 24 * 3600_000
+FORGET_MS = 30 * 24 * 3600_000
+OPEN_LIMIT = 1_000
+"""Open commands of one agent; `hello.have` and `welcome.have` hold 1,024."""
+
+
+def node_key(node: str) -> str:
+    return f"fl1:node:{{{node}}}"
+
+
+def agent_key(agent: str) -> str:
+    return f"fl1:agent:{{{agent}}}"
+
+
+def open_key(agent: str) -> str:
+    return f"fl1:open:{{{agent}}}"
+
+
+def index_key(shard: int) -> str:
+    return f"fl1:agents:{{{shard}}}"
+
+
+def index_shard(agent: str) -> int:
+    return zlib.crc32(agent.encode()) % INDEX_SHARDS
+
+
+def cmd_key(command: str) -> str:
+    return f"fl1:cmd:{{{command}}}"
+
+
+def out_key(command: str) -> str:
+    return f"fl1:out:{{{command}}}"
+
+
+def in_key(command: str) -> str:
+    return f"fl1:in:{{{command}}}"
+
+
+def due_key(shard: int) -> str:
+    return f"fl1:due:{{{shard}}}"
+
+
+def due_shard(command: str) -> int:
+    return zlib.crc32(command.encode()) % DUE_SHARDS
+
+
+def idem_key(digest: str) -> str:
+    return f"fl1:idem:{{{digest}}}"
+
+
+class State(str, Enum):
+    """Every target of a command is in exactly one of these."""
+
+    PENDING = "pending"
+    QUEUED = "queued"
+    SENT = "sent"
+    RUNNING = "running"
+    OK = "ok"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+    OFFLINE = "offline"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+    @property
+    def over(self) -> bool:
+        """Set once, never left."""
+        return self not in (State.PENDING, State.QUEUED, State.SENT, State.RUNNING)
+
+
+class Presence(str, Enum):
+    ONLINE = "online"
+    AWAY = "away"
+    OFFLINE = "offline"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One node as it last told of itself. `at` is Redis TIME in ms; the rest are counts of that moment."""
+
+    node: str
+    epoch: str
+    at: int
+    state: str
+    connections: int
+    capacity: int
+    in_flight: int
+    version: str
+    accepted: int
+    refused: int
+    lag_ms: float
+
+    @property
+    def lease(self) -> str:
+        """How leases name this life of the node."""
+        return f"{self.node}#{self.epoch}"
+
+    def alive(self, now: int) -> bool:
+        return now - self.at <= ALIVE_MS
+
+    @classmethod
+    def parse(cls, node: str, row: Mapping[bytes, bytes]) -> NodeRow:
+        def word(field: bytes) -> str:
+            return row.get(field, b"").decode()
+
+        def count(field: bytes) -> int:
+            return int(row.get(field, b"0"))
+
+        return cls(
+            node, word(b"epoch"), count(b"at"), word(b"state"), count(b"connections"), count(b"capacity"),
+            count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"), float(row.get(b"lag_ms", b"0")),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRow:
+    """What is known of one agent. Times are Redis TIME in ms, 0 for never."""
+
+    agent: str
+    lease: str
+    gen: int
+    boot: str
+    conn: int
+    sid: str
+    facts: str
+    up: int
+    seen: int
+    close: int
+    drained: bool
+
+    FIELDS = ("lease", "gen", "boot", "conn", "sid", "facts", "up", "seen", "close", "drained")
+
+    @classmethod
+    def parse(cls, agent: str, values: list[bytes | None]) -> AgentRow | None:
+        """From HMGET of FIELDS; None when the agent was never seen."""
+        if values[1] is None:
+            return None
+        lease, gen, boot, conn, sid, facts, up, seen, close, drained = (v or b"" for v in values)
+        return cls(
+            agent, lease.decode(), int(gen), boot.decode(), int(conn or 0), sid.decode(), facts.decode(),
+            int(up or 0), int(seen or 0), int(close or 0), drained == b"1",
+        )  # fmt: skip
+
+
+class NodeTable:
+    """The rows of all nodes as this node last read them, and what follows for agents."""
+
+    __slots__ = ("_rows",)
+
+    def __init__(self, rows: Mapping[str, NodeRow]) -> None:
+        self._rows = rows
+
+    def rows(self) -> list[NodeRow]:
+        return list(self._rows.values())
+
+    def holds(self, lease: str, now: int) -> bool:
+        """Whether `lease` names a living node in its present life."""
+        row = self._rows.get(lease.partition("#")[0])
+        return row is not None and row.lease == lease and row.alive(now)
+
+    def last_sign(self, lease: str) -> int:
+        """When the node of `lease` was last alive in that life; 0 when nobody remembers."""
+        row = self._rows.get(lease.partition("#")[0])
+        return row.at if row is not None and row.lease == lease else 0
+
+    def presence(self, agent: AgentRow, now: int) -> tuple[Presence, int, str]:
+        """The agent's presence, since when (ms), and why in words."""
+        if agent.lease and self.holds(agent.lease, now):
+            return Presence.ONLINE, agent.up, f"linked to {agent.lease.partition('#')[0]}"
+        if agent.lease:
+            since = max(self.last_sign(agent.lease), agent.seen)
+            why = f"its node {agent.lease.partition('#')[0]} is gone"
+        else:
+            since = agent.seen
+            why = "it moves to another node" if agent.drained else f"its link closed with {agent.close}"
+        presence = Presence.AWAY if now - since <= AWAY_MS else Presence.OFFLINE
+        return presence, since, why

@@ -1,0 +1,9 @@
+#!lua
+-- KEYS: node row. ARGV: epoch, '1' to begin a life, ttl ms, then field, value …
+-- Returns {1 when this life goes on or has begun, now ms}. 0: the row is gone or belongs to another life.
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+if ARGV[2] ~= '1' and redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return {0, now} end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'at', string.format('%.0f', now), unpack(ARGV, 4))
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return {1, now}

@@ -1,0 +1,82 @@
+"""The sessions of this process: who is here, and the paced way out.
+
+Filled by routing when an agent is claimed, asked by everybody who must reach an agent. It never talks to Redis
+and never decides who owns an agent: generations do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from fairlead.hub.session import Session
+from fairlead.wire.close import Close
+from fairlead.wire.messages import Drain
+
+SLOT_STEP = 0.05
+"""Seconds between two waves of closes: smooth enough, and 20 wake-ups a second cost nothing."""
+
+
+class Hub:
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
+        self.connections = 0
+        """Open connections, greeted or not: what capacity counts."""
+        self.draining = False
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[Session]:
+        return iter(tuple(self._sessions.values()))
+
+    def get(self, agent: str) -> Session | None:
+        return self._sessions.get(agent)
+
+    def add(self, session: Session) -> bool:
+        """Make `session` the agent's; an older one is closed. False when a newer one is here already."""
+        older = self._sessions.get(session.agent)
+        if older is not None and older is not session:
+            if older.gen > session.gen:
+                return False
+            if older.boot == session.boot:
+                older.close(Close.SUPERSEDED, "superseded by a newer attempt of the same process")
+            else:
+                older.close(Close.REPLACED, "another start of this agent has taken over")
+        self._sessions[session.agent] = session
+        return True
+
+    def remove(self, session: Session) -> bool:
+        """Forget `session`; False when another one stands in its place."""
+        if self._sessions.get(session.agent) is not session:
+            return False
+        del self._sessions[session.agent]
+        return True
+
+    def evict(self, agent: str, gen: int, code: int) -> None:
+        """Close the agent's session, if it is of `gen` or older."""
+        session = self._sessions.get(agent)
+        if session is not None and session.gen <= gen:
+            session.close(code, "another node has taken over")
+
+    async def drain(self, rate: float, timeout: float) -> int:
+        """Tell every agent its slot at once, then close each at its slot, `rate` a second; returns how many.
+
+        When that would take longer than `timeout` seconds the slots are pressed together. Agents that leave by
+        themselves before their slot make the drain shorter, never longer.
+        """
+        self.draining = True
+        leaving = list(self._sessions.values())
+        pace = min(1 / rate, timeout / max(len(leaving), 1))
+        for i, session in enumerate(leaving):
+            session.drained = True
+            session.send(Drain(why="shutdown", slot=int(i * pace * 1000)))
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        for i, session in enumerate(leaving):
+            while (early := started + i * pace - loop.time()) > 0:
+                if all(not s.open for s in leaving[i:]):
+                    return len(leaving)
+                await asyncio.sleep(min(early, SLOT_STEP))
+            session.close(Close.RESTART, "the node restarts")
+        return len(leaving)

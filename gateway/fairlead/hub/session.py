@@ -1,0 +1,187 @@
+"""A live link in this process: one connection, its codec and its end of the conversation, joined.
+
+It is the carrier's listener. What needs Redis it hands to its `Attendant` (routing); it knows no Redis, starts no
+task and holds nothing per message beyond what is not stored yet. An idle session is this object, a GatewayLink and
+four short strings.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fairlead.errors import ProtocolViolation
+from fairlead.wire.close import Close
+from fairlead.wire.codec import Codec
+from fairlead.wire.gateway_link import Act, GatewayLink, Phase
+from fairlead.wire.messages import Bye, Credit, FromAgent, Hb, Hello, Message
+
+PENDING_MESSAGES = 1_024
+PENDING_BYTES = 1 << 20
+"""Received and not yet stored, per session: above either, reading stops until half of it is stored."""
+OVERHEAD = 200
+"""What a pending message costs beside its payload."""
+
+
+class Connection(Protocol):
+    """What a session uses of the carrier's connection."""
+
+    @property
+    def closing(self) -> bool: ...
+    def send(self, message: bytes | str) -> None: ...
+    def close(self, code: int = 1000, reason: str = "") -> None: ...
+    def abort(self) -> None: ...
+    def buffered(self) -> int: ...
+    def pause_reading(self) -> None: ...
+    def resume_reading(self) -> None: ...
+
+
+class Attendant(Protocol):
+    """Who serves sessions: routing. Called on the event loop; must not block."""
+
+    def opened(self, session: Session) -> None:
+        """The upgrade is done; hello is expected."""
+
+    def greeted(self, session: Session, hello: Hello) -> None:
+        """Hello came: claim the agent, then welcome it."""
+
+    def received(self, session: Session) -> None:
+        """`session.pending` has something to store, and nobody stores it yet."""
+
+    def granted(self, session: Session, command: str) -> None:
+        """The agent takes more input of `command`."""
+
+    def answered(self, session: Session, rtt_ms: float) -> None:
+        """The agent told its last round trip."""
+
+    def closed(self, session: Session, code: int, reason: str) -> None:
+        """The connection is over; the session will not be heard of again."""
+
+
+class Session:
+    __slots__ = (
+        "agent", "attendant", "boot", "busy", "codec", "conn", "connection", "drained", "gen", "link", "paused",
+        "pending", "pending_bytes", "queue_limit", "rung", "sid",
+    )  # fmt: skip
+
+    def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int, queue_limit: int) -> None:
+        self.codec = codec
+        self.attendant = attendant
+        self.link = GatewayLink(window)
+        self.queue_limit = queue_limit
+        self.connection: Connection | None = None
+        self.agent = ""
+        self.boot = ""
+        self.conn = 0
+        self.sid = ""
+        self.gen = 0
+        self.drained = False
+        """Told to leave: its absence afterwards is no loss."""
+        self.pending: list[FromAgent | None] | None = None
+        """Numbered messages not yet stored, in order; None entries only have to be counted."""
+        self.pending_bytes = 0
+        self.paused = False
+        self.busy = False
+        """Somebody stores `pending` right now."""
+        self.rung: set[str] | None = None
+        """Commands whose doorbell came before welcome, or that are being fenced now."""
+
+    @property
+    def ready(self) -> bool:
+        return self.link.phase is Phase.READY
+
+    @property
+    def open(self) -> bool:
+        return self.connection is not None and self.link.phase is not Phase.CLOSED
+
+    def send(self, message: Message) -> None:
+        """Write one message. An agent that does not read what it is sent is closed with 4408."""
+        connection = self.connection
+        if connection is None or self.link.phase is Phase.CLOSED:
+            return
+        connection.send(self.codec.encode(message))
+        if connection.buffered() > self.queue_limit:
+            self.close(Close.SLOW_READER, f"more than {self.queue_limit} bytes are waiting to be read")
+
+    def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
+        """Say bye and close. `on_close` follows when the connection is over."""
+        connection = self.connection
+        if connection is None or self.link.phase is Phase.CLOSED:
+            return
+        if self.link.phase is not Phase.GREETING and code != Close.SLOW_READER:
+            connection.send(self.codec.encode(Bye(code=code, why=reason, retry=retry_ms)))
+        self.link.closed()
+        connection.close(code, reason)
+
+    def take_pending(self) -> list[FromAgent | None]:
+        """What is to be stored now; the caller stores it and then calls `relieved`."""
+        taken, self.pending = self.pending or [], None
+        return taken
+
+    def relieved(self, size: int) -> None:
+        """`size` pending bytes are stored: read on, when reading had stopped."""
+        self.pending_bytes -= size
+        if self.paused and self.pending_bytes * 2 <= PENDING_BYTES:
+            self.paused = False
+            if self.connection is not None:
+                self.connection.resume_reading()
+
+    # -- the carrier's listener --------------------------------------------------------------------
+
+    def on_open(self, connection: Connection) -> None:
+        self.connection = connection
+        self.attendant.opened(self)
+
+    def on_message(self, connection: Connection, data: bytes | str) -> None:
+        if self.link.phase is Phase.CLOSED:
+            return
+        try:
+            message = self.codec.decode(data)
+            act = self.link.receive(message)
+        except ProtocolViolation as violation:
+            self.close(violation.close_code, violation.message)
+            return
+        if act is Act.STORE or act is Act.SKIP:
+            self._keep(message if act is Act.STORE else None)
+        elif act is Act.ANSWER:
+            assert isinstance(message, Hb)
+            self.send(Hb(echo=message.ts))
+            if message.rtt is not None:
+                self.attendant.answered(self, message.rtt)
+        elif act is Act.CLAIM:
+            assert isinstance(message, Hello)
+            self.attendant.greeted(self, message)
+        elif act is Act.GRANT:
+            assert isinstance(message, Credit)
+            self.attendant.granted(self, message.id)
+        # After bye the agent closes by itself; an ignored message asks for nothing.
+
+    def _keep(self, message: FromAgent | None) -> None:
+        if self.pending is None:
+            self.pending = []
+        self.pending.append(message)
+        self.pending_bytes += pending_size(message)
+        if self.pending_bytes > PENDING_BYTES or len(self.pending) > PENDING_MESSAGES:
+            if not self.paused and self.connection is not None:
+                self.paused = True
+                self.connection.pause_reading()
+        if not self.busy:
+            self.attendant.received(self)
+
+    def on_close(self, connection: Connection, code: int, reason: str) -> None:
+        self.link.closed()
+        self.connection = None
+        self.attendant.closed(self, code, reason)
+
+    def on_silence(self, connection: Connection) -> None:
+        self.close(Close.SILENT, "nothing was heard for 2.5 heartbeats")
+
+    def on_writable(self, connection: Connection) -> None:
+        pass
+
+    def on_overflow(self, connection: Connection) -> None:
+        self.close(Close.SLOW_READER, f"more than {self.queue_limit} bytes are waiting to be read")
+
+
+def pending_size(message: FromAgent | None) -> int:
+    """The bytes that a pending message is counted with."""
+    return OVERHEAD + len(getattr(message, "payload", b""))

@@ -1,0 +1,235 @@
+"""One gateway node: everything that this process holds, made, joined, started and stopped in order.
+
+The only place where hub, bus and fleet meet; called by the command line and by tests. It opens no port: `app`
+serves it. Its loops (beat, keeper, sweep, releases) belong to it and end with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from types import TracebackType
+
+from fairlead.bus.inbox import Inbox
+from fairlead.carrier.connection import Terms
+from fairlead.carrier.sweep import Sweep
+from fairlead.errors import BusUnavailable, ConfigError
+from fairlead.fleet.commands import Commands
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.due import Due
+from fairlead.fleet.load import Load
+from fairlead.hub.hub import Hub
+from fairlead.routing.attendance import Attendance, LinkTerms
+from fairlead.routing.closing import Closing
+from fairlead.routing.delivery import Deliveries
+from fairlead.routing.dispatch import Dispatch
+from fairlead.routing.followers import Followers
+from fairlead.routing.keeper import Keeper
+from fairlead.routing.recorder import Recorder
+from fairlead.routing.results import Results
+from fairlead.routing.standing import Standing
+from fairlead.routing.tasks import Tasks
+from fairlead.settings import Settings
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.server import check_server
+from fairlead.telemetry import Metrics
+from fairlead.version import __version__
+from fairlead.wire.close import Close
+from fairlead.wire.messages import Limits
+
+logger = logging.getLogger(__name__)
+
+BEAT = 5.0
+"""Seconds between beats: three may be missed before others take this node for dead."""
+BEAT_AGAIN = 0.5
+"""After a beat that failed: so that a node is back soon after Redis is."""
+FIRST_CONTACT = 30.0
+"""Seconds that a starting node waits for Redis."""
+SILENCE = 2.5
+"""Heartbeats without a sign of life before a link is closed: one lost, one late."""
+
+
+class Node:
+    def __init__(self, settings: Settings, redis_url: str) -> None:
+        self.settings = settings
+        self.metrics = metrics = Metrics()
+        self.standing = standing = Standing(settings.node)
+        self.hub = hub = Hub()
+        self.sweep = Sweep(silence=settings.heartbeat * SILENCE)
+        self.terms = Terms(
+            self.sweep,
+            max_message=settings.message_limit,
+            max_buffered=settings.queue_limit,
+        )
+        self._store = store = Pipeliner(redis_url)
+        store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
+        self._tasks = tasks = Tasks()
+        self._load = Load(store)
+        self.directory = Directory(store)
+        records = Commands(store, settings.output_limit)
+        due = Due(store)
+        followers = Followers()
+        standing.epoch = secrets.token_hex(6)
+        # The inbox calls into deliveries, which need the inbox through closing: the one circle, closed by name.
+        self._inbox = inbox = Inbox(
+            store, redis_url, settings.node, standing.epoch, lambda bells: self._deliveries.hear(bells)
+        )
+        closing = Closing(self.directory, due, inbox, metrics)
+        self._deliveries = Deliveries(hub, records, closing, followers, standing, tasks, metrics)
+        recorder = Recorder(store, records, closing, tasks, metrics)
+        self.attendance = Attendance(
+            store, self.directory, records, hub, inbox, recorder, self._deliveries, standing, self.sweep, tasks,
+            metrics,
+            LinkTerms(
+                heartbeat_ms=int(settings.heartbeat * 1000),
+                hello_timeout=settings.hello_timeout,
+                limits=Limits(
+                    message=settings.message_limit, window=settings.window, queue=settings.queue_limit
+                ),
+                accept_rate=settings.accept_rate,
+                bus_grace=settings.bus_grace,
+            ),
+        )  # fmt: skip
+        self.dispatch = Dispatch(
+            self.directory, records, due, inbox, closing, standing, metrics, int(settings.retention * 1000)
+        )
+        self.results = Results(store, records, followers, standing)
+        self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
+        self._loops: list[asyncio.Task[None]] = []
+        self._started = False
+        metrics.watch("fairlead_connections", "Open links, greeted or not", lambda: hub.connections)
+        metrics.watch("fairlead_agents", "Agents that this node holds", lambda: len(hub))
+        metrics.watch("fairlead_connection_capacity", "Links that this node takes", lambda: settings.capacity)
+        metrics.watch("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
+        metrics.watch("fairlead_beat_age_seconds", "Since the last good beat", lambda: standing.since_beat)
+        metrics.watch("fairlead_draining", "1 while this node empties itself", lambda: float(hub.draining))
+        metrics.watch("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
+        metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
+
+    async def __aenter__(self) -> Node:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Be part of the fleet, or raise ConfigError when Redis does not answer or is not fit for use."""
+        self.sweep.start()
+        self._store.start()
+        try:
+            if not await self._store.wait_available(FIRST_CONTACT):
+                raise ConfigError(
+                    f"{self._store.last_error.message} (waited {FIRST_CONTACT:g} s): is the address right, "
+                    "does the server run?"
+                )
+            await check_server(self._store)
+            await self._inbox.start()
+            await self._beat(begin=True)
+        except BaseException:
+            await self.stop()
+            raise
+        self._started = True
+        for loop in (
+            self._beat_forever(),
+            self._keeper.keep_forever(),
+            self._keeper.sweep_forever(),
+            self.attendance.release_forever(),
+        ):
+            self._loops.append(asyncio.create_task(self._watched(loop)))
+
+    async def _watched(self, loop: object) -> None:
+        """A loop that ends by an error has a defect: say so loudly, since nobody awaits it."""
+        try:
+            await loop  # type: ignore[misc]  # any coroutine; the loops above never return
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            logger.exception("a loop of this node died; the node must be restarted")
+            self._started = False
+
+    def unready(self) -> str:
+        """Why this node should get no new work, "" when it should."""
+        if self.hub.draining:
+            return "draining"
+        if not self._started:
+            return "not in the fleet yet"
+        if self._inbox.deaf:
+            return "the inbox does not hear although Redis answers"
+        return ""
+
+    async def drain(self) -> None:
+        """Empty this node, paced: agents are told first and closed with 4000 at their slots."""
+        count = await self.hub.drain(self.settings.drain_rate, self.settings.drain_timeout)
+        logger.info("drained %d agents", count)
+
+    async def stop(self) -> None:
+        """End all loops and leave the fleet. Leases that could not be given up die with this node's row."""
+        self.hub.draining = True
+        try:
+            async with asyncio.timeout(5.0):
+                while self.attendance.departed and self._store.available:
+                    await self.attendance.release_departed()
+        except TimeoutError:
+            logger.warning("%d leases could not be released in time", self.attendance.departed)
+        for loop in self._loops:
+            loop.cancel()
+        await asyncio.gather(*self._loops, return_exceptions=True)
+        await self._tasks.aclose(timeout=2.0)
+        if self._started and self._store.available:
+            try:
+                await self._load.leave(self.settings.node, self.standing.epoch, self.standing.now())
+            except BusUnavailable:
+                pass  # the row grows old by itself
+        await self._inbox.aclose()
+        await self._store.aclose()
+        self.sweep.stop()
+
+    # -- the beat ----------------------------------------------------------------------------------
+
+    async def _beat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(BEAT if self.standing.since_beat < BEAT * 1.5 else BEAT_AGAIN)
+            try:
+                await self._beat(begin=False)
+                await self._inbox.refresh()
+                await self._inbox.check()
+            except BusUnavailable as e:
+                logger.debug("no beat: %s", e)
+                if self.standing.since_beat > self.settings.bus_grace:
+                    self._give_up_links()
+
+    async def _beat(self, *, begin: bool) -> None:
+        standing = self.standing
+        good, now = await self._load.beat(standing.node, standing.epoch, self._counts(), begin=begin)
+        if good:
+            standing.beaten(now)
+            standing.table = await self._load.read(now)
+            return
+        await self._begin_anew(now)
+
+    async def _begin_anew(self, now: int) -> None:
+        """Redis does not know this life any more: begin another and claim again what is still ours."""
+        self.metrics.fencings.inc()
+        logger.warning("this node's row is gone from Redis: beginning a new life")
+        self.standing.epoch = secrets.token_hex(6)
+        await self._inbox.rename(self.standing.epoch)
+        await self._beat(begin=True)
+        kept, lost = await self.attendance.reclaim()
+        logger.warning("claimed %d agents again, lost %d to other nodes", kept, lost)
+
+    def _give_up_links(self) -> None:
+        for session in self.hub:
+            session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
+
+    def _counts(self) -> dict[str, str | int | float]:
+        return {
+            "state": "draining" if self.hub.draining else "serving",
+            "connections": self.hub.connections,
+            "capacity": self.settings.capacity,
+            "in_flight": sum(len(s.link.streams) for s in self.hub if s.link.streams),
+            "version": __version__,
+        }

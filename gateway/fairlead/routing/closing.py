@@ -1,0 +1,38 @@
+"""What is due when a command is over: it leaves its agent's open ones and the keeper's list, and followers wake.
+
+Called by whoever ended it: the recorder, delivery, dispatch, the keeper. Nothing here is waited for: if Redis is
+away the keeper finds the same again at its time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fairlead.bus.doorbell import Wake
+from fairlead.bus.inbox import Inbox
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.due import Due
+from fairlead.telemetry import Metrics
+
+
+class Closing:
+    def __init__(self, directory: Directory, due: Due, inbox: Inbox, metrics: Metrics) -> None:
+        self._directory = directory
+        self._due = due
+        self._inbox = inbox
+        self._metrics = metrics
+
+    def over(self, command: str, agent: str, state: str, followers: Iterable[str]) -> None:
+        """A target came into its terminal state just now."""
+        self._metrics.commands.labels(state).inc()
+        self.forget(command, agent)
+        self.wake(command, followers)
+
+    def forget(self, command: str, agent: str) -> None:
+        """The target needs nobody's attention any more."""
+        self._directory.settle(agent, command)
+        self._due.done(command, agent)
+
+    def wake(self, command: str, followers: Iterable[str]) -> None:
+        for lease in followers:
+            self._inbox.ring(lease, (Wake(command),))

@@ -1,0 +1,162 @@
+"""The agent's side of a command: from a doorbell to the link.
+
+Called with the doorbells that this node hears. A doorbell only says where to look; what is sent is decided by the
+fence on the command's record, which makes this session its owner first. A ring for an agent that is not here, or
+a failure to reach Redis, is dropped: the keeper rings again.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fairlead.bus.doorbell import Canary, Cancel, Deliver, Doorbell, Evict, Input, Wake
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.commands import Commands, Delivery, Settled
+from fairlead.hub.hub import Hub
+from fairlead.hub.session import Session
+from fairlead.routing.closing import Closing
+from fairlead.routing.followers import Followers
+from fairlead.routing.standing import Standing
+from fairlead.routing.tasks import Tasks
+from fairlead.telemetry import Metrics
+from fairlead.wire import messages
+from fairlead.wire.messages import Chunk, Cmd, End
+
+logger = logging.getLogger(__name__)
+
+
+class Deliveries:
+    def __init__(
+        self,
+        hub: Hub,
+        records: Commands,
+        closing: Closing,
+        followers: Followers,
+        standing: Standing,
+        tasks: Tasks,
+        metrics: Metrics,
+    ) -> None:
+        self._hub = hub
+        self._records = records
+        self._closing = closing
+        self._followers = followers
+        self._standing = standing
+        self._tasks = tasks
+        self._metrics = metrics
+
+    def hear(self, doorbells: list[Doorbell]) -> None:
+        """The inbox's callback. Hearing a doorbell twice does nothing the second time."""
+        for doorbell in doorbells:
+            match doorbell:
+                case Deliver(agent, command):
+                    self._rung(agent, command)
+                case Wake(command):
+                    self._followers.wake(command)
+                case Input(agent, command):
+                    session = self._hub.get(agent)
+                    if session is not None and session.ready:
+                        self.feed(session, command)
+                case Cancel(agent, command):
+                    session = self._hub.get(agent)
+                    if session is not None and session.ready:
+                        session.send(messages.Cancel(id=command, why="cancelled by the platform"))
+                case Evict(agent, gen, code):
+                    self._hub.evict(agent, gen, code)
+                case Canary():
+                    pass
+
+    def _rung(self, agent: str, command: str) -> None:
+        session = self._hub.get(agent)
+        if session is None or not session.open:
+            return
+        if session.rung is None:
+            session.rung = set()
+        if command in session.rung or session.link.stream(command) is not None:
+            return
+        session.rung.add(command)
+        if session.ready:
+            self._tasks.spawn(self._deliver(session, command))
+
+    def welcomed(self, session: Session) -> None:
+        """What was rung for between claim and welcome is delivered now."""
+        for command in session.rung or ():
+            if session.link.stream(command) is None:
+                self._tasks.spawn(self._deliver(session, command))
+
+    async def _deliver(self, session: Session, command: str) -> None:
+        try:
+            if not self._standing.good:
+                return
+            found = await self._records.fence(command, session.agent, session.gen, session.boot)
+        except BusUnavailable as e:
+            logger.debug("delivery of %s waits for the keeper: %s", command, e)
+            return
+        finally:
+            if session.rung is not None:
+                session.rung.discard(command)
+                session.rung = session.rung or None
+        if isinstance(found, Settled):
+            self.settled(session.agent, command, found)
+        elif session.ready:
+            self.send(session, command, found)
+
+    def settled(self, agent: str, command: str, found: Settled) -> None:
+        """The fence found nothing to deliver."""
+        if found.why == "ended":
+            self._closing.over(command, agent, found.state, found.followers)
+        elif found.why != "stale":
+            self._closing.forget(command, agent)
+
+    def send(self, session: Session, command: str, found: Delivery, input_next: int = 0) -> None:
+        """Open the stream on this link; write the command, unless the agent has it."""
+        session.link.opened(command, found.next, input_next)
+        if found.kind == "send":
+            self._metrics.delivered.inc()
+            session.send(
+                Cmd(
+                    id=command, method=found.method, payload=found.payload, deadline=found.left,
+                    lane=found.lane, credit=session.link.window, attempt=found.attempt,  # type: ignore[arg-type]
+                    traceparent=found.traceparent,
+                )
+            )  # fmt: skip  # the lane was checked when the command was posted
+        if found.cancelled:
+            session.send(messages.Cancel(id=command, why="cancelled by the platform"))
+        self.feed(session, command)
+
+    def feed(self, session: Session, command: str) -> None:
+        """Send what input there is, as far as the agent's credit goes."""
+        stream = session.link.stream(command)
+        if stream is None or stream.input_ended:
+            return
+        if stream.feeding:
+            stream.feeding = 2
+        else:
+            stream.feeding = 1
+            self._tasks.spawn(self._feed(session, command))
+
+    async def _feed(self, session: Session, command: str) -> None:
+        stream = session.link.stream(command)
+        if stream is None:
+            return
+        try:
+            while session.ready and stream.input_room > 0 and not stream.input_ended:
+                stream.feeding = 1
+                chunks = await self._records.read_input(command, stream.input_next)
+                if not chunks:
+                    if stream.feeding == 1:
+                        return
+                    continue
+                for payload, end in chunks:
+                    if len(payload) > stream.input_room:
+                        return
+                    if end:
+                        stream.input_ended = True
+                        session.send(End(id=command, total=stream.input_next))
+                        return
+                    session.send(Chunk(id=command, n=stream.input_next, kind="stdin", payload=payload))
+                    stream.input_next += 1
+                    stream.input_room -= len(payload)
+        except BusUnavailable as e:
+            logger.debug("input of %s waits for the next ring: %s", command, e)
+        finally:
+            stream.feeding = 0

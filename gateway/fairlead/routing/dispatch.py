@@ -1,0 +1,192 @@
+"""The caller's side of a command: take it in, find the agent's node, ring there.
+
+Called by the API. Record, due time and the agent's list go out in one batch, in this order, so that a node that
+dies between any two of them leaves something the keeper finds. An absent agent is told apart: unknown (never seen),
+offline (fails at once, unless the command may queue) and away (it was here a moment ago and is waited for).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass
+
+from fairlead.bus.doorbell import Cancel, Deliver, Input
+from fairlead.bus.inbox import Inbox
+from fairlead.errors import (
+    AgentOffline,
+    AgentUnknown,
+    CommandUnknown,
+    IdempotencyConflict,
+    InvalidRequest,
+    Unavailable,
+)
+from fairlead.fleet.commands import Command, Commands, Ending, Record
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.due import Due
+from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, AgentRow, Presence, State
+from fairlead.routing.closing import Closing
+from fairlead.routing.standing import Standing
+from fairlead.telemetry import Metrics
+from fairlead.wire.identity import uuid7
+
+RING_AGAIN_MS = 5_000
+"""A doorbell takes milliseconds; after this the keeper looks whether it was heard."""
+CANCEL_MS = 10_000
+"""The protocol gives an agent 10 s to end a cancelled command."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A command as the platform posted it, checked. Times in ms; `queue` is None for on_offline: fail."""
+
+    agent: str
+    method: str
+    payload: bytes
+    deadline: int
+    lane: str
+    queue: int | None
+    traceparent: str
+    key_digest: str
+    body_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The command stands in Redis. `replayed`: it did so before, under the same Idempotency-Key."""
+
+    id: str
+    state: str
+    presence: str
+    why: str
+    replayed: bool = False
+
+
+class Dispatch:
+    def __init__(
+        self,
+        directory: Directory,
+        records: Commands,
+        due: Due,
+        inbox: Inbox,
+        closing: Closing,
+        standing: Standing,
+        metrics: Metrics,
+        retention_ms: int,
+    ) -> None:
+        self._directory = directory
+        self._records = records
+        self._due = due
+        self._inbox = inbox
+        self._closing = closing
+        self._standing = standing
+        self._metrics = metrics
+        self._retention_ms = retention_ms
+
+    async def submit(self, order: Order) -> Accepted:
+        """Raises AgentUnknown, AgentOffline, IdempotencyConflict, Unavailable and BusUnavailable."""
+        command = uuid7(self._standing.now(), secrets.token_bytes(10))
+        if order.key_digest:
+            body, first = await self._records.remember(order.key_digest, order.body_digest, command)
+            if body != order.body_digest:
+                raise IdempotencyConflict(
+                    "this Idempotency-Key was used with another body: use a new key for a new command",
+                    id=first,
+                )
+            if first != command and (found := await self._records.look_up(first)) is not None:
+                return Accepted(first, found.targets[0].state.value, "", "", replayed=True)
+            command = first
+        return await self._place(command, order)
+
+    async def _place(self, command: str, order: Order) -> Accepted:
+        standing = self._standing
+        now, valid = standing.now(), standing.valid_until()
+        hold = now + (min(order.deadline, AWAY_MS) if order.queue is None else order.queue)
+        expires = now + order.deadline + (order.queue or 0)
+        record = Record(
+            command, order.agent, order.method, order.payload, order.lane, expires, self._retention_ms, hold,
+            order.traceparent,
+        )  # fmt: skip
+        scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, expires))
+        created = self._records.create(record, valid)
+        dispatched = self._directory.dispatch(order.agent, command, expires, valid)
+        _, row = await asyncio.gather(created, dispatched)
+        await scheduled
+        if not isinstance(row, AgentRow):
+            await self._take_back(command, order)
+            if row is None:
+                raise AgentUnknown(f"no agent {order.agent!r} was ever seen here", agent=order.agent)
+            raise Unavailable(
+                f"agent {order.agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}: "
+                "wait for some to end or cancel them",
+                agent=order.agent,
+            )
+        presence, since, why = standing.table.presence(row, standing.now())
+        if presence is Presence.ONLINE:
+            self._inbox.ring(row.lease, (Deliver(order.agent, command),))
+        elif presence is Presence.OFFLINE and order.queue is None:
+            await self._fail_offline(command, order, now - since, why)
+        self._metrics.accepted.inc()
+        return Accepted(command, State.QUEUED.value, presence.value, why)
+
+    async def _take_back(self, command: str, order: Order) -> None:
+        self._closing.forget(command, order.agent)
+        if order.key_digest:
+            self._records.unbind(order.key_digest)
+        await self._records.discard(command)
+
+    async def _fail_offline(self, command: str, order: Order, absent_ms: int, why: str) -> None:
+        message = f"agent {order.agent!r} is offline for {absent_ms // 1000} s: {why}"
+        how = Ending(code="agent_offline", message=message, temporary=True)
+        done = await self._records.finish(command, order.agent, State.OFFLINE, how, only_from=State.QUEUED)
+        if done.why != "ok":
+            return  # it came back in this very moment, and has the command
+        self._closing.over(command, order.agent, State.OFFLINE.value, done.followers)
+        if order.key_digest:
+            self._records.unbind(order.key_digest)
+        raise AgentOffline(message, agent=order.agent, id=command, why=why, absent_s=absent_ms // 1000)
+
+    async def look_up(self, command: str) -> Command:
+        found = await self._records.look_up(command)
+        if found is None:
+            raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
+        return found
+
+    async def exists(self, command: str) -> bool:
+        return await self._records.agent_of(command) is not None
+
+    async def cancel(self, command: str) -> str:
+        """Ask for the end of a command; returns its state now. A command that is over stays as it is."""
+        found = await self.look_up(command)
+        for target in found.targets:
+            done = await self._records.cancel(command, target.agent)
+            if done.why == "ended":
+                self._closing.over(command, target.agent, State.CANCELLED.value, done.followers)
+            elif done.why == "asked":
+                self._due.schedule(command, target.agent, self._standing.now() + CANCEL_MS)
+                row = await self._directory.look_up(target.agent)
+                if row is not None and row.lease:
+                    self._inbox.ring(row.lease, (Cancel(target.agent, command),))
+        return (await self.look_up(command)).targets[0].state.value
+
+    async def add_input(self, command: str, n: int, payload: bytes, end: bool) -> None:
+        """Store input chunk `n` and tell the agent's node. Raises InvalidRequest, with what was expected."""
+        agent = await self._records.agent_of(command)
+        if agent is None:
+            raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
+        stored = self._records.add_input(command, agent, n, payload, end)
+        row, (word, number) = await asyncio.gather(self._directory.look_up(agent), stored)
+        if word == "gap":
+            raise InvalidRequest(
+                f"input chunk {n} out of order: expected {number}", field="n", expected=number
+            )
+        if word == "full":
+            raise InvalidRequest(
+                f"input of {number} bytes is at its limit: nothing more is taken", field="body"
+            )
+        if word in ("over", "gone"):
+            raise InvalidRequest("the command is over: it takes no input", field="id")
+        if word == "ended":
+            raise InvalidRequest("the input was ended before: nothing may follow", field="n")
+        if row is not None and row.lease:
+            self._inbox.ring(row.lease, (Input(agent, command),))

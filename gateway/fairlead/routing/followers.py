@@ -1,0 +1,32 @@
+"""Who in this process waits for results of a command: woken by doorbells, never a blocked connection each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Followers:
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    @contextmanager
+    def follow(self, command: str) -> Iterator[asyncio.Event]:
+        """An event that is set whenever `command` has news, until the block is left."""
+        news = asyncio.Event()
+        self._waiting.setdefault(command, set()).add(news)
+        try:
+            yield news
+        finally:
+            waiting = self._waiting[command]
+            waiting.discard(news)
+            if not waiting:
+                del self._waiting[command]
+
+    def wake(self, command: str) -> None:
+        for news in self._waiting.get(command, ()):
+            news.set()

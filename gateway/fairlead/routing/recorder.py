@@ -1,0 +1,159 @@
+"""Stores what agents send, in order, and tells them what is stored.
+
+One short task per session that has something to store: it takes all that is pending as one batch, so a busy link
+costs few round trips and a quiet one none. While Redis is away it waits and repeats (append may be repeated), the
+agent's window fills and the agent waits: nothing is dropped and nothing grows. A receipt leaves only after the
+store has answered: acknowledged is stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable
+
+from fairlead.errors import BusUnavailable
+from fairlead.fleet import commands
+from fairlead.fleet.commands import Commands, Ending, Stored
+from fairlead.fleet.schema import State
+from fairlead.hub.session import Session, pending_size
+from fairlead.routing.closing import Closing
+from fairlead.routing.tasks import Tasks
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import Arg
+from fairlead.telemetry import Metrics
+from fairlead.wire.close import Close
+from fairlead.wire.messages import Ack, Chunk, End, Event, FromAgent
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 300.0
+"""Seconds to wait for Redis with a batch in hand; the node's bus_grace closes the link before."""
+
+END_STATES = {"ok": State.OK, "error": State.FAILED, "cancelled": State.CANCELLED, "timeout": State.TIMEOUT}
+
+
+class Recorder:
+    def __init__(
+        self, store: Pipeliner, records: Commands, closing: Closing, tasks: Tasks, metrics: Metrics
+    ) -> None:
+        self._store = store
+        self._records = records
+        self._closing = closing
+        self._tasks = tasks
+        self._metrics = metrics
+
+    def record(self, session: Session) -> None:
+        """See to it that `session.pending` is stored."""
+        session.busy = True
+        self._tasks.spawn(self._run(session))
+
+    async def _run(self, session: Session) -> None:
+        try:
+            while batch := session.take_pending():
+                if not await self._record(session, batch):
+                    return
+        finally:
+            session.busy = False
+
+    async def _record(self, session: Session, batch: list[FromAgent | None]) -> bool:
+        """Store one batch and send the receipt; False when this session may store nothing more."""
+        steps: dict[str, list[Arg]] = {}
+        sizes: dict[str, int] = {}
+        events: list[Event] = []
+        numbered = pending = 0
+        for message in batch:
+            pending += pending_size(message)
+            numbered += not (isinstance(message, Event) and message.qos == 0)
+            if isinstance(message, Event):
+                events.append(message)
+            elif isinstance(message, Ack | Chunk | End):
+                steps.setdefault(message.id, []).extend(_steps(message))
+                if isinstance(message, Chunk):
+                    sizes[message.id] = sizes.get(message.id, 0) + len(message.payload)
+        while steps or events:
+            try:
+                if not await self._try(session, steps, events):
+                    return False
+            except BusUnavailable:
+                if not session.open or not await self._store.wait_available(PATIENCE):
+                    return False
+        self._confirm(session, numbered, pending, sizes)
+        return True
+
+    async def _try(self, session: Session, steps: dict[str, list[Arg]], events: list[Event]) -> bool:
+        """One attempt at all that is left; what succeeds leaves `steps` and `events`."""
+        agent, gen = session.agent, session.gen
+        asked: list[tuple[str, Awaitable[Stored]]] = [
+            (command, self._records.append(command, agent, gen, todo)) for command, todo in steps.items()
+        ]
+        added = [self._records.add_event(agent, e.type, e.id, e.time, e.payload) for e in events]
+        answers = await asyncio.gather(*(answer for _, answer in asked), return_exceptions=True)
+        failure: BaseException | None = None
+        fenced = False
+        for (command, _), stored in zip(asked, answers, strict=True):
+            if isinstance(stored, BaseException):
+                failure = stored
+                continue
+            del steps[command]
+            fenced = fenced or stored.why == "fenced"
+            await self._settle(session, command, stored)
+        for event, done in zip(tuple(events), added, strict=True):
+            try:
+                await done
+                events.remove(event)
+            except BusUnavailable as e:
+                failure = e
+        if fenced:
+            self._metrics.fenced.inc()
+            session.close(Close.SUPERSEDED, "another node owns this agent now")
+            return False
+        if failure is not None:
+            raise failure
+        return True
+
+    async def _settle(self, session: Session, command: str, stored: Stored) -> None:
+        if stored.why == "gap":
+            logger.error("results of %s from %s have a gap; the command is ended", command, session.agent)
+            how = Ending(code="results_gap", message="a part of the results was lost")
+            ended = await self._records.finish(command, session.agent, State.FAILED, how)
+            session.link.ended(command)
+            self._closing.over(command, session.agent, State.FAILED.value, ended.followers)
+        elif stored.why != "ok":
+            session.link.ended(command)
+        elif State(stored.state).over:
+            session.link.ended(command)
+            self._closing.over(command, session.agent, stored.state, stored.followers)
+        else:
+            self._closing.wake(command, stored.followers)
+
+    def _confirm(self, session: Session, numbered: int, pending: int, sizes: dict[str, int]) -> None:
+        self._metrics.stored_bytes.inc(sum(sizes.values()))
+        if session.open:
+            if numbered:
+                session.send(session.link.store(numbered))
+            for command, size in sizes.items():
+                credit = session.link.repay(command, size)
+                if credit is not None:
+                    session.send(credit)
+        session.relieved(pending)
+
+
+def _steps(message: Ack | Chunk | End) -> tuple[Arg, ...]:
+    if isinstance(message, Chunk):
+        return commands.data(message.n, message.kind, message.payload)
+    if isinstance(message, End):
+        error = message.error
+        how = Ending(payload=message.payload or None)
+        if error is not None:
+            how = Ending(
+                message.payload or None, error.code, error.message, error.temporary, dict(error.details)
+            )
+        return commands.ending(message.total, END_STATES[message.state], how)
+    if message.state == "refused":
+        error = message.error
+        how = Ending(code="refused", message="the agent refused the command")
+        if error is not None:
+            how = Ending(None, error.code, error.message, error.temporary, dict(error.details))
+        return commands.ending(0, State.FAILED, how)
+    return commands.accepted()
