@@ -155,15 +155,22 @@ class AsgiConnection:
             self.terms.sweep.deadline(self.terms.close_timeout).discard(self)
             reader.cancel()
             writer.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
             self._tasks = []
-            code, reason = self._ending = self._ending or (1006, "")
-            listener, self.listener = self.listener, None
-            if listener is not None:
-                try:
-                    listener.on_close(self, code, reason)
-                except Exception:
-                    logger.exception("listener failed in on_close")
+            self._finish()
+            # Not gather: its CancelledError has lost the message by which anyio knows its own.
+            await asyncio.wait({reader, writer})
+            for task in (reader, writer):
+                if not task.cancelled() and (error := task.exception()) is not None:
+                    logger.error("the server's receive or send failed", exc_info=error)
+
+    def _finish(self) -> None:
+        code, reason = self._ending = self._ending or (1006, "")
+        listener, self.listener = self.listener, None
+        if listener is not None:
+            try:
+                listener.on_close(self, code, reason)
+            except Exception:
+                logger.exception("listener failed in on_close")
 
     async def _read(self) -> None:
         while True:

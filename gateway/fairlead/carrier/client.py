@@ -93,7 +93,7 @@ async def connect(
         if not isinstance(outcome, ClientConnection):
             opening.abandon()
         # A traceback refers to this frame and the frame to the error: without this, each refusal is a cycle.
-        del outcome
+        del outcome, opening
 
 
 def _split(url: str) -> tuple[bool, str, int, str, str]:

@@ -1,0 +1,151 @@
+"""`attach` where the server is not ours: Starlette's TestClient, and a stock uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from fairlead.carrier.attach import attach
+from fairlead.carrier.connection import Terms
+from fairlead.carrier.sweep import Sweep
+from fairlead.wire import framing
+
+module_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+def app(make: Callable[[], Any], **options: Any) -> Starlette:
+    async def endpoint(websocket: WebSocket) -> None:
+        await attach(websocket, make(), **options)
+
+    return Starlette(routes=[WebSocketRoute("/", endpoint)])
+
+
+def test_echo_under_the_test_client(heard: Any) -> None:
+    listener = heard(echo=True)
+    with TestClient(app(lambda: listener)) as client, client.websocket_connect("/") as peer:
+        peer.send_bytes(b"bytes")
+        assert peer.receive_bytes() == b"bytes"
+        peer.send_text("tëxt")
+        assert peer.receive_text() == "tëxt"
+        peer.close(4001, "bye")
+    assert listener.opened == 1
+    assert listener.messages == [b"bytes", "tëxt"]
+    assert listener.closed == [(4001, "bye")]
+
+
+def test_subprotocol_and_headers_under_the_test_client(heard: Any) -> None:
+    application = app(heard, subprotocol="b", headers=[(b"x-mine", b"1")])
+    with TestClient(application) as client, client.websocket_connect("/", subprotocols=["a", "b"]) as peer:
+        assert peer.accepted_subprotocol == "b"
+        assert (b"x-mine", b"1") in (peer.extra_headers or [])
+
+
+def test_closing_under_the_test_client(heard: Any) -> None:
+    class Closer(heard):  # type: ignore[misc]  # a class from a fixture has no static type
+        def on_message(self, connection: Any, message: bytes | str) -> None:
+            connection.write(framing.encode(0x82, b"prepared"))
+            connection.ping()
+            connection.close(4002, "€" * 100)
+            connection.send(b"dropped")
+
+    listener = Closer()
+    with TestClient(app(lambda: listener)) as client, client.websocket_connect("/") as peer:
+        peer.send_bytes(b"go")
+        assert peer.receive_bytes() == b"prepared"
+        with pytest.raises(WebSocketDisconnect) as ended:
+            peer.receive_bytes()
+        assert (ended.value.code, ended.value.reason) == (4002, "€" * 41)
+    assert listener.closed == [(4002, "€" * 100)]
+
+
+def test_too_big_under_the_test_client(heard: Any) -> None:
+    listener = heard()
+    terms = Terms(Sweep(), max_message=1000)
+    with (
+        TestClient(app(lambda: listener, terms=terms)) as client,
+        client.websocket_connect("/") as peer,
+    ):
+        peer.send_bytes(bytes(1000))
+        peer.send_bytes(bytes(1001))
+        with pytest.raises(WebSocketDisconnect) as ended:
+            peer.receive_bytes()
+        assert ended.value.code == 1009
+    assert listener.messages == [bytes(1000)]
+    assert listener.closed[0][0] == 1009
+
+
+def test_a_prepared_frame_must_be_whole(heard: Any) -> None:
+    class Wrong(heard):  # type: ignore[misc]  # a class from a fixture has no static type
+        def on_message(self, connection: Any, message: bytes | str) -> None:
+            with pytest.raises(ValueError, match="whole frames"):
+                connection.write(b"\x83\x00")
+            connection.close()
+
+    with TestClient(app(Wrong)) as client, client.websocket_connect("/") as peer:
+        peer.send_bytes(b"go")
+        with pytest.raises(WebSocketDisconnect):
+            peer.receive_bytes()
+
+
+@module_loop
+async def test_the_endpoint_returns_at_once_on_our_server_and_at_the_end_elsewhere(
+    serve: Any, foreign: Any, dial: Any, heard: Any, until: Any
+) -> None:
+    for start, at_once in ((serve, True), (foreign, False)):
+        listener, returned = heard(), asyncio.Event()
+
+        async def endpoint(websocket: WebSocket, listener: Any = listener, returned: Any = returned) -> None:
+            await attach(websocket, listener)
+            returned.set()
+
+        raw = await dial(await start(Starlette(routes=[WebSocketRoute("/", endpoint)])))
+        await until(lambda listener=listener: listener.connection)
+        if at_once:
+            await asyncio.wait_for(returned.wait(), 5)
+        raw.send(0x82, b"x")
+        await until(lambda listener=listener: listener.messages)
+        assert returned.is_set() is at_once
+        raw.send(0x88, b"\x03\xe8")
+        await until(lambda listener=listener: listener.closed)
+        await asyncio.wait_for(returned.wait(), 5)
+
+
+@module_loop
+async def test_receive_after_attach_is_an_error(serve: Any, dial: Any, heard: Any) -> None:
+    found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def endpoint(websocket: WebSocket) -> None:
+        await attach(websocket, heard())
+        try:
+            await websocket.receive()
+        except RuntimeError as error:
+            found.set_result(str(error))
+
+    await dial(await serve(Starlette(routes=[WebSocketRoute("/", endpoint)])))
+    assert "attached to a listener" in await asyncio.wait_for(found, 5)
+
+
+@module_loop
+async def test_cancelling_the_endpoint_ends_the_connection(
+    foreign: Any, dial: Any, heard: Any, until: Callable[..., Awaitable[None]]
+) -> None:
+    """A foreign server that gives up on its tasks: the listener still hears the end."""
+    listener = heard()
+    tasks = []
+
+    async def endpoint(websocket: WebSocket) -> None:
+        tasks.append(asyncio.ensure_future(attach(websocket, listener)))
+        await asyncio.wait(tasks)
+
+    await dial(await foreign(Starlette(routes=[WebSocketRoute("/", endpoint)])))
+    await until(lambda: listener.connection)
+    tasks[0].cancel()
+    await until(lambda: listener.closed)
+    assert listener.closed == [(1006, "")]

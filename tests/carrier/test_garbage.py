@@ -1,0 +1,142 @@
+"""No object of ours outlives its connection, and none needs the cyclic collector to go.
+
+One full collection over a large population stops a process for a long time, so the gateway freezes or
+switches off the collector; then a cycle on the path of a connection would be a leak. These tests run with
+the collector off."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from fairlead.carrier.client import connect
+from fairlead.errors import ConnectionRefused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ROUNDS = 30
+OURS = {
+    "ServerConnection",
+    "ClientConnection",
+    "Upgrade",
+    "Requests",
+    "Channel",
+    "_Opening",
+    "_Partial",
+    "Heard",
+    "ConnectionRefused",
+    "Task",
+    "coroutine",
+    "HttpRequestParser",
+}
+
+
+@pytest.fixture
+def collector_off() -> Iterator[None]:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def census() -> Counter[str]:
+    return Counter(name for one in gc.get_objects() if (name := type(one).__name__) in OURS)
+
+
+def grown(before: Counter[str], spare: int) -> dict[str, int]:
+    now = census()
+    return {name: now[name] - before[name] for name in now if now[name] - before[name] > spare}
+
+
+async def test_connections_come_and_go(
+    serve: Any, heard: Any, attached_app: Any, sweep: Any, until: Any, collector_off: None
+) -> None:
+    port = await serve(attached_app(lambda: heard(echo=True)))
+
+    async def once(how: str) -> None:
+        listener = heard()
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        connection.send(b"x")
+        connection.send("y" * 70_000)
+        await until(lambda: len(listener.messages) == 2)
+        if how == "close":
+            connection.close(4000)
+        elif how == "abort":
+            connection.abort()
+        else:
+            connection.write(b"\x83\x80" + bytes(4))
+        await until(lambda: listener.closed)
+
+    await once("close")
+    await until(lambda: len(sweep) == 0)
+    before = census()
+    for _ in range(ROUNDS):
+        for how in ("close", "abort", "violate"):
+            await once(how)
+    await until(lambda: len(sweep) == 0)
+    await until(lambda: not grown(before, 3))
+
+
+async def test_plain_applications_come_and_go(
+    serve: Any, heard: Any, plain_echo_app: Any, sweep: Any, until: Any, collector_off: None
+) -> None:
+    port = await serve(plain_echo_app())
+
+    async def once() -> None:
+        listener = heard()
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        connection.send(b"x")
+        await until(lambda: listener.messages)
+        connection.close()
+        await until(lambda: listener.closed)
+
+    await once()
+    await until(lambda: len(sweep) == 0)
+    before = census()
+    for _ in range(ROUNDS):
+        await once()
+    await until(lambda: len(sweep) == 0)
+    await until(lambda: not grown(before, 3))
+
+
+async def test_refusals_leave_nothing(
+    serve: Any, heard: Any, sweep: Any, until: Any, collector_off: None
+) -> None:
+    async def deny(websocket: WebSocket) -> None:
+        await websocket.send_denial_response(Response(b"no", 503))
+
+    port = await serve(Starlette(routes=[WebSocketRoute("/", deny)]))
+
+    async def once(port: int) -> None:
+        with pytest.raises(ConnectionRefused):
+            await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep)
+
+    await once(port)
+    before = census()
+    for _ in range(ROUNDS):
+        await once(port)
+        await once(1)  # nobody listens there
+    await until(lambda: not grown(before, 3))
+
+
+async def test_requests_that_never_complete_leave_nothing(
+    serve: Any, dial: Any, until: Any, collector_off: None
+) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+    port = await serve(app, request_timeout=0.1)
+    before = census()
+    for _ in range(ROUNDS):
+        raw = await dial(port, upgrade=False)
+        raw.write(b"GET / HT")
+    await asyncio.sleep(0)
+    await until(lambda: not grown(before, 3), 10)

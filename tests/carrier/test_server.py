@@ -1,0 +1,166 @@
+"""Signals: the drain runs before anything is closed, and the process ends with exit code 0."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Dial = Callable[..., Awaitable[Any]]
+
+PROGRAM = """
+import asyncio, sys
+import uvloop
+from starlette.applications import Starlette
+from starlette.routing import WebSocketRoute
+from fairlead.carrier.attach import attach
+from fairlead.carrier.server import Server, config
+from fairlead.carrier.sweep import Sweep
+
+MODE = sys.argv[1]
+
+def say(*words):
+    print(*words, flush=True)
+
+class Listener:
+    def on_open(self, connection):
+        connections.append(connection)
+        say("open")
+    def on_message(self, connection, message): connection.send(message)
+    def on_close(self, connection, code, reason): say("closed", code)
+    def on_silence(self, connection): pass
+    def on_writable(self, connection): pass
+    def on_overflow(self, connection): pass
+
+connections = []
+
+async def link(websocket):
+    await attach(websocket, Listener())
+
+async def drain():
+    say("drain begins")
+    if MODE == "fails":
+        raise RuntimeError("on purpose")
+    if MODE == "hangs":
+        await asyncio.sleep(3600)
+    for connection in connections:
+        connection.send("drain")
+    await asyncio.sleep(0.3)
+    say("drain ends")
+
+async def main():
+    app = Starlette(routes=[WebSocketRoute("/", link)])
+    async with Sweep(tick=0.05) as sweep:
+        server = Server(config(app, sweep=sweep, close_timeout=0.5), on_stop=drain)
+        other = Server(config(app, sweep=sweep), own_signals=False)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(other.serve())
+            running = tasks.create_task(server.serve())
+            while not (server.started and other.started):
+                await asyncio.sleep(0.01)
+            say("port", server.address[1])
+            await running
+            other.should_exit = True
+    say("done")
+
+uvloop.run(main())
+"""
+
+
+class Process:
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.said: list[str] = []
+
+    async def hear(self, words: str) -> str:
+        """The next line that begins with these words; what comes before is kept in `said`."""
+        assert self.process.stdout is not None
+        async with asyncio.timeout(20):
+            while line := (await self.process.stdout.readline()).decode().strip():
+                self.said.append(line)
+                if line.startswith(words):
+                    return line
+        raise AssertionError(f"{words!r} was not said: {self.said}")
+
+
+Spawn = Callable[[str], Awaitable[Process]]
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    started: list[asyncio.subprocess.Process] = []
+
+    async def start(mode: str) -> Process:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            str(program),
+            mode,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        started.append(process)
+        return Process(process)
+
+    yield start
+    for process in started:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_the_first_signal_drains_and_exits_with_0(
+    spawn: Spawn, dial: Dial, number: signal.Signals
+) -> None:
+    program = await spawn("drains")
+    port = int((await program.hear("port")).split()[1])
+    raw = await dial(port)
+    await program.hear("open")
+    program.process.send_signal(number)
+    assert await raw.frame() == (0x81, b"drain")
+    raw.send(0x82, b"still served")
+    assert await raw.frame() == (0x82, b"still served")
+    assert await raw.frame() == (0x88, (1012).to_bytes(2, "big") + b"restart")
+    raw.send(0x88, (1012).to_bytes(2, "big"))
+    await program.hear("done")
+    assert program.said[-4:] == ["drain begins", "drain ends", "closed 1012", "done"]
+    assert await asyncio.wait_for(program.process.wait(), 10) == 0
+
+
+async def test_the_second_signal_stops_at_once(spawn: Spawn) -> None:
+    program = await spawn("hangs")
+    await program.hear("port")
+    program.process.send_signal(signal.SIGTERM)
+    await program.hear("drain begins")
+    program.process.send_signal(signal.SIGTERM)
+    await program.hear("done")
+    assert await asyncio.wait_for(program.process.wait(), 10) == 0
+
+
+async def test_a_drain_that_fails_still_stops(spawn: Spawn) -> None:
+    program = await spawn("fails")
+    await program.hear("port")
+    program.process.send_signal(signal.SIGTERM)
+    await program.hear("done")
+    assert await asyncio.wait_for(program.process.wait(), 10) == 0
+
+
+async def test_a_peer_that_never_answers_cannot_hold_the_process(spawn: Spawn, dial: Dial) -> None:
+    program = await spawn("drains")
+    raw = await dial(int((await program.hear("port")).split()[1]))
+    await program.hear("open")
+    program.process.send_signal(signal.SIGTERM)
+    await program.hear("done")
+    assert "closed 1012" in program.said
+    assert await asyncio.wait_for(program.process.wait(), 10) == 0
+    assert raw is not None
