@@ -100,7 +100,7 @@ class Directory:
         reply = self._store.run(
             lua.RELEASE,
             (schema.agent_key(agent),),
-            ("" if gen is None else gen, sid, close, "1" if drained else "0"),
+            ("" if gen is None else gen, sid, int(close), "1" if drained else "0"),
         )
         return integer(await reply) == 1
 

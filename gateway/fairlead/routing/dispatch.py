@@ -107,7 +107,7 @@ class Dispatch:
             command, order.agent, order.method, order.payload, order.lane, expires, self._retention_ms, hold,
             order.traceparent,
         )  # fmt: skip
-        scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, expires))
+        scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, hold, expires))
         created = self._records.create(record, valid)
         dispatched = self._directory.dispatch(order.agent, command, expires, valid)
         _, row = await asyncio.gather(created, dispatched)

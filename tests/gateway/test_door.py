@@ -1,0 +1,200 @@
+"""What the agents' door refuses, before and after the upgrade: each with its own status or close code."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+import websockets
+
+from fairlead.wire.close import Close
+from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Ack, Chunk, Hb, Hello, Welcome
+
+
+async def refusal(gateway: Any, path: str = "/v1/link", **options: Any) -> websockets.Response:
+    options.setdefault("subprotocols", [SUBPROTOCOL_MSGPACK])
+    options.setdefault("additional_headers", {"Authorization": "Bearer development-agent-token"})
+    with pytest.raises(websockets.InvalidStatus) as refused:
+        await websockets.connect(f"{gateway.link}{path}", proxy=None, **options)
+    return refused.value.response
+
+
+@pytest.mark.parametrize("offered", [["fairlead.v9.msgpack", "chat"], None])
+async def test_an_unknown_subprotocol_is_told_which_are_known(gateway: Any, offered: Any) -> None:
+    answer = await refusal(gateway, subprotocols=offered)
+    assert answer.status_code == 426
+    assert answer.headers["Upgrade"] == "websocket"
+    assert SUBPROTOCOL_MSGPACK.encode() in answer.body
+    assert SUBPROTOCOL_JSON.encode() in answer.body
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic development-agent-token"},
+     {"Authorization": "Bearer development-platform-token"}, {"Authorization": ""}],
+)  # fmt: skip
+async def test_no_or_a_wrong_token_is_refused_before_the_upgrade(gateway: Any, headers: Any) -> None:
+    answer = await refusal(gateway, additional_headers=headers)
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert b"unauthorized" in answer.body
+
+
+async def test_another_path_is_not_found(gateway: Any) -> None:
+    assert (await refusal(gateway, "/v2/link")).status_code in (403, 404)
+
+
+async def test_a_full_node_sends_away_with_a_time(make_gateway: Any, own_valkey: Any, dial: Any) -> None:
+    small = make_gateway(own_valkey.url, "--capacity", "1")
+    await (await dial(small)).greet()
+    answer = await refusal(small)
+    assert answer.status_code == 503
+    assert 1 <= int(answer.headers["Retry-After"]) <= 60
+
+
+async def test_too_many_at_once_are_sent_away_with_a_time(make_gateway: Any, own_valkey: Any, dial: Any) -> None:
+    slow = make_gateway(own_valkey.url, "--accept-rate", "1")
+    for _ in range(2):
+        await dial(slow)
+    answer = await refusal(slow)
+    assert answer.status_code == 429
+    assert 1 <= int(answer.headers["Retry-After"]) <= 60
+
+
+@pytest.mark.parametrize("agent", ["a{b}", "two words", "", "-dash", "ä", "x" * 129, "a:b", "a/b", "a\n"])
+async def test_an_illegal_agent_id_is_refused(gateway: Any, dial: Any, agent: str) -> None:
+    peer = await dial(gateway)
+    await peer.send(Hello(agent=agent, boot="b", conn=1))
+    assert await peer.close_code() == Close.PROTOCOL
+
+
+async def test_a_late_hello_is_closed(gateway: Any, dial: Any) -> None:
+    assert await (await dial(gateway)).close_code() == Close.PROTOCOL
+
+
+async def test_a_second_hello_is_out_of_order(gateway: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    await peer.send(Hello(agent=peer.agent, boot="b", conn=1))
+    assert await peer.close_code() == Close.PROTOCOL
+
+
+async def test_anything_before_hello_is_out_of_order(gateway: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.send(Ack(id="x"))
+    assert await peer.close_code() == Close.PROTOCOL
+
+
+async def test_text_on_a_binary_link_and_binary_on_a_text_link(gateway: Any, dial: Any) -> None:
+    binary = await dial(gateway)
+    await binary.greet()
+    await binary.socket.send('{"t":3}')
+    text = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
+    await text.greet()
+    await text.socket.send(b"\x81\xa1t\x03")
+    assert await binary.close_code() == Close.ENCODING
+    assert await text.close_code() == Close.ENCODING
+
+
+async def test_both_encodings_say_the_same(gateway: Any, dial: Any) -> None:
+    for subprotocol in (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON):
+        peer = await dial(gateway, subprotocol=subprotocol)
+        assert isinstance(await peer.greet(), Welcome)
+        await peer.send(Hb(ts=77))
+        assert (await peer.expect(Hb)).echo == 77
+
+
+async def test_a_message_above_the_limit(gateway: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    await peer.socket.send(b"\x81\xa1t" + bytes(1 << 20))
+    assert await peer.close_code() == Close.FRAME_TOO_BIG
+
+
+async def test_a_chunk_above_the_limit(gateway: Any, dial: Any, api: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Chunk(id=command, n=0, kind="stdout", payload=bytes((64 << 10) + 1)))
+    assert await peer.close_code() == Close.TOO_BIG
+
+
+async def test_chunks_out_of_order(gateway: Any, dial: Any, api: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.say(command, 0, "first")
+    await peer.say(command, 2, "third")
+    assert await peer.close_code() == Close.PROTOCOL
+
+
+async def test_more_than_the_credit(gateway: Any, dial: Any, api: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    credit = (await peer.command()).credit
+    for n in range(credit // 60_000 * 40):
+        try:
+            await peer.send(Chunk(id=command, n=n, kind="stdout", payload=bytes(60_000)))
+        except websockets.ConnectionClosed:
+            break
+    code = await peer.close_code()
+    assert code in (Close.PROTOCOL, 1006)  # 1006: our unread flood made the kernel reset the connection
+
+
+@pytest.mark.parametrize("kind", [0, 2, 4, 15, 63])
+async def test_an_unknown_type_below_64(gateway: Any, dial: Any, kind: int) -> None:
+    peer = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
+    await peer.greet()
+    await peer.socket.send(f'{{"t":{kind}}}')
+    assert await peer.close_code() == Close.PROTOCOL
+
+
+async def test_unknown_types_from_64_and_unknown_keys_are_ignored(gateway: Any, dial: Any) -> None:
+    peer = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
+    await peer.greet()
+    await peer.socket.send('{"t":64,"new":{"x":[1]}}')
+    await peer.socket.send('{"t":3,"ts":5,"novelty":true}')
+    assert (await peer.expect(Hb)).echo == 5
+
+
+@pytest.mark.parametrize(
+    ("subprotocol", "data"),
+    [(SUBPROTOCOL_JSON, '{"t":3,"x":' + "[" * 100_000 + "]" * 100_000 + "}"),
+     (SUBPROTOCOL_MSGPACK, b"\x82\xa1t\x03\xa1x" + b"\x91" * 100_000 + b"\xc0")],
+)  # fmt: skip
+async def test_a_hundred_thousand_nested_arrays(gateway: Any, dial: Any, subprotocol: str, data: Any) -> None:
+    peer = await dial(gateway, subprotocol=subprotocol)
+    await peer.greet()
+    await peer.socket.send(data)
+    assert await peer.close_code() == Close.PROTOCOL
+    other = await dial(gateway)
+    assert isinstance(await other.greet(), Welcome)
+
+
+async def test_connections_that_never_complete_a_request(gateway: Any) -> None:
+    """One sends nothing, one a byte a second: both are dropped after 10 s, whatever they do."""
+
+    async def lifetime(drip: bool) -> float:
+        host, _, port = gateway.link.removeprefix("ws://").rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        gone = asyncio.ensure_future(reader.read())
+        head = b"GET /v1/link HTTP/1.1\r\nHost: x\r\n" + b"X-Slow: " + b"y" * 100
+        async with asyncio.timeout(30):
+            for i in range(len(head)):
+                if drip:
+                    writer.write(head[i : i + 1])
+                done, _ = await asyncio.wait({gone}, timeout=1.0)
+                if done:
+                    break
+        writer.close()
+        return loop.time() - started
+
+    silent, dripping = await asyncio.gather(lifetime(False), lifetime(True))
+    assert 9 <= silent <= 15
+    assert 9 <= dripping <= 15
