@@ -1,7 +1,8 @@
 """Real servers on 127.0.0.1:0 and a raw client that shares no code with what it tests.
 
 `serve(app)` runs an application on our server, `foreign(app)` on a stock uvicorn. The raw client speaks
-frames as literal bytes: its encoder is a second, independent reading of RFC 6455."""
+frames as literal bytes: its encoder is a second, independent reading of RFC 6455.
+"""
 
 from __future__ import annotations
 

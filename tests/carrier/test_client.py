@@ -154,7 +154,8 @@ async def test_refusals(serve: Serve, heard: Any, sweep: Any, status: int) -> No
 )
 async def test_a_refusal_on_a_connection_that_stays_open(heard: Any, sweep: Any, answer: bytes) -> None:
     """A proxy may keep the connection: its end is no signal, and waiting for it would cost the whole
-    timeout."""
+    timeout.
+    """
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")

@@ -2,7 +2,8 @@
 
 `port` runs the listener three ways: on our carrier, on a stock uvicorn, where `attach` falls back to an
 ASGI loop, and there with the framing of that server. The peer is the raw client or, where it must
-misbehave, a bare socket."""
+misbehave, a bare socket.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 One full collection over a large population stops a process for a long time, so the gateway freezes or
 switches off the collector; then a cycle on the path of a connection would be a leak. These tests run with
-the collector off."""
+the collector off.
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ An endpoint calls `attach` after its own checks. On our carrier the call returns
 should return too: its task and scope are freed and a slim connection calls the listener. On any other
 server, and under Starlette's TestClient, `attach` runs an ASGI loop until the connection is over, with the
 same listener and the same semantics: one behaviour, two carriers. Starlette is not imported: a websocket is
-whatever has scope, receive, send."""
+whatever has scope, receive, send.
+"""
 
 from __future__ import annotations
 
@@ -49,8 +50,7 @@ async def attach(
     *,
     terms: Terms | None = None,
 ) -> None:
-    """Accept `websocket` and let `listener` have its messages. `terms` count only where the server is not
-    ours."""
+    """Accept `websocket` for `listener`. `terms` count only where the server is not ours."""
     accept: dict[str, Any] = {
         "type": "websocket.accept",
         "subprotocol": subprotocol,

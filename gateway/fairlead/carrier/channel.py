@@ -3,7 +3,8 @@
 `carrier.upgrade` makes one per accepted connection whose application keeps its coroutine, and calls
 `receive` and `send` for it. Backpressure goes both ways: a receiver that lags pauses reading, a peer that
 lags suspends `send`. It knows no HTTP and no handshake. A peer that is silent for two periods of the sweep,
-with a ping between, is dropped: no other keepalive is needed."""
+with a ping between, is dropped: no other keepalive is needed.
+"""
 
 from __future__ import annotations
 
@@ -120,8 +121,7 @@ class Channel:
         self._wake(self._writers)
 
     def on_overflow(self, connection: Connection) -> None:
-        """`send` waits while the peer lags, so this is a peer that floods us with pings and reads nothing:
-        1013."""
+        """`send` waits for a slow peer, so this one floods us with pings and reads nothing: 1013."""
 
     def _end(self, code: int, reason: str) -> None:
         if self._closed is None:

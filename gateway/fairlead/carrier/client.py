@@ -3,7 +3,8 @@
 The agent SDK, the load swarm and the CLI's shell use it; it imports neither uvicorn nor Starlette. There is
 no reconnecting here: when and where to try again is the protocol's business, so every failure to open, from
 DNS to a 503, is one `ConnectionRefused` with what the caller needs to decide. An open connection keeps no
-task, timer or buffer (≤ 2 KB with its transport), so that one process can be ten thousand agents."""
+task, timer or buffer (≤ 2 KB with its transport), so that one process can be ten thousand agents.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +61,8 @@ async def connect(
     """Open `url` (ws:// or wss://) within `timeout` seconds and give the connection to `listener`.
 
     Raises ConnectionRefused, whatever the reason. `local_address` names the source address: one pair of
-    addresses holds some 14,000 connections before Linux searches long for a free port."""
+    addresses holds some 14,000 connections before Linux searches long for a free port.
+    """
     secure, host, port, authority, target = _split(url)
     terms = Terms(sweep, max_message, max_buffered, deflate=deflate)
     key = handshake.new_key(os.urandom(16))
@@ -113,8 +115,7 @@ def _default_tls() -> tls.SSLContext:
 
 
 class _Opening(asyncio.Protocol):
-    """The protocol until the answer is there; then the connection takes the transport and this object is
-    freed."""
+    """The protocol until the answer; then the connection takes the transport and this is freed."""
 
     def __init__(
         self,

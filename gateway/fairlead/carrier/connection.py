@@ -1,11 +1,11 @@
-"""One open WebSocket on an asyncio transport, as one slotted object: RFC 6455 reader, asyncio protocol and
-handle.
+"""One open WebSocket on an asyncio transport: RFC 6455 reader, protocol and handle in one slotted object.
 
 Made by `carrier.upgrade` (server) and `carrier.client` when the handshake is done, and handed to a
 `Listener`. It makes no task, no timer and no future, and keeps no buffer while idle: some 100 bytes of our
 own per connection, which is what a million links per machine rest on. All that depends on time is in the
 shared `Sweep`. The reference to the listener is dropped at close, so that no cycle survives and no
-collector is needed."""
+collector is needed.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +34,7 @@ class Terms:
     sweep: Sweep
     max_message: int = 1 << 20
     max_buffered: int = 1 << 20
-    close_timeout: float = (
-        5.0  # a peer that lives answers a close within its round trip; 5 s is a bad mobile link
-    )
+    close_timeout: float = 5.0  # a peer that lives answers within its round trip; 5 s is a bad mobile link
     deflate: bool = False
 
     def __post_init__(self) -> None:
@@ -63,8 +61,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         self._ending: tuple[int, str] | None = None  # code and reason to report, once known
 
     def start(self, received: bytes = b"") -> None:
-        """Tell the listener, then read what came behind the handshake. The transport already belongs to
-        us."""
+        """Tell the listener, then read what came behind the handshake. The transport is ours already."""
         self.terms.sweep.watch(self)
         listener = cast(Listener, self.listener)
         try:
@@ -207,8 +204,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         raise NotImplementedError
 
     def _handshake_done(self) -> None:
-        """Both close frames are through. RFC 6455 §7.1.1: the server closes the transport, the client
-        waits."""
+        """Both close frames are through; RFC 6455 §7.1.1: the server closes, the client waits."""
         raise NotImplementedError
 
     def _begin_close(self, code: int, reason: str, *, report: str | None = None) -> None:

@@ -3,7 +3,8 @@
 A `Listener` is usually one object per connection (a gateway session, an SDK session, a bench client). It is
 called synchronously, on the event loop, and must not block. `Connection` is what it is given, whichever
 carrier runs below: our own framing on a transport, or a plain ASGI loop on a foreign server. An exception
-that leaves a listener is logged and closes its connection with 1011."""
+that leaves a listener is logged and closes its connection with 1011.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ class Listener(Protocol):
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
         """The connection is over: the code that was sent if this end closed, received if the peer did, 1006
-        if the connection was lost."""
+        if the connection was lost.
+        """
         ...
 
     def on_silence(self, connection: Connection) -> None:
@@ -79,5 +81,6 @@ class Listener(Protocol):
 
     def on_overflow(self, connection: Connection) -> None:
         """A write found more than `max_buffered` bytes waiting, and was dropped. Unless closed here, the
-        connection is closed with 1013."""
+        connection is closed with 1013.
+        """
         ...

@@ -3,7 +3,8 @@
 `app.serve` builds a `Config` with `config()` and runs a `Server`. uvicorn by itself closes every socket on
 SIGTERM before anything of ours runs; here the first signal runs `on_stop` (the drain) and only then lets
 uvicorn stop, with exit code 0. uvicorn also waits for ever for a request that never completes; `Requests`
-does not."""
+does not.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,8 @@ def config(
     """A configuration for `app`. Nothing of uvicorn's logging is set up: that is the process's own business.
 
     `trusted_proxies` may name the client address in X-Forwarded-For; nobody else may. `stop_timeout` bounds
-    what uvicorn waits after `on_stop` for requests and connections that are still open."""
+    what uvicorn waits after `on_stop` for requests and connections that are still open.
+    """
     return Config(
         app,
         terms=Terms(sweep, max_message, max_buffered, close_timeout, deflate),
@@ -82,8 +84,7 @@ def config(
 
 
 class Requests(HttpToolsProtocol):
-    """HTTP requests, with a deadline and a limit for their heads, and the hand-over of upgrades to
-    `Upgrade`."""
+    """HTTP requests: a deadline and a limit for their heads, and the hand-over to `Upgrade`."""
 
     config: Config
 
@@ -123,21 +124,13 @@ class Requests(HttpToolsProtocol):
 
     def handle_websocket_upgrade(self) -> None:
         # A client must wait for our answer before it sends a frame; one that does not would lose it here,
-        # because uvicorn drops what the parser has left over. The parser's exception says where that
-        # begins.
+        # because uvicorn drops what the parser has left over. The parser's exception says where it begins.
         parsed = sys.exc_info()[1]
-        early = b""
-        if (
-            isinstance(parsed, httptools.HttpParserUpgrade)
-            and parsed.args
-            and isinstance(parsed.args[0], int)
-        ):
-            early = self._segment[parsed.args[0] :]
+        early = self._segment[parsed.args[0] :] if isinstance(parsed, httptools.HttpParserUpgrade) else b""
         super().handle_websocket_upgrade()
         if early:
             cast(Upgrade, self.transport.get_protocol()).data_received(early)
-        # This object and its parser refer to each other, and connection_lost, which would cut that, never
-        # comes.
+        # This object and its parser refer to each other; connection_lost, which would cut that, never comes.
         self.parser = None  # type: ignore[assignment]  # as uvicorn's own connection_lost does
 
     def _late(self) -> None:

@@ -3,7 +3,8 @@
 One `Sweep` serves all connections of an event loop; whoever makes it starts and stops it. It ticks every
 half second. Deadlines of one length are a queue in order of time, so a tick looks only at what is due.
 Silence is told by a small counter in each connection that data sets to zero: a message costs no call of the
-clock and no timer, and an idle connection no memory beyond one set entry."""
+clock and no timer, and an idle connection no memory beyond one set entry.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +21,13 @@ T = TypeVar("T")
 
 VISITS: Final = 4
 """Visits to a connection per silence period: silence is told between 1 and 1 + 1/4 periods after the last
-byte."""
+byte.
+"""
 
 BUCKETS: Final = 61
 """Connections are spread over the ticks of a period; a prime, because addresses of objects have even
-strides."""
+strides.
+"""
 
 
 class Watched(Protocol):
@@ -72,8 +75,7 @@ class Deadline:
 
 
 class Sweep:
-    """One timer for one event loop. `silence` may be changed while it runs: it follows the heartbeat of the
-    fleet."""
+    """One timer for one event loop. `silence` may change while it runs: it follows the fleet's heartbeat."""
 
     def __init__(
         self, *, silence: float = 75.0, tick: float = 0.5, clock: Callable[[], float] = time.monotonic

@@ -7,7 +7,8 @@ reads a clock or makes a random number: a client's mask keys come in as argument
 While no message is incomplete a reader holds nothing but `None`: a million idle links keep no buffers. A
 message's fragments are joined as they come, so that empty fragments, however many, take no memory.
 permessage-deflate (RFC 7692) is offered only without context takeover, for the same reason: zero bytes
-between messages."""
+between messages.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +71,7 @@ def encode(first: int, payload: bytes, mask: bytes = b"") -> bytes:
 
 
 def close_payload(code: int, reason: str = "") -> bytes:
-    """The payload of a close frame. 1005 means "no code", so it is empty; a long reason is cut between
-    characters."""
+    """The payload of a close frame; empty for 1005, "no code". A long reason is cut between characters."""
     if code == 1005:
         return b""
     cut = reason.encode(errors="replace")[: MAX_CONTROL - 2]
@@ -84,8 +84,7 @@ def is_close_code(code: int) -> bool:
 
 
 def deflate(payload: bytes) -> bytes:
-    """One message compressed on its own. 12 bits and level-5 memory: 7 µs a message, where zlib's defaults
-    take 98."""
+    """One message on its own. 12 bits and level-5 memory: 7 µs a message, where zlib's defaults take 98."""
     compressor = zlib.compressobj(6, zlib.DEFLATED, -12, 5)
     return (compressor.compress(payload) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
@@ -98,8 +97,7 @@ def inflate(payload: bytes, limit: int) -> bytes | None:
 
 
 class _Partial:
-    """What is kept between two reads: the bytes of an incomplete frame, and the fragments of a message so
-    far."""
+    """What is kept between two reads: an incomplete frame, and a message's fragments so far."""
 
     __slots__ = ("first", "message", "need", "unread")
 
@@ -115,8 +113,7 @@ _ENDED: Final = _Partial()
 
 
 class Framing:
-    """The reader of one end of a connection. Whoever inherits overrides the hooks; `feed` never raises by
-    itself."""
+    """The reader of one end. Whoever inherits overrides the hooks; `feed` never raises by itself."""
 
     __slots__ = ("_partial", "deflate")
 
@@ -129,8 +126,7 @@ class Framing:
 
     @property
     def max_message(self) -> int:
-        """The greatest message, in bytes after decompression, that is taken; a longer one is a violation
-        (1009)."""
+        """The longest message that is taken, in bytes after decompression; beyond it is 1009."""
         return 1 << 20
 
     def message_received(self, message: bytes | str) -> None:

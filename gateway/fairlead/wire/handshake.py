@@ -3,7 +3,8 @@ key.
 
 The carrier's client and its server half (`carrier.upgrade`) call it. It opens no socket and makes no key:
 16 random bytes and the time come in as arguments. The HTTP it reads is deliberately little: one answer to
-one upgrade request, with a limit on its head, because nothing else may follow on such a connection."""
+one upgrade request, with a limit on its head, because nothing else may follow on such a connection.
+"""
 
 from __future__ import annotations
 
@@ -103,8 +104,7 @@ class Agreement:
 
 
 def parse_response(data: bytes) -> tuple[Response, bytes] | None:
-    """The head and what follows it, None while the head is incomplete. Raises ConnectionRefused if it is
-    not HTTP."""
+    """The head and what follows it, None while incomplete. Raises ConnectionRefused if it is not HTTP."""
     end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
     if end < 0:
         if len(data) >= MAX_HEAD:
@@ -160,8 +160,7 @@ def agreement(
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Retry-After in seconds from `now` (Unix time): it is a number or a date. None if absent or
-    unreadable."""
+    """Retry-After, a number or a date, in seconds from `now` (Unix time). None if unreadable."""
     if value is None:
         return None
     if value.isascii() and value.isdigit():
