@@ -1,0 +1,72 @@
+"""The reconnect policy: spread, growth, bounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.wire.messages import Retry
+from fairlead.wire.retry import STABLE_MS, RetryPolicy, first_ceiling
+
+ALMOST_ONE = 1 - 2**-53
+policies = st.builds(
+    RetryPolicy, first=st.integers(0, 1 << 53), base=st.integers(0, 1 << 53), cap=st.integers(0, 1 << 53)
+)
+draws = st.floats(0, 1, exclude_max=True)
+
+
+def test_the_ceilings_of_the_default_policy() -> None:
+    """As docs/protocol.md lists them."""
+    policy = RetryPolicy()
+    ceilings = [round(policy.delay(attempt, ALMOST_ONE)) for attempt in range(9)]
+    assert ceilings == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000, 60_000]
+
+
+def test_the_first_retry_has_its_own_ceiling() -> None:
+    """A node with 12,000 links that takes 200 a second asks for a minute."""
+    policy = RetryPolicy(first=60_000, base=1_000, cap=60_000)
+    assert policy.delay(0, 0.5) == 30_000
+    assert policy.delay(1, 0.5) == 1_000
+
+
+@given(policies, st.integers(0, 1 << 40), draws)
+def test_a_delay_lies_between_zero_and_its_ceiling(policy: RetryPolicy, attempt: int, draw: float) -> None:
+    delay = policy.delay(attempt, draw)
+    assert 0 <= delay <= (policy.first if attempt == 0 else policy.cap)
+
+
+@given(policies, st.integers(0, 100))
+def test_the_whole_range_is_used(policy: RetryPolicy, attempt: int) -> None:
+    """Full jitter: nobody waits a fixed part, so that a fleet is spread evenly."""
+    assert policy.delay(attempt, 0.0) == 0
+    top = policy.delay(attempt, ALMOST_ONE)
+    assert policy.delay(attempt, 0.5) == pytest.approx(top / 2)
+
+
+@given(policies, st.integers(1, 60))
+def test_ceilings_never_shrink(policy: RetryPolicy, attempt: int) -> None:
+    assert policy.delay(attempt, 0.5) <= policy.delay(attempt + 1, 0.5)
+
+
+def test_a_link_down_for_days_costs_no_big_numbers() -> None:
+    assert RetryPolicy().delay(10**12, 0.5) == 30_000
+
+
+def test_the_policy_is_what_welcome_says_by_default() -> None:
+    retry, policy = Retry(), RetryPolicy()
+    assert (retry.first, retry.base, retry.cap) == (policy.first, policy.base, policy.cap)
+    assert STABLE_MS == 60_000
+
+
+@pytest.mark.parametrize(
+    ("links", "rate", "ceiling"),
+    [(0, 200, 1_000), (200, 200, 1_000), (300, 200, 1_500), (6_000, 200, 30_000), (18_000, 200, 60_000)],
+)
+def test_first_is_the_time_to_take_all_links_again(links: int, rate: float, ceiling: int) -> None:
+    assert first_ceiling(links, rate) == ceiling
+
+
+@given(st.integers(0, 10**7), st.floats(0, 1e6))
+def test_first_is_between_a_second_and_a_minute(links: int, rate: float) -> None:
+    assert 1_000 <= first_ceiling(links, rate) <= 60_000

@@ -1,0 +1,321 @@
+"""The vectors of tests/vectors, run against our own two ends: what a stranger is told must be what we do.
+
+A conversation is played between a real GatewayLink and a real AgentLink over a real Outbox. What the state
+machines produce by themselves (chunks, what is sent again, receipts, credit, hello's `have`) must equal the
+script; what only routing knows (when to welcome, when something is stored) is taken from it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TypedDict
+
+import pytest
+
+from fairlead.errors import ProtocolViolation
+from fairlead.wire.agent_link import AgentLink, Outbox
+from fairlead.wire.codec import Codec, agent_codec, gateway_codec
+from fairlead.wire.gateway_link import Act, GatewayLink
+from fairlead.wire.messages import (
+    SUBPROTOCOL_JSON,
+    SUBPROTOCOL_MSGPACK,
+    Ack,
+    Bye,
+    Chunk,
+    Cmd,
+    Credit,
+    End,
+    Event,
+    FromAgent,
+    FromGateway,
+    Hb,
+    Hello,
+    Message,
+    Numbered,
+    Rx,
+    Welcome,
+)
+
+VECTORS = Path(__file__).resolve().parent.parent / "vectors"
+SUBPROTOCOL = {"json": SUBPROTOCOL_JSON, "msgpack": SUBPROTOCOL_MSGPACK}
+GATEWAY = gateway_codec(SUBPROTOCOL_JSON)
+AGENT = agent_codec(SUBPROTOCOL_JSON)
+
+
+class Vector(TypedDict, total=False):
+    name: str
+    direction: str
+    valid: bool
+    ignored: bool
+    json: str
+    msgpack: str
+    encoding: str
+    websocket: str
+    data: str
+    close_code: int
+
+
+class Closed(TypedDict):
+    by: str
+    code: int
+
+
+class Step(TypedDict, total=False):
+    agent: dict[str, object]
+    gateway: dict[str, object]
+    close: Closed
+    lost: bool
+    restart: bool
+    over: str
+    drops: list[str]
+    note: str
+
+
+class Conversation(TypedDict):
+    name: str
+    about: str
+    steps: list[Step]
+
+
+MESSAGES: list[Vector] = json.loads((VECTORS / "messages.json").read_text(encoding="utf-8"))
+CONVERSATIONS: list[Conversation] = json.loads((VECTORS / "conversations.json").read_text(encoding="utf-8"))
+
+
+def codec(direction: str, encoding: str) -> Codec[FromAgent] | Codec[FromGateway]:
+    if direction == "agent-to-gateway":
+        return gateway_codec(SUBPROTOCOL[encoding])
+    assert direction == "gateway-to-agent"
+    return agent_codec(SUBPROTOCOL[encoding])
+
+
+@pytest.mark.parametrize("vector", [v for v in MESSAGES if v["valid"]], ids=lambda v: v["name"])
+def test_both_encodings_of_a_message_are_the_same_message(vector: Vector) -> None:
+    text, binary = codec(vector["direction"], "json"), codec(vector["direction"], "msgpack")
+    message = text.decode(vector["json"])
+    assert binary.decode(bytes.fromhex(vector["msgpack"])) == message
+    assert (message is None) == vector.get("ignored", False)
+    if message is not None:
+        assert json.loads(vector["json"])["t"] == message.__struct_config__.tag
+        assert text.decode(text.encode(message)) == message
+        assert binary.decode(binary.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "vector", [v for v in MESSAGES if not v["valid"]], ids=lambda v: f"{v['name']}-{v['encoding']}"
+)
+def test_what_is_no_message_is_refused_with_its_code(vector: Vector) -> None:
+    data = vector["data"] if vector["websocket"] == "text" else bytes.fromhex(vector["data"])
+    with pytest.raises(ProtocolViolation) as caught:
+        codec(vector["direction"], vector["encoding"]).decode(data)
+    assert caught.value.close_code == vector["close_code"]
+
+
+def test_every_message_type_has_a_vector() -> None:
+    kinds = {(v["direction"], json.loads(v["json"])["t"]) for v in MESSAGES if v["valid"]}
+    assert {t for direction, t in kinds if direction == "agent-to-gateway" and t < 64} == {
+        1, 3, 5, 6, 7, 8, 10, 12, 14,
+    }  # fmt: skip
+    assert {t for direction, t in kinds if direction == "gateway-to-agent" and t < 64} == {
+        2, 3, 4, 6, 7, 8, 9, 11, 12, 13, 14,
+    }  # fmt: skip
+
+
+class Stage:
+    """Both ends of one link, and the agent's process behind its end."""
+
+    def __init__(self) -> None:
+        self.restarted()
+
+    def restarted(self) -> None:
+        self.outbox = Outbox()
+        self.commands: dict[str, Cmd] = {}
+        self.lost()
+
+    def lost(self) -> None:
+        self.agent = AgentLink(self.outbox)
+        self.gateway: GatewayLink | None = None
+        self.hello: Hello | None = None
+        self.again: list[Numbered] = []
+        """What the agent owes after welcome, in order."""
+        self.written: list[tuple[Numbered, Act]] = []
+        """What the gateway got and has not stored yet."""
+        self.grants: list[Credit] = []
+        self.echo: int | None = None
+
+    # -- agent to gateway --------------------------------------------------------------------------
+
+    def from_agent(self, message: FromAgent | None, broken: bool) -> None:
+        """The agent sends it. When `broken`, our own agent would not."""
+        if self.gateway is None:
+            self.gateway = GatewayLink()
+        if isinstance(message, Ack | Chunk | End | Event) and not broken:
+            self._write(message)
+        if isinstance(message, Hello) and not broken:
+            assert message.have == self.outbox.have()
+            self.hello = message
+        act = self.gateway.receive(message)
+        if isinstance(message, Ack | Chunk | End) or (isinstance(message, Event) and message.qos == 1):
+            assert act in (Act.STORE, Act.SKIP)
+            self.written.append((message, act))
+        elif isinstance(message, Hb):
+            assert act is Act.ANSWER
+            self.echo = message.ts
+        else:
+            assert act is self._expected(message)
+
+    @staticmethod
+    def _expected(message: FromAgent | None) -> Act:
+        if isinstance(message, Hello):
+            return Act.CLAIM
+        if isinstance(message, Event):
+            return Act.STORE
+        if isinstance(message, Credit):
+            return Act.GRANT
+        return Act.LEAVE if isinstance(message, Bye) else Act.IGNORE
+
+    def _write(self, message: Numbered) -> None:
+        """Our agent makes the same message, or sends the same one again."""
+        made: Numbered
+        if isinstance(message, Ack):
+            made = message
+            if message.state == "accepted":
+                self.outbox.opened(self.commands[message.id])
+        elif self.again:
+            made = self.again.pop(0)
+        elif isinstance(message, Event):
+            made = message
+            if message.qos == 1:
+                self.outbox.events[message.id] = message
+        elif isinstance(message, Chunk):
+            made = self.outbox.streams[message.id].chunk(message.kind, message.payload)
+        else:
+            stream = self.outbox.streams[message.id]
+            made = stream.end(message.state, message.payload, message.error)
+        assert made == message
+        self.agent.written(made)
+
+    # -- gateway to agent --------------------------------------------------------------------------
+
+    def from_gateway(self, message: FromGateway | None, drops: list[str], broken: bool) -> None:
+        assert self.gateway is not None
+        if isinstance(message, Hb):
+            assert message.echo == self.echo
+        if isinstance(message, Welcome) and not broken:
+            self._welcomed(message)
+        elif isinstance(message, Cmd):
+            self._command(message)
+        elif isinstance(message, Rx) and not broken:
+            self._store(message)
+        elif isinstance(message, Credit):
+            assert self.grants.pop(0) == message
+            self.outbox.streams[message.id].room += message.bytes
+        elif isinstance(message, Chunk | End) and not broken:
+            self._input(message)
+        self.agent.receive(message)
+        if isinstance(message, Welcome):
+            lost, again = self.agent.resend(message)
+            assert lost == drops
+            self.again = list(again)
+
+    def _welcomed(self, welcome: Welcome) -> None:
+        assert self.gateway is not None
+        assert self.hello is not None
+        self.gateway.welcomed()
+        self.gateway.window = welcome.limits.window
+        for command, first in welcome.have.items():
+            self.gateway.opened(command, first, self.hello.have.get(command, 0))
+
+    def _command(self, cmd: Cmd) -> None:
+        assert self.gateway is not None
+        if self.gateway.stream(cmd.id) is None:
+            self.gateway.opened(cmd.id)
+        assert cmd.credit == self.gateway.window
+        self.commands[cmd.id] = cmd
+
+    def _store(self, rx: Rx) -> None:
+        """What routing does with what came, up to the receipt."""
+        assert self.gateway is not None
+        count = rx.s - self.gateway.stored
+        assert self.gateway.store(count) == rx
+        sizes: dict[str, int] = {}
+        for message, act in self.written[:count]:
+            if act is Act.STORE and isinstance(message, Chunk):
+                sizes[message.id] = sizes.get(message.id, 0) + len(message.payload)
+            if isinstance(message, End) or (isinstance(message, Ack) and message.state == "refused"):
+                self.gateway.ended(message.id)
+        del self.written[:count]
+        for command, size in sizes.items():
+            if (credit := self.gateway.repay(command, size)) is not None:
+                self.grants.append(credit)
+
+    def _input(self, message: Chunk | End) -> None:
+        assert self.gateway is not None
+        stream = self.gateway.stream(message.id)
+        assert stream is not None
+        if isinstance(message, End):
+            assert message.total == stream.input_next
+            return
+        assert message.n == stream.input_next
+        stream.input_next += 1
+        stream.input_room -= len(message.payload)
+        assert stream.input_room >= 0
+
+
+KNOWN_DEFECTS = {
+    "input after the end": "AgentLink closes with 4500 for input of a command that it has ended",
+}
+"""Strict: when a defect is mended its test says so, and its line goes."""
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c["name"])
+def test_a_conversation(conversation: Conversation, request: pytest.FixtureRequest) -> None:
+    if (reason := KNOWN_DEFECTS.get(conversation["name"])) is not None:
+        request.applymarker(pytest.mark.xfail(reason=reason, raises=ProtocolViolation, strict=True))
+    stage = Stage()
+    steps = conversation["steps"]
+    for step, following in zip(steps, [*steps[1:], Step()], strict=True):
+        close = following.get("close")
+        guilty = {"gateway": "agent", "agent": "gateway"}[close["by"]] if close is not None else ""
+        if guilty and guilty in step:
+            assert close is not None
+            with pytest.raises(ProtocolViolation) as caught:
+                play(stage, step, broken=True)
+            assert caught.value.close_code == close["code"]
+        else:
+            play(stage, step, broken=False)
+    assert not stage.again, "the agent had more to send again"
+    assert not stage.grants, "the gateway had credit to grant"
+
+
+def play(stage: Stage, step: Step, broken: bool) -> None:
+    if "agent" in step:
+        stage.from_agent(GATEWAY.decode(json.dumps(step["agent"])), broken)
+    elif "gateway" in step:
+        stage.from_gateway(AGENT.decode(json.dumps(step["gateway"])), step.get("drops", []), broken)
+    elif "lost" in step:
+        stage.lost()
+    elif "restart" in step:
+        stage.restarted()
+    elif "over" in step:
+        assert stage.gateway is not None
+        stage.gateway.ended(step["over"])
+    else:
+        assert "close" in step, f"a step that says nothing: {step}"
+
+
+def test_the_scripts_themselves_are_messages() -> None:
+    """A misspelt field would be ignored as unknown, and the script would test nothing."""
+    for conversation in CONVERSATIONS:
+        for step in conversation["steps"]:
+            for end, reader in (("agent", GATEWAY), ("gateway", AGENT)):
+                raw = step.get(end)
+                if isinstance(raw, dict) and int(str(raw["t"])) < 64:
+                    message = reader.decode(json.dumps(raw))
+                    assert isinstance(message, Message)
+                    names = set(message.__struct_config__.tag_field or "") | set(fields(message))
+                    assert set(raw) <= names, (conversation["name"], raw)
+
+
+def fields(message: Message) -> list[str]:
+    return list(message.__struct_encode_fields__)
