@@ -48,9 +48,7 @@ def words(least: int, most: int) -> st.SearchStrategy[str]:
 ids = words(1, 64)
 counts = st.integers(0, (1 << 53) - 1)
 payloads = st.binary(max_size=512)
-scalars = (
-    st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | st.floats(allow_nan=False) | words(0, 20)
-)
+scalars = st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | st.floats(allow_nan=False) | words(0, 20)
 errors = st.builds(
     messages.Error, code=ids, message=words(0, 200), temporary=st.booleans(),
     details=st.dictionaries(ids, scalars, max_size=16),
@@ -146,9 +144,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
     max_leaves=12,
 )
-keys = st.sampled_from(
-    ["id", "n", "kind", "payload", "state", "total", "error", "s", "boot", "conn", "have", "rtt"]
-)
+keys = st.sampled_from(["id", "n", "kind", "payload", "state", "total", "error", "s", "boot", "conn", "have", "rtt"])
 near_misses = st.fixed_dictionaries(
     {"t": st.integers(-1, 20) | json_values}, optional={"id": json_values, "n": json_values}
 ).flatmap(lambda head: st.dictionaries(keys, json_values, max_size=5).map(lambda rest: rest | head))
