@@ -165,9 +165,7 @@ class Client:
         except httpx2.InvalidURL as e:
             raise InvalidRequest(f"API address {api!r} is not a URL ({e})", field="api") from e
         if url.scheme not in ("http", "https") or not url.host:
-            raise InvalidRequest(
-                f"API address {api!r} must begin with http:// or https:// and a host", field="api"
-            )
+            raise InvalidRequest(f"API address {api!r} must begin with http:// or https:// and a host", field="api")
         self.api = api
         self._http = httpx2.Client(
             base_url=url,
@@ -180,9 +178,7 @@ class Client:
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
@@ -228,9 +224,7 @@ class Client:
         """Chunk number `n` of stdin; the same number may be sent again. `end` closes stdin."""
         params: dict[str, str | int] = {"n": n, **({"end": "true"} if end else {})}
         headers = {"Content-Type": "application/octet-stream"}
-        self._call(
-            "POST", f"/v1/commands/{command}/input", None, params=params, headers=headers, content=data
-        )
+        self._call("POST", f"/v1/commands/{command}/input", None, params=params, headers=headers, content=data)
 
     def _call(
         self,
@@ -250,9 +244,7 @@ class Client:
         try:
             return msgspec.json.decode(answer.content, type=kind)
         except msgspec.MsgspecError as e:
-            raise FairleadError(
-                f"{self.api} answered {method} {path} with something else than its API: {e}"
-            ) from e
+            raise FairleadError(f"{self.api} answered {method} {path} with something else than its API: {e}") from e
 
     @contextmanager
     def _stream(
@@ -283,21 +275,15 @@ class Client:
         except httpx2.ConnectError as e:
             raise ConnectionRefused(f"cannot reach the API at {self.api}: {e}") from e
         except httpx2.ConnectTimeout as e:
-            raise ConnectionRefused(
-                f"the API at {self.api} took no connection within {CONNECT_TIMEOUT:g} s"
-            ) from e
+            raise ConnectionRefused(f"the API at {self.api} took no connection within {CONNECT_TIMEOUT:g} s") from e
         except httpx2.RequestError as e:
-            raise ConnectionLost(
-                f"the connection to the API at {self.api} was lost: {e or type(e).__name__}"
-            ) from e
+            raise ConnectionLost(f"the connection to the API at {self.api} was lost: {e or type(e).__name__}") from e
 
     def _error(self, status: int, body: bytes) -> FairleadError:
         try:
             problem = msgspec.json.decode(body, type=_Problem)
         except msgspec.MsgspecError:
-            problem = _Problem(
-                detail=f"{self.api} answered HTTP {status}", temporary=status in (429, 502, 503, 504)
-            )
+            problem = _Problem(detail=f"{self.api} answered HTTP {status}", temporary=status in (429, 502, 503, 504))
         kind = _BY_CODE.get(problem.code)
         if kind is None:
             refused = Unauthorized if status in (401, 403) else InvalidRequest
@@ -339,7 +325,5 @@ def _read(raw: bytes) -> Line | None:
                 (line.text or "").encode() if data is None else data,
             )
     except (msgspec.MsgspecError, ValueError) as e:
-        raise FairleadError(
-            f"a line of the stream is not understood: {e}; do client and gateway differ?"
-        ) from e
+        raise FairleadError(f"a line of the stream is not understood: {e}; do client and gateway differ?") from e
     return Started(line.id, line.state) if line.id is not None else None

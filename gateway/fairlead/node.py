@@ -11,6 +11,7 @@ import logging
 import secrets
 from types import TracebackType
 
+from fairlead.bus.doorbell import Doorbell
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.connection import Terms
 from fairlead.carrier.sweep import Sweep
@@ -71,10 +72,7 @@ class Node:
         due = Due(store)
         followers = Followers()
         standing.epoch = secrets.token_hex(6)
-        # The inbox calls into deliveries, which need the inbox through closing: the one circle, closed by name.
-        self._inbox = inbox = Inbox(
-            store, redis_url, settings.node, standing.epoch, lambda bells: self._deliveries.hear(bells)
-        )
+        self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
         closing = Closing(self.directory, due, inbox, metrics)
         self._deliveries = Deliveries(hub, records, closing, followers, standing, tasks, metrics)
         recorder = Recorder(store, records, closing, tasks, metrics)
@@ -106,6 +104,10 @@ class Node:
         metrics.watch("fairlead_draining", "1 while this node empties itself", lambda: float(hub.draining))
         metrics.watch("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
         metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
+
+    def _hear(self, doorbells: list[Doorbell]) -> None:
+        """The inbox rings before what it rings for could be made: the one circle, closed here."""
+        self._deliveries.hear(doorbells)
 
     async def __aenter__(self) -> Node:
         await self.start()

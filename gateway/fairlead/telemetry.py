@@ -31,15 +31,9 @@ class Metrics:
         self.rejected = Counter(
             "fairlead_handshake_rejected_total", "Upgrades refused over HTTP", ["reason"], registry=r
         )
-        self.commands = Counter(
-            "fairlead_commands_total", "Commands that ended here, by state", ["state"], registry=r
-        )
-        self.accepted = Counter(
-            "fairlead_commands_accepted_total", "Commands that this node took in", registry=r
-        )
-        self.delivered = Counter(
-            "fairlead_commands_delivered_total", "Commands written to a link", registry=r
-        )
+        self.commands = Counter("fairlead_commands_total", "Commands that ended here, by state", ["state"], registry=r)
+        self.accepted = Counter("fairlead_commands_accepted_total", "Commands that this node took in", registry=r)
+        self.delivered = Counter("fairlead_commands_delivered_total", "Commands written to a link", registry=r)
         self.fenced = Counter(
             "fairlead_appends_fenced_total", "Results refused because another node owns the agent", registry=r
         )

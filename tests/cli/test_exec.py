@@ -87,7 +87,6 @@ def test_request_carries_what_was_asked(api: Api, run: Run) -> None:
         "deadline": 5.0,
         "lane": "bulk",
         "on_offline": {"queue": 9.0},
-        "input": False,
     }
     assert not api.inputs
 
@@ -233,7 +232,7 @@ def test_stdin_goes_along_in_order_and_a_lost_chunk_is_sent_again(api: Api, run:
     assert api.input_requests[:2] == [0, 0], "the refused chunk was sent again under its number"
     assert max(map(len, api.inputs.values())) <= 64 << 10
     body = json.loads(api.streams[0][3])
-    assert body["input"] is body["payload"]["stdin"] is True
+    assert body["payload"]["stdin"] is True
 
 
 def test_a_program_that_ends_with_its_stdin_unread_is_no_fault(api: Api, start: Start) -> None:

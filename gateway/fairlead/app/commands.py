@@ -62,9 +62,7 @@ class CommandRoutes:
         """202 and the id, or the stream of its results when the caller accepts NDJSON."""
         raw = await read_body(request, BODY_LIMIT)
         accepted = await self._dispatch.submit(_order(raw, request))
-        head = _encode(
-            {"id": accepted.id, "state": accepted.state, "presence": accepted.presence, "why": accepted.why}
-        )
+        head = _encode({"id": accepted.id, "state": accepted.state, "presence": accepted.presence, "why": accepted.why})
         if NDJSON in request.headers.get("accept", ""):
             return ResultStream(request, head + b"\n", self._results.read(accepted.id, 0, follow=True))
         return _accepted(accepted, head)
@@ -110,9 +108,7 @@ def _order(raw: bytes, request: Request) -> Order:
         raise MalformedBody(f"the body is not JSON: {e}") from e
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
-        raise InvalidRequest(
-            f"a payload of {len(payload)} bytes exceeds max {PAYLOAD_LIMIT}", field="payload"
-        )
+        raise InvalidRequest(f"a payload of {len(payload)} bytes exceeds max {PAYLOAD_LIMIT}", field="payload")
     key = request.headers.get("idempotency-key", "")
     if len(key) > KEY_LIMIT:
         raise InvalidRequest(

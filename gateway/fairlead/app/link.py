@@ -46,9 +46,7 @@ class LinkDoor:
             return
         subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
         settings = self._node.settings
-        session = Session(
-            self._codecs[subprotocol], self._node.attendance, settings.window, settings.queue_limit
-        )
+        session = Session(self._codecs[subprotocol], self._node.attendance, settings.window, settings.queue_limit)
         await attach(websocket, session, subprotocol, terms=self._node.terms)
 
     def _refusal(self, websocket: WebSocket) -> Response | None:
@@ -69,8 +67,7 @@ class LinkDoor:
         if not any(name in self._codecs for name in websocket.scope["subprotocols"]):
             node.metrics.rejected.labels("subprotocol").inc()
             return PlainTextResponse(
-                f"This gateway speaks {', '.join(self._codecs)}: "
-                "name one of them in Sec-WebSocket-Protocol.\n",
+                f"This gateway speaks {', '.join(self._codecs)}: name one of them in Sec-WebSocket-Protocol.\n",
                 426,
                 {"upgrade": "websocket", "sec-websocket-protocol": ", ".join(self._codecs)},
             )

@@ -15,7 +15,8 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from fairlead.errors import FairleadError
-from fairlead.fleet.commands import Command, Ending, Page, Result, Target
+from fairlead.fleet.commands import Command, Ending, Result, Target
+from fairlead.routing.results import News
 
 _encode = msgspec.json.Encoder().encode
 NDJSON = "application/x-ndjson"
@@ -32,36 +33,37 @@ KEEP_ALIVE = b"{}\n"
 
 
 class ResultStream:
-    """An ASGI response. `head` is the first line, if any; `pages` come from `Results.read`."""
+    """An ASGI response. `head` is the first line, if any; `pages` are `Results.read`'s."""
 
-    def __init__(self, request: Request, head: bytes, pages: AsyncGenerator[Page | Command | None]) -> None:
+    def __init__(self, request: Request, head: bytes, pages: AsyncGenerator[News]) -> None:
         self._request = request
         self._head = head
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send(_START)
-        if self._head:
-            await send({"type": "http.response.body", "body": self._head, "more_body": True})
+        body = self._head
+        if body:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        body = b""
         try:
             async with aclosing(self._pages) as pages:
-                async for page in pages:
-                    if page is None:
+                async for news in pages:
+                    body = b"".join(map(_line, news.results))
+                    if news.ended is not None:
+                        # The end goes out with the last results and closes the response: one write, not three.
+                        body += b"".join(_encode({"end": end_of(news.ended, t)}) + b"\n" for t in news.ended.targets)
+                        break
+                    if not body:
                         if await self._request.is_disconnected():
                             return
                         body = KEEP_ALIVE
-                    elif isinstance(page, Page):
-                        body = b"".join(map(_line, page.results))
-                    else:
-                        body = b"".join(_encode({"end": end_of(page, t)}) + b"\n" for t in page.targets)
                     await send({"type": "http.response.body", "body": body, "more_body": True})
+                    body = b""
         except FairleadError as e:
             # The status is out already: the stream ends without an `end`, and says why.
-            error = {"code": e.code, "message": e.message, "temporary": e.temporary}
-            await send(
-                {"type": "http.response.body", "body": _encode({"error": error}) + b"\n", "more_body": True}
-            )
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+            body = _encode({"error": {"code": e.code, "message": e.message, "temporary": e.temporary}}) + b"\n"
+        await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 def _line(result: Result) -> bytes:

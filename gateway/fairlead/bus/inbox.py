@@ -158,9 +158,7 @@ class Inbox:
 
     def _add(self, key: str, doorbells: list[Doorbell], *, create: bool) -> asyncio.Future[Reply]:
         mode = () if create else ("NOMKSTREAM",)
-        return self._pipeliner.submit(
-            "XADD", key, *mode, "MAXLEN", "~", MAX_ENTRIES, "*", "d", encode(doorbells)
-        )
+        return self._pipeliner.submit("XADD", key, *mode, "MAXLEN", "~", MAX_ENTRIES, "*", "d", encode(doorbells))
 
     def _send(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}

@@ -195,9 +195,7 @@ class AsgiConnection:
             size, event = self._queue.popleft()
             try:
                 await self._websocket.send(event)
-            except (
-                Exception
-            ) as error:  # each server and framework has its own; the reader is told what matters
+            except Exception as error:  # each server and framework has its own; the reader is told what matters
                 logger.debug("the peer has left while it was written to: %r", error)
                 return
             if event["type"] == "websocket.close":

@@ -66,9 +66,7 @@ async def connect(
     secure, host, port, authority, target = _split(url)
     terms = Terms(sweep, max_message, max_buffered, deflate=deflate)
     key = handshake.new_key(os.urandom(16))
-    head = handshake.request(
-        authority, target, key, subprotocols=subprotocols, headers=headers, deflate=deflate
-    )
+    head = handshake.request(authority, target, key, subprotocols=subprotocols, headers=headers, deflate=deflate)
     loop = asyncio.get_running_loop()
     opening = _Opening(listener, terms, head, key, subprotocols, loop)
     context = (ssl or _default_tls()) if secure else None
@@ -157,9 +155,7 @@ class _Opening(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._refusal is not None:
             self._refused(self._refusal, ended=True)
-        self._settle(
-            ConnectionRefused(f"the connection was lost before the answer: {exc or 'closed by the server'}")
-        )
+        self._settle(ConnectionRefused(f"the connection was lost before the answer: {exc or 'closed by the server'}"))
 
     def abandon(self) -> None:
         """Nobody waits any more: the connection, if there is one, is dropped."""

@@ -39,9 +39,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         if self.max_buffered < HIGH_WATER:
-            raise ValueError(
-                f"max_buffered of {self.max_buffered} bytes is below the transport's mark of {HIGH_WATER}"
-            )
+            raise ValueError(f"max_buffered of {self.max_buffered} bytes is below the transport's mark of {HIGH_WATER}")
 
 
 class FramedConnection(Framing, asyncio.Protocol):
@@ -49,9 +47,7 @@ class FramedConnection(Framing, asyncio.Protocol):
 
     __slots__ = ("_ending", "congested", "listener", "quiet", "terms", "transport")
 
-    def __init__(
-        self, transport: asyncio.Transport, listener: Listener, terms: Terms, *, deflate: bool
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, listener: Listener, terms: Terms, *, deflate: bool) -> None:
         super().__init__(deflate)
         self.transport = transport
         self.listener: Listener | None = listener

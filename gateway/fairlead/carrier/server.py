@@ -106,9 +106,7 @@ class Requests(HttpToolsProtocol):
             self._head += len(data)
             if self._head > MAX_REQUEST_HEAD:
                 self.config.requests.discard(self)
-                self.transport.write(
-                    b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n"
-                )
+                self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n")
                 self.transport.close()
 
     def on_message_begin(self) -> None:

@@ -219,9 +219,7 @@ class Upgrade(asyncio.Protocol):
             if not message.get("more_body", False):
                 self._respond(status, headers, b"".join(body))
         else:
-            raise RuntimeError(
-                f"ASGI message {kind!r} is out of place: the handshake is {self._state.name.lower()}"
-            )
+            raise RuntimeError(f"ASGI message {kind!r} is out of place: the handshake is {self._state.name.lower()}")
 
     # The two answers.
 
@@ -265,9 +263,7 @@ class Upgrade(asyncio.Protocol):
         else:
             lines.append(b"connection: close")
         lines.append(b"content-length: %d" % len(body))
-        ours = {b"connection", b"content-length", b"transfer-encoding"} | (
-            {b"upgrade"} if status == 426 else set()
-        )
+        ours = {b"connection", b"content-length", b"transfer-encoding"} | ({b"upgrade"} if status == 426 else set())
         for name, value in (*self._server.default_headers, *headers):
             if name.lower() not in ours:
                 lines.append(name + b": " + value)
@@ -283,9 +279,7 @@ class Upgrade(asyncio.Protocol):
         if self._config.access_log and self._scope:
             scope = cast(Any, self._scope)  # uvicorn types it as a TypedDict of its own
             path = get_path_with_query_string(scope)
-            access_logger.info(
-                '%s - "%s %s HTTP/%s" %d', get_client_addr(scope), "WebSocket", path, "1.1", status
-            )
+            access_logger.info('%s - "%s %s HTTP/%s" %d', get_client_addr(scope), "WebSocket", path, "1.1", status)
 
 
 def _checked(headers: Headers) -> list[tuple[bytes, bytes]]:

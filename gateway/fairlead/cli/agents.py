@@ -5,6 +5,7 @@ Called by `main`. The first needs the base install alone (the agent's SDK), the 
 
 from __future__ import annotations
 
+import logging
 import json
 import re
 from datetime import UTC, datetime
@@ -27,16 +28,10 @@ def agent() -> None:
 
 
 @agent.command("run")
-@click.option(
-    "--url", default=DEFAULT_URL, show_default=True, metavar="URL", help="Address of the gateway's links."
-)
+@click.option("--url", default=DEFAULT_URL, show_default=True, metavar="URL", help="Address of the gateway's links.")
 @click.option("--id", "name", required=True, metavar="ID", help="The agent's id.")
-@click.option(
-    "--token", envvar="FAIRLEAD_AGENT_TOKEN", show_envvar=True, metavar="TOKEN", help="Token of agents."
-)
-@click.option(
-    "--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds the token."
-)
+@click.option("--token", envvar="FAIRLEAD_AGENT_TOKEN", show_envvar=True, metavar="TOKEN", help="Token of agents.")
+@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds the token.")
 def run(url: str, name: str, token: str | None, token_file: Path | None) -> None:
     """Run the built-in agent: it runs programs on this machine for the platform."""
     from urllib.parse import urlsplit
@@ -53,9 +48,7 @@ def run(url: str, name: str, token: str | None, token_file: Path | None) -> None
     if not host:
         raise click.BadParameter(f"{url!r} must begin with ws:// or wss:// and a host", param_hint="--url")
     if token and token_file:
-        raise click.UsageError(
-            "--token and --token-file: only one of them can hold (FAIRLEAD_AGENT_TOKEN is --token)"
-        )
+        raise click.UsageError("--token and --token-file: only one of them can hold (FAIRLEAD_AGENT_TOKEN is --token)")
     if token_file:
         try:
             token = token_file.read_text(encoding="ascii").strip()
@@ -63,10 +56,9 @@ def run(url: str, name: str, token: str | None, token_file: Path | None) -> None
             raise click.BadParameter(f"{token_file} cannot be read: {e}", param_hint="--token-file") from e
     if not token:
         if not is_loopback(host):
-            raise click.UsageError(
-                f"no token for the gateway at {url}: set --token-file or FAIRLEAD_AGENT_TOKEN"
-            )
+            raise click.UsageError(f"no token for the gateway at {url}: set --token-file or FAIRLEAD_AGENT_TOKEN")
         token = DEVELOPMENT_AGENT_TOKEN
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     from fairlead.agent.builtin import builtin_agent
 
     builtin_agent(url, name, token).run()
@@ -79,9 +71,7 @@ def agents() -> None:
 
 @agents.command("ls")
 @api_options
-@click.option(
-    "-o", "--output", type=click.Choice(["table", "json", "name"]), default="table", show_default=True
-)
+@click.option("-o", "--output", type=click.Choice(["table", "json", "name"]), default="table", show_default=True)
 def ls(api: str, token: str | None, output: str) -> None:
     """List all agents that were ever seen."""
     with connect(api, token) as client:

@@ -30,9 +30,7 @@ CANCEL_TIMEOUT = 10.0
 """Seconds: the time an agent has to end a cancelled program."""
 
 
-@click.command(
-    "exec", short_help="Run a program on an agent.", context_settings={"allow_interspersed_args": False}
-)
+@click.command("exec", short_help="Run a program on an agent.", context_settings={"allow_interspersed_args": False})
 @api_options
 @click.option(
     "--deadline",
@@ -42,13 +40,9 @@ CANCEL_TIMEOUT = 10.0
     metavar="SECONDS",
     help="Time for all of it.",
 )
-@click.option(
-    "--queue", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Wait so long for an offline agent."
-)
+@click.option("--queue", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Wait so long for an offline agent.")
 @click.option("--lane", type=click.Choice(["interactive", "bulk"]), default="interactive", show_default=True)
-@click.option(
-    "--env", "env", multiple=True, metavar="NAME=VALUE", help="Set in the program's environment; repeatable."
-)
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set in the program's environment; repeatable.")
 @click.option("--cwd", metavar="FOLDER", help="The program's working directory.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Leave stdin alone, though something is piped into it.")
 @click.argument("agent")
@@ -91,7 +85,6 @@ def exec_(
         "deadline": deadline,
         "lane": lane,
         "on_offline": "fail" if queue is None else {"queue": queue},
-        "input": stdin,
     }
     key = os.urandom(16).hex()
     with connect(api, token) as client, Follower(client, lambda: client.command(request, key)) as follower:

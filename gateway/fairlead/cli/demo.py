@@ -32,9 +32,7 @@ DOORS = ("agents' links", "platform API", "probes and metrics")
     show_default=True,
     help="For data and logs.",
 )
-@click.option(
-    "--agents", "count", type=click.IntRange(1, 50), default=3, show_default=True, help="How many agents."
-)
+@click.option("--agents", "count", type=click.IntRange(1, 50), default=3, show_default=True, help="How many agents.")
 @click.pass_context
 def demo(ctx: click.Context, port: int, data: Path, count: int) -> None:
     """Run Valkey, a gateway and some agents on this machine, until Ctrl-C."""

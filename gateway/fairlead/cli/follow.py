@@ -45,9 +45,7 @@ class Overdue(Exception):
 class Follower:
     """Iterate it for lines and interrupts. Without a `command` id, `post` opens the first stream."""
 
-    def __init__(
-        self, client: Client, post: Callable[[], Lines] | None, command: str = "", start: int = 0
-    ) -> None:
+    def __init__(self, client: Client, post: Callable[[], Lines] | None, command: str = "", start: int = 0) -> None:
         self.command = command
         self.patience: float | None = None
         """Seconds on the monotonic clock until which lines are waited for; None is without end."""
@@ -98,9 +96,7 @@ class Follower:
             try:
                 if self._read_once():
                     return
-                raise ConnectionLost(
-                    f"the stream of {self.command or 'the command'} ended before the command did"
-                )
+                raise ConnectionLost(f"the stream of {self.command or 'the command'} ended before the command did")
             except (ConnectionRefused, Unavailable) as e:
                 # A refusal is the gateway's answer; only a POST that got no answer is repeated (same key).
                 sent = sent or isinstance(e, ConnectionLost)

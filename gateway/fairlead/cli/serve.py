@@ -92,9 +92,7 @@ def _with_files(settings: Settings) -> Settings:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     most = hard - SPARE_FILES
     if most < 1:
-        raise ConfigError(
-            f"this process may open {hard} files, {SPARE_FILES + 1} are the least: raise ulimit -n"
-        )
+        raise ConfigError(f"this process may open {hard} files, {SPARE_FILES + 1} are the least: raise ulimit -n")
     if settings.capacity <= most:
         return settings
     logger.warning("capacity %d is cut to %d: this process may open %d files", settings.capacity, most, hard)

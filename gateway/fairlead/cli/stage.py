@@ -77,9 +77,7 @@ class Demo:
         try:
             self._data.mkdir(parents=True, exist_ok=True)
         except OSError as e:
-            raise ConfigError(
-                f"folder {self._data} cannot be made ({e.strerror}); name another: --data FOLDER"
-            ) from e
+            raise ConfigError(f"folder {self._data} cannot be made ({e.strerror}); name another: --data FOLDER") from e
         with connect(self._api_url, None) as client:
             await self._start(client)
             self._show()
@@ -130,9 +128,7 @@ class Demo:
             async with asyncio.timeout(2):
                 reader, writer = await asyncio.open_connection(HOST, self._admin)
                 try:
-                    writer.write(
-                        f"GET /readyz HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode()
-                    )
+                    writer.write(f"GET /readyz HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
                     return (await reader.readline()).split()[1:2] == [b"200"]
                 finally:
                     writer.close()
@@ -147,9 +143,7 @@ class Demo:
                 if one.pid and not one.alive:
                     raise FairleadError(one.epitaph())
             if time.monotonic() > deadline:
-                late = (
-                    f"{child.name} was not ready within {READY_TIMEOUT:g} s; the last lines of {child.log}:"
-                )
+                late = f"{child.name} was not ready within {READY_TIMEOUT:g} s; the last lines of {child.log}:"
                 raise FairleadError(f"{late}\n{tail(child.log)}")
             await asyncio.sleep(POLL)
 

@@ -18,8 +18,8 @@ from fairlead.fleet.schema import State
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
 
-INPUT_LIMIT = 16 << 20
-"""Bytes of all input of one command: as much as it may put out by default."""
+INPUT_LIMIT = 4 << 20
+"""Bytes of one command's input that its agent has not consumed yet: above it the caller waits."""
 
 
 class Ending(msgspec.Struct, omit_defaults=True, frozen=True):
@@ -39,9 +39,7 @@ OUTCOME_UNKNOWN = Ending(
     code="outcome_unknown",
     message="the agent was started anew while the command ran there; it was not run again",
 )
-EXPIRED = Ending(
-    code="expired", message="the deadline passed before the command could be sent", temporary=True
-)
+EXPIRED = Ending(code="expired", message="the deadline passed before the command could be sent", temporary=True)
 CANCELLED = Ending(code="cancelled", message="cancelled before it was sent")
 
 
@@ -234,6 +232,10 @@ class Commands:
         number = answer[1] if len(answer) > 1 else 0
         return text(answer[0]), number if isinstance(number, int) else 0
 
+    def consume_input(self, command: str, n: int) -> asyncio.Future[Reply]:
+        """The agent has consumed all input before chunk `n`: drop it, so that there is room for more."""
+        return self._store.run(lua.CONSUME, (schema.cmd_key(command), schema.in_key(command)), (n,))
+
     async def read_input(self, command: str, n: int, count: int = 16) -> list[tuple[bytes, bool]]:
         """Up to `count` input chunks from number `n` on, and whether each is the end."""
         reply = self._store.submit("XRANGE", schema.in_key(command), f"{n + 1}-0", "+", "COUNT", count)
@@ -248,9 +250,7 @@ class Commands:
 
         `follower` is a lease name whose inbox is rung when more has come.
         """
-        reply = self._store.run(
-            lua.READ, (schema.cmd_key(command), schema.out_key(command)), (offset, size, follower)
-        )
+        reply = self._store.run(lua.READ, (schema.cmd_key(command), schema.out_key(command)), (offset, size, follower))
         answer = items(await reply)
         if text(answer[0]) != "ok":
             return None
@@ -301,9 +301,7 @@ class Commands:
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
         """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
         value = f"{body_digest} {command}"
-        reply = await self._store.submit(
-            "SET", schema.idem_key(key_digest), value, "NX", "GET", "EX", 24 * 3600
-        )
+        reply = await self._store.submit("SET", schema.idem_key(key_digest), value, "NX", "GET", "EX", 24 * 3600)
         bound = value if reply is None else text(reply)
         body, _, first = bound.partition(" ")
         return body, first

@@ -79,9 +79,7 @@ class Directory:
         indexed = self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent)
         return self._claimed(reply, indexed)
 
-    async def _claimed(
-        self, reply: asyncio.Future[Reply], indexed: asyncio.Future[Reply]
-    ) -> Claimed | Overtaken:
+    async def _claimed(self, reply: asyncio.Future[Reply], indexed: asyncio.Future[Reply]) -> Claimed | Overtaken:
         answer = items(await reply)
         await indexed
         if text(answer[0]) != "ok":
@@ -104,9 +102,7 @@ class Directory:
         )
         return integer(await reply) == 1
 
-    def dispatch(
-        self, agent: str, command: str, expires: int, valid_until: int
-    ) -> Awaitable[AgentRow | Full | None]:
+    def dispatch(self, agent: str, command: str, expires: int, valid_until: int) -> Awaitable[AgentRow | Full | None]:
         """Add `command` to the agent's open ones and read its row. None: no such agent was ever seen."""
         return self._dispatched(
             agent,
@@ -148,9 +144,7 @@ class Directory:
     async def page(self, shard: int, after: str, count: int) -> list[str]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
         start = f"({after}" if after else "-"
-        reply = await self._store.submit(
-            "ZRANGE", schema.index_key(shard), start, "+", "BYLEX", "LIMIT", 0, count
-        )
+        reply = await self._store.submit("ZRANGE", schema.index_key(shard), start, "+", "BYLEX", "LIMIT", 0, count)
         return [text(agent) for agent in items(reply)]
 
     async def count(self) -> int:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 NODES = "fl1:nodes"
 EVENTS = "fl1:events"
@@ -87,7 +87,7 @@ def idem_key(digest: str) -> str:
     return f"fl1:idem:{{{digest}}}"
 
 
-class State(str, Enum):
+class State(StrEnum):
     """Every target of a command is in exactly one of these."""
 
     PENDING = "pending"
@@ -107,7 +107,7 @@ class State(str, Enum):
         return self not in (State.PENDING, State.QUEUED, State.SENT, State.RUNNING)
 
 
-class Presence(str, Enum):
+class Presence(StrEnum):
     ONLINE = "online"
     AWAY = "away"
     OFFLINE = "offline"

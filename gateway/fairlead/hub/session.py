@@ -160,10 +160,10 @@ class Session:
             self.pending = []
         self.pending.append(message)
         self.pending_bytes += pending_size(message)
-        if self.pending_bytes > PENDING_BYTES or len(self.pending) > PENDING_MESSAGES:
-            if not self.paused and self.connection is not None:
-                self.paused = True
-                self.connection.pause_reading()
+        too_much = self.pending_bytes > PENDING_BYTES or len(self.pending) > PENDING_MESSAGES
+        if too_much and not self.paused and self.connection is not None:
+            self.paused = True
+            self.connection.pause_reading()
         if not self.busy:
             self.attendant.received(self)
 

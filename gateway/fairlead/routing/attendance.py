@@ -107,7 +107,7 @@ class Attendance:
         self._recorder.record(session)
 
     def granted(self, session: Session, command: str) -> None:
-        self._deliveries.feed(session, command)
+        self._deliveries.granted(session, command)
 
     def answered(self, session: Session, rtt_ms: float) -> None:
         self._metrics.rtt.observe(rtt_ms / 1000)

@@ -123,6 +123,16 @@ class Deliveries:
             session.send(messages.Cancel(id=command, why="cancelled by the platform"))
         self.feed(session, command)
 
+    def granted(self, session: Session, command: str) -> None:
+        """The agent has consumed input: what is behind it may go, and more may be sent."""
+        stream = session.link.stream(command)
+        if stream is None:
+            return
+        if stream.input_consumed > stream.input_dropped:
+            stream.input_dropped = stream.input_consumed
+            self._records.consume_input(command, stream.input_consumed)
+        self.feed(session, command)
+
     def feed(self, session: Session, command: str) -> None:
         """Send what input there is, as far as the agent's credit goes."""
         stream = session.link.stream(command)
@@ -154,8 +164,7 @@ class Deliveries:
                         session.send(End(id=command, total=stream.input_next))
                         return
                     session.send(Chunk(id=command, n=stream.input_next, kind="stdin", payload=payload))
-                    stream.input_next += 1
-                    stream.input_room -= len(payload)
+                    stream.fed(len(payload))
         except BusUnavailable as e:
             logger.debug("input of %s waits for the next ring: %s", command, e)
         finally:

@@ -8,6 +8,7 @@ offline (fails at once, unless the command may queue) and away (it was here a mo
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from dataclasses import dataclass
 
@@ -34,6 +35,17 @@ RING_AGAIN_MS = 5_000
 """A doorbell takes milliseconds; after this the keeper looks whether it was heard."""
 CANCEL_MS = 10_000
 """The protocol gives an agent 10 s to end a cancelled command."""
+
+
+INPUT_PATIENCE = 20.0
+"""Seconds that a caller is held back while the agent consumes no input; below the time-outs of proxies."""
+INPUT_PERIOD = 0.1
+
+
+class InputFull(Unavailable):
+    """The agent does not consume its input; the chunk was not taken and may be sent again."""
+
+    code = "input_full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +186,21 @@ class Dispatch:
         agent = await self._records.agent_of(command)
         if agent is None:
             raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
-        stored = self._records.add_input(command, agent, n, payload, end)
-        row, (word, number) = await asyncio.gather(self._directory.look_up(agent), stored)
+        loop = asyncio.get_running_loop()
+        patience = loop.time() + INPUT_PATIENCE
+        while True:
+            stored = self._records.add_input(command, agent, n, payload, end)
+            row, (word, number) = await asyncio.gather(self._directory.look_up(agent), stored)
+            if word != "full":
+                break
+            if loop.time() > patience:
+                raise InputFull(
+                    f"{number} bytes of input wait for the agent to consume them: send this chunk again later"
+                )
+            # The caller is held back for as long as the agent does not read: no bell rings for room.
+            await asyncio.sleep(random.uniform(0.5, 1.5) * INPUT_PERIOD)
         if word == "gap":
-            raise InvalidRequest(
-                f"input chunk {n} out of order: expected {number}", field="n", expected=number
-            )
-        if word == "full":
-            raise InvalidRequest(
-                f"input of {number} bytes is at its limit: nothing more is taken", field="body"
-            )
+            raise InvalidRequest(f"input chunk {n} out of order: expected {number}", field="n", expected=number)
         if word in ("over", "gone"):
             raise InvalidRequest("the command is over: it takes no input", field="id")
         if word == "ended":

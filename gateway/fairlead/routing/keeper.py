@@ -92,9 +92,7 @@ class Keeper:
     async def _wait_for_agent(self, command: Command, target: Target, now: int) -> None:
         row = await self._directory.look_up(target.agent)
         presence, _, why = (
-            self._standing.table.presence(row, now)
-            if row is not None
-            else (Presence.OFFLINE, 0, "it was forgotten")
+            self._standing.table.presence(row, now) if row is not None else (Presence.OFFLINE, 0, "it was forgotten")
         )
         if row is not None and presence is Presence.ONLINE:
             self._inbox.ring(row.lease, (Deliver(target.agent, command.id),))

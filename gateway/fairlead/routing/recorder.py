@@ -34,9 +34,7 @@ END_STATES = {"ok": State.OK, "error": State.FAILED, "cancelled": State.CANCELLE
 
 
 class Recorder:
-    def __init__(
-        self, store: Pipeliner, records: Commands, closing: Closing, tasks: Tasks, metrics: Metrics
-    ) -> None:
+    def __init__(self, store: Pipeliner, records: Commands, closing: Closing, tasks: Tasks, metrics: Metrics) -> None:
         self._store = store
         self._records = records
         self._closing = closing
@@ -146,9 +144,7 @@ def _steps(message: Ack | Chunk | End) -> tuple[Arg, ...]:
         error = message.error
         how = Ending(payload=message.payload or None)
         if error is not None:
-            how = Ending(
-                message.payload or None, error.code, error.message, error.temporary, dict(error.details)
-            )
+            how = Ending(message.payload or None, error.code, error.message, error.temporary, dict(error.details))
         return commands.ending(message.total, END_STATES[message.state], how)
     if message.state == "refused":
         error = message.error

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 
 from fairlead.errors import BusUnavailable, CommandUnknown
-from fairlead.fleet.commands import Command, Commands, Page
+from fairlead.fleet.commands import Command, Commands, Result
 from fairlead.routing.followers import Followers
 from fairlead.routing.standing import Standing
 from fairlead.store.pipeliner import Pipeliner
@@ -22,6 +23,17 @@ OUTAGE = 30.0
 """Seconds that a follower waits for Redis before its caller is told."""
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """More results; with the last of them the record of the command, which is then over.
+
+    Neither stands for "nothing new for a while", so that the caller can keep its connection alive.
+    """
+
+    results: list[Result]
+    ended: Command | None = None
+
+
 class Results:
     def __init__(self, store: Pipeliner, records: Commands, followers: Followers, standing: Standing) -> None:
         self._store = store
@@ -29,43 +41,42 @@ class Results:
         self._followers = followers
         self._standing = standing
 
-    async def read(self, command: str, offset: int, follow: bool) -> AsyncGenerator[Page | Command | None]:
-        """Pages of results from `offset` on; at the end of a finished command its record.
+    async def read(self, command: str, offset: int, follow: bool) -> AsyncGenerator[News]:
+        """Results from `offset` on, as they come, until the command is over.
 
-        None stands for "nothing new for a while", so that the caller can keep its connection alive. Without
-        `follow` it stops where the results stop now. Raises CommandUnknown, and BusUnavailable when Redis stays
-        away.
+        Without `follow` it stops where the results stop now. Raises CommandUnknown, and BusUnavailable when Redis
+        stays away.
         """
         with self._followers.follow(command) as news:
             while True:
                 news.clear()
                 try:
-                    page = await self._records.read(
-                        command, offset, PAGE_BYTES, self._standing.lease if follow else ""
-                    )
+                    page = await self._records.read(command, offset, PAGE_BYTES, self._standing.lease if follow else "")
+                    if page is None:
+                        raise _unknown(command)
+                    offset = page.results[-1].offset + 1 if page.results else offset
+                    if page.over and offset >= page.seq:
+                        ended = await self._records.look_up(command)
+                        if ended is None:
+                            raise _unknown(command)
+                        yield News(page.results, ended)
+                        return
                 except BusUnavailable:
                     if not follow or not await self._store.wait_available(OUTAGE):
                         raise
                     continue
-                if page is None:
-                    raise CommandUnknown(
-                        f"no command {command}: it was never posted, or its results have expired"
-                    )
                 if page.results:
-                    offset = page.results[-1].offset + 1
-                    yield page
-                if page.seq > offset and page.results:
-                    continue
-                if page.over:
-                    found = await self._records.look_up(command)
-                    if found is None:
-                        raise CommandUnknown(f"no command {command}: its results have expired")
-                    yield found
-                    return
+                    yield News(page.results)
+                    if offset < page.seq:
+                        continue
                 if not follow:
                     return
                 try:
                     async with asyncio.timeout(LOOK_AGAIN):
                         await news.wait()
                 except TimeoutError:
-                    yield None
+                    yield News([])
+
+
+def _unknown(command: str) -> CommandUnknown:
+    return CommandUnknown(f"no command {command}: it was never posted, or its results have expired")

@@ -45,9 +45,7 @@ class Settings:
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
     accept_rate: float = 200.0
-    heartbeat: float = (
-        25.0  # under the 30 s after which the least patient of the usual load balancers hang up
-    )
+    heartbeat: float = 25.0  # under the 30 s after which the least patient of the usual load balancers hang up
     hello_timeout: float = 10.0
     message_limit: int = MIB
     window: int = 256 * KIB
@@ -116,9 +114,7 @@ def _from_file(file: Path | None, faults: list[str]) -> dict[str, _Given]:
     except ValueError as e:  # not TOML, or not UTF-8
         faults.append(f"file {file}: is not TOML ({e}); write `name = value` on each line")
         return {}
-    faults += [
-        f"file {file}: {name!r} is not a setting; {_hint(name)}" for name in table if name not in RULES
-    ]
+    faults += [f"file {file}: {name!r} is not a setting; {_hint(name)}" for name in table if name not in RULES]
     return {name: _Given(raw, f"file {file}: {name}") for name, raw in table.items() if name in RULES}
 
 
@@ -150,10 +146,7 @@ def _is_service_link(key: str, value: str) -> bool:
     """Kubernetes puts such variables into each pod beside a Service whose name begins with `fairlead`."""
     if value.startswith(("tcp://", "udp://", "sctp://")):
         return re.fullmatch(r".*_PORT(_\d+_(TCP|UDP|SCTP))?", key) is not None
-    return (
-        re.fullmatch(r".*(_SERVICE_(HOST|PORT)(_\w+)?|_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR))", key)
-        is not None
-    )
+    return re.fullmatch(r".*(_SERVICE_(HOST|PORT)(_\w+)?|_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR))", key) is not None
 
 
 def _merge(given: dict[str, _Given], layer: dict[str, _Given], faults: list[str]) -> None:
@@ -161,9 +154,7 @@ def _merge(given: dict[str, _Given], layer: dict[str, _Given], faults: list[str]
     for token in TOKENS:
         both = [layer[name] for name in (token, f"{token}_file") if name in layer]
         if len(both) == 2:
-            faults.append(
-                f"{both[0].source} and {both[1].source}: only one of them can hold; remove the other"
-            )
+            faults.append(f"{both[0].source} and {both[1].source}: only one of them can hold; remove the other")
         if both:
             given.pop(token, None)
             given.pop(f"{token}_file", None)
@@ -185,13 +176,9 @@ def _read_token_files(given: dict[str, _Given], faults: list[str]) -> set[str]:
             faults.append(_sentence(name, one, e))
         except OSError as e:
             why = e.strerror or e
-            faults.append(
-                f"{one.source}: {one.raw} cannot be read ({why}); check the path and its permissions"
-            )
+            faults.append(f"{one.source}: {one.raw} cannot be read ({why}); check the path and its permissions")
         except UnicodeDecodeError:
-            faults.append(
-                f"{one.source}: {one.raw} is not ASCII text; put the token into it and nothing else"
-            )
+            faults.append(f"{one.source}: {one.raw} is not ASCII text; put the token into it and nothing else")
         else:
             wrong.remove(token)
             given[token] = _Given(text, f"{one.source} ({one.raw})")
@@ -235,9 +222,7 @@ def _sentence(name: str, one: _Given, fault: Fault) -> str:
     shown = "the value" if rule.secret else repr(one.raw)[:80]
     known = Settings.__dataclass_fields__.get(name)
     plain = known is not None and name not in ("node", *TOKENS)
-    advice = (
-        f"correct it, or leave it out for {known.default}" if known is not None and plain else "correct it"
-    )
+    advice = f"correct it, or leave it out for {known.default}" if known is not None and plain else "correct it"
     return f"{one.source}: {shown} {fault}; allowed: {rule.limit}; {advice}"
 
 

@@ -121,9 +121,7 @@ RULES: Mapping[str, Rule] = {
     "admin_host": _host("Address for probes and metrics"),
     "admin_port": _port("Port for probes and metrics"),
     # A secret because its URL may hold a password.
-    "redis": Rule(
-        _redis, "`embedded`, redis://…, rediss://… or unix://…", "URL of Redis, or `embedded`", True
-    ),
+    "redis": Rule(_redis, "`embedded`, redis://…, rediss://… or unix://…", "URL of Redis, or `embedded`", True),
     "data": _path("Folder for the data of the embedded Valkey"),
     "agent_token": _token("What agents present"),
     "agent_token_file": _path("File that holds the token of agents"),
@@ -143,8 +141,6 @@ RULES: Mapping[str, Rule] = {
     "retention": _number(1, 7 * 86_400, "Seconds results are kept after the end of a command"),
     "output_limit": _whole(64 * KIB, 1024 * MIB, "Bytes of the results of one command; the rest is cut"),
     "bus_grace": _number(0, 86_400, "Seconds links are held while Redis is away"),
-    "log_level": _text(
-        "debug|info|warning|error", "debug, info, warning or error", "Least severe line to log"
-    ),
+    "log_level": _text("debug|info|warning|error", "debug, info, warning or error", "Least severe line to log"),
 }
 """Every setting: the fields of Settings, and for each token the file that may hold it."""

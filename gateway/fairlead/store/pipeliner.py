@@ -237,9 +237,7 @@ class Pipeliner:
                             call.fail(reply_error(e, self.address, None), e)
                         elif call.script.sha in refused or call.repeated:
                             why = refused.get(call.script.sha, e)
-                            call.fail(
-                                ScriptError(call.script.name, f"the server does not take it: {why}"), why
-                            )
+                            call.fail(ScriptError(call.script.name, f"the server does not take it: {why}"), why)
                         else:
                             self._loaded.discard(call.script.sha)
                             call.repeated = True
@@ -252,9 +250,7 @@ class Pipeliner:
                             call.future.set_result(reply)
                     self._out.popleft()
         except TimeoutError as e:
-            raise BusUnavailable(
-                f"Redis at {self.address} did not answer within {self._batch_timeout:g} s"
-            ) from e
+            raise BusUnavailable(f"Redis at {self.address} did not answer within {self._batch_timeout:g} s") from e
         except (RedisError, OSError) as e:
             raise BusUnavailable(f"the connection to Redis at {self.address} was lost: {e}") from e
         self._backlog.extendleft(reversed(again))
@@ -289,9 +285,7 @@ class Pipeliner:
         self._up.clear()
         self.last_error = error
         while self._out:
-            self._out.popleft().fail(
-                BusUnavailable(f"{error.message}; the outcome of the call is unknown"), error
-            )
+            self._out.popleft().fail(BusUnavailable(f"{error.message}; the outcome of the call is unknown"), error)
         while self._backlog:
             self._backlog.popleft().fail(BusUnavailable(f"{error.message}; the call was not sent"), error)
         self._backlog_bytes = 0

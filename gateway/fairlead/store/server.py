@@ -30,9 +30,7 @@ class ServerFacts:
 
 async def check_server(pipeliner: Pipeliner) -> ServerFacts:
     """The facts; `ConfigError` when the server is too old, warnings in the log when it may lose data."""
-    info = dict(
-        line.split(":", 1) for line in text(await pipeliner.submit("INFO")).splitlines() if ":" in line
-    )
+    info = dict(line.split(":", 1) for line in text(await pipeliner.submit("INFO")).splitlines() if ":" in line)
     # Valkey reports the Redis version it is compatible with beside its own.
     compatible = info.get("redis_version", "0")
     facts = ServerFacts(
@@ -56,8 +54,7 @@ async def check_server(pipeliner: Pipeliner) -> ServerFacts:
         )
     if not facts.append_only:
         logger.warning(
-            "%s at %s keeps no append-only file: its restart loses acknowledged commands; "
-            "set appendonly yes there",
+            "%s at %s keeps no append-only file: its restart loses acknowledged commands; set appendonly yes there",
             facts.product,
             pipeliner.address,
         )

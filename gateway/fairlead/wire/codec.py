@@ -71,9 +71,7 @@ class Codec(Generic[M]):
         """
         if isinstance(data, str) is self.binary:
             got, want = ("text", "binary") if self.binary else ("binary", "text")
-            raise ProtocolViolation(
-                Close.ENCODING, f"{got} message on a link of {self.subprotocol}: send {want}"
-            )
+            raise ProtocolViolation(Close.ENCODING, f"{got} message on a link of {self.subprotocol}: send {want}")
         if len(data) > self.limit:
             raise ProtocolViolation(Close.TOO_BIG, f"message of {len(data)} bytes exceeds max {self.limit}")
         try:
@@ -91,9 +89,7 @@ class Codec(Generic[M]):
         if kind >= RESERVED:
             return
         what = "too deeply nested" if isinstance(cause, RecursionError) else str(cause)
-        raise ProtocolViolation(
-            Close.PROTOCOL, f"not a message of this direction (t={kind}): {what}"[:200]
-        ) from cause
+        raise ProtocolViolation(Close.PROTOCOL, f"not a message of this direction (t={kind}): {what}"[:200]) from cause
 
 
 def gateway_codec(subprotocol: str, limit: int = MESSAGE_LIMIT) -> Codec[FromAgent]:

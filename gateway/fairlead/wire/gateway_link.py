@@ -6,6 +6,7 @@ socket and no clock. Slotted and small, since an idle agent holds one: container
 
 from __future__ import annotations
 
+from collections import deque
 from enum import Enum, IntEnum
 
 from fairlead.errors import ProtocolViolation
@@ -51,7 +52,10 @@ class Act(Enum):
 class Stream:
     """One open command as this link sees it. All sizes in bytes."""
 
-    __slots__ = ("feeding", "input_ended", "input_next", "input_room", "next", "owed", "room")
+    __slots__ = (
+        "feeding", "input_consumed", "input_dropped", "input_ended", "input_next", "input_room", "input_sizes", "input_spent", "next",
+        "owed", "room",
+    )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
         self.next = next_chunk
@@ -62,8 +66,32 @@ class Stream:
         self.input_next = input_next
         self.input_room = window
         self.input_ended = False
+        self.input_consumed = input_next
+        """All input before this chunk was consumed by the agent."""
+        self.input_dropped = 0
+        """All input before this chunk was dropped from the store."""
+        self.input_sizes: deque[int] | None = None
+        """Of the chunks from `input_consumed` on, as they were sent on this link."""
+        self.input_spent = 0
+        """Bytes granted back that do not yet make up a whole chunk."""
         self.feeding = 0
         """1 while somebody sends input, 2 when there is news that he may not have seen."""
+
+    def fed(self, size: int) -> None:
+        """An input chunk of `size` bytes was sent."""
+        self.input_next += 1
+        self.input_room -= size
+        if self.input_sizes is None:
+            self.input_sizes = deque()
+        self.input_sizes.append(size)
+
+    def granted(self, size: int) -> None:
+        """The agent has consumed `size` bytes more of its input."""
+        self.input_room += size
+        self.input_spent += size
+        while self.input_sizes and self.input_spent >= self.input_sizes[0]:
+            self.input_spent -= self.input_sizes.popleft()
+            self.input_consumed += 1
 
 
 class GatewayLink:
@@ -116,9 +144,7 @@ class GatewayLink:
         if message is None:
             return Act.IGNORE
         first = "hello" if self.phase is Phase.GREETING else "nothing but hb until welcome"
-        raise ProtocolViolation(
-            Close.PROTOCOL, f"{type(message).__name__.lower()} out of order: expected {first}"
-        )
+        raise ProtocolViolation(Close.PROTOCOL, f"{type(message).__name__.lower()} out of order: expected {first}")
 
     def welcomed(self) -> None:
         """The claim succeeded and welcome is being sent: from now on the agent may send everything."""
@@ -189,7 +215,7 @@ class GatewayLink:
             return Act.IGNORE
         if stream.input_room + credit.bytes > 1 << 30:
             raise ProtocolViolation(Close.PROTOCOL, f"credit of {credit.id} exceeds max {1 << 30} bytes")
-        stream.input_room += credit.bytes
+        stream.granted(credit.bytes)
         return Act.GRANT
 
     def store(self, count: int) -> Rx:

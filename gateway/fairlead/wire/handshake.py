@@ -126,9 +126,7 @@ def parse_response(data: bytes) -> tuple[Response, bytes] | None:
     return Response(int(status[1]), headers), data[end + 4 :]
 
 
-def agreement(
-    response: Response, key: bytes, subprotocols: Sequence[str] = (), deflate: bool = False
-) -> Agreement:
+def agreement(response: Response, key: bytes, subprotocols: Sequence[str] = (), deflate: bool = False) -> Agreement:
     """What a 101 answer agreed on. Raises ConnectionRefused if it breaks §4.1, which fails the connection."""
     headers = response.headers
     if headers.get("upgrade", "").lower() != "websocket":
@@ -139,23 +137,17 @@ def agreement(
         raise ConnectionRefused("the 101 answer has a wrong Sec-WebSocket-Accept", response.status)
     subprotocol = headers.get("sec-websocket-protocol")
     if subprotocol is not None and subprotocol not in subprotocols:
-        raise ConnectionRefused(
-            f"the 101 answer chose subprotocol {subprotocol!r}, never offered", response.status
-        )
+        raise ConnectionRefused(f"the 101 answer chose subprotocol {subprotocol!r}, never offered", response.status)
     extensions = headers.get("sec-websocket-extensions")
     if extensions is None:
         return Agreement(subprotocol, deflate=False)
     name, *parameters = [part.strip() for part in extensions.split(";")]
     # Anything but this would need memory per connection, or was not offered.
     if not deflate or name != "permessage-deflate" or "server_no_context_takeover" not in parameters:
-        raise ConnectionRefused(
-            f"the 101 answer chose extensions {extensions!r}, never offered", response.status
-        )
+        raise ConnectionRefused(f"the 101 answer chose extensions {extensions!r}, never offered", response.status)
     known = {"server_no_context_takeover", "client_no_context_takeover"}
     if any(p not in known and not p.startswith("server_max_window_bits=") for p in parameters):
-        raise ConnectionRefused(
-            f"the 101 answer chose extensions {extensions!r}, never offered", response.status
-        )
+        raise ConnectionRefused(f"the 101 answer chose extensions {extensions!r}, never offered", response.status)
     return Agreement(subprotocol, deflate=True)
 
 

@@ -20,11 +20,8 @@ class RetryPolicy:
 
     def delay(self, attempt: int, draw: float) -> float:
         """Milliseconds to wait before retry number `attempt` (0 is the first), for a `draw` in [0, 1)."""
-        if attempt <= 0:
-            ceiling = self.first
-        else:
-            # 2**16 × base exceeds any sane cap; the bound keeps the shift small for a link down for days.
-            ceiling = min(self.cap, self.base << min(attempt, 16))
+        # 2**16 × base exceeds any sane cap; the bound keeps the shift small for a link down for days.
+        ceiling = self.first if attempt <= 0 else min(self.cap, self.base << min(attempt, 16))
         return draw * ceiling
 
 
