@@ -48,7 +48,8 @@ def words(least: int, most: int) -> st.SearchStrategy[str]:
 ids = words(1, 64)
 counts = st.integers(0, (1 << 53) - 1)
 payloads = st.binary(max_size=512)
-scalars = st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | st.floats(allow_nan=False) | words(0, 20)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)  # what JSON can say
+scalars = st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | NUMBERS | words(0, 20)
 errors = st.builds(
     messages.Error, code=ids, message=words(0, 200), temporary=st.booleans(),
     details=st.dictionaries(ids, scalars, max_size=16),
@@ -56,7 +57,7 @@ errors = st.builds(
 caps = st.builds(messages.Caps, durable=st.booleans())
 retries = st.builds(messages.Retry, first=counts, base=counts, cap=counts)
 have = st.dictionaries(ids, counts, max_size=8)
-rtts = st.none() | st.floats(allow_nan=False, allow_infinity=False)
+rtts = st.none() | NUMBERS
 
 STRATEGIES: dict[type[Message], st.SearchStrategy[Message]] = {
     messages.Hello: st.builds(

@@ -235,15 +235,9 @@ class Agent:
         running = self._running.get(message.id)
         if running is None:
             return
-        if isinstance(message, Chunk):
-            running[0].stdin.feed(message)
-        else:
-            running[0].stdin.end()
+        running[0].stdin.news()
 
     def granted(self, credit: Credit) -> None:
-        stream = self._outbox.streams.get(credit.id)
-        if stream is not None:
-            stream.room += credit.bytes
         if (running := self._running.get(credit.id)) is not None:
             running[0].more_room()
 
@@ -290,7 +284,7 @@ class Agent:
         self._ended[command.id] = None
         if len(self._ended) > REMEMBERED:
             self._ended.popitem(last=False)
-        if command.id in self._outbox.streams:
+        if command.id in self._outbox.streams and not stream.ended:
             self.transmit(stream.end(state, payload, error))
 
 

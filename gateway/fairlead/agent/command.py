@@ -7,13 +7,12 @@ faster than its results can be stored is slowed, never buffered without bound.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator
 from typing import Protocol
 
 from fairlead.errors import FairleadError
 from fairlead.wire.agent_link import OutStream
-from fairlead.wire.messages import Chunk, Credit, Message, Numbered
+from fairlead.wire.messages import Message, Numbered
 
 SMALL = 4096
 """A write waits for this much credit (or its size, if less): better than a train of tiny chunks."""
@@ -48,7 +47,7 @@ class Command:
         self.payload = payload
         self.deadline = deadline
         self.cancelled = False
-        self.stdin = Input(self)
+        self.stdin = Input(self, stream)
         self._stream = stream
         self._sender = sender
         self._room = asyncio.Event()
@@ -80,7 +79,7 @@ class Command:
         """The command is over: whoever still writes or reads is let go."""
         self.cancelled = True
         self._room.set()
-        self.stdin.end()
+        self.stdin.news()
 
     def tell(self, message: Message) -> None:
         self._sender.tell(message)
@@ -89,31 +88,27 @@ class Command:
 class Input:
     """The command's input: iterate it. What is consumed is granted back to the gateway."""
 
-    def __init__(self, command: Command) -> None:
+    def __init__(self, command: Command, stream: OutStream) -> None:
         self._command = command
-        self._chunks: deque[bytes] = deque()
+        self._stream = stream
         self._news = asyncio.Event()
-        self._ended = False
 
-    def feed(self, chunk: Chunk) -> None:
-        """A chunk came. The gateway's credit bounds what can stand here."""
-        self._chunks.append(chunk.payload)
-        self._news.set()
-
-    def end(self) -> None:
-        self._ended = True
+    def news(self) -> None:
+        """Input came, or its end, or the command's."""
         self._news.set()
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._read()
 
     async def _read(self) -> AsyncIterator[bytes]:
-        while True:
-            while self._chunks:
-                data = self._chunks.popleft()
-                self._command.tell(Credit(id=self._command.id, bytes=len(data)))
+        stream = self._stream
+        while not self._command.cancelled:
+            while stream.input:
+                data, credit = stream.take()
+                if credit is not None:
+                    self._command.tell(credit)
                 yield data
-            if self._ended:
+            if stream.input_ended:
                 return
             self._news.clear()
             await self._news.wait()

@@ -28,6 +28,9 @@ from fairlead.wire.messages import (
 )
 
 
+RESULTS_GAP = Error(code="results_gap", message="a part of the results was lost behind the gateway")
+
+
 class OutStream:
     """What one command has produced. `pending` is what is not yet stored, in order."""
 
@@ -62,11 +65,24 @@ class OutStream:
         self.pending.append(made)
         return made
 
-    def resume(self, have: int, window: int) -> None:
-        """A new link took over: chunks before `have` are stored, the window starts anew."""
+    def resume(self, have: int, window: int) -> bool:
+        """A new link took over: chunks before `have` are stored, the window starts anew.
+
+        False when the gateway has less than it once gave receipts for: the stream is then ended at `have`, because
+        what lies between is gone on both sides.
+        """
         while self.pending and isinstance(first := self.pending[0], Chunk) and first.n < have:
             self.pending.popleft()
+        first_unstored = self.next
+        if self.pending and isinstance(first := self.pending[0], Chunk):
+            first_unstored = first.n
+        if first_unstored != have:
+            self.pending.clear()
+            self.next, self.ended = have, False
+            self.end("error", error=RESULTS_GAP)
+            return False
         self.room = window - sum(len(m.payload) for m in self.pending if isinstance(m, Chunk))
+        return True
 
 
 class Outbox:
@@ -134,12 +150,16 @@ class AgentLink:
         self.unstored.append(message)
 
     def resend(self, welcome: Welcome) -> tuple[list[str], Iterator[Numbered]]:
-        """After welcome: the commands that the gateway has ended meanwhile, and what to send again, in order."""
+        """After welcome: the commands that cannot go on, and what to send again, in order.
+
+        Those are the ones that the gateway has ended meanwhile, and those whose stored results it has lost.
+        """
         lost = [command for command in self.outbox.streams if command not in welcome.have]
         for command in lost:
             del self.outbox.streams[command]
         for command, stream in self.outbox.streams.items():
-            stream.resume(welcome.have[command], self.window)
+            if not stream.resume(welcome.have[command], self.window):
+                lost.append(command)
         again: list[Numbered] = [m for stream in self.outbox.streams.values() for m in stream.pending]
         again.extend(self.outbox.events.values())
         return lost, iter(again)
