@@ -74,7 +74,7 @@ class Node:
         standing.epoch = secrets.token_hex(6)
         self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
         closing = Closing(self.directory, due, inbox, metrics)
-        self._deliveries = Deliveries(hub, records, closing, followers, standing, tasks, metrics)
+        self._deliveries = Deliveries(hub, records, closing, followers, standing, tasks, metrics, self.sweep.silence)
         recorder = Recorder(store, records, closing, tasks, metrics)
         self.attendance = Attendance(
             store, self.directory, records, hub, inbox, recorder, self._deliveries, standing, self.sweep, tasks,

@@ -201,9 +201,7 @@ async def test_input_reaches_the_agent_in_order_and_once(gateway: Any, api: Any,
     assert (await api.http.post(f"{path}?n=9", content=bytes((64 << 10) + 1))).status_code == 400
 
 
-async def test_an_offline_agent_is_told_from_one_that_is_away(
-    gateway: Any, api: Any, dial: Any, until: Any
-) -> None:
+async def test_an_offline_agent_is_told_from_one_that_is_away(gateway: Any, api: Any, dial: Any, until: Any) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.close()

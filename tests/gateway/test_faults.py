@@ -14,7 +14,7 @@ from typing import Any
 import websockets
 
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Ack, Chunk, Cmd, Drain, End, Resume, Rx
+from fairlead.wire.messages import Ack, Chunk, Cmd, Drain, End, Hb, Hello, Resume, Rx
 
 
 async def test_valkey_frozen_while_agents_connect(own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any) -> None:
@@ -170,8 +170,6 @@ async def test_takeover_tells_the_older_link_why(gateway: Any, dial: Any) -> Non
     await other_boot.socket.close()
     newest = await dial(gateway, peer.agent)
     await newest.greet(boot="boot-2", conn=9)
-    from fairlead.wire.messages import Hello
-
     await late.send(Hello(agent=peer.agent, boot="boot-2", conn=5))
     assert await late.close_code() == Close.SUPERSEDED
 
@@ -179,11 +177,19 @@ async def test_takeover_tells_the_older_link_why(gateway: Any, dial: Any) -> Non
 async def test_an_agent_that_stops_reading_is_closed_and_costs_bounded_memory(
     own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, until: Any
 ) -> None:
-    gateway = make_gateway(own_valkey.url)
+    gateway = make_gateway(own_valkey.url, "--heartbeat", "2")
     api = api_of(gateway)
     peer = await dial(gateway)
     await peer.greet()
     peer.socket.transport.pause_reading()
+
+    async def talk() -> None:
+        """It goes on sending: only its reading has stopped."""
+        while True:
+            await peer.send(Hb(ts=1))
+            await asyncio.sleep(0.5)
+
+    talking = asyncio.ensure_future(talk())
 
     def rss() -> int:
         with open(f"/proc/{gateway.pid}/status") as status:
@@ -197,6 +203,7 @@ async def test_an_agent_that_stops_reading_is_closed_and_costs_bounded_memory(
         return 'closed_total{code="4408"} 1.0' in (await api.http.get(f"{gateway.admin}/metrics")).text
 
     await until(closed)
+    talking.cancel()
     assert rss() - before < 16 << 10  # KiB: 16 MiB were posted, the queue holds 1
     assert len(posted) == 40
 
@@ -304,7 +311,9 @@ async def test_an_emptied_valkey_is_filled_again(
     assert (await api.end(command))["state"] == "ok"
 
 
-async def test_every_key_has_a_life_or_an_owner(gateway: Any, api: Any, dial: Any, shared_valkey: Any, redis_of: Any) -> None:
+async def test_every_key_has_a_life_or_an_owner(
+    gateway: Any, api: Any, dial: Any, shared_valkey: Any, redis_of: Any
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -319,3 +328,24 @@ async def test_every_key_has_a_life_or_an_owner(gateway: Any, api: Any, dial: An
     for key in await store.submit("KEYS", "*"):
         if not key.decode().startswith(owned):
             assert await store.submit("PTTL", key) > 0, key
+
+
+async def test_a_backlog_is_delivered_as_fast_as_the_agent_reads(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    """24 MiB of commands waited for an agent that reads slowly: it gets them all, on one link."""
+    gateway = make_gateway(own_valkey.url)
+    api = api_of(gateway)
+    peer = await dial(gateway)
+    await peer.greet()
+    await peer.socket.close()
+    payload = "x" * (400 << 10)
+    posted = [await api.start(peer.agent, payload=payload, on_offline={"queue": 60}) for _ in range(60)]
+    again = await dial(gateway, peer.agent)
+    await again.greet(boot="boot-2")
+    got = []
+    for _ in posted:
+        got.append((await again.command()).id)
+        await asyncio.sleep(0.01)
+    assert sorted(got) == sorted(posted)
+    assert (await api.agent(peer.agent))["state"] == "online"

@@ -46,7 +46,7 @@ class LinkDoor:
             return
         subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
         settings = self._node.settings
-        session = Session(self._codecs[subprotocol], self._node.attendance, settings.window, settings.queue_limit)
+        session = Session(self._codecs[subprotocol], self._node.attendance, settings.window)
         await attach(websocket, session, subprotocol, terms=self._node.terms)
 
     def _refusal(self, websocket: WebSocket) -> Response | None:

@@ -60,9 +60,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What the new owner does with an open command: `send` it, or go `on` with what the agent already runs."""
+    """A command to write to the link. `running`: the agent has acked it already, there is nothing to write."""
 
-    kind: str
+    running: bool
     next: int
     attempt: int
     left: int
@@ -71,6 +71,16 @@ class Delivery:
     payload: bytes
     lane: str
     traceparent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """An open command as its new owner found it. `queued`: never sent; else the agent may know it, up to `next`."""
+
+    queued: bool
+    running: bool = False
+    next: int = 0
+    cancelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,23 +177,34 @@ class Commands:
         """Take back a record that never reached an agent."""
         return self._store.submit("DEL", schema.cmd_key(command))
 
+    def take_over(self, command: str, agent: str, gen: int, boot: str) -> Awaitable[Taken | Settled]:
+        """Own one open command from generation `gen` on, before welcome; nothing is sent yet."""
+        return self._taken(self._fence(command, agent, gen, boot, ""))
+
     def fence(self, command: str, agent: str, gen: int, boot: str) -> Awaitable[Delivery | Settled]:
-        """Take over one open command for generation `gen`: see fence.lua."""
-        return self._fenced(
-            self._store.run(
-                lua.FENCE,
-                (schema.cmd_key(command),),
-                (agent, gen, boot, _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)),
-            )
-        )
+        """Own one open command and read what is to be written to the link: see fence.lua."""
+        return self._fenced(self._fence(command, agent, gen, boot, "1"))
+
+    def _fence(self, command: str, agent: str, gen: int, boot: str, deliver: str) -> asyncio.Future[Reply]:
+        unknown, expired = _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)
+        return self._store.run(lua.FENCE, (schema.cmd_key(command),), (agent, gen, boot, unknown, expired, deliver))
+
+    async def _taken(self, reply: asyncio.Future[Reply]) -> Taken | Settled:
+        answer = items(await reply)
+        kind = text(answer[0])
+        if kind == "queued":
+            return Taken(True)
+        if kind not in ("sent", "running"):
+            return _settled(answer)
+        return Taken(False, kind == "running", integer(answer[1]), octets(answer[4]) != b"")
 
     async def _fenced(self, reply: asyncio.Future[Reply]) -> Delivery | Settled:
         answer = items(await reply)
         kind = text(answer[0])
-        if kind not in ("send", "have"):
-            return Settled(kind, _names(answer[2]), text(answer[1])) if kind == "ended" else Settled(kind)
+        if kind not in ("sent", "running"):
+            return _settled(answer)
         return Delivery(
-            kind, integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
+            kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
             text(answer[5]), octets(answer[6]), text(answer[7]), text(answer[8]),
         )  # fmt: skip
 
@@ -331,6 +352,11 @@ def data(n: int, kind: str, payload: bytes) -> tuple[Arg, ...]:
 def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
     """The end; nothing may follow it."""
     return ("e", total, state.value, _encode(how))
+
+
+def _settled(answer: list[Reply]) -> Settled:
+    kind = text(answer[0])
+    return Settled(kind, _names(answer[2]), text(answer[1])) if kind == "ended" else Settled(kind)
 
 
 def _names(reply: Reply) -> tuple[str, ...]:

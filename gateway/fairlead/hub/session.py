@@ -7,6 +7,7 @@ four short strings.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
 from fairlead.errors import ProtocolViolation
@@ -18,6 +19,8 @@ from fairlead.wire.messages import Bye, Credit, FromAgent, Hb, Hello, Message
 PENDING_MESSAGES = 1_024
 PENDING_BYTES = 1 << 20
 """Received and not yet stored, per session: above either, reading stops until half of it is stored."""
+INSANE_RTT_MS = 1e7
+"""Nearly three hours: no round trip, but a number that an agent made up (NaN and infinity fail the test too)."""
 OVERHEAD = 200
 """What a pending message costs beside its payload."""
 
@@ -30,7 +33,8 @@ class Connection(Protocol):
     def send(self, message: bytes | str) -> None: ...
     def close(self, code: int = 1000, reason: str = "") -> None: ...
     def abort(self) -> None: ...
-    def buffered(self) -> int: ...
+    @property
+    def congested(self) -> bool: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
 
@@ -59,15 +63,15 @@ class Attendant(Protocol):
 
 class Session:
     __slots__ = (
-        "agent", "attendant", "boot", "busy", "codec", "conn", "connection", "drained", "gen", "link", "paused",
-        "pending", "pending_bytes", "queue_limit", "rung", "sid",
+        "agent", "attendant", "boot", "busy", "codec", "conn", "connection", "delivering", "drained", "gen", "link",
+        "paused",
+        "pending", "pending_bytes", "rung", "sid", "waiter",
     )  # fmt: skip
 
-    def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int, queue_limit: int) -> None:
+    def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int) -> None:
         self.codec = codec
         self.attendant = attendant
         self.link = GatewayLink(window)
-        self.queue_limit = queue_limit
         self.connection: Connection | None = None
         self.agent = ""
         self.boot = ""
@@ -82,8 +86,11 @@ class Session:
         self.paused = False
         self.busy = False
         """Somebody stores `pending` right now."""
-        self.rung: set[str] | None = None
-        """Commands whose doorbell came before welcome, or that are being fenced now."""
+        self.rung: dict[str, None] | None = None
+        """Commands to be delivered, in order."""
+        self.delivering = False
+        """Somebody delivers `rung` right now."""
+        self.waiter: asyncio.Future[None] | None = None
 
     @property
     def ready(self) -> bool:
@@ -99,8 +106,17 @@ class Session:
         if connection is None or self.link.phase is Phase.CLOSED:
             return
         connection.send(self.codec.encode(message))
-        if connection.buffered() > self.queue_limit:
-            self.close(Close.SLOW_READER, f"more than {self.queue_limit} bytes are waiting to be read")
+
+    async def writable(self, patience: float) -> None:
+        """Wait until the agent has read most of what it was sent. One that does not within `patience` seconds is
+        closed with 4408; that ends the wait too."""
+        connection = self.connection
+        while connection is not None and connection.congested and self.open:
+            if self.waiter is None:
+                self.waiter = asyncio.get_running_loop().create_future()
+            done, _ = await asyncio.wait({self.waiter}, timeout=patience)
+            if not done:
+                self.close(Close.SLOW_READER, f"nothing was read for {patience:g} s")
 
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
         """Say bye and close. `on_close` follows when the connection is over."""
@@ -144,8 +160,9 @@ class Session:
             self._keep(message if act is Act.STORE else None)
         elif act is Act.ANSWER:
             assert isinstance(message, Hb)
-            self.send(Hb(echo=message.ts))
-            if message.rtt is not None:
+            if message.echo is None:  # an echo is an answer already: answering it would never end
+                self.send(Hb(echo=message.ts))
+            if message.rtt is not None and 0 <= message.rtt < INSANE_RTT_MS:
                 self.attendant.answered(self, message.rtt)
         elif act is Act.CLAIM:
             assert isinstance(message, Hello)
@@ -170,16 +187,19 @@ class Session:
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self.link.closed()
         self.connection = None
+        self.on_writable(connection)
         self.attendant.closed(self, code, reason)
 
     def on_silence(self, connection: Connection) -> None:
         self.close(Close.SILENT, "nothing was heard for 2.5 heartbeats")
 
     def on_writable(self, connection: Connection) -> None:
-        pass
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None:
+            waiter.set_result(None)
 
     def on_overflow(self, connection: Connection) -> None:
-        self.close(Close.SLOW_READER, f"more than {self.queue_limit} bytes are waiting to be read")
+        self.close(Close.SLOW_READER, "more waits to be read than the send queue holds")
 
 
 def pending_size(message: FromAgent | None) -> int:

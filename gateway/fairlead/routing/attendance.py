@@ -18,7 +18,7 @@ from fairlead.bus.doorbell import Evict
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import BusUnavailable, InvalidRequest
-from fairlead.fleet.commands import Commands, Delivery
+from fairlead.fleet.commands import Commands, Taken
 from fairlead.fleet.directory import Claimed, Directory, Overtaken
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
@@ -153,6 +153,9 @@ class Attendance:
         standing = self._standing
         if not standing.good:
             raise BusUnavailable("this node has no good beat: it may not claim")
+        if self._hub.draining:
+            session.close(Close.RESTART, "the node restarts")
+            return False
         claimed = await self._directory.claim(
             session.agent, standing.lease, session.boot, session.conn, session.sid, hello.facts, standing.valid_until()
         )  # fmt: skip
@@ -178,19 +181,19 @@ class Attendance:
             code = Close.SUPERSEDED if claimed.previous_boot == session.boot else Close.REPLACED
             self._inbox.ring(claimed.previous, (Evict(session.agent, claimed.previous_gen, code),))
 
-    async def _take_over(self, session: Session, open_commands: list[str]) -> dict[str, Delivery]:
+    async def _take_over(self, session: Session, open_commands: list[str]) -> dict[str, Taken]:
         """Become the owner of the agent's open commands; returns those that go on."""
-        fences = [self._records.fence(c, session.agent, session.gen, session.boot) for c in open_commands]
+        fences = [self._records.take_over(c, session.agent, session.gen, session.boot) for c in open_commands]
         answers = await asyncio.gather(*fences)
-        taken: dict[str, Delivery] = {}
+        taken: dict[str, Taken] = {}
         for command, found in zip(open_commands, answers, strict=True):
-            if isinstance(found, Delivery):
+            if isinstance(found, Taken):
                 taken[command] = found
             else:
                 self._deliveries.settled(session.agent, command, found)
         return taken
 
-    def _welcome(self, session: Session, hello: Hello, claimed: Claimed, taken: dict[str, Delivery]) -> None:
+    def _welcome(self, session: Session, hello: Hello, claimed: Claimed, taken: dict[str, Taken]) -> None:
         terms = self._terms
         session.link.welcomed()
         session.send(
@@ -199,15 +202,21 @@ class Attendance:
                 gen=claimed.gen,
                 now=claimed.now,
                 hb=terms.heartbeat_ms,
-                resumed=claimed.previous_boot == session.boot,
-                have={command: found.next for command, found in taken.items()},
+                resumed=claimed.previous_boot == session.boot and hello.conn > 1,
+                have={command: found.next for command, found in taken.items() if not found.queued},
                 limits=terms.limits,
                 retry=Retry(first=first_ceiling(self._hub.connections, terms.accept_rate)),
             )
         )
+        self._take_up(session, taken, hello.have)
+
+    def _take_up(self, session: Session, taken: dict[str, Taken], have: dict[str, int]) -> None:
+        """Open the streams that the agent may know, and deliver what it has not acked."""
         for command, found in taken.items():
-            self._deliveries.send(session, command, found, hello.have.get(command, 0))
-        self._deliveries.welcomed(session)
+            if not found.queued and session.link.stream(command) is None:
+                session.link.opened(command, found.next, have.get(command, 0))
+                self._deliveries.carry_on(session, command, found.cancelled)
+        self._deliveries.deliver(session, [command for command, found in taken.items() if not found.running])
 
     # -- release -----------------------------------------------------------------------------------
 
@@ -275,12 +284,14 @@ class Attendance:
         if isinstance(claimed, Overtaken):
             return False
         session.gen = claimed.gen
-        known = session.link.streams or {}
-        for command, found in (await self._take_over(session, claimed.open)).items():
-            if command not in known and session.ready:
-                self._deliveries.send(session, command, found)
+        taken = await self._take_over(session, claimed.open)
+        if session.ready:
+            # What is open on this link goes on; what was dispatched meanwhile is delivered.
+            streams = session.link.streams or {}
+            self._take_up(session, {c: found for c, found in taken.items() if c not in streams}, {})
         return True
 
 
 def _late(session: Session) -> None:
-    session.close(Close.PROTOCOL, "no hello in time")
+    # Not the agent's fault alone: after a stall of this process every hello seems late. So: come again.
+    session.close(Close.SILENT, "no hello in time")

@@ -8,6 +8,7 @@ a failure to reach Redis, is dropped: the keeper rings again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from fairlead.bus.doorbell import Canary, Cancel, Deliver, Doorbell, Evict, Input, Wake
 from fairlead.errors import BusUnavailable
@@ -24,6 +25,8 @@ from fairlead.wire.messages import Chunk, Cmd, End
 
 logger = logging.getLogger(__name__)
 
+CANCELLED = "cancelled by the platform"
+
 
 class Deliveries:
     def __init__(
@@ -35,6 +38,7 @@ class Deliveries:
         standing: Standing,
         tasks: Tasks,
         metrics: Metrics,
+        patience: float,
     ) -> None:
         self._hub = hub
         self._records = records
@@ -43,6 +47,8 @@ class Deliveries:
         self._standing = standing
         self._tasks = tasks
         self._metrics = metrics
+        self._patience = patience
+        """Seconds without reading after which an agent is too slow: as long as it may be silent."""
 
     def hear(self, doorbells: list[Doorbell]) -> None:
         """The inbox's callback. Hearing a doorbell twice does nothing the second time."""
@@ -59,7 +65,7 @@ class Deliveries:
                 case Cancel(agent, command):
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
-                        session.send(messages.Cancel(id=command, why="cancelled by the platform"))
+                        session.send(messages.Cancel(id=command, why=CANCELLED))
                 case Evict(agent, gen, code):
                     self._hub.evict(agent, gen, code)
                 case Canary():
@@ -67,38 +73,44 @@ class Deliveries:
 
     def _rung(self, agent: str, command: str) -> None:
         session = self._hub.get(agent)
-        if session is None or not session.open:
-            return
-        if session.rung is None:
-            session.rung = set()
-        if command in session.rung or session.link.stream(command) is not None:
-            return
-        session.rung.add(command)
-        if session.ready:
-            self._tasks.spawn(self._deliver(session, command))
+        if session is not None and session.open and session.link.stream(command) is None:
+            self.deliver(session, (command,))
 
-    def welcomed(self, session: Session) -> None:
-        """What was rung for between claim and welcome is delivered now."""
-        for command in session.rung or ():
-            if session.link.stream(command) is None:
-                self._tasks.spawn(self._deliver(session, command))
+    def deliver(self, session: Session, commands: Iterable[str]) -> None:
+        """See to it that `commands` are delivered, one after the other, as fast as the agent reads.
+
+        Before welcome they only wait; `deliver` is then called again.
+        """
+        for command in commands:
+            if session.rung is None:
+                session.rung = {}
+            session.rung[command] = None
+        if session.rung and session.ready and not session.delivering:
+            session.delivering = True
+            self._tasks.spawn(self._deliver_all(session))
+
+    async def _deliver_all(self, session: Session) -> None:
+        try:
+            while session.rung and session.ready:
+                await session.writable(self._patience)
+                command = next(iter(session.rung))
+                await self._deliver(session, command)
+                session.rung.pop(command, None)
+        except BusUnavailable as e:
+            logger.debug("deliveries to %s wait for the keeper: %s", session.agent, e)
+            session.rung = None
+        finally:
+            session.delivering = False
+            session.rung = session.rung or None
 
     async def _deliver(self, session: Session, command: str) -> None:
-        try:
-            if not self._standing.good:
-                return
-            found = await self._records.fence(command, session.agent, session.gen, session.boot)
-        except BusUnavailable as e:
-            logger.debug("delivery of %s waits for the keeper: %s", command, e)
-            return
-        finally:
-            if session.rung is not None:
-                session.rung.discard(command)
-                session.rung = session.rung or None
+        if not self._standing.good:
+            raise BusUnavailable("this node has no good beat: it may not deliver")
+        found = await self._records.fence(command, session.agent, session.gen, session.boot)
         if isinstance(found, Settled):
             self.settled(session.agent, command, found)
         elif session.ready:
-            self.send(session, command, found)
+            self._send(session, command, found)
 
     def settled(self, agent: str, command: str, found: Settled) -> None:
         """The fence found nothing to deliver."""
@@ -107,10 +119,10 @@ class Deliveries:
         elif found.why != "stale":
             self._closing.forget(command, agent)
 
-    def send(self, session: Session, command: str, found: Delivery, input_next: int = 0) -> None:
-        """Open the stream on this link; write the command, unless the agent has it."""
-        session.link.opened(command, found.next, input_next)
-        if found.kind == "send":
+    def _send(self, session: Session, command: str, found: Delivery) -> None:
+        if session.link.stream(command) is None:
+            session.link.opened(command, found.next)
+        if not found.running:
             self._metrics.delivered.inc()
             session.send(
                 Cmd(
@@ -119,8 +131,12 @@ class Deliveries:
                     traceparent=found.traceparent,
                 )
             )  # fmt: skip  # the lane was checked when the command was posted
-        if found.cancelled:
-            session.send(messages.Cancel(id=command, why="cancelled by the platform"))
+        self.carry_on(session, command, found.cancelled)
+
+    def carry_on(self, session: Session, command: str, cancelled: bool) -> None:
+        """The stream is open on this link: what stands in the store for it is sent."""
+        if cancelled:
+            session.send(messages.Cancel(id=command, why=CANCELLED))
         self.feed(session, command)
 
     def granted(self, session: Session, command: str) -> None:
@@ -150,6 +166,7 @@ class Deliveries:
             return
         try:
             while session.ready and stream.input_room > 0 and not stream.input_ended:
+                await session.writable(self._patience)
                 stream.feeding = 1
                 chunks = await self._records.read_input(command, stream.input_next)
                 if not chunks:

@@ -35,6 +35,8 @@ RING_AGAIN_MS = 5_000
 """A doorbell takes milliseconds; after this the keeper looks whether it was heard."""
 CANCEL_MS = 10_000
 """The protocol gives an agent 10 s to end a cancelled command."""
+CANCEL_AGAIN_MS = 2_000
+"""A cancel that the agent has not followed by then may have been lost on its way: the keeper rings again."""
 
 
 INPUT_PATIENCE = 20.0
@@ -175,7 +177,7 @@ class Dispatch:
             if done.why == "ended":
                 self._closing.over(command, target.agent, State.CANCELLED.value, done.followers)
             elif done.why == "asked":
-                self._due.schedule(command, target.agent, self._standing.now() + CANCEL_MS)
+                self._due.schedule(command, target.agent, self._standing.now() + CANCEL_AGAIN_MS)
                 row = await self._directory.look_up(target.agent)
                 if row is not None and row.lease:
                     self._inbox.ring(row.lease, (Cancel(target.agent, command),))

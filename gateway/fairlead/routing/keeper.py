@@ -19,7 +19,7 @@ from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
 from fairlead.fleet.schema import Presence, State
 from fairlead.routing.closing import Closing
-from fairlead.routing.dispatch import CANCEL_MS, RING_AGAIN_MS
+from fairlead.routing.dispatch import CANCEL_AGAIN_MS, CANCEL_MS, RING_AGAIN_MS
 from fairlead.routing.standing import Standing
 
 logger = logging.getLogger(__name__)
@@ -71,12 +71,14 @@ class Keeper:
         elif found.cancel_asked and now >= found.cancel_asked + CANCEL_MS:
             how = Ending(code="cancel_unconfirmed", message="the agent did not confirm the end within 10 s")
             await self._finish(found, target, State.CANCELLED, how)
+            await self._ring_cancel(found, target)
         elif target.state is State.QUEUED:
             await self._wait_for_agent(found, target, now)
         else:
             again = found.expires + GRACE_MS
             if found.cancel_asked:
-                again = min(again, found.cancel_asked + CANCEL_MS)
+                await self._ring_cancel(found, target)
+                again = min(again, found.cancel_asked + CANCEL_MS, now + CANCEL_AGAIN_MS)
             await self._due.schedule(command, agent, again)
 
     async def _expire(self, command: Command, target: Target) -> None:
@@ -85,6 +87,9 @@ class Keeper:
             return
         how = Ending(code="deadline", message="the deadline passed before the agent ended the command")
         await self._finish(command, target, State.TIMEOUT, how)
+        await self._ring_cancel(command, target)
+
+    async def _ring_cancel(self, command: Command, target: Target) -> None:
         row = await self._directory.look_up(target.agent)
         if row is not None and row.lease:
             self._inbox.ring(row.lease, (Cancel(target.agent, command.id),))

@@ -134,7 +134,7 @@ RULES: Mapping[str, Rule] = {
     "hello_timeout": _number(0.1, 300, "Seconds an agent has for its first message"),
     # In less than 128 KiB a chunk of 64 KiB in base64 would not fit; 1 MiB is the ceiling of protocol v1.
     "message_limit": _whole(128 * KIB, MIB, "Bytes of one message"),
-    "window": _whole(64 * KIB, 64 * MIB, "Bytes of one stream that may be under way and not yet stored"),
+    "window": _whole(128 * KIB, 64 * MIB, "Bytes of one stream that may be under way and not yet stored"),
     "queue_limit": _whole(128 * KIB, 256 * MIB, "Bytes of the send queue of one agent"),
     "drain_rate": _number(0.1, 100_000, "Links sent elsewhere per second of a drain"),
     "drain_timeout": _number(0, 3600, "Seconds a drain may take"),

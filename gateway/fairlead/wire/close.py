@@ -23,6 +23,7 @@ class Close(IntEnum):
     FRAME_TOO_BIG = 1009
     INTERNAL = 1011
     SERVICE_RESTART = 1012
+    TRY_AGAIN_LATER = 1013
 
     RESTART = 4000
     REBALANCE = 4001
@@ -55,6 +56,7 @@ MEANING: dict[int, str] = {
     Close.FRAME_TOO_BIG: "a message was larger than the limit",
     Close.INTERNAL: "an internal error of the gateway",
     Close.SERVICE_RESTART: "the process restarts",
+    Close.TRY_AGAIN_LATER: "the peer is overloaded",
     Close.RESTART: "the node restarts: reconnect",
     Close.REBALANCE: "the node has more than its share: reconnect",
     Close.AGE: "the link reached its greatest age: reconnect",

@@ -102,7 +102,7 @@ class Hello(Message, tag=1, frozen=True):
 class Welcome(Message, tag=2, frozen=True):
     """Gateway → agent, the answer to hello: this link now owns the agent.
 
-    `have` names every open command of the agent that was sent before, with the next output chunk to send;
+    `have` names every open command of the agent that may have reached it, with the next output chunk to send;
     what the agent still runs and does not find here was ended by the gateway.
     """
 

@@ -1,11 +1,13 @@
 #!lua
 --include row
--- KEYS: cmd. ARGV: agent, gen, boot, end blob for an outcome that cannot be known, end blob for expired.
--- The new owner of an agent takes over one of its open commands: from here on appends of older gens are refused.
--- Returns {'send' | 'have', next, attempt, ms left, cancel, method, payload, lane, traceparent}
---   'send': write the command to the link (again when the agent has not acked it)
---   'have': the same boot runs it: it goes on at chunk `next`
--- or {'gone' | 'over' | 'stale'} | {'ended', state, followers}.
+-- KEYS: cmd. ARGV: agent, gen, boot, end blob for an outcome that cannot be known, end blob for expired,
+-- '1' to deliver, '' to take over only.
+-- The owner of an agent makes itself the owner of an open command: from here on appends of older gens are refused.
+-- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (taking over: it was never sent)
+-- or {'sent' | 'running', next, attempt, ms left, cancel, method, payload, lane, traceparent}
+--   'sent': to be written to the link, again if it was before, because the agent has not acked it
+--   'running': the same boot runs it: it goes on at chunk `next`
+-- Method and what follows come only when delivering.
 local row = read_row(KEYS[1], ARGV[1])
 if not row then return {'gone'} end
 if OVER[row.state] then return {'over'} end
@@ -18,6 +20,7 @@ if row.state == 'queued' then
     finish_row(KEYS[1], ARGV[1], row, 'expired', ARGV[5])
     return {'ended', 'expired', followers(KEYS[1])}
   end
+  if ARGV[6] == '' then return {'queued'} end
   move_row(KEYS[1], row, 'sent')
   row.boot = ARGV[3]
 elseif row.boot ~= ARGV[3] then
@@ -25,10 +28,10 @@ elseif row.boot ~= ARGV[3] then
   return {'ended', 'failed', followers(KEYS[1])}
 end
 row.gen = gen
-local kind = 'have'
-if row.state == 'sent' then
-  kind = 'send'
-  row.attempt = row.attempt + 1
+if ARGV[6] == '' then
+  write_row(KEYS[1], ARGV[1], row)
+  return {row.state, row.next, row.attempt, math.max(left, 0), rec[2] or ''}
 end
+if row.state == 'sent' then row.attempt = row.attempt + 1 end
 write_row(KEYS[1], ARGV[1], row)
-return {kind, row.next, row.attempt, math.max(left, 0), rec[2] or '', rec[3], rec[4], rec[5], rec[6]}
+return {row.state, row.next, row.attempt, math.max(left, 0), rec[2] or '', rec[3], rec[4], rec[5], rec[6]}
