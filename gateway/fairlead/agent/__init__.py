@@ -16,6 +16,7 @@ It stands on the carrier and the wire alone: no Starlette, no uvicorn, no redis.
 """
 
 from fairlead.agent.agent import Agent
-from fairlead.agent.command import Command, CommandError
+from fairlead.agent.command import Command
+from fairlead.agent.errors import CommandError
 
 __all__ = ["Agent", "Command", "CommandError"]

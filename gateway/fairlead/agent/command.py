@@ -1,114 +1,129 @@
 """One command as its handler sees it: output with backpressure, input, time left, and whether it is still wanted.
 
-Made by the agent for each accepted command. `write` waits for the gateway's credit, so a handler that produces
+Made by `Commands` for each accepted command. `write` waits for the gateway's credit, so a handler that produces
 faster than its results can be stored is slowed, never buffered without bound.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
-from fairlead.errors import FairleadError
-from fairlead.wire.agent_link import OutStream
-from fairlead.wire.messages import Message, Numbered
+from fairlead.agent.output import pieces
+from fairlead.wire.agent_link import CommandStream
+from fairlead.wire.messages import Chunk, Cmd, Credit
 
-SMALL = 4096
-"""A write waits for this much credit (or its size, if less): better than a train of tiny chunks."""
-
-
-class CommandError(FairleadError):
-    """Raise it in a handler to end the command with an error of your own `code`."""
-
-    def __init__(self, code: str, message: str, temporary: bool = False, **details: str | int | float | bool) -> None:
-        super().__init__(message, **details)
-        self.error_code = code
-        self.is_temporary = temporary
+UNSTORED = 1_024
+"""Chunks of one stream that may wait to be stored: the window counts payload alone, and a program that writes
+single bytes would fill a quarter of a million messages into it."""
 
 
-class Sender(Protocol):
-    """What a command uses of the agent."""
+class Outward(Protocol):
+    """What a command uses of the way to the gateway."""
 
     @property
     def chunk_limit(self) -> int: ...
-    def transmit(self, message: Numbered) -> None: ...
-    def tell(self, message: Message) -> None: ...
+    def post(self, message: Chunk) -> None: ...
+    def tell(self, message: Credit) -> None: ...
 
 
 class Command:
-    """`deadline` is on the event loop's clock. `cancelled` turns true when nobody wants the results any more."""
+    """Given to handlers whose first parameter is annotated `Command`.
 
-    def __init__(
-        self, id: str, method: str, payload: bytes, deadline: float, stream: OutStream, sender: Sender
-    ) -> None:
-        self.id = id
-        self.method = method
-        self.payload = payload
-        self.deadline = deadline
+    `cancelled` turns true when nobody wants the results any more: cancelled, out of time, or the agent stops.
+    A coroutine is cancelled then as well; a thread cannot be and has to look.
+    """
+
+    def __init__(self, cmd: Cmd, stream: CommandStream, outward: Outward) -> None:
+        self.id = cmd.id
+        self.method = cmd.method
+        self.payload = cmd.payload
+        self.lane = cmd.lane
+        self.attempt = cmd.attempt
+        self.traceparent = cmd.traceparent
         self.cancelled = False
-        self.stdin = Input(self, stream)
+        self.stdin = Stdin(self, stream, outward)
+        self._loop = asyncio.get_running_loop()
+        self._deadline = self._loop.time() + cmd.deadline / 1000
         self._stream = stream
-        self._sender = sender
-        self._room = asyncio.Event()
+        self._outward = outward
+        self._writing = asyncio.Lock()
+        self._moved = asyncio.Event()
 
     @property
     def time_left(self) -> float:
         """Seconds until the deadline."""
-        return max(0.0, self.deadline - asyncio.get_running_loop().time())
+        return max(0.0, self._deadline - self._loop.time())
 
     async def write(self, kind: str, data: bytes | str) -> None:
-        """Send `data` as one chunk or several. Returns when all of it is on its way or kept to be sent."""
-        rest = data.encode() if isinstance(data, str) else data
+        """Send `data` as one chunk or several; returns when all of it is on its way or kept to be sent.
+
+        Raises CancelledError when the command is over.
+        """
+        async with self._writing:  # the pieces of one write stay together
+            for piece in pieces(kind, data, self._outward.chunk_limit):
+                await self._room_for(len(piece))
+                self._outward.post(self._stream.chunk(kind, piece))
+
+    async def _room_for(self, size: int) -> None:
         stream = self._stream
-        while rest:
-            while stream.room < min(len(rest), SMALL) and not self.cancelled:
-                self._room.clear()
-                await self._room.wait()
-            if self.cancelled:
-                raise CommandError("cancelled", "the command is over: nobody takes its output")
-            size = min(len(rest), self._sender.chunk_limit, stream.room)
-            self._sender.transmit(stream.chunk(kind, bytes(rest[:size])))
-            rest = rest[size:]
+        while not self.cancelled:
+            if stream.room >= size and len(stream.pending) < UNSTORED:
+                return
+            self._moved.clear()
+            await self._moved.wait()
+        raise asyncio.CancelledError(f"command {self.id} is over")
 
-    def more_room(self) -> None:
-        """The gateway granted credit, or a new link began."""
-        self._room.set()
+    def moved(self) -> None:
+        """There may be more room, or more input, or neither any more."""
+        self._moved.set()
+        self.stdin.moved()
 
-    def abandon(self) -> None:
-        """The command is over: whoever still writes or reads is let go."""
+    def over(self) -> None:
+        """Whoever still writes or reads is let go."""
         self.cancelled = True
-        self._room.set()
-        self.stdin.news()
-
-    def tell(self, message: Message) -> None:
-        self._sender.tell(message)
+        self.moved()
 
 
-class Input:
-    """The command's input: iterate it. What is consumed is granted back to the gateway."""
+class Stdin:
+    """The command's input: `async for data in command.stdin`; in a thread, a plain `for`."""
 
-    def __init__(self, command: Command, stream: OutStream) -> None:
+    def __init__(self, command: Command, stream: CommandStream, outward: Outward) -> None:
         self._command = command
         self._stream = stream
-        self._news = asyncio.Event()
+        self._outward = outward
+        self._moved = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
 
-    def news(self) -> None:
-        """Input came, or its end, or the command's."""
-        self._news.set()
+    def moved(self) -> None:
+        self._moved.set()
 
-    def __aiter__(self) -> AsyncIterator[bytes]:
-        return self._read()
-
-    async def _read(self) -> AsyncIterator[bytes]:
+    async def read(self) -> bytes:
+        """The next chunk; empty at the end. Raises CancelledError when the command is over."""
         stream = self._stream
         while not self._command.cancelled:
-            while stream.input:
-                data, credit = stream.take()
-                if credit is not None:
-                    self._command.tell(credit)
-                yield data
+            if stream.input:
+                payload, credit = stream.take()
+                self._grant(credit)
+                if payload:
+                    return payload
+                continue
             if stream.input_ended:
-                return
-            self._news.clear()
-            await self._news.wait()
+                return b""
+            self._grant(stream.settle())
+            self._moved.clear()
+            await self._moved.wait()
+        raise asyncio.CancelledError(f"command {self._command.id} is over")
+
+    def _grant(self, credit: Credit | None) -> None:
+        if credit is not None:
+            self._outward.tell(credit)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while data := await self.read():
+            yield data
+
+    def __iter__(self) -> Iterator[bytes]:
+        while data := asyncio.run_coroutine_threadsafe(self.read(), self._loop).result():
+            yield data

@@ -1,7 +1,12 @@
-"""Holds one link for ever: dial, greet, beat, leave when asked, and come back after the right time.
+"""Holds one link for ever: dial, greet, go elsewhere when asked, and come back after the right time.
 
 Owned by the agent. Every wait is jittered, the first one too, because a whole fleet loses its links in the same
 instant. What the gateway says of the time (a drain's slot, a bye, Retry-After) overrides the policy.
+
+Close codes from 4500 on end it, for the same hello would meet the same end. There is one exception: 4500 before
+welcome, which a gateway also gives when it was frozen and found the hello too late. It and the HTTP refusals that
+somebody has to mend (401, 403, …) are tried again as seldom as the policy allows: an agent that gives up on a fault
+of the gateway's configuration can be brought back only by hand, host by host.
 """
 
 from __future__ import annotations
@@ -9,16 +14,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
-from collections.abc import Callable, Mapping
+import ssl as tls
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from fairlead.agent.session import Core, Session
+from fairlead.agent.outlet import Outlet
+from fairlead.agent.session import Crew, Session
 from fairlead.carrier.client import connect
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import ConnectionRefused
-from fairlead.wire.agent_link import AgentLink, Outbox
+from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close import Close, describe, may_reconnect
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import Hello, Retry, Welcome
@@ -31,82 +37,97 @@ DIAL_TIMEOUT = 15.0
 WELCOME_TIMEOUT = 30.0
 """Seconds from hello to welcome: the gateway may be waiting for its store."""
 LEAVE_TIMEOUT = 2.0
-SILENCE = 2.5
-"""Heartbeats without a byte after which the link is dead, on both sides."""
-UNSENT = 64 << 20
-"""Bytes that may wait in the socket: the windows of the streams bound them long before."""
+"""Seconds to wait for the gateway's close frame when the process ends."""
+MAX_RETRY_AFTER = 600.0
+"""Seconds: what a foreign proxy says must not send the agent to sleep for a day."""
+SETTLED = 5.0
+"""Seconds that a link must have lived for its drain to be followed by an immediate attempt; a gateway that drains
+everyone at once would be hammered otherwise."""
+UNSENT = 4 << 20
+"""Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what goes past them is acks,
+credit and heartbeats."""
 MISCONFIGURED = (401, 403, 404, 409, 426)
-"""Refusals that a person has to mend: tried again all the same, as seldom as the policy allows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """How an attempt ended. `delay` (ms) until the next one if the gateway named it; `final`: there is none."""
+class Ending:
+    """How an attempt ended. `delay` in ms if the gateway named it; `slow`: somebody has to mend something first."""
 
     why: str
     delay: float | None = None
-    final: bool = False
     slow: bool = False
-    lived_ms: float = 0.0
+    final: bool = False
+    lived: float = 0.0
+    """Seconds since welcome."""
 
 
 class Connector:
     def __init__(
         self,
         url: str,
-        headers: Mapping[str, str],
+        headers: Iterable[tuple[str, str]],
         subprotocol: str,
-        ssl: Any,
-        hello: Callable[[], Hello],
-        outbox: Outbox,
-        core: Core,
+        ssl: tls.SSLContext | None,
+        outlet: Outlet,
+        hello: Callable[[str], Hello],
     ) -> None:
+        """`hello` is asked for each attempt, with the id of the last session."""
         self._url = url
-        self._headers = list(headers.items())
+        self._headers = tuple(headers)
         self._codec = agent_codec(subprotocol)
         self._ssl = ssl
+        self._outlet = outlet
         self._hello = hello
-        self._outbox = outbox
-        self._core = core
         self._policy = RetryPolicy()
-        self._sweep = Sweep()
+        # Only the closing handshake's deadline: silence is the session's own matter.
+        self._sweep = Sweep(silence=3600.0, tick=1.0)
+        self._session: Session | None = None
+        self._sid = ""
 
-    async def hold(self, stopping: asyncio.Event) -> Outcome | None:
-        """Until `stopping` is set (None), or the gateway says not to come back (how it said so)."""
+    async def hold(self, crew: Crew, lost: Callable[[Iterable[str]], None]) -> None:
+        """For ever, or until ConnectionRefused: the gateway does not want this agent back. `lost` is told at each
+        welcome which commands cannot go on.
+        """
         attempt = 0
-        async with self._sweep:
-            while True:
-                outcome = await self._attempt(stopping)
-                if stopping.is_set():
-                    return None
-                if outcome.final:
-                    return outcome
-                if outcome.lived_ms >= STABLE_MS:
-                    attempt = 0
-                if outcome.delay is not None:
-                    delay = outcome.delay
-                elif outcome.slow:
-                    delay = self._policy.cap * random.uniform(0.5, 1.0)
-                else:
-                    delay = self._policy.delay(attempt, random.random())
-                attempt += 1
-                logger.info("%s; connecting again in %.1f s", outcome.why, delay / 1000)
-                try:
-                    async with asyncio.timeout(delay / 1000):
-                        await stopping.wait()
-                    return None
-                except TimeoutError:
-                    pass
+        self._sweep.start()
+        while True:
+            ending = await self._attempt(crew, lost)
+            if ending.final:
+                raise ConnectionRefused(f"{ending.why}; the agent does not connect again")
+            if ending.lived * 1000 >= STABLE_MS:
+                attempt = 0
+            delay = self._delay(ending, attempt)
+            attempt += 1
+            level = logging.WARNING if ending.slow else logging.INFO
+            logger.log(level, "%s; connecting again in %.1f s", ending.why, delay / 1000)
+            await asyncio.sleep(delay / 1000)
 
-    async def leave(self, session: Session) -> None:
-        """Close for good: what was written is sent first, but not for ever."""
-        async with self._sweep:
-            session.close(Close.GOING_AWAY, "the agent stops")
+    async def leave(self) -> None:
+        """The process ends: say goodbye, if there is a link. `hold` was cancelled before."""
+        session = self._session
+        self._outlet.detach()
+        if session is not None and not session.closed.done():
+            session.leave(Close.GOING_AWAY, "the agent stops")
             await asyncio.wait({session.closed}, timeout=LEAVE_TIMEOUT)
+        self._sweep.stop()
 
-    async def _attempt(self, stopping: asyncio.Event) -> Outcome:
-        """One connection from the dial to its end."""
-        session = Session(self._codec, AgentLink(self._outbox), self._hello(), self._core)
+    def _delay(self, ending: Ending, attempt: int) -> float:
+        if ending.delay is not None:
+            return ending.delay
+        draw = random.random()
+        if ending.slow:
+            return self._policy.cap * (0.5 + draw / 2)
+        return self._policy.delay(attempt, draw)
+
+    async def _attempt(self, crew: Crew, lost: Callable[[Iterable[str]], None]) -> Ending:
+        """One connection, from the dial to its end."""
+
+        def welcomed(session: Session, welcome: Welcome) -> None:
+            session.begin_beat(max(welcome.hb, 100) / 1000)
+            lost(self._outlet.attach(session, welcome))
+            crew.moved(tuple(self._outlet.outbox.streams))
+
+        session = Session(self._codec, AgentLink(self._outlet.outbox), self._hello(self._sid), crew, welcomed)
         try:
             await connect(
                 self._url,
@@ -119,67 +140,73 @@ class Connector:
                 max_buffered=UNSENT,
             )
         except ConnectionRefused as e:
-            delay = None
-            if e.retry_after is not None:
-                # The header is the same for many: spread them over half as long again.
-                delay = e.retry_after * 1000 * random.uniform(1.0, 1.5)
-            return Outcome(e.message, delay, slow=e.status in MISCONFIGURED)
+            return _refused(e)
+        self._session = session
         try:
-            async with asyncio.timeout(WELCOME_TIMEOUT):
-                first: set[asyncio.Future[Any]] = {session.welcome, session.closed}
-                await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        except TimeoutError:
-            session.close(Close.NORMAL, "no welcome in time")
-            return Outcome(f"no welcome within {WELCOME_TIMEOUT:g} s")
-        if not session.welcome.done():
-            return self._ended(session, 0.0)
-        return await self._live(session, session.welcome.result(), stopping)
-
-    async def _live(self, session: Session, welcome: Welcome, stopping: asyncio.Event) -> Outcome:
-        """A welcomed link: beat until it ends or is to be left."""
-        retry: Retry = welcome.retry
-        self._policy = RetryPolicy(retry.first, retry.base, retry.cap)
-        beat = max(welcome.hb, 100) / 1000
-        self._sweep.silence = beat * SILENCE
-        logger.info("linked to %s, session %s, heartbeat %g s", self._url, welcome.sid, beat)
-        began = time.monotonic()
-        stop = asyncio.ensure_future(stopping.wait())
-        try:
-            while not session.closed.done() and not stop.done():
-                idle = time.monotonic() - session.last_sent
-                if idle >= beat:
-                    session.beat()
-                    idle = 0.0
-                waits: set[asyncio.Future[Any]] = {session.closed, stop}
-                if not session.leave.done():
-                    waits.add(session.leave)
-                await asyncio.wait(waits, timeout=beat - idle, return_when=asyncio.FIRST_COMPLETED)
-                if session.leave.done():
-                    return await self._drain(session, stop, (time.monotonic() - began) * 1000)
+            return await self._serve(session)
         finally:
-            stop.cancel()
-        if not session.closed.done():
-            return Outcome("stopped")
-        return self._ended(session, (time.monotonic() - began) * 1000)
+            self._outlet.detach()
 
-    async def _drain(self, session: Session, stop: asyncio.Future[Any], lived_ms: float) -> Outcome:
-        """The gateway wants this agent elsewhere: go at the slot, unless it closes first."""
-        drain = session.leave.result()
-        await asyncio.wait({session.closed, stop}, timeout=drain.slot / 1000, return_when=asyncio.FIRST_COMPLETED)
+    async def _serve(self, session: Session) -> Ending:
+        """An open connection: wait for welcome, then for its end."""
+        loop = asyncio.get_running_loop()
+        await _first(session.welcome, session.closed, timeout=WELCOME_TIMEOUT)
+        if not session.welcome.done():
+            if session.closed.done():
+                return self._closed(session, 0.0)
+            session.leave(Close.NORMAL, "no welcome in time")
+            return Ending(f"no welcome within {WELCOME_TIMEOUT:g} s")
+        began = loop.time()
+        welcome = session.welcome.result()
+        self._sid = welcome.sid
+        self._follow(welcome.retry)
+        logger.info("linked to %s: session %s, heartbeat %g s", self._url, welcome.sid, welcome.hb / 1000)
+        await _first(session.drain, session.closed)
+        if not session.drain.done():
+            return self._closed(session, loop.time() - began)
+        # The gateway wants this agent elsewhere: go at the slot, unless it closes first.
+        drain = session.drain.result()
+        if drain.retry is not None:
+            self._follow(drain.retry)
+        await asyncio.wait({session.closed}, timeout=drain.slot / 1000)
+        lived = loop.time() - began
         if session.closed.done():
-            return self._ended(session, lived_ms)
-        session.close(Close.NORMAL, "drained")
-        await asyncio.wait({session.closed}, timeout=LEAVE_TIMEOUT)
-        if session.retry is not None:
-            retry = session.retry
-            self._policy = RetryPolicy(retry.first, retry.base, retry.cap)
-        # The slots have spread the fleet already; a little jitter for those that shared one.
-        return Outcome(f"drained ({drain.why})", random.uniform(0, 1000), lived_ms=lived_ms)
+            ending = self._closed(session, lived)
+            if ending.final or session.closed.result()[0] != Close.RESTART:
+                return ending
+        session.leave(Close.NORMAL, "drained")
+        # The slots have spread the fleet already.
+        return Ending(f"drained ({drain.why})", 0.0 if lived >= SETTLED else None, lived=lived)
 
-    def _ended(self, session: Session, lived_ms: float) -> Outcome:
+    def _follow(self, retry: Retry) -> None:
+        self._policy = RetryPolicy(retry.first, retry.base, retry.cap)
+
+    @staticmethod
+    def _closed(session: Session, lived: float) -> Ending:
         code, reason = session.closed.result()
         why = f"the link closed with {describe(code)}" + (f": {reason}" if reason else "")
+        if session.by_us:
+            # We found the gateway in the wrong: the next node may run another version.
+            return Ending(why, lived=lived)
         if not may_reconnect(code):
-            return Outcome(why, final=True)
-        delay = None if session.retry_ms is None else session.retry_ms * random.uniform(1.0, 1.5)
-        return Outcome(why, delay, lived_ms=lived_ms)
+            unheard = code == Close.PROTOCOL and not session.welcome.done()
+            return Ending(why, slow=unheard, final=not unheard, lived=lived)
+        delay = None
+        if session.bye is not None and session.bye.retry is not None:
+            delay = min(float(session.bye.retry), MAX_RETRY_AFTER * 1000)
+        return Ending(why, delay, lived=lived)
+
+
+async def _first(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+
+
+def _refused(e: ConnectionRefused) -> Ending:
+    delay = None
+    if e.retry_after is not None:
+        # The header knows whole seconds only: those that got the same are spread over half as long again.
+        delay = min(e.retry_after, MAX_RETRY_AFTER) * 1000 * random.uniform(1.0, 1.5)
+    why = e.message
+    if e.body:
+        why += ": " + " ".join(e.body[:200].decode(errors="replace").split())
+    return Ending(why, delay, slow=e.status in MISCONFIGURED)

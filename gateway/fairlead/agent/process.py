@@ -1,97 +1,143 @@
-"""A handler in a process of its own: started for one command, killed with it.
+"""CPU-bound functions and generators, each in a process of its own: started for one command, killed with it.
 
-Used by the runner for CPU-bound work. A pool could not be killed at a deadline, and a fork of a process with
-threads may deadlock, so each command takes a child of a fork server (or a fresh interpreter where there is none).
-Items come through a pipe; when the parent does not take them the pipe fills and the child waits.
+A pool's worker could not be killed at a deadline without harm to others, and a fork of a process with threads may
+deadlock: so each command takes a child of a fork server (or a fresh interpreter where there is none). The child is
+the leader of its own session and less urgent than the agent. What it yields comes through a socket, which fills when
+the gateway grants no credit: then the child waits. `child` is the other end.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import multiprocessing
 import os
 import pickle
 import signal
+import socket
+import struct
 import sys
-from collections.abc import Callable
-from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any
 
-from fairlead.agent.command import CommandError
+import msgspec
 
-NICE = 5
-"""Below the agent, whose heartbeats must not wait for its own work."""
+from fairlead.agent import child
+from fairlead.agent.command import Command
+from fairlead.agent.errors import CommandError
+from fairlead.agent.handler import Handler
+from fairlead.agent.slots import Slots
 
-_context: Any = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+logger = logging.getLogger("fairlead.agent")
+
+PROCESSES = 16
+"""At once: the system shares its cores among them, below the agent in priority."""
+WAITING = 64
+"""Commands that wait for a process; more are refused as busy."""
+REAP_TIMEOUT = 5.0
+"""Seconds: the kernel ends a killed process at once, unless its disk hangs."""
+
+_decode = msgspec.msgpack.Decoder(child.Report).decode
 
 
-class Child:
-    """One run of `function(**arguments)`. `run` blocks: call it in a thread; `kill` may come from another."""
+class Processes:
+    """Runs handlers whose place is a process."""
 
-    def __init__(self, function: Callable[..., Any], arguments: dict[str, Any], streams: bool) -> None:
-        self._ours, self._theirs = _context.Pipe(duplex=False)
-        self._process = _context.Process(target=_work, args=(self._theirs, function, arguments, streams), daemon=True)
-        self._killed = False
+    def __init__(self) -> None:
+        self.slots = Slots(PROCESSES, WAITING)
+        self._context: BaseContext = multiprocessing.get_context("forkserver" if sys.platform == "linux" else "spawn")
+        self._reaping: set[asyncio.Future[None]] = set()
 
-    def run(self, send: Callable[[object], None]) -> object:
-        """Start it, hand each item to `send`, and return the result. Raises CommandError as the handler did."""
+    async def run(self, handler: Handler, command: Command, arguments: dict[str, Any]) -> bytes:
+        """The end's payload; what the handler raised comes as CommandError. Its slot is booked already."""
+        slots = self.slots
         try:
-            self._start()
+            await slots.turn()
+        except asyncio.CancelledError:
+            slots.give_up()
+            raise
+        ours, theirs = socket.socketpair()
+        process = self._context.Process(  # type: ignore[attr-defined]  # every real context has it
+            target=child.main, args=(theirs, handler.function, arguments, handler.streams), daemon=True
+        )
+        loop = asyncio.get_running_loop()
+        # In a thread: the fork server is started with the first one, and imports the user's module.
+        starting = loop.run_in_executor(None, _start, process, theirs)
+        try:
+            await asyncio.shield(starting)
+            return await self._read(ours, process, command)
+        finally:
+            ours.close()
+            reaping = asyncio.ensure_future(self._reap(starting, process))
+            self._reaping.add(reaping)
+            reaping.add_done_callback(self._reaping.discard)
+
+    async def _read(self, ours: socket.socket, process: BaseProcess, command: Command) -> bytes:
+        reader, writer = await asyncio.open_unix_connection(sock=ours)
+        try:
             while True:
-                try:
-                    kind, value = self._ours.recv()
-                except EOFError:
-                    self._process.join(5)
-                    raise CommandError(
-                        "handler_failed", f"the handler's process ended with {self._process.exitcode}"
-                    ) from None
-                if kind == "item":
-                    send(value)
-                elif kind == "result":
-                    return value
+                size = struct.unpack("!I", await reader.readexactly(4))[0]
+                report = _decode(await reader.readexactly(size))
+                if report.kind:
+                    await command.write(report.kind, report.data)
+                elif report.error is not None:
+                    e = report.error
+                    raise CommandError(e.code, e.message, e.temporary, **e.details)
                 else:
-                    code, message, temporary, details = value
-                    raise CommandError(code, message, temporary, **details)
+                    return report.data
+        except (asyncio.IncompleteReadError, ConnectionError) as e:
+            raise CommandError("handler_failed", f"the handler's process ended {await _how(process)}") from e
         finally:
-            self.kill()
-            self._ours.close()
-            if self._process.pid is not None:
-                self._process.join(5)
+            writer.close()
 
-    def _start(self) -> None:
+    async def _reap(self, starting: asyncio.Future[None], process: BaseProcess) -> None:
+        """Kill what still runs and wait for it, whatever became of the command."""
         try:
-            self._process.start()
-        except (pickle.PicklingError, AttributeError, TypeError) as e:
-            raise CommandError(
-                "handler_failed",
-                f"the handler cannot be sent to a process: {e}; define it at the top level of a module",
-            ) from e
+            await asyncio.wait({starting})
+            if starting.exception() is None:
+                _kill(process)
+                await asyncio.to_thread(process.join, REAP_TIMEOUT)
+                process.close()
+        except ValueError:
+            logger.error("process %s does not end, although it was killed", process.pid)
         finally:
-            self._theirs.close()
-        if self._killed:
-            self._process.kill()
+            self.slots.done()
 
-    def kill(self) -> None:
-        """End the process now; harmless when it has ended or was never started."""
-        self._killed = True
-        if self._process.pid is not None and self._process.is_alive():
-            self._process.kill()
+    async def close(self) -> None:
+        """Wait for the last children; they are killed already."""
+        if self._reaping:
+            await asyncio.wait(self._reaping, timeout=REAP_TIMEOUT)
 
 
-def _work(pipe: Connection, function: Callable[..., Any], arguments: dict[str, Any], streams: bool) -> None:
-    """The child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the agent's to hear
-    os.nice(NICE)
+def _start(process: BaseProcess, theirs: socket.socket) -> None:
     try:
-        result = None
-        if streams:
-            for item in function(**arguments):
-                pipe.send(("item", item))
-        else:
-            result = function(**arguments)
-        pipe.send(("result", result))
-    except CommandError as e:
-        pipe.send(("error", (e.error_code, e.message, e.is_temporary, e.details)))
-    except BrokenPipeError:
-        pass  # the agent is gone
-    except Exception as e:
-        pipe.send(("error", ("handler_failed", f"{type(e).__name__}: {e}"[:500], False, {})))
+        process.start()
+    except (pickle.PicklingError, AttributeError, TypeError) as e:
+        raise CommandError("handler_failed", f"the arguments cannot be sent to a process: {e}") from e
+    except (OSError, EOFError, RuntimeError) as e:
+        raise CommandError(
+            "handler_failed",
+            f'no process could be started: {e!r}. Is agent.run() under `if __name__ == "__main__"`?',
+        ) from e
+    finally:
+        theirs.close()
+
+
+def _kill(process: BaseProcess) -> None:
+    """With all that it started in its session."""
+    assert process.pid is not None
+    if process.is_alive():
+        process.kill()
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass  # it had not yet made its session, or was alone in it
+
+
+async def _how(process: BaseProcess) -> str:
+    await asyncio.to_thread(process.join, REAP_TIMEOUT)
+    code = process.exitcode
+    if code is None:
+        return "without a result"
+    return f"by signal {-code}" if code < 0 else f"with exit code {code} and without a result"

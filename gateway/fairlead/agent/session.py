@@ -1,14 +1,17 @@
-"""One connection of the agent: hello, welcome, heartbeats, and what comes in handed to the agent.
+"""One connection of the agent: hello, welcome, heartbeats; what comes in is handed on, what goes out waits its turn.
 
-It is the carrier's listener. A session that was replaced hears nothing any more: its `core` is taken away.
+It is the carrier's listener, made by the connector for each attempt. It writes only while the socket takes it, so
+that what waits, waits in the outbox. One timer serves heartbeat and silence. A session that was left (`leave`) hears
+nothing any more: whatever still arrives on its socket is of the past.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from typing import Protocol
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeAlias
 
 from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
@@ -18,126 +21,187 @@ from fairlead.wire.codec import Codec
 from fairlead.wire.messages import (
     Bye,
     Cancel,
-    Chunk,
     Cmd,
-    Credit,
     Drain,
-    End,
     FromGateway,
     Hb,
     Hello,
     Message,
     Numbered,
-    Retry,
     Welcome,
 )
 
 logger = logging.getLogger("fairlead.agent")
 
+SILENCE = 2.5
+"""Heartbeats without a word after which the link is dead, on both sides."""
+FIRST_BEAT = 10.0
+"""Seconds between heartbeats until welcome names the gateway's own."""
 
-class Core(Protocol):
-    """What a session tells the agent."""
 
-    def welcomed(self, session: Session, welcome: Welcome) -> None: ...
+class Crew(Protocol):
+    """Who serves a session: `Commands`. Called on the event loop; must not block."""
+
     def commanded(self, cmd: Cmd) -> None: ...
-    def input(self, message: Chunk | End) -> None: ...
-    def granted(self, credit: Credit) -> None: ...
     def cancelled(self, cancel: Cancel) -> None: ...
+    def moved(self, commands: Iterable[str]) -> None:
+        """These may write or read on."""
+
+
+Welcomed: TypeAlias = Callable[["Session", Welcome], None]
 
 
 class Session:
-    def __init__(self, codec: Codec[FromGateway], link: AgentLink, hello: Hello, core: Core) -> None:
-        self._codec = codec
+    def __init__(
+        self, codec: Codec[FromGateway], link: AgentLink, hello: Hello, crew: Crew, welcomed: Welcomed
+    ) -> None:
+        """`welcomed` is called before the next message is read, since that may be for a command that goes on."""
         self.link = link
+        self._codec = codec
         self._hello = hello
-        self.core: Core | None = core
-        self.connection: Connection | None = None
-        loop = asyncio.get_running_loop()
+        self._crew = crew
+        self._welcomed = welcomed
+        self._loop = loop = asyncio.get_running_loop()
+        self._connection: Connection | None = None
+        self._queue: deque[Numbered] = deque()
+        """What stands in the outbox and was not yet written on this link, in order."""
+        self._left = False
+        self._beat = FIRST_BEAT
+        self._timer: asyncio.TimerHandle | None = None
+        self._sent = self._heard = self._asked = loop.time()
+        self._rtt: float | None = None
         self.welcome: asyncio.Future[Welcome] = loop.create_future()
+        self.drain: asyncio.Future[Drain] = loop.create_future()
         self.closed: asyncio.Future[tuple[int, str]] = loop.create_future()
-        self.leave: asyncio.Future[Drain] = loop.create_future()
-        """The gateway asks this agent to go elsewhere."""
-        self.retry_ms: int | None = None
-        """When to come back, if the gateway said so in its bye."""
-        self.retry: Retry | None = None
-        self.rtt_ms: float | None = None
-        self.last_sent = 0.0
+        """Code and reason, once it is over."""
+        self.by_us = False
+        """We closed it, not the gateway."""
+        self.bye: Bye | None = None
 
     @property
-    def ready(self) -> bool:
-        return self.link.ready and self.connection is not None and not self.connection.closing
+    def congested(self) -> bool:
+        return self._connection is None or self._connection.congested
 
-    def send(self, message: Message) -> None:
-        if self.connection is not None:
-            self.last_sent = time.monotonic()
-            self.connection.send(self._codec.encode(message))
+    def tell(self, message: Message) -> None:
+        """Write it now: small things that must not wait behind results."""
+        if isinstance(message, Numbered):
+            self.link.written(message)
+        self._write(message)
 
-    def send_numbered(self, message: Numbered) -> None:
-        self.link.written(message)
-        self.send(message)
+    def post(self, message: Numbered) -> None:
+        """Write it behind all that was posted before, as soon as the socket takes it."""
+        self._queue.append(message)
+        self._pump()
 
-    def beat(self) -> None:
-        """One heartbeat, which the gateway answers at once."""
-        self.send(Hb(ts=int(time.monotonic() * 1000), rtt=self.rtt_ms))
+    def begin_beat(self, interval: float) -> None:
+        """Welcome has named the heartbeat."""
+        self._beat = interval
+        self._arm()
 
-    def close(self, code: int, reason: str) -> None:
-        """Say bye and close; `closed` follows."""
-        if self.connection is not None and not self.connection.closing:
-            self.send(Bye(code=code, why=reason))
-            self.connection.close(code, reason)
+    def leave(self, code: int, reason: str) -> None:
+        """Say bye and close; `closed` follows when the gateway has answered, or 5 s later. Nothing is heard more."""
+        self._left = self.by_us = True
+        self._disarm()
+        connection = self._connection
+        if connection is not None and not connection.closing:
+            self._write(Bye(code=code, why=reason))
+            connection.close(code, reason)
+
+    def _write(self, message: Message) -> None:
+        connection = self._connection
+        if connection is not None and not connection.closing:
+            self._sent = self._loop.time()
+            connection.send(self._codec.encode(message))
+
+    def _pump(self) -> None:
+        while self._queue and self._connection is not None and not self._left:
+            if self._connection.closing or self._connection.congested:
+                return
+            self.tell(self._queue.popleft())
+
+    # -- the one timer -----------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        self._disarm()
+        due = min(self._due(), self._heard + SILENCE * self._beat)
+        self._timer = self._loop.call_at(due, self._tick)
+
+    def _due(self) -> float:
+        """When to beat: after an interval without a word of ours, or without one of the gateway's, which may have
+        nothing to say to all that we send.
+        """
+        return min(self._sent, max(self._heard, self._asked)) + self._beat
+
+    def _disarm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        now = self._loop.time()
+        if now >= self._heard + SILENCE * self._beat:
+            self._lose(Close.SILENT, f"nothing was heard for {SILENCE:g} heartbeats")
+            return
+        if now >= self._due():
+            self._asked = now
+            self._write(Hb(ts=int(now * 1_000_000), rtt=self._rtt))
+        self._arm()
+
+    def _lose(self, code: int, why: str) -> None:
+        """End the link from this side, without waiting for a peer that may be gone."""
+        self.leave(code, why)
+        self._over(code, why)
+
+    def _over(self, code: int, reason: str) -> None:
+        self._disarm()
+        if not self.closed.done():
+            self.closed.set_result((code, reason))
 
     # -- the carrier's listener --------------------------------------------------------------------
 
     def on_open(self, connection: Connection) -> None:
-        self.connection = connection
-        self.send(self._hello)
+        self._connection = connection
+        self._heard = self._asked = self._loop.time()
+        self._write(self._hello)
+        self._arm()
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
-        core = self.core
-        if core is None:
+        if self._left:
             return
+        self._heard = self._loop.time()
         try:
             message = self._codec.decode(data)
-            self.link.receive(message)
+            moved = self.link.receive(message)
         except ProtocolViolation as violation:
             logger.error("the gateway broke the protocol: %s", violation.message)
-            self.close(violation.close_code, violation.message)
+            self._lose(violation.close_code, violation.message)
             return
+        if moved:
+            self._crew.moved(moved)
         match message:
             case Cmd():
-                core.commanded(message)
-            case Credit():
-                core.granted(message)
-            case Chunk() | End():
-                core.input(message)
+                self._crew.commanded(message)
             case Cancel():
-                core.cancelled(message)
+                self._crew.cancelled(message)
             case Hb(echo=int(echo)):
-                self.rtt_ms = max(0.0, time.monotonic() * 1000 - echo)
+                self._rtt = max(0.0, self._heard * 1000 - echo / 1000)
             case Welcome():
-                core.welcomed(self, message)
                 self.welcome.set_result(message)
-            case Drain():
-                if message.retry is not None:
-                    self.retry = message.retry
-                if not self.leave.done():
-                    self.leave.set_result(message)
+                self._welcomed(self, message)
+            case Drain() if not self.drain.done():
+                self.drain.set_result(message)
             case Bye():
-                self.retry_ms = message.retry
+                self.bye = message
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
-        self.connection = None
-        if not self.closed.done():
-            self.closed.set_result((code, reason))
+        self._connection = None
+        self._over(code, reason)
 
     def on_silence(self, connection: Connection) -> None:
-        logger.warning("nothing was heard from the gateway for 2.5 heartbeats")
-        connection.abort()
+        """Ours is the protocol's silence, which counts messages."""
 
     def on_writable(self, connection: Connection) -> None:
-        pass
+        self._pump()
 
     def on_overflow(self, connection: Connection) -> None:
-        # What is stored nowhere yet stays in the outbox and is sent on the next link.
-        logger.warning("the gateway does not read what it is sent")
-        connection.close(Close.SLOW_READER, "the gateway does not read")
+        self._lose(Close.SLOW_READER, "the gateway does not read what it is sent")

@@ -1,14 +1,16 @@
 """The agent's end of a link: what was written, what is stored, and what must be sent again.
 
 The SDK's session feeds it; it has no socket and no clock. `Outbox` lives as long as the agent's process and holds
-what the gateway has not yet stored; `AgentLink` is one connection's conversation over it. A stream's window bounds
-the outbox while links come and go, so a fast command can never fill memory.
+what the gateway has not yet stored, and the input that no handler has taken yet; `AgentLink` is one connection's
+conversation over it. Windows bound both directions while links come and go, so a fast command or a fast caller
+can never fill memory: on a new link the output goes on where the gateway's store ends, and the input where the
+handler stands, because what was buffered is dropped and asked for again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.close import Close
@@ -17,6 +19,7 @@ from fairlead.wire.messages import (
     Ack,
     Chunk,
     Cmd,
+    Credit,
     End,
     EndState,
     Error,
@@ -27,22 +30,34 @@ from fairlead.wire.messages import (
     Welcome,
 )
 
+FINISHED = 1_024
+"""Ids of finished commands that are remembered: a gateway repeats a command only within one resume, which
+names no more than so many."""
 
 RESULTS_GAP = Error(code="results_gap", message="a part of the results was lost behind the gateway")
 
 
-class OutStream:
-    """What one command has produced. `pending` is what is not yet stored, in order."""
+class CommandStream:
+    """One command's output and input. `pending` is what is not yet stored, in order."""
 
-    __slots__ = ("command", "ended", "input_next", "next", "pending", "room")
+    __slots__ = (
+        "command", "ended", "input", "input_ended", "input_next", "input_owed", "input_size", "next", "pending",
+        "room", "window",
+    )  # fmt: skip
 
-    def __init__(self, command: str, credit: int, first: int = 0) -> None:
+    def __init__(self, command: str, credit: int, window: int = WINDOW) -> None:
         self.command = command
-        self.next = first
+        self.next = 0
         self.room = credit
         self.pending: deque[Chunk | End] = deque()
         self.ended = False
+        self.window = window
+        self.input: deque[bytes] = deque()
+        """Received and not yet taken by the handler: at most a window."""
+        self.input_size = 0
         self.input_next = 0
+        self.input_owed = 0
+        self.input_ended = False
 
     def chunk(self, kind: str, payload: bytes) -> Chunk:
         """The next chunk. The caller has checked that `room` covers it."""
@@ -65,12 +80,34 @@ class OutStream:
         self.pending.append(made)
         return made
 
-    def resume(self, have: int, window: int) -> bool:
-        """A new link took over: chunks before `have` are stored, the window starts anew.
+    def take(self) -> tuple[bytes, Credit | None]:
+        """The oldest input chunk, for the handler, and the credit to grant once half a window was taken."""
+        payload = self.input.popleft()
+        self.input_size -= len(payload)
+        self.input_owed += len(payload)
+        return payload, self.settle() if self.input_owed * 2 >= self.window else None
 
-        False when the gateway has less than it once gave receipts for: the stream is then ended at `have`, because
+    def settle(self) -> Credit | None:
+        """The credit for all that was taken. To be granted before the handler waits for more: the gateway may be
+        waiting for the room that its next chunk needs.
+        """
+        grant, self.input_owed = self.input_owed, 0
+        return Credit(id=self.command, bytes=grant) if grant else None
+
+    def rewind(self) -> None:
+        """The link is gone: forget the input that was not taken. The next hello asks for it again."""
+        self.input_next -= len(self.input)
+        self.input.clear()
+        self.input_size = self.input_owed = 0
+        self.input_ended = False
+
+    def resume(self, have: int, window: int) -> bool:
+        """A new link took over: chunks before `have` are stored, both windows start anew.
+
+        False when the gateway has less than it once gave receipts for: then the stream is ended at `have`, since
         what lies between is gone on both sides.
         """
+        self.window = window
         while self.pending and isinstance(first := self.pending[0], Chunk) and first.n < have:
             self.pending.popleft()
         first_unstored = self.next
@@ -78,7 +115,8 @@ class OutStream:
             first_unstored = first.n
         if first_unstored != have:
             self.pending.clear()
-            self.next, self.ended = have, False
+            self.next = have
+            self.ended = False
             self.end("error", error=RESULTS_GAP)
             return False
         self.room = window - sum(len(m.payload) for m in self.pending if isinstance(m, Chunk))
@@ -88,19 +126,32 @@ class OutStream:
 class Outbox:
     """Everything of this process that the gateway has not stored yet: streams by command id, and events."""
 
-    __slots__ = ("events", "streams")
+    __slots__ = ("_finished", "events", "streams")
 
     def __init__(self) -> None:
-        self.streams: dict[str, OutStream] = {}
+        self.streams: dict[str, CommandStream] = {}
         self.events: dict[str, Event] = {}
+        self._finished: dict[str, None] = {}
 
-    def opened(self, cmd: Cmd) -> OutStream:
+    def opened(self, cmd: Cmd, window: int = WINDOW) -> CommandStream:
         """The stream of a command that was just accepted."""
-        stream = self.streams[cmd.id] = OutStream(cmd.id, cmd.credit)
+        stream = self.streams[cmd.id] = CommandStream(cmd.id, cmd.credit, window)
         return stream
 
+    def finished(self, command: str) -> None:
+        """The command is over and must not run again if it comes once more."""
+        self._finished[command] = None
+        if len(self._finished) > FINISHED:
+            del self._finished[next(iter(self._finished))]
+
+    def known(self, command: str) -> bool:
+        """Whether the command runs or is among the last that ran."""
+        return command in self.streams or command in self._finished
+
     def have(self) -> dict[str, int]:
-        """For hello: the next input chunk of each stream that still runs."""
+        """For hello: the next input chunk of each stream that still runs. Input not yet taken is forgotten."""
+        for stream in self.streams.values():
+            stream.rewind()
         return {s.command: s.input_next for s in self.streams.values() if not s.ended}
 
     def stored(self, message: Numbered) -> None:
@@ -128,19 +179,23 @@ class AgentLink:
         self.unstored: deque[Numbered] = deque()
         self.window = WINDOW
 
-    def receive(self, message: FromGateway | None) -> None:
-        """Check `message` against the conversation and take in what concerns the outbox."""
-        if message is None:
-            return
+    def receive(self, message: FromGateway | None) -> Iterable[str]:
+        """Take in what concerns the outbox; returns the commands whose streams may go on because of it."""
         if isinstance(message, Welcome):
             if self.ready:
                 raise ProtocolViolation(Close.PROTOCOL, "welcome again: a link is welcomed once")
             self.ready = True
             self.window = message.limits.window
         elif isinstance(message, Rx):
-            self._receipt(message.s)
+            return self._receipt(message.s)
         elif isinstance(message, Chunk | End):
-            self._input(message)
+            return self._input(message)
+        elif isinstance(message, Credit):
+            stream = self.outbox.streams.get(message.id)
+            if stream is not None:
+                stream.room += message.bytes
+                return (message.id,)
+        return ()
 
     def written(self, message: Numbered) -> None:
         """`message` goes to the socket now: it gets the next number of this link."""
@@ -149,38 +204,50 @@ class AgentLink:
         self.sent += 1
         self.unstored.append(message)
 
-    def resend(self, welcome: Welcome) -> tuple[list[str], Iterator[Numbered]]:
+    def resend(self, welcome: Welcome) -> tuple[list[str], list[Numbered]]:
         """After welcome: the commands that cannot go on, and what to send again, in order.
 
         Those are the ones that the gateway has ended meanwhile, and those whose stored results it has lost.
         """
-        lost = [command for command in self.outbox.streams if command not in welcome.have]
+        streams = self.outbox.streams
+        lost = [command for command in streams if command not in welcome.have]
         for command in lost:
-            del self.outbox.streams[command]
-        for command, stream in self.outbox.streams.items():
-            if not stream.resume(welcome.have[command], self.window):
-                lost.append(command)
-        again: list[Numbered] = [m for stream in self.outbox.streams.values() for m in stream.pending]
+            del streams[command]
+        lost += [s.command for s in streams.values() if not s.resume(welcome.have[s.command], self.window)]
+        again: list[Numbered] = [m for stream in streams.values() for m in stream.pending]
         again.extend(self.outbox.events.values())
-        return lost, iter(again)
+        return lost, again
 
-    def _receipt(self, s: int) -> None:
+    def _receipt(self, s: int) -> Iterable[str]:
         if not self.stored <= s <= self.sent:
             raise ProtocolViolation(
                 Close.PROTOCOL, f"rx {s} out of range: {self.stored} stored, {self.sent} sent on this link"
             )
+        moved = set()
         for _ in range(s - self.stored):
-            self.outbox.stored(self.unstored.popleft())
+            message = self.unstored.popleft()
+            self.outbox.stored(message)
+            if isinstance(message, Chunk):
+                moved.add(message.id)
         self.stored = s
+        return moved
 
-    def _input(self, message: Chunk | End) -> None:
+    def _input(self, message: Chunk | End) -> Iterable[str]:
         stream = self.outbox.streams.get(message.id)
-        if stream is None:
-            return
+        if stream is None or stream.ended:
+            return ()
         n = message.n if isinstance(message, Chunk) else message.total
-        if n != stream.input_next:
+        if n != stream.input_next or (stream.input_ended and isinstance(message, Chunk)):
             raise ProtocolViolation(
                 Close.PROTOCOL, f"input {n} of {message.id} out of order: expected {stream.input_next}"
             )
-        if isinstance(message, Chunk):
-            stream.input_next += 1
+        if isinstance(message, End):
+            stream.input_ended = True
+            return (message.id,)
+        size = len(message.payload)
+        if stream.input_size + size > self.window:
+            raise ProtocolViolation(Close.PROTOCOL, f"input of {message.id} exceeds the window of {self.window} bytes")
+        stream.input_next += 1
+        stream.input_size += size
+        stream.input.append(message.payload)
+        return (message.id,)

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ssl as tls
+from collections.abc import Mapping
+from typing import Literal
 
+from fairlead.agent import host
 from fairlead.agent.agent import Agent
-from fairlead.agent.builtin import execute, sysinfo
+from fairlead.agent.builtin.execute import execute
 
 
-def builtin_agent(url: str, id: str, token: str, **options: Any) -> Agent:
-    """An agent with the built-in methods; `options` are Agent's."""
-    agent = Agent(url, id, token, **options)
-    agent.command("exec")(execute.execute)
-    agent.command("sys.info")(sysinfo.system_info)
+def builtin_agent(
+    url: str,
+    id: str,
+    token: str,
+    *,
+    facts: Mapping[str, str] | None = None,
+    encoding: Literal["msgpack", "json"] = "msgpack",
+    ssl: tls.SSLContext | None = None,
+) -> Agent:
+    """An agent with the built-in methods; the options are Agent's. More methods may be added to it."""
+    agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl)
+    agent.command("exec")(execute)
+    agent.command("sys.info")(system_info)
     return agent
+
+
+async def system_info() -> dict[str, object]:
+    """What kind of machine this is."""
+    return host.info()

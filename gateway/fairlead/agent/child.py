@@ -1,0 +1,83 @@
+"""What runs in a handler's own process: call the function, send what it yields, and end with the agent.
+
+Started by `process` through multiprocessing. Items are encoded here, where there is time for it. The socket is
+also the leash: when the agent is gone, a thread reads its end and leaves, since a busy handler would never look.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from fairlead.agent.errors import CommandError
+from fairlead.agent.output import item, pieces, result
+from fairlead.wire.messages import CHUNK_LIMIT, Error
+
+NICE = 5
+"""Below the agent, whose heartbeats must not wait for its own work."""
+
+logger = logging.getLogger("fairlead.agent")
+
+
+class Report(msgspec.Struct, array_like=True, frozen=True):
+    """One item (`kind` is set), or the last: the result, or an error."""
+
+    kind: str = ""
+    data: bytes = b""
+    error: Error | None = None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+def main(pipe: socket.socket, function: Callable[..., Any], arguments: dict[str, Any], streams: bool) -> None:
+    """The child's whole life."""
+    os.setsid()
+    os.nice(NICE)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    pipe.setblocking(True)
+    threading.Thread(target=_hold_leash, args=(pipe,), daemon=True).start()
+    try:
+        last = Report(data=_run(pipe, function, arguments, streams))
+    except BrokenPipeError:
+        return  # the agent is gone
+    except CommandError as e:
+        last = Report(error=e.to_wire())
+    except (Exception, SystemExit) as e:
+        logger.exception("a handler failed")
+        last = Report(error=CommandError("handler_failed", f"{type(e).__name__}: {e}").to_wire())
+    _send(pipe, last)
+
+
+def _run(pipe: socket.socket, function: Callable[..., Any], arguments: dict[str, Any], streams: bool) -> bytes:
+    returned = function(**arguments)
+    if not streams:
+        return result(returned)
+    while True:
+        try:
+            kind, data = item(next(returned))
+        except StopIteration as stop:
+            return result(stop.value)
+        for piece in pieces(kind, data, CHUNK_LIMIT):
+            _send(pipe, Report(kind, piece))
+
+
+def _send(pipe: socket.socket, report: Report) -> None:
+    data = _encode(report)
+    pipe.sendall(struct.pack("!I", len(data)) + data)
+
+
+def _hold_leash(pipe: socket.socket) -> None:
+    try:
+        pipe.recv(1)
+    except OSError:
+        pass
+    os._exit(1)

@@ -1,0 +1,44 @@
+"""The one error that handlers raise on purpose. Handlers, their children and the built-in methods use it."""
+
+from __future__ import annotations
+
+from fairlead.errors import FairleadError
+from fairlead.wire.messages import Error, Scalar
+
+
+class CommandError(FairleadError):
+    """Raise it in a handler to end the command with an error of your own `code`.
+
+    `temporary` tells the platform that the same command may succeed later; `details` are for programs.
+    """
+
+    def __init__(self, code: str, message: str, temporary: bool = False, **details: Scalar) -> None:
+        super().__init__(message, **details)
+        self.error_code = code
+        self.is_temporary = temporary
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # It crosses from a child process; BaseException's own way forgets the keyword arguments.
+        return _restored, (self.error_code, self.message, self.is_temporary, self.details)
+
+    def to_wire(self) -> Error:
+        """Cut to the protocol's bounds: what a handler says must never break the link."""
+        details: dict[str, Scalar] = {}
+        for key, value in list(self.details.items())[:16]:
+            plain = value if isinstance(value, bool | int | float | None) else _text(str(value), 1024)
+            details[_text(key, 64) or "_"] = plain
+        return Error(
+            code=_text(self.error_code, 64) or "handler_failed",
+            message=_text(self.message, 1024),
+            temporary=self.is_temporary,
+            details=details,
+        )
+
+
+def _restored(code: str, message: str, temporary: bool, details: dict[str, Scalar]) -> CommandError:
+    return CommandError(code, message, temporary, **details)
+
+
+def _text(value: str, limit: int) -> str:
+    """`value` as the encodings can carry it: names of files come with lone surrogates."""
+    return value[:limit].encode("utf-8", "replace").decode()

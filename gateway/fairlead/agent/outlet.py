@@ -1,0 +1,93 @@
+"""The way out to the gateway, which outlives links: what is written goes to the link there is, or waits for the next.
+
+Commands and `Agent.emit` write to it; the connector attaches and detaches sessions. What must not be lost stands in
+the outbox before it is sent; what may be lost (acks, credit, events of qos 0) goes only over an open link.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fairlead.errors import Unavailable
+from fairlead.wire.agent_link import AgentLink, Outbox
+from fairlead.wire.messages import Event, Limits, Message, Numbered, Welcome
+
+EVENTS = 1_000
+"""Events not stored yet: above it `emit` fails rather than grow. Two gateways' outages of a chatty host."""
+
+
+class Way(Protocol):
+    """What the outlet uses of a session."""
+
+    link: AgentLink
+
+    def post(self, message: Numbered) -> None:
+        """Write it in its turn."""
+
+    def tell(self, message: Message) -> None:
+        """Write it now."""
+
+    @property
+    def congested(self) -> bool: ...
+
+
+class Outlet:
+    def __init__(self) -> None:
+        self.outbox = Outbox()
+        self.limits = Limits()
+        self._way: Way | None = None
+
+    @property
+    def chunk_limit(self) -> int:
+        """Half a window at most: the gateway grants in halves, so a larger chunk might wait for ever."""
+        return max(1, min(self.limits.chunk, self.limits.window // 2))
+
+    @property
+    def payload_limit(self) -> int:
+        """Of one end or event. Base64 in the JSON twin adds a third, the other fields some kilobytes."""
+        return self.limits.message * 3 // 4 - 8192
+
+    def attach(self, way: Way, welcome: Welcome) -> list[str]:
+        """`way` is open from now on; returns the commands that cannot go on."""
+        self.limits = welcome.limits
+        lost, again = way.link.resend(welcome)
+        self._way = way
+        for message in again:
+            way.post(message)
+        return lost
+
+    def detach(self) -> None:
+        """There is no link until the next `attach`."""
+        self._way = None
+
+    def post(self, message: Numbered) -> None:
+        """Send something that stands in the outbox, in its turn."""
+        if self._way is not None:
+            self._way.post(message)
+
+    def tell(self, message: Message) -> None:
+        """Send something small at once, or not at all."""
+        if self._way is not None:
+            self._way.tell(message)
+
+    def emit(self, event: Event) -> None:
+        """Raises Unavailable when too many events wait, ValueError when the payload is too large."""
+        if len(event.payload) > self.payload_limit:
+            raise ValueError(f"event of {len(event.payload)} bytes exceeds max {self.payload_limit}")
+        if event.qos == 0:
+            if self._way is not None and not self._way.congested:
+                self._way.post(event)
+            return
+        if len(self.outbox.events) >= EVENTS:
+            raise Unavailable(f"{EVENTS} events wait to be stored, the limit: wait, or drop some")
+        self.outbox.events[event.id] = event
+        self.post(event)
+
+    @property
+    def linked(self) -> bool:
+        return self._way is not None
+
+    @property
+    def empty(self) -> bool:
+        """All results and events are stored."""
+        return not self.outbox.streams and not self.outbox.events

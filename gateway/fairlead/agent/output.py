@@ -1,0 +1,49 @@
+"""What a handler yields and returns, as the kinds and octets of the protocol.
+
+Used where the handler runs: on the loop, in a thread, in a child process. Octets and text may be cut anywhere, so
+they are; a row is one JSON value that its reader takes whole, so one that is too large is the handler's error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from fairlead.agent.errors import CommandError
+
+KIND = re.compile(r"[a-z][a-z0-9_.-]{0,63}\Z")
+
+
+def pieces(kind: str, data: bytes | str, limit: int) -> Iterator[bytes]:
+    """`data` in chunks of at most `limit` bytes; nothing for nothing, since an empty chunk costs no credit."""
+    if KIND.match(kind) is None:
+        raise ValueError(f"kind {kind[:70]!r} is not of the form {KIND.pattern}")
+    octets = data.encode() if isinstance(data, str) else bytes(data)
+    if kind == "row" and len(octets) > limit:
+        raise CommandError("row_too_big", f"row of {len(octets)} bytes exceeds max {limit}: yield smaller rows")
+    for start in range(0, len(octets), limit):
+        yield octets[start : start + limit]
+
+
+def item(value: object) -> tuple[str, bytes | str]:
+    """Kind and data of one value that a generator yielded: bytes and str are output, all else is a row."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "stdout", bytes(value)
+    if isinstance(value, str):
+        return "stdout", value
+    return "row", to_json(value)
+
+
+def to_json(value: object) -> bytes:
+    """`value` as UTF-8 JSON. Raises CommandError when it has no such form."""
+    try:
+        return msgspec.json.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as e:
+        raise CommandError("handler_failed", f"a {type(value).__name__} of the handler is not JSON: {e}") from e
+
+
+def result(value: object) -> bytes:
+    """The payload of an end."""
+    return b"" if value is None else to_json(value)
