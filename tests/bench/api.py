@@ -1,0 +1,41 @@
+"""A bare HTTP client for the platform API: one keep-alive connection, so that the load costs less than the server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+
+class ApiConnection:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, token: str) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._token = token.encode()
+
+    @classmethod
+    async def open(cls, port: int, token: str) -> ApiConnection:
+        return cls(*await asyncio.open_connection("127.0.0.1", port), token)
+
+    async def command(self, agent: str) -> float:
+        """Run one command and read its whole stream; seconds. Raises SystemExit unless it ended ok."""
+        body = json.dumps({"agent": agent, "method": "bench"}).encode()
+        started = time.perf_counter()
+        self._writer.write(
+            b"POST /v1/commands HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %b\r\n"
+            b"Accept: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%b" % (self._token, len(body), body)
+        )
+        answer = b""
+        async with asyncio.timeout(30):
+            while not answer.endswith(b"\r\n0\r\n\r\n"):
+                part = await self._reader.read(65536)
+                if not part:
+                    break
+                answer += part
+        took = time.perf_counter() - started
+        if b'"state":"ok"' not in answer:
+            raise SystemExit(f"the command to {agent} did not end ok: {answer!r}")
+        return took
+
+    def close(self) -> None:
+        self._writer.close()

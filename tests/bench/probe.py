@@ -1,0 +1,95 @@
+"""What the operating system knows of a process: CPU time, memory, and the reading of a garbage collection."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+PATIENCE = 30.0
+
+
+class Process:
+    """A server of the benchmark: pinned to the first core, so that the load on the second does not touch it."""
+
+    def __init__(
+        self, name: str, command: list[str], folder: Path, port: int, env: dict[str, str] | None = None
+    ) -> None:
+        self.name = name
+        self.port = port
+        self._gc = folder / f"{name}.gc"
+        self._log = folder / f"{name}.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **(env or {}), "BENCH_GC": str(self._gc)},
+            )  # fmt: skip
+        pin(self._process.pid, 0)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def wait_listening(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise SystemExit(f"{self.name} does not listen on {self.port}:\n{self._log.read_text()[-2000:]}")
+
+    def collect(self) -> float:
+        """Make it collect its garbage; milliseconds."""
+        self._gc.unlink(missing_ok=True)
+        os.kill(self.pid, signal.SIGUSR1)
+        deadline = time.monotonic() + PATIENCE
+        while not self._gc.exists() or not self._gc.read_text():
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{self.name} did not collect")
+            time.sleep(0.02)
+        return float(self._gc.read_text())
+
+    def stop(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def pin(pid: int, core: int) -> None:
+    if len(os.sched_getaffinity(0)) > 1 or (os.cpu_count() or 1) > 1:
+        os.sched_setaffinity(pid, {core})
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def cpu_us(pid: int) -> float:
+    """CPU time of all threads so far, in microseconds (the scheduler's own count, in nanoseconds)."""
+    total = 0
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            total += int((task / "schedstat").read_text().split()[0])
+        except OSError:
+            continue  # a thread that just ended
+    return total / 1000
+
+
+def pss(pid: int) -> int:
+    """Proportional set size, in bytes."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return int(line.split()[1]) * 1024
+    raise SystemExit("no Pss in smaps_rollup: this benchmark needs Linux")

@@ -1,0 +1,365 @@
+"""`make bench`: Fairlead beside its peers, in one run on one machine. Prints tables and writes a JSON file.
+
+CPU time per operation and bytes per connection are what to compare: wall times on a shared machine are noise. The
+peers only echo on plain connections; Fairlead's node also greets, claims in Valkey and keeps facts. Bounded in
+count and time; traffic stays on the loopback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from api import ApiConnection  # noqa: E402  # the folder is a script's, not a package
+from fleet import Fleet, each  # noqa: E402
+from probe import Process, cpu_us, free_port, pin, pss  # noqa: E402
+
+from fairlead.carrier.client import ClientConnection, connect  # noqa: E402
+from fairlead.carrier.listener import Connection  # noqa: E402
+from fairlead.carrier.sweep import Sweep  # noqa: E402
+from fairlead.fleet.schema import INDEX_SHARDS, index_key  # noqa: E402
+from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN  # noqa: E402
+from fairlead.store.embedded import EmbeddedValkey  # noqa: E402
+from fairlead.store.pipeliner import Pipeliner  # noqa: E402
+from fairlead.store.reply import integer  # noqa: E402
+
+WS = "8.23.0"
+SUBPROTOCOL = "fairlead.v1.msgpack"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    agents: int = 10_000
+    crowd: int = 15_000
+    """Where the full collection is measured, and what plain connections are compared at."""
+    alone: int = 3_000
+    together: int = 10_000
+    """Commands with one and with 64 in flight."""
+    cycles: int = 10
+    cycle: int = 4_000
+    messages: int = 20_000
+    rounds: int = 3
+
+
+SCALES = {
+    "full": Scale(),
+    "quick": Scale(2_000, 2_000, 500, 2_000, 3, 1_000, 5_000, 1),
+    "smoke": Scale(50, 50, 20, 100, 2, 20, 100, 1),
+}
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+class Peers:
+    """Starts the servers by name."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._modules = _node_modules()
+        self.names = ["fairlead", "sansio", "aiohttp", *(["ws"] if self._modules else [])]
+
+    def start(self, name: str) -> Process:
+        port = free_port()
+        if name == "ws":
+            assert self._modules is not None
+            command = ["node", str(HERE / "node_ws.js"), str(port)]
+            process = Process(name, command, self._folder, port, {"NODE_PATH": str(self._modules)})
+        else:
+            process = Process(name, [sys.executable, str(HERE / "servers.py"), name, str(port)], self._folder, port)
+        process.wait_listening()
+        return process
+
+    def gateway(self, redis: str, folder: Path) -> tuple[Process, int]:
+        """The real node; its API port too."""
+        link, api, admin = free_port(), free_port(), free_port()
+        command = [
+            sys.executable, str(HERE / "servers.py"), "node", "--redis", redis, "--link-port", str(link),
+            "--api-port", str(api), "--admin-port", str(admin), "--accept-rate", "100000", "--capacity", "19000",
+            "--heartbeat", "600",
+        ]  # fmt: skip
+        process = Process("node", command, folder, link)
+        process.wait_listening()
+        return process, api
+
+
+def _node_modules() -> Path | None:
+    """The folder that holds Node's `ws`, fetched once; None, loudly, where that cannot be."""
+    if shutil.which("npm") is None or shutil.which("node") is None:
+        say("!! no Node.js here: its peer is left out")
+        return None
+    prefix = HERE.parent.parent / ".cache" / "bench"
+    modules = prefix / "node_modules"
+    if not (modules / "ws").exists():
+        prefix.mkdir(parents=True, exist_ok=True)
+        got = subprocess.run(
+            ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(prefix), f"ws@{WS}"],
+            capture_output=True, timeout=120, check=False,
+        )  # fmt: skip
+        if got.returncode:
+            say(f"!! npm could not get ws: {got.stderr.decode()[-300:]}; its peer is left out")
+            return None
+    return modules
+
+
+class Plain:
+    """A client connection that is only held."""
+
+    def on_open(self, connection: Connection) -> None: ...
+    def on_message(self, connection: Connection, data: bytes | str) -> None: ...
+    def on_close(self, connection: Connection, code: int, reason: str) -> None: ...
+    def on_silence(self, connection: Connection) -> None: ...
+    def on_writable(self, connection: Connection) -> None: ...
+    def on_overflow(self, connection: Connection) -> None: ...
+
+
+class Pinger(Plain):
+    """Sends a message, waits for its echo, sends again, until `left` are done in all."""
+
+    def __init__(self, payload: bytes, count: int) -> None:
+        self.payload = payload
+        self.left = count
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_message(self, connection: Connection, data: bytes | str) -> None:
+        self.left -= 1
+        if self.left > 0:
+            connection.send(self.payload)
+        elif not self.done.done():
+            self.done.set_result(None)
+
+
+async def hold(process: Process, sweep: Sweep, count: int, listener: Plain) -> list[ClientConnection]:
+    """`count` connections that `listener` hears."""
+    held: list[ClientConnection] = []
+
+    async def one(_: int, source: str) -> None:
+        held.append(
+            await connect(
+                f"ws://127.0.0.1:{process.port}/v1/link", listener, sweep=sweep, subprotocols=(SUBPROTOCOL,),
+                local_address=source,
+            )
+        )  # fmt: skip
+
+    await each(range(count), one, 64)
+    return held
+
+
+async def closed(held: list[ClientConnection]) -> None:
+    for connection in held:
+        connection.close()
+    async with asyncio.timeout(60):
+        while not all(c.transport.is_closing() for c in held):  # noqa: ASYNC110  # nothing tells when the last one ends
+            await asyncio.sleep(0.05)
+
+
+async def idle(peers: Peers, name: str, count: int) -> dict[str, float]:
+    """Bytes and CPU of plain idle connections; with `count` of them the pause of a full collection too."""
+    process = peers.start(name)
+    try:
+        async with Sweep(silence=3600) as sweep:
+            if name != "ws":
+                process.collect()
+            await closed(await hold(process, sweep, 200, Plain()))  # warm: code paths, allocator
+            memory, cpu = pss(process.pid), cpu_us(process.pid)
+            held = await hold(process, sweep, count, Plain())
+            cpu = cpu_us(process.pid) - cpu
+            pause = process.collect() if name != "ws" else float("nan")
+            memory = pss(process.pid) - memory
+            await closed(held)
+        return {"bytes": memory / count, "accept_us": cpu / count, "gc_ms": pause}
+    finally:
+        process.stop()
+
+
+async def echo(processes: dict[str, Process], connections: int, messages: int, rounds: int) -> dict[str, float]:
+    """CPU µs per 128 B echo at each server, the rounds in turn; medians."""
+    taken: dict[str, list[float]] = {name: [] for name in processes}
+    async with Sweep(silence=3600) as sweep:
+        for _ in range(rounds):
+            for name, process in processes.items():
+                pinger = Pinger(os.urandom(128), messages)
+                held = await hold(process, sweep, connections, pinger)
+                cpu = cpu_us(process.pid)
+                for connection in held:
+                    connection.send(pinger.payload)
+                async with asyncio.timeout(120):
+                    await pinger.done
+                taken[name].append((cpu_us(process.pid) - cpu) / messages)
+                await closed(held)
+    return {name: statistics.median(each_taken) for name, each_taken in taken.items()}
+
+
+async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]:
+    """The real node with registered agents: memory, accepts, commands, collection, cycles."""
+    result: dict[str, Any] = {}
+    count = scale.agents
+    async with EmbeddedValkey(folder / "valkey") as valkey:
+        process, api_port = peers.gateway(valkey.url, folder)
+        pin(valkey.pid, 0)
+        store = Pipeliner(valkey.url)
+        store.start()
+        try:
+            assert await store.wait_available(10)
+            async with Sweep(silence=3600) as sweep:
+                fleet = Fleet(f"ws://127.0.0.1:{process.port}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep)
+                await fleet.join(min(200, count))  # warm
+                await fleet.leave()
+                process.collect()
+                memory, vmemory = pss(process.pid), pss(valkey.pid)
+                cpu, vcpu = cpu_us(process.pid), cpu_us(valkey.pid)
+                await fleet.join(count)
+                result["accept_us"] = (cpu_us(process.pid) - cpu) / count
+                result["accept_valkey_us"] = (cpu_us(valkey.pid) - vcpu) / count
+                process.collect()
+                result["bytes"] = (pss(process.pid) - memory) / count
+                result["valkey_bytes"] = (pss(valkey.pid) - vmemory) / count
+                known = sum([integer(await store.submit("ZCARD", index_key(s))) for s in range(INDEX_SHARDS)])
+                if known != count:
+                    raise SystemExit(f"Valkey knows {known} agents, {count} are linked")
+                say(f"   {count} agents registered, {known} known to Valkey")
+                result["commands"] = [
+                    await commands(process, valkey.pid, api_port, count, 1, scale.alone),
+                    await commands(process, valkey.pid, api_port, count, 64, scale.together),
+                ]
+                if scale.crowd > count:
+                    await fleet.join(scale.crowd - count)
+                result["gc_ms"], result["gc_agents"] = process.collect(), len(fleet.agents)
+                await fleet.leave()
+                process.collect()
+                result["cycles"] = []
+                for _ in range(scale.cycles):
+                    await fleet.join(scale.cycle)
+                    await fleet.leave()
+                    process.collect()
+                    result["cycles"].append(pss(process.pid))
+        finally:
+            await store.aclose()
+            process.stop()
+    return result
+
+
+async def commands(
+    process: Process, valkey: int, port: int, agents: int, in_flight: int, count: int
+) -> dict[str, float]:
+    """Round trips through the API to random agents."""
+    took: list[float] = []
+    left = iter(range(count))
+
+    async def caller() -> None:
+        connection = await ApiConnection.open(port, DEVELOPMENT_PLATFORM_TOKEN)
+        for _ in left:
+            took.append(await connection.command(f"bench-{random.randrange(agents)}"))  # noqa: PERF401  # awaits
+        connection.close()
+
+    cpu, vcpu = cpu_us(process.pid), cpu_us(valkey)
+    await asyncio.gather(*(caller() for _ in range(in_flight)))
+    took.sort()
+    return {
+        "in_flight": in_flight, "count": count, "p50_ms": took[count // 2] * 1000,
+        "p99_ms": took[count * 99 // 100] * 1000,
+        "node_us": (cpu_us(process.pid) - cpu) / count, "valkey_us": (cpu_us(valkey) - vcpu) / count,
+    }  # fmt: skip
+
+
+def table(title: str, head: list[str], rows: list[list[Any]]) -> None:
+    print(f"\n{title}\n")
+    cells = [[f"{c:,.1f}" if isinstance(c, float) else str(c) for c in row] for row in rows]
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in cells:
+        print("| " + " | ".join(row) + " |")
+
+
+async def run(scale: Scale, out: Path) -> None:
+    started = time.monotonic()
+    pin(0, 1)
+    with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as temporary:
+        folder = Path(temporary)
+        peers = Peers(folder)
+        say("1/3 the real node with registered agents")
+        node = await registered(peers, folder, scale)
+        plain: dict[str, dict[str, float]] = {}
+        for name in peers.names:
+            say(f"2/3 {scale.crowd} idle connections: {name}")
+            plain[name] = await idle(peers, name, scale.crowd)
+        echoes: dict[int, dict[str, float]] = {}
+        processes = {name: peers.start(name) for name in peers.names}
+        try:
+            for connections in (1, 100, 1000):
+                say(f"3/3 echo over {connections} connections")
+                messages = scale.messages // (5 if connections == 1 else 1)
+                echoes[connections] = await echo(processes, connections, messages, scale.rounds)
+        finally:
+            for process in processes.values():
+                process.stop()
+    report(node, plain, echoes, scale)
+    await asyncio.to_thread(
+        out.write_text, json.dumps({"node": node, "plain": plain, "echo": echoes, "cpus": os.cpu_count()}, indent=1)
+    )
+    say(f"\n{time.monotonic() - started:.0f} s; figures in {out}")
+
+
+def report(
+    node: dict[str, Any],
+    plain: dict[str, dict[str, float]],
+    echoes: dict[int, dict[str, float]],
+    scale: Scale,
+) -> None:
+    ours = plain["fairlead"]
+    table(
+        f"Registered agents on the real node ({scale.agents:,}), Valkey apart",
+        ["", "node", "Valkey"],
+        [["bytes (PSS) per idle agent", node["bytes"], node["valkey_bytes"]],
+         ["CPU µs per accept", node["accept_us"], node["accept_valkey_us"]],
+         [f"full collection at {node['gc_agents']:,} agents, ms", node["gc_ms"], ""],
+         ["PSS after cycle 1 … last, MiB", f"{node['cycles'][0] / 2**20:.1f} … {node['cycles'][-1] / 2**20:.1f}", ""]],
+    )  # fmt: skip
+    table(
+        "Commands: POST, stream, end",
+        ["in flight", "p50 ms", "p99 ms", "node CPU µs", "Valkey CPU µs"],
+        [[c["in_flight"], c["p50_ms"], c["p99_ms"], c["node_us"], c["valkey_us"]] for c in node["commands"]],
+    )
+    table(
+        f"Plain idle connections ({scale.crowd:,}); × is the ratio to Fairlead's carrier",
+        ["server", "bytes", "×", "accept µs", "×", "full collection ms"],
+        [[n, p["bytes"], p["bytes"] / ours["bytes"], p["accept_us"], p["accept_us"] / ours["accept_us"], p["gc_ms"]]
+         for n, p in plain.items()],
+    )  # fmt: skip
+    table(
+        "Echo of 128 B, server CPU µs per message; × is the ratio to Fairlead's carrier",
+        ["server", *(h for c in echoes for h in (f"{c} conn", "×"))],
+        [[n, *(v for c in echoes for v in (echoes[c][n], echoes[c][n] / echoes[c]["fairlead"]))] for n in plain],
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--scale", choices=list(SCALES), default="full", help="full: minutes; quick: seconds")
+    parser.add_argument("--out", type=Path, default=Path("bench.json"), help="where the figures go")
+    options = parser.parse_args()
+    uvloop.run(run(SCALES[options.scale], options.out))
+
+
+if __name__ == "__main__":
+    main()

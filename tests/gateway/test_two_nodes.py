@@ -1,0 +1,101 @@
+"""Two nodes on one Valkey: any node reaches any agent, and losing one loses nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+from fairlead.wire.close import Close
+from fairlead.wire.messages import Ack, Cancel, Chunk, End, Rx
+
+
+async def test_a_command_through_the_other_node(own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any) -> None:
+    holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api = api_of(other)
+    peer = await dial(holder)
+    await peer.greet()
+    assert (await api.agent(peer.agent))["node"] == "node-1"
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    followed = asyncio.ensure_future(api.lines(command))
+    for n in range(50):
+        await peer.say(command, n, f"{n}\n")
+    await api.http.post(f"/v1/commands/{command}/input?n=0", content=b"hello")
+    assert (await peer.expect(Chunk)).payload == b"hello"
+    await api.http.delete(f"/v1/commands/{command}")
+    await peer.expect(Cancel)
+    await peer.send(End(id=command, total=50, state="cancelled"))
+    lines = await followed
+    assert "".join(line.get("text", "") for line in lines) == "".join(f"{n}\n" for n in range(50))
+    assert lines[-1]["end"]["state"] == "cancelled"
+
+
+async def test_an_agent_moves_and_the_older_link_is_told(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    one, two = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    first = await dial(one)
+    await first.greet(conn=1)
+    second = await dial(two, first.agent)
+    await second.greet(conn=2)
+    assert await first.close_code() == Close.SUPERSEDED
+    third = await dial(one, first.agent)
+    await third.greet(boot="boot-2")
+    assert await second.close_code() == Close.REPLACED
+    assert (await api_of(two).agent(first.agent))["node"] == "node-1"
+
+
+async def test_the_holder_is_killed_and_the_stream_goes_on(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api = api_of(other)
+    peer = await dial(holder)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    followed = asyncio.ensure_future(api.lines(command))
+    for n in range(10):
+        await peer.say(command, n, f"{n}\n")
+    while (await peer.expect(Rx)).s < 11:
+        pass
+    holder.signal(signal.SIGKILL)
+    again = await dial(other, peer.agent)
+    welcome = await again.greet(conn=2)
+    assert welcome.have == {command: 10}
+    for n in range(10, 20):
+        await again.say(command, n, f"{n}\n")
+    await again.send(End(id=command, total=20))
+    lines = await followed
+    assert "".join(line.get("text", "") for line in lines) == "".join(f"{n}\n" for n in range(20))
+    assert lines[-1]["end"]["state"] == "ok"
+
+
+async def test_a_frozen_node_delivers_nothing_when_it_wakes(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    """SIGSTOP, the agent moves with its command, SIGCONT: what the woken node still holds is refused."""
+    frozen, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api = api_of(other)
+    peer = await dial(frozen)
+    await peer.greet(conn=1)
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    await peer.expect(Rx)
+    frozen.signal(signal.SIGSTOP)
+    await peer.say(command, 0, "stale ")  # stands in the frozen node's socket
+    again = await dial(other, peer.agent)
+    welcome = await again.greet(conn=2)
+    assert welcome.have == {command: 0}
+    await again.say(command, 0, "fresh ")
+    await again.expect(Rx)
+    frozen.signal(signal.SIGCONT)
+    assert await peer.close_code() == Close.SUPERSEDED
+    await again.say(command, 1, "end")
+    await again.send(End(id=command, total=2))
+    assert (await api.end(command))["state"] == "ok"
+    assert await api.output(command) == "fresh end"
