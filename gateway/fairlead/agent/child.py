@@ -24,6 +24,9 @@ from fairlead.wire.messages import CHUNK_LIMIT, Error
 NICE = 5
 """Below the agent, whose heartbeats must not wait for its own work."""
 
+READY = b"+"
+"""The first octet: the module was imported and the handler found. What fails before is not the handler's fault."""
+
 logger = logging.getLogger("fairlead.agent")
 
 
@@ -44,6 +47,7 @@ def main(pipe: socket.socket, function: Callable[..., Any], arguments: dict[str,
     os.nice(NICE)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     pipe.setblocking(True)
+    pipe.sendall(READY)
     threading.Thread(target=_hold_leash, args=(pipe,), daemon=True).start()
     try:
         last = Report(data=_run(pipe, function, arguments, streams))

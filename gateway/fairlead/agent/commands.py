@@ -157,7 +157,7 @@ class Commands:
             payload = await self._call(running.handler, running.command, arguments)
             if len(payload) > self._outlet.payload_limit:
                 raise CommandError(
-                    "result_too_big",
+                    "handler_failed",
                     f"result of {len(payload)} bytes exceeds max {self._outlet.payload_limit}: yield it in pieces",
                 )
         except asyncio.CancelledError:

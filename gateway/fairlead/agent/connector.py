@@ -3,10 +3,9 @@
 Owned by the agent. Every wait is jittered, the first one too, because a whole fleet loses its links in the same
 instant. What the gateway says of the time (a drain's slot, a bye, Retry-After) overrides the policy.
 
-Close codes from 4500 on end it, for the same hello would meet the same end. There is one exception: 4500 before
-welcome, which a gateway also gives when it was frozen and found the hello too late. It and the HTTP refusals that
-somebody has to mend (401, 403, …) are tried again as seldom as the policy allows: an agent that gives up on a fault
-of the gateway's configuration can be brought back only by hand, host by host.
+Close codes from 4500 on end it, for the same hello would meet the same end. The HTTP refusals that somebody has to
+mend (401, 403, …) do not: they are tried again as seldom as the policy allows, because an agent that gives up on a
+fault of the gateway's configuration can be brought back only by hand, host by host.
 """
 
 from __future__ import annotations
@@ -189,8 +188,7 @@ class Connector:
             # We found the gateway in the wrong: the next node may run another version.
             return Ending(why, lived=lived)
         if not may_reconnect(code):
-            unheard = code == Close.PROTOCOL and not session.welcome.done()
-            return Ending(why, slow=unheard, final=not unheard, lived=lived)
+            return Ending(why, final=True)
         delay = None
         if session.bye is not None and session.bye.retry is not None:
             delay = min(float(session.bye.retry), MAX_RETRY_AFTER * 1000)

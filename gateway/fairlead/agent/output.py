@@ -22,7 +22,7 @@ def pieces(kind: str, data: bytes | str, limit: int) -> Iterator[bytes]:
         raise ValueError(f"kind {kind[:70]!r} is not of the form {KIND.pattern}")
     octets = data.encode() if isinstance(data, str) else bytes(data)
     if kind == "row" and len(octets) > limit:
-        raise CommandError("row_too_big", f"row of {len(octets)} bytes exceeds max {limit}: yield smaller rows")
+        raise CommandError("handler_failed", f"row of {len(octets)} bytes exceeds max {limit}: yield smaller rows")
     for start in range(0, len(octets), limit):
         yield octets[start : start + limit]
 

@@ -38,6 +38,8 @@ WAITING = 64
 REAP_TIMEOUT = 5.0
 """Seconds: the kernel ends a killed process at once, unless its disk hangs."""
 
+GUARD = 'The agent\'s log says why; a module that calls agent.run() must do so under `if __name__ == "__main__":`'
+
 _decode = msgspec.msgpack.Decoder(child.Report).decode
 
 
@@ -75,7 +77,9 @@ class Processes:
 
     async def _read(self, ours: socket.socket, process: BaseProcess, command: Command) -> bytes:
         reader, writer = await asyncio.open_unix_connection(sock=ours)
+        ready = b""
         try:
+            ready = await reader.readexactly(len(child.READY))
             while True:
                 size = struct.unpack("!I", await reader.readexactly(4))[0]
                 report = _decode(await reader.readexactly(size))
@@ -87,7 +91,8 @@ class Processes:
                 else:
                     return report.data
         except (asyncio.IncompleteReadError, ConnectionError) as e:
-            raise CommandError("handler_failed", f"the handler's process ended {await _how(process)}") from e
+            why = f"the handler's process ended {await _how(process)}"
+            raise CommandError("handler_failed", why if ready else f"{why}, before it began. {GUARD}") from e
         finally:
             writer.close()
 
@@ -114,11 +119,14 @@ def _start(process: BaseProcess, theirs: socket.socket) -> None:
     try:
         process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as e:
-        raise CommandError("handler_failed", f"the arguments cannot be sent to a process: {e}") from e
+        raise CommandError(
+            "handler_failed",
+            f"the handler or its arguments cannot be sent to a process: {e}. Define them at the top level of a module",
+        ) from e
     except (OSError, EOFError, RuntimeError) as e:
         raise CommandError(
             "handler_failed",
-            f'no process could be started: {e!r}. Is agent.run() under `if __name__ == "__main__"`?',
+            f"no process could be started: {e!r}. {GUARD}",
         ) from e
     finally:
         theirs.close()

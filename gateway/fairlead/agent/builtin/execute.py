@@ -18,7 +18,9 @@ import signal
 import subprocess
 import sys
 import termios
-from typing import IO
+from typing import IO, Annotated
+
+import msgspec
 
 from fairlead.agent.builtin.family import MARK, descendants, kill
 from fairlead.agent.command import Command
@@ -33,14 +35,12 @@ GRACE = 3.0
 
 async def execute(
     command: Command,
-    argv: list[str],
+    argv: Annotated[list[str], msgspec.Meta(min_length=1)],
     env: dict[str, str] = {},  # noqa: B006  # read into a schema, never changed
     cwd: str | None = None,
     stdin: bool = False,
 ) -> dict[str, int]:
     """{"exit_code": n}, or {"signal": n} when a signal ended it. Raises CommandError `exec_failed`."""
-    if not argv:
-        raise CommandError("exec_failed", "argv is empty: it needs at least the program")
     program = Program(argv, {**os.environ, **env, MARK: command.id}, cwd, stdin)
     pumps = [
         asyncio.create_task(_pump(command, "stdout", program.stdout)),
