@@ -1,0 +1,206 @@
+"""The shipped agent as a process, against the real node: what a user would do, and what happens to his machines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.agent import Agent
+
+StartAgent = Callable[[Any, str], "subprocess.Popen[bytes]"]
+
+
+@pytest.fixture
+def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
+    """`fairlead agent run` as a process."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(gateway: Any, name: str) -> subprocess.Popen[bytes]:
+        with (tmp_path / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "fairlead", "agent", "run", "--url", gateway.link, "--id", name],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+async def online(api: Any, agent: str) -> bool:
+    answer = await api.http.get(f"/v1/agents/{agent}")
+    return bool(answer.status_code == 200 and answer.json()["state"] == "online")
+
+
+async def run_cli(gateway: Any, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fairlead", *arguments, "--api", gateway.api,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(stdin), 40)
+    assert process.returncode is not None
+    return process.returncode, out, err
+
+
+async def cli_exec(gateway: Any, agent: str, *argv: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fairlead", "exec", "--api", gateway.api, agent, "--", *argv,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    out, err = await asyncio.wait_for(process.communicate(stdin), 40)
+    assert process.returncode is not None
+    return process.returncode, out, err
+
+
+async def test_exec_from_the_command_line(gateway: Any, api: Any, start_agent: Any, until: Any) -> None:
+    start_agent(gateway, "host-1")
+    await until(lambda: online(api, "host-1"))
+    code, out, err = await cli_exec(gateway, "host-1", "sh", "-c", "echo out; echo err >&2; cat; exit 7", stdin=b"in\n")
+    assert (code, out, err) == (7, b"out\nin\n", b"err\n")
+    code, out, _ = await cli_exec(
+        gateway, "host-1", "sh", "-c", "head -c 3000000 /dev/urandom | tee /dev/stderr | md5sum >&2"
+    )
+    assert (code, out) == (0, b"")
+    code, out, _ = await cli_exec(gateway, "host-1", "seq", "200000")
+    assert (code, out) == (0, b"".join(b"%d\n" % n for n in range(1, 200001)))
+    code, _, err = await cli_exec(gateway, "host-9", "true")
+    assert code == 2
+    assert b"no agent 'host-9' was ever seen" in err
+    code, out, _ = await run_cli(gateway, "agents", "ls", "-o", "name")
+    assert code == 0
+    assert b"host-1" in out.split()
+
+
+async def test_output_comes_as_it_is_produced(gateway: Any, api: Any, start_agent: Any, until: Any) -> None:
+    start_agent(gateway, "host-2")
+    await until(lambda: online(api, "host-2"))
+    fifo_script = "echo one; read line; echo got $line"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fairlead", "exec", "--api", gateway.api, "host-2", "--", "sh", "-c", fifo_script,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert await process.stdout.readline() == b"one\n"  # it has come although the program still runs
+        process.stdin.write(b"two\n")
+        assert await process.stdout.readline() == b"got two\n"
+        process.stdin.close()
+        assert await process.wait() == 0
+
+
+async def test_an_agent_killed_in_mid_command_never_runs_it_twice(
+    gateway: Any, api: Any, start_agent: Any, until: Any, tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    agent = start_agent(gateway, "host-3")
+    await until(lambda: online(api, "host-3"))
+    payload = {"argv": ["sh", "-c", f"echo run >> {mark}; echo started; sleep 60"]}
+    command = await api.start("host-3", "exec", payload=payload, deadline=120)
+
+    async def started() -> bool:
+        return bool((await api.get(command))["results"] == 1)
+
+    await until(started)
+    agent.send_signal(signal.SIGKILL)
+    agent.wait()
+    start_agent(gateway, "host-3")
+    end = await api.end(command)
+    assert (end["state"], end["error"]["code"]) == ("failed", "outcome_unknown")
+    code, out, _ = await cli_exec(gateway, "host-3", "cat", str(mark))
+    assert (code, out) == (0, b"run\n")
+
+
+async def test_ctrl_c_cancels_on_the_agent(
+    gateway: Any, api: Any, start_agent: Any, until: Any, tmp_path: Path
+) -> None:
+    start_agent(gateway, "host-4")
+    await until(lambda: online(api, "host-4"))
+    pid_file = tmp_path / "pid"
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fairlead", "exec", "--api", gateway.api, "host-4", "--",
+        "sh", "-c", f"sleep 300 & echo $! > {pid_file}; echo ready; wait",
+        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    async with asyncio.timeout(30):
+        assert await process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGINT)
+        await process.wait()
+    child = int(pid_file.read_text())
+
+    async def gone() -> bool:
+        try:
+            with open(f"/proc/{child}/stat") as stat:
+                return stat.read().rpartition(")")[2].split()[0] == "Z"
+        except FileNotFoundError:
+            return True
+
+    await until(gone)
+
+
+async def test_shipped_agents_connect_through_a_frozen_valkey(
+    own_valkey: Any, make_gateway: Any, api_of: Any, until: Any
+) -> None:
+    """20 agents start while Valkey is frozen for 12 s: all come online, none was told to stay away."""
+    gateway = make_gateway(own_valkey.url)
+    api = api_of(gateway)
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    agents = [Agent(gateway.link, f"sdk-{n}", "development-agent-token") for n in range(20)]
+    for agent in agents:
+
+        @agent.command("whoami")
+        async def whoami(me: str) -> str:
+            return me
+
+    serving = [asyncio.ensure_future(agent.serve()) for agent in agents]
+    try:
+        await asyncio.sleep(12)  # the fault itself
+        os.kill(own_valkey.pid, signal.SIGCONT)
+        for agent in agents:
+            await until(lambda agent=agent: online(api, agent.id))
+        for agent in agents:
+            end = await api.end(await api.start(agent.id, "whoami", payload={"me": agent.id}))
+            assert (end["state"], end["payload"]) == ("ok", agent.id)
+        assert not any(task.done() for task in serving)
+        assert 'code="4507"' not in (await api.http.get(f"{gateway.admin}/metrics")).text
+    finally:
+        for agent in agents:
+            agent.stop()
+        await asyncio.wait_for(asyncio.gather(*serving, return_exceptions=True), 20)
+
+
+async def test_shipped_agents_come_back_after_the_node_restarts(
+    own_valkey: Any, make_gateway: Any, api_of: Any, until: Any, start_agent: Any
+) -> None:
+    """kill -9 of the node in mid-stream: the output of `seq` through it is complete and in order."""
+    gateway = make_gateway(own_valkey.url)
+    api = api_of(gateway)
+    start_agent(gateway, "host-5")
+    await until(lambda: online(api, "host-5"))
+    script = "for i in $(seq 400); do echo $i; sleep 0.01; done"
+    command = await api.start("host-5", "exec", payload={"argv": ["sh", "-c", script]}, deadline=120)
+
+    async def some() -> bool:
+        return bool((await api.get(command))["results"] > 20)
+
+    await until(some)
+    gateway.signal(signal.SIGKILL)
+    await asyncio.to_thread(gateway.wait)
+    time.sleep(0.5)  # the outage: the agent notices, and its program goes on
+    gateway.start()
+    api = api_of(gateway)
+    assert (await api.end(command))["state"] == "ok"
+    assert await api.output(command) == "".join(f"{n}\n" for n in range(1, 401))
