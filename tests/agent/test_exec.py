@@ -1,0 +1,319 @@
+"""The built-in methods, above all `exec`: output as it comes, input, how it ended, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import pytest
+
+from fairlead.agent.builtin import builtin_agent
+from fairlead.wire.messages import Ack, Chunk, Credit, End
+
+if TYPE_CHECKING:
+    from tests.agent.conftest import Gateway, Link
+
+MB = 1 << 20
+
+
+@pytest.fixture
+async def link(gateway: Gateway, serve: Callable[..., Any]) -> Link:
+    serve(builtin_agent(gateway.url, "edge-1", "token-1"))
+    return await gateway.linked()
+
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(link: Link) -> Run:
+    """Run a program to its end: (result, stdout, stderr)."""
+    count = 0
+
+    async def start(*argv: str, **more: object) -> tuple[dict[str, int], bytes, bytes]:
+        nonlocal count
+        count += 1
+        await link.command(f"run-{count}", "exec", {"argv": argv, **more})
+        end = await link.end(f"run-{count}")
+        assert end.state == "ok", end
+        return json.loads(end.payload), link.output(end.id), link.output(end.id, "stderr")
+
+    return start
+
+
+async def pid_in(path: Path) -> int:
+    async with asyncio.timeout(20):
+        while not path.exists() or not path.read_text().strip():
+            await asyncio.sleep(0.01)
+    return int(path.read_text())
+
+
+async def test_output_and_exit_code(run: Run) -> None:
+    assert await run("sh", "-c", "echo out; echo err >&2; exit 3") == ({"exit_code": 3}, b"out\n", b"err\n")
+    assert await run("true") == ({"exit_code": 0}, b"", b"")
+    assert await run("false") == ({"exit_code": 1}, b"", b"")
+
+
+async def test_octets_are_not_touched(run: Run) -> None:
+    source = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 1000)"
+    assert await run(sys.executable, "-c", source) == ({"exit_code": 0}, bytes(range(256)) * 1000, b"")
+
+
+async def test_output_comes_as_it_is_written(link: Link) -> None:
+    """The second line is written only when the first was seen."""
+    await link.command("c1", "exec", {"argv": ["sh", "-c", "echo one; read x; echo two"], "stdin": True})
+    await link.until(lambda: link.output("c1") == b"one\n")
+    await link.feed("c1", b"\n")
+    await link.end("c1")
+    assert link.output("c1") == b"one\ntwo\n"
+
+
+async def test_a_signal_is_told(run: Run) -> None:
+    result, out, _ = await run("sh", "-c", "echo before; kill -9 $$")
+    assert result == {"signal": 9}
+    assert out == b"before\n"
+    assert (await run("sh", "-c", "kill -TERM $$"))[0] == {"signal": 15}
+
+
+async def test_no_shell_is_involved(run: Run) -> None:
+    assert (await run("printf", "%s|", "$HOME", "a b", "*", ""))[1] == b"$HOME|a b|*||"
+
+
+async def test_env_and_cwd(run: Run, tmp_path: Path) -> None:
+    assert (await run("pwd", cwd=str(tmp_path)))[1].strip() == str(tmp_path.resolve()).encode()
+    os.environ["FAIRLEAD_TEST_INHERITED"] = "1"
+    try:
+        out = (await run("env", env={"ADDED": "two words"}))[1]
+    finally:
+        del os.environ["FAIRLEAD_TEST_INHERITED"]
+    lines = out.splitlines()
+    assert b"ADDED=two words" in lines
+    assert b"FAIRLEAD_TEST_INHERITED=1" in lines
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ({"argv": ["/no/such/program"]}, "/no/such/program"),
+        ({"argv": ["no-such-program"]}, "no-such-program"),
+        ({"argv": ["true"], "cwd": "/no/such/folder"}, "/no/such/folder"),
+        ({"argv": ["/etc"]}, "/etc"),
+        ({"argv": ["tr\0ue"]}, ""),
+        ({"argv": ["true"], "env": {"a=b": "c"}}, ""),
+        ({"argv": ["true"], "env": {"A": "\0"}}, ""),
+        ({"argv": ["true", "x" * 300_000]}, ""),
+    ],
+    ids=["no-file", "not-in-path", "cwd", "folder", "nul", "env-name", "env-nul", "too-long"],
+)
+async def test_what_cannot_be_run(link: Link, arguments: dict[str, object], named: str) -> None:
+    await link.command("c1", "exec", arguments)
+    end = await link.end("c1")
+    assert (end.state, end.total) == ("error", 0)
+    assert end.error is not None
+    assert end.error.code == "exec_failed"
+    assert named in end.error.message
+    assert "Traceback" not in end.error.message
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"argv": []}, {"argv": "true"}, {}, {"argv": ["true"], "shell": True}, {"argv": [1]}]
+)
+async def test_arguments_that_are_wrong(link: Link, arguments: dict[str, object]) -> None:
+    """Refused, or ended with that error: it never ran."""
+    await link.command("c1", "exec", arguments)
+    await link.until(
+        lambda: bool(link.of(End, "c1")) or link.of(Ack, "c1")[:1] != [] and link.of(Ack)[0].state == "refused"
+    )
+    said: list[Any] = [m for m in (*link.of(Ack, "c1"), *link.of(End, "c1")) if m.error is not None]
+    assert [m.error.code for m in said] == ["invalid_arguments"]
+    assert "argv" in said[0].error.message or "shell" in said[0].error.message
+
+
+async def test_input_is_echoed_until_its_end(link: Link) -> None:
+    await link.command("c1", "exec", {"argv": ["cat"], "stdin": True})
+    await link.feed("c1", b"one\n", b"\x00\xff")
+    await link.until(lambda: link.output("c1") == b"one\n\x00\xff")
+    await link.feed("c1", b"three")
+    await link.feed_end("c1")
+    end = await link.end("c1")
+    assert json.loads(end.payload) == {"exit_code": 0}
+    assert link.output("c1") == b"one\n\x00\xffthree"
+
+
+async def test_input_larger_than_its_window(link: Link) -> None:
+    """1 MB through `cat`: the gateway feeds as far as it was granted."""
+    stream = await link.command("c1", "exec", {"argv": ["cat"], "stdin": True})
+    sent = os.urandom(MB)
+    for start in range(0, MB, 32 << 10):
+        await link.until(lambda: stream.input_room >= 32 << 10)
+        await link.feed("c1", sent[start : start + (32 << 10)])
+    await link.feed_end("c1")
+    await link.end("c1")
+    assert link.output("c1") == sent
+    assert sum(c.bytes for c in link.of(Credit, "c1")) <= MB
+
+
+async def test_without_stdin_the_input_is_empty(run: Run) -> None:
+    assert await run("cat") == ({"exit_code": 0}, b"", b"")
+
+
+async def test_a_program_that_does_not_read_its_input(link: Link) -> None:
+    await link.command("c1", "exec", {"argv": ["sh", "-c", "exec 0<&-; echo up; sleep 0.2; echo done"], "stdin": True})
+    await link.until(lambda: link.output("c1") == b"up\n")
+    await link.feed("c1", *[b"x" * 30_000] * 8)
+    end = await link.end("c1")
+    assert json.loads(end.payload) == {"exit_code": 0}
+    assert link.output("c1") == b"up\ndone\n"
+
+
+async def test_input_for_a_program_that_has_ended_is_ignored(link: Link) -> None:
+    await link.command("c1", "exec", {"argv": ["true"], "stdin": True})
+    await link.feed("c1", b"nobody")
+    await link.end("c1")
+    await link.send(Chunk(id="c1", n=1, kind="stdin", payload=b"reads"), End(id="c1", total=2))
+    await link.command("c2", "exec", {"argv": ["true"]})
+    assert (await link.end("c2")).state == "ok"
+
+
+# -- nothing is left behind ------------------------------------------------------------------------
+
+FAMILY = """
+setsid sh -c 'echo $$ > grandchild; exec sleep 1000' &
+sleep 1000 &
+echo $! > child
+echo $$ > parent
+wait
+"""
+DEAF = "trap '' TERM; echo $$ > parent; while :; do sleep 0.1; done"
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: Callable[[int], Any], how: str) -> None:
+    """Also a grandchild in a session of its own, which no signal to the group reaches."""
+    arguments = {"argv": ["sh", "-c", FAMILY], "cwd": str(tmp_path)}
+    await link.command("c1", "exec", arguments, deadline=60_000 if how == "cancel" else 3_000)
+    pids = [await pid_in(tmp_path / name) for name in ("parent", "child", "grandchild")]
+    began = time.monotonic()
+    if how == "cancel":
+        await link.cancel("c1")
+    end = await link.end("c1")
+    assert end.state == ("cancelled" if how == "cancel" else "timeout")
+    assert time.monotonic() - began < 10, "the protocol gives ten seconds"
+    for pid in pids:
+        await gone(pid)
+
+
+async def test_a_program_that_does_not_hear_sigterm_is_killed(link: Link, tmp_path: Path, gone: Any) -> None:
+    await link.command("c1", "exec", {"argv": ["sh", "-c", DEAF], "cwd": str(tmp_path)})
+    pid = await pid_in(tmp_path / "parent")
+    began = time.monotonic()
+    await link.cancel("c1")
+    assert (await link.end("c1")).state == "cancelled"
+    assert time.monotonic() - began < 10, "the protocol gives ten seconds"
+    await gone(pid)
+
+
+async def test_a_program_may_clean_up_before_it_is_killed(link: Link, tmp_path: Path) -> None:
+    source = "trap 'echo cleaned > mark; exit 0' TERM; echo $$ > parent; while :; do sleep 0.05; done"
+    await link.command("c1", "exec", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
+    await pid_in(tmp_path / "parent")
+    await link.cancel("c1")
+    assert (await link.end("c1")).state == "cancelled"
+    assert (tmp_path / "mark").read_text() == "cleaned\n"
+
+
+@pytest.mark.parametrize("prefix", ["", "setsid "], ids=["child", "session"])
+async def test_children_that_hold_the_output_do_not_hold_the_end(link: Link, tmp_path: Path, prefix: str) -> None:
+    """As a daemon does that was started without a redirection: the program is over when it has exited."""
+    source = f"{prefix}sleep 1000 & echo $! > child; echo started"
+    began = time.monotonic()
+    await link.command("c1", "exec", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
+    end = await link.end("c1")
+    try:
+        assert json.loads(end.payload) == {"exit_code": 0}
+        assert link.output("c1") == b"started\n"
+        assert time.monotonic() - began < 10, "the end waited for the child"
+    finally:
+        try:
+            os.kill(await pid_in(tmp_path / "child"), signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+async def test_cancel_of_a_program_that_was_not_started_yet(link: Link, tmp_path: Path) -> None:
+    """The cancel comes in the middle of the fork: nothing may run on."""
+    for n in range(10):
+        await link.command(f"c{n}", "exec", {"argv": ["sleep", f"10{os.getpid()}{n}"], "cwd": str(tmp_path)})
+        await asyncio.sleep(0.0005 * n)
+        await link.cancel(f"c{n}")
+    for n in range(10):
+        assert (await link.end(f"c{n}")).state == "cancelled"
+    async with asyncio.timeout(10):
+        while any(f"10{os.getpid()}" in "".join(p.cmdline()[1:2]) for p in _children()):
+            await asyncio.sleep(0.02)
+
+
+def _children() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+
+
+# -- much output -----------------------------------------------------------------------------------
+
+
+async def test_50_mb_through_a_slow_gateway_do_not_fill_the_agent(gateway: Gateway, agent_process: Any) -> None:
+    """The program is read only as fast as its results are stored: both windows and the pipe hold it back."""
+    process = agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
+    link = await gateway.linked()
+    memory = psutil.Process(process.pid)
+    await link.command("warm", "exec", {"argv": ["true"]})
+    await link.end("warm")
+    before = memory.memory_info().rss
+    link.stores = False
+    await link.command("c1", "exec", {"argv": ["head", "-c", str(50 * MB), "/dev/zero"]})
+    largest = 0
+    while not link.of(End, "c1"):
+        await link.until(lambda: link.unstored > 0)
+        largest = max(largest, memory.memory_info().rss)
+        await link.store(link.unstored)
+        await asyncio.sleep(0.002)  # the slowness of this gateway
+    await link.store(link.unstored)
+    assert sum(len(c.payload) for c in link.of(Chunk, "c1")) == 50 * MB
+    assert json.loads(link.of(End, "c1")[0].payload) == {"exit_code": 0}
+    assert largest - before < 6 * MB, f"{(largest - before) / MB:.1f} MB more"
+
+
+async def test_a_program_waits_while_nothing_is_granted(link: Link) -> None:
+    link.grants = False
+    stream = await link.command("c1", "exec", {"argv": ["head", "-c", str(MB), "/dev/zero"]})
+    await link.until(lambda: stream.room < 64 << 10)
+    # Another command has a window of its own.
+    await link.command("c2", "exec", {"argv": ["echo", "hello"]})
+    assert (await link.end("c2")).state == "ok"
+    assert not link.of(End, "c1")
+    link.grants = True
+    while not link.of(End, "c1"):
+        granted = len(link.output("c1"))
+        await link.send(Credit(id="c1", bytes=100_000))
+        stream.room += 100_000
+        await link.until(lambda g=granted: len(link.output("c1")) > g or bool(link.of(End, "c1")))  # type: ignore[misc]
+    assert link.output("c1") == bytes(MB)
+
+
+async def test_sys_info(link: Link) -> None:
+    await link.command("c1", "sys.info")
+    info = json.loads((await link.end("c1")).payload)
+    assert info["os"] == sys.platform
+    assert info["cpus"] == os.cpu_count()
+    assert info["memory_bytes"] == pytest.approx(psutil.virtual_memory().total, rel=0.05)
+    assert info["uptime_s"] == pytest.approx(time.time() - psutil.boot_time(), abs=60)
+    assert len(info["load"]) == 3
+    await link.command("c2", "sys.info", {"verbose": True})
+    assert (await link.expect(Ack, "c2")).state == "refused"
