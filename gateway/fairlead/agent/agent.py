@@ -146,8 +146,10 @@ class Agent:
         holding = asyncio.create_task(self._connector.hold(commands, commands.lost))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait({holding, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            await commands.close()
+            try:
+                await asyncio.wait({holding, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await commands.close()  # whoever cancels this task leaves no command behind either
             await self._flush()
         finally:
             stopping.cancel()

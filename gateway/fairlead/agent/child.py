@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from fairlead.agent.errors import CommandError
-from fairlead.agent.output import item, pieces, result
+from fairlead.agent.output import item, octets, result
 from fairlead.wire.messages import CHUNK_LIMIT, Error
 
 NICE = 5
@@ -70,8 +70,9 @@ def _run(pipe: socket.socket, function: Callable[..., Any], arguments: dict[str,
             kind, data = item(next(returned))
         except StopIteration as stop:
             return result(stop.value)
-        for piece in pieces(kind, data, CHUNK_LIMIT):
-            _send(pipe, Report(kind, piece))
+        made = octets(kind, data, CHUNK_LIMIT)
+        for start in range(0, len(made), CHUNK_LIMIT):
+            _send(pipe, Report(kind, made[start : start + CHUNK_LIMIT]))
 
 
 def _send(pipe: socket.socket, report: Report) -> None:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
-from fairlead.agent.output import pieces
+from fairlead.agent.output import ROW, octets
 from fairlead.wire.agent_link import CommandStream
 from fairlead.wire.messages import Chunk, Cmd, Credit
 
@@ -61,16 +61,21 @@ class Command:
 
         Raises CancelledError when the command is over.
         """
-        async with self._writing:  # the pieces of one write stay together
-            for piece in pieces(kind, data, self._outward.chunk_limit):
-                await self._room_for(len(piece))
-                self._outward.post(self._stream.chunk(kind, piece))
+        async with self._writing:  # the chunks of one write stay together
+            rest = memoryview(octets(kind, data, self._outward.chunk_limit))
+            while rest:
+                # A row is read whole; all else may be cut to fit.
+                room = await self._room(len(rest) if kind == ROW else 1)
+                size = min(len(rest), self._outward.chunk_limit, room)
+                self._outward.post(self._stream.chunk(kind, bytes(rest[:size])))
+                rest = rest[size:]
 
-    async def _room_for(self, size: int) -> None:
+    async def _room(self, least: int) -> int:
+        """The credit there is, once it is `least` or more."""
         stream = self._stream
         while not self.cancelled:
-            if stream.room >= size and len(stream.pending) < UNSTORED:
-                return
+            if stream.room >= least and len(stream.pending) < UNSTORED:
+                return stream.room
             self._moved.clear()
             await self._moved.wait()
         raise asyncio.CancelledError(f"command {self.id} is over")

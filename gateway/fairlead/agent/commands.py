@@ -197,4 +197,6 @@ class Commands:
         outbox.finished(command.id)
         # Unless the gateway has ended it, or its results were lost and the stream ended with them.
         if outbox.streams.get(command.id) is running.stream and not running.stream.ended:
-            self._outlet.post(running.stream.end(state, payload, error))
+            end = running.stream.end(state, payload, error)
+            if not running.stream.held:
+                self._outlet.post(end)

@@ -42,6 +42,8 @@ MAX_RETRY_AFTER = 600.0
 SETTLED = 5.0
 """Seconds that a link must have lived for its drain to be followed by an immediate attempt; a gateway that drains
 everyone at once would be hammered otherwise."""
+UNSETTLED_MS = 1_000
+"""Ceiling of the delay after the others' drain: the protocol's second after the slot."""
 UNSENT = 4 << 20
 """Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what goes past them is acks,
 credit and heartbeats."""
@@ -171,11 +173,12 @@ class Connector:
         lived = loop.time() - began
         if session.closed.done():
             ending = self._closed(session, lived)
-            if ending.final or session.closed.result()[0] != Close.RESTART:
+            if ending.final or ending.delay is not None or session.closed.result()[0] != Close.RESTART:
                 return ending
         session.leave(Close.NORMAL, "drained")
         # The slots have spread the fleet already.
-        return Ending(f"drained ({drain.why})", 0.0 if lived >= SETTLED else None, lived=lived)
+        delay = 0.0 if lived >= SETTLED else random.random() * UNSETTLED_MS
+        return Ending(f"drained ({drain.why})", delay, lived=lived)
 
     def _follow(self, retry: Retry) -> None:
         self._policy = RetryPolicy(retry.first, retry.base, retry.cap)

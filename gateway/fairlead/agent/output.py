@@ -7,24 +7,26 @@ they are; a row is one JSON value that its reader takes whole, so one that is to
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import msgspec
 
 from fairlead.agent.errors import CommandError
 
+ROW = "row"
 KIND = re.compile(r"[a-z][a-z0-9_.-]{0,63}\Z")
 
 
-def pieces(kind: str, data: bytes | str, limit: int) -> Iterator[bytes]:
-    """`data` in chunks of at most `limit` bytes; nothing for nothing, since an empty chunk costs no credit."""
+def octets(kind: str, data: bytes | str, limit: int) -> bytes:
+    """`data` as it goes into chunks of `kind`, which hold at most `limit` bytes each.
+
+    Raises CommandError for a row that does not fit one chunk, ValueError for an illegal kind.
+    """
     if KIND.match(kind) is None:
         raise ValueError(f"kind {kind[:70]!r} is not of the form {KIND.pattern}")
-    octets = data.encode() if isinstance(data, str) else bytes(data)
-    if kind == "row" and len(octets) > limit:
-        raise CommandError("handler_failed", f"row of {len(octets)} bytes exceeds max {limit}: yield smaller rows")
-    for start in range(0, len(octets), limit):
-        yield octets[start : start + limit]
+    made = data.encode() if isinstance(data, str) else bytes(data)
+    if kind == ROW and len(made) > limit:
+        raise CommandError("handler_failed", f"row of {len(made)} bytes exceeds max {limit}: yield smaller rows")
+    return made
 
 
 def item(value: object) -> tuple[str, bytes | str]:
@@ -33,7 +35,7 @@ def item(value: object) -> tuple[str, bytes | str]:
         return "stdout", bytes(value)
     if isinstance(value, str):
         return "stdout", value
-    return "row", to_json(value)
+    return ROW, to_json(value)
 
 
 def to_json(value: object) -> bytes:

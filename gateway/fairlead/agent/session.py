@@ -176,6 +176,10 @@ class Session:
             logger.error("the gateway broke the protocol: %s", violation.message)
             self._lose(violation.close_code, violation.message)
             return
+        if self.link.released:
+            self._queue.extend(self.link.released)
+            self.link.released.clear()
+            self._pump()
         if moved:
             self._crew.moved(moved)
         match message:

@@ -41,7 +41,7 @@ class CommandStream:
     """One command's output and input. `pending` is what is not yet stored, in order."""
 
     __slots__ = (
-        "command", "ended", "input", "input_ended", "input_next", "input_owed", "input_size", "next", "pending",
+        "command", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size", "next", "pending",
         "room", "window",
     )  # fmt: skip
 
@@ -50,6 +50,8 @@ class CommandStream:
         self.next = 0
         self.room = credit
         self.pending: deque[Chunk | End] = deque()
+        self.held: deque[Chunk | End] = deque()
+        """The last of `pending`, which this link has no credit for: a node with a smaller window took over."""
         self.ended = False
         self.window = window
         self.input: deque[bytes] = deque()
@@ -72,13 +74,26 @@ class CommandStream:
         return made
 
     def end(self, state: EndState, payload: bytes = b"", error: Error | None = None) -> End:
-        """The end of this stream; nothing may follow."""
+        """The end of this stream; nothing may follow. It is held, too, behind chunks that are."""
         if self.ended:
             raise ValueError(f"{self.command} has ended already")
         self.ended = True
         made = End(id=self.command, total=self.next, state=state, payload=payload, error=error)
         self.pending.append(made)
+        if self.held:
+            self.held.append(made)
         return made
+
+    def granted(self, size: int) -> list[Chunk | End]:
+        """The gateway takes `size` bytes more: what was held and may now be sent."""
+        self.room += size
+        # `room` counts all that was made, so of what is held the last ones have to wait while it is below 0.
+        behind = sum(map(_size, self.held))
+        released: list[Chunk | End] = []
+        while self.held and self.room + behind - _size(self.held[0]) >= 0:
+            behind -= _size(self.held[0])
+            released.append(self.held.popleft())
+        return released
 
     def take(self) -> tuple[bytes, Credit | None]:
         """The oldest input chunk, for the handler, and the credit to grant once half a window was taken."""
@@ -115,12 +130,19 @@ class CommandStream:
             first_unstored = first.n
         if first_unstored != have:
             self.pending.clear()
+            self.held.clear()
             self.next = have
             self.ended = False
             self.end("error", error=RESULTS_GAP)
             return False
-        self.room = window - sum(len(m.payload) for m in self.pending if isinstance(m, Chunk))
+        self.held = deque(self.pending)
+        self.room = -sum(map(_size, self.pending))
         return True
+
+
+def _size(message: Chunk | End) -> int:
+    """What it takes of the credit."""
+    return len(message.payload) if isinstance(message, Chunk) else 0
 
 
 class Outbox:
@@ -169,7 +191,7 @@ class Outbox:
 class AgentLink:
     """One connection: hello, welcome, then everything. Raises ProtocolViolation when the gateway breaks the order."""
 
-    __slots__ = ("outbox", "ready", "sent", "stored", "unstored", "window")
+    __slots__ = ("outbox", "ready", "released", "sent", "stored", "unstored", "window")
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
@@ -178,6 +200,8 @@ class AgentLink:
         self.stored = 0
         self.unstored: deque[Numbered] = deque()
         self.window = WINDOW
+        self.released: list[Numbered] = []
+        """What credit has set free, to be sent by whoever gave the credit to `receive`."""
 
     def receive(self, message: FromGateway | None) -> Iterable[str]:
         """Take in what concerns the outbox; returns the commands whose streams may go on because of it."""
@@ -193,7 +217,7 @@ class AgentLink:
         elif isinstance(message, Credit):
             stream = self.outbox.streams.get(message.id)
             if stream is not None:
-                stream.room += message.bytes
+                self.released.extend(stream.granted(message.bytes))
                 return (message.id,)
         return ()
 
@@ -213,8 +237,13 @@ class AgentLink:
         lost = [command for command in streams if command not in welcome.have]
         for command in lost:
             del streams[command]
-        lost += [s.command for s in streams.values() if not s.resume(welcome.have[s.command], self.window)]
-        again: list[Numbered] = [m for stream in streams.values() for m in stream.pending]
+        again: list[Numbered] = []
+        for command, stream in streams.items():
+            if stream.resume(welcome.have[command], self.window):
+                again.extend(stream.granted(self.window))
+            else:
+                lost.append(command)
+                again.extend(stream.pending)
         again.extend(self.outbox.events.values())
         return lost, again
 
