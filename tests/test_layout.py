@@ -67,17 +67,13 @@ def python(code: str, *flags: str, cwd: Path = ROOT) -> subprocess.CompletedProc
 
 
 def test_operator_is_a_folder_and_no_module() -> None:
-    assert not list((ROOT / "operator").glob("*.py")), (
-        "a module named `operator` shadows the standard library"
-    )
+    assert not list((ROOT / "operator").glob("*.py")), "a module named `operator` shadows the standard library"
     done = python("import operator; print(operator.add(1, 2))")
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
 def test_tests_are_no_packages() -> None:
-    assert not list((ROOT / "tests").rglob("__init__.py")), (
-        "importlib mode: a package here collides with the source's"
-    )
+    assert not list((ROOT / "tests").rglob("__init__.py")), "importlib mode: a package here collides with the source's"
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

@@ -27,9 +27,7 @@ SECRET_A = "a-token-for-the-agents"
 SECRET_P = "a-token-for-the-platform"
 
 
-def faults_of(
-    env: dict[str, str], file: Path | None = None, flags: dict[str, object] | None = None
-) -> list[str]:
+def faults_of(env: dict[str, str], file: Path | None = None, flags: dict[str, object] | None = None) -> list[str]:
     with pytest.raises(ConfigError) as caught:
         load(env, file, flags or {})
     faults = caught.value.details["faults"]
@@ -69,9 +67,7 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
 def test_all_faults_are_told_at_once_with_source_key_limit_and_advice(tmp_path: Path) -> None:
     file = tmp_path / "fairlead.toml"
     file.write_text('windwo = 1\ncapacity = "many"\nlog_level = 3\n')
-    faults = faults_of(
-        {"FAIRLEAD_LINK_PRT": "1", "FAIRLEAD_HEARTBEAT": "0"}, file, {"node": "-x", "redis": "ftp://r"}
-    )
+    faults = faults_of({"FAIRLEAD_LINK_PRT": "1", "FAIRLEAD_HEARTBEAT": "0"}, file, {"node": "-x", "redis": "ftp://r"})
     expected = [
         (f"file {file}", "'windwo' is not a setting", "did you mean window?"),
         (f"file {file}: capacity", "'many' is not a whole number", "from 1 to 1000000", "18000"),
@@ -133,9 +129,7 @@ def test_unreadable_token_files_are_faults_and_show_no_secret(tmp_path: Path) ->
     (tmp_path / "short").write_text("hunter2")
     (tmp_path / "binary").write_bytes(b"\xff" * 20)
     for name in ("none", "short", "binary"):
-        faults = faults_of(
-            {"FAIRLEAD_AGENT_TOKEN_FILE": str(tmp_path / name), "FAIRLEAD_LINK_HOST": "0.0.0.0"}
-        )
+        faults = faults_of({"FAIRLEAD_AGENT_TOKEN_FILE": str(tmp_path / name), "FAIRLEAD_LINK_HOST": "0.0.0.0"})
         assert len(faults) == 1, "the missing token must not be told a second time as the development token"
         assert "hunter2" not in faults[0]
 
@@ -192,9 +186,7 @@ def test_redis_addresses(url: str) -> None:
     assert load({"FAIRLEAD_REDIS": url}, None, {}).redis == url
 
 
-@pytest.mark.parametrize(
-    "url", ["", "r:6379", "redis://", "redis://r:x", "redis://r:0", "http://r", "redis://[::1"]
-)
+@pytest.mark.parametrize("url", ["", "r:6379", "redis://", "redis://r:x", "redis://r:0", "http://r", "redis://[::1"])
 def test_wrong_redis_addresses(url: str) -> None:
     assert len(faults_of({"FAIRLEAD_REDIS": url})) == 1
 
@@ -221,19 +213,12 @@ def test_loopback(host: str, alone: bool) -> None:
 
 
 values = (
-    st.text(max_size=40)
-    | st.integers()
-    | st.floats()
-    | st.booleans()
-    | st.none()
-    | st.lists(st.integers(), max_size=2)
+    st.text(max_size=40) | st.integers() | st.floats() | st.booleans() | st.none() | st.lists(st.integers(), max_size=2)
 )
 
 
 @given(st.sampled_from(sorted(RULES)), values)
-def test_a_rule_reads_any_value_or_calls_it_a_fault_and_reads_its_own_text_back(
-    name: str, raw: object
-) -> None:
+def test_a_rule_reads_any_value_or_calls_it_a_fault_and_reads_its_own_text_back(name: str, raw: object) -> None:
     try:
         value = RULES[name].read(raw)
     except Fault:

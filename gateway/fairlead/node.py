@@ -96,6 +96,9 @@ class Node:
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
         self._loops: list[asyncio.Task[None]] = []
         self._started = False
+        self._lag = 0.0
+        """Seconds that the last beat woke late: how long this event loop keeps others waiting."""
+        metrics.watch("fairlead_event_loop_lag_seconds", "How late the last beat woke", lambda: self._lag)
         metrics.watch("fairlead_connections", "Open links, greeted or not", lambda: hub.connections)
         metrics.watch("fairlead_agents", "Agents that this node holds", lambda: len(hub))
         metrics.watch("fairlead_connection_capacity", "Links that this node takes", lambda: settings.capacity)
@@ -193,8 +196,12 @@ class Node:
     # -- the beat ----------------------------------------------------------------------------------
 
     async def _beat_forever(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            await asyncio.sleep(BEAT if self.standing.since_beat < BEAT * 1.5 else BEAT_AGAIN)
+            pause = BEAT if self.standing.since_beat < BEAT * 1.5 else BEAT_AGAIN
+            woken = loop.time() + pause
+            await asyncio.sleep(pause)
+            self._lag = loop.time() - woken
             try:
                 await self._beat(begin=False)
                 await self._inbox.refresh()
@@ -232,6 +239,9 @@ class Node:
             "state": "draining" if self.hub.draining else "serving",
             "connections": self.hub.connections,
             "capacity": self.settings.capacity,
+            "accepted": self.hub.accepted,
+            "refused": self.hub.refused,
+            "lag_ms": round(self._lag * 1000, 3),
             "in_flight": sum(len(s.link.streams) for s in self.hub if s.link.streams),
             "version": __version__,
         }

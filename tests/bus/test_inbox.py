@@ -117,9 +117,7 @@ async def test_doorbells_reach_the_other_node_only(valkey: EmbeddedValkey, join:
     assert one.inbox.lost == two.inbox.lost == 0
 
 
-async def test_all_rings_of_one_turn_share_bounded_entries(
-    valkey: EmbeddedValkey, join: Join, until: Until
-) -> None:
+async def test_all_rings_of_one_turn_share_bounded_entries(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     rung: list[Doorbell] = [Wake(str(number)) for number in range(2 * MAX_PER_ENTRY + 500)]
     for doorbell in rung:
@@ -147,9 +145,7 @@ async def test_ringing_at_a_dead_node_makes_no_key(valkey: EmbeddedValkey, join:
     assert await node.pipeliner.submit("KEYS", "*") == [node.inbox.key.encode()]
 
 
-async def test_ringing_without_redis_counts_as_lost(
-    own_valkey: EmbeddedValkey, join: Join, until: Until
-) -> None:
+async def test_ringing_without_redis_counts_as_lost(own_valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     node = await join("one", own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGKILL)
     node.inbox.ring("two#e1", [Wake("command")])
@@ -178,9 +174,7 @@ async def test_what_was_read_is_trimmed_at_the_beat(valkey: EmbeddedValkey, join
     assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) < 5
 
 
-async def test_a_lost_inbox_is_made_again_at_the_beat(
-    valkey: EmbeddedValkey, join: Join, until: Until
-) -> None:
+async def test_a_lost_inbox_is_made_again_at_the_beat(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     await one.pipeliner.submit("FLUSHALL")
     await two.inbox.refresh()

@@ -340,9 +340,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A self-signed P-256 certificate for localhost, key and certificate in one file."""
     folder = tmp_path_factory.mktemp("tls")
     made = folder / "both.pem"
-    command = (
-        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
-    )
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
     files = f"-addext subjectAltName=DNS:localhost -keyout {folder}/key.pem -out {folder}/cert.pem"
     subprocess.run(f"{command} {files}".split(), check=True, capture_output=True, timeout=30)
     made.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())

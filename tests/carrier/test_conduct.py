@@ -162,9 +162,7 @@ async def test_fragments_that_are_too_big_together(echo_port: int, dial: Dial) -
 
 async def test_what_follows_a_violation_is_not_read(echo_port: int, dial: Dial) -> None:
     raw = await dial(echo_port)
-    raw.write(
-        raw.encode(FIN | 0x3, b"x") + raw.encode(FIN | BINARY, b"later") + raw.encode(FIN | PING, b"later")
-    )
+    raw.write(raw.encode(FIN | 0x3, b"x") + raw.encode(FIN | BINARY, b"later") + raw.encode(FIN | PING, b"later"))
     await ends_with(raw, 1002)
 
 
@@ -260,9 +258,7 @@ async def test_a_close_inside_a_fragmented_message(echo_port: int, dial: Dial) -
 
 async def test_what_follows_a_close_is_not_read(echo_port: int, dial: Dial) -> None:
     raw = await dial(echo_port)
-    raw.write(
-        raw.encode(FIN | CLOSE, closing(1000)) + raw.encode(FIN | PING, b"x") + raw.encode(FIN | TEXT, b"x")
-    )
+    raw.write(raw.encode(FIN | CLOSE, closing(1000)) + raw.encode(FIN | PING, b"x") + raw.encode(FIN | TEXT, b"x"))
     await ends_with(raw, 1000)
 
 

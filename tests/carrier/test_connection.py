@@ -129,9 +129,7 @@ async def test_after_our_close_messages_are_not_delivered(gate: Gate, dial: Dial
 
 
 @pytest.mark.parametrize("reason", ["x" * 500, "€" * 60, "ab" + "\U0001f600" * 40])
-async def test_long_reasons_are_cut_between_characters(
-    gate: Gate, dial: Dial, until: Until, reason: str
-) -> None:
+async def test_long_reasons_are_cut_between_characters(gate: Gate, dial: Dial, until: Until, reason: str) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     gate.last.connection.close(4000, reason)

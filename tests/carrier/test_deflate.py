@@ -84,9 +84,7 @@ async def test_fragments_and_text(serve: Serve, dial: Dial, echo_app: Any) -> No
     [(packed(bytes(20 << 20)), 1009), (b"\xff\xff\xff", 1007)],
     ids=["bomb", "garbage"],
 )
-async def test_what_cannot_be_inflated(
-    serve: Serve, dial: Dial, echo_app: Any, payload: bytes, code: int
-) -> None:
+async def test_what_cannot_be_inflated(serve: Serve, dial: Dial, echo_app: Any, payload: bytes, code: int) -> None:
     raw = await dial(await serve(echo_app, deflate=True), Sec_WebSocket_Extensions="permessage-deflate")
     raw.send(FIN | RSV1 | BINARY, payload)
     assert (await raw.frame())[1][:2] == code.to_bytes(2, "big")
@@ -110,9 +108,7 @@ async def test_the_websockets_library_as_client(serve: Serve, echo_app: Any, bit
             assert await peer.recv() == message
 
 
-async def test_our_client_against_our_server(
-    serve: Serve, echo_app: Any, heard: Any, sweep: Any, until: Any
-) -> None:
+async def test_our_client_against_our_server(serve: Serve, echo_app: Any, heard: Any, sweep: Any, until: Any) -> None:
     port = await serve(echo_app, deflate=True)
     listener = heard()
     connection = await our_connect(f"ws://127.0.0.1:{port}", listener, sweep=sweep, deflate=True)
@@ -125,9 +121,7 @@ async def test_our_client_against_our_server(
     await until(lambda: listener.closed)
 
 
-async def test_prepared_frames_stay_plain(
-    serve: Serve, dial: Dial, heard: Any, attached_app: Any, until: Any
-) -> None:
+async def test_prepared_frames_stay_plain(serve: Serve, dial: Dial, heard: Any, attached_app: Any, until: Any) -> None:
     """A broadcast is encoded once for all, whether or not a connection has negotiated compression."""
     listener = heard()
     port = await serve(attached_app(lambda: listener), deflate=True)

@@ -109,9 +109,7 @@ async def test_plain_applications_come_and_go(
     await until(lambda: not grown(before, 3))
 
 
-async def test_refusals_leave_nothing(
-    serve: Any, heard: Any, sweep: Any, until: Any, collector_off: None
-) -> None:
+async def test_refusals_leave_nothing(serve: Any, heard: Any, sweep: Any, until: Any, collector_off: None) -> None:
     async def deny(websocket: WebSocket) -> None:
         await websocket.send_denial_response(Response(b"no", 503))
 

@@ -117,9 +117,7 @@ async def test_a_raised_http_exception(serve: Serve, dial: Dial, no_errors: None
 
 
 @pytest.mark.parametrize("version", ["8", "12", "14", "thirteen", ""])
-async def test_another_version_is_426_and_names_ours(
-    serve: Serve, dial: Dial, version: str, no_errors: None
-) -> None:
+async def test_another_version_is_426_and_names_ours(serve: Serve, dial: Dial, version: str, no_errors: None) -> None:
     raw = await dial(await serve(APP), upgrade=False)
     raw.write(raw.request("/choose", Sec_WebSocket_Version=version))
     await refused(raw, 426)

@@ -119,9 +119,7 @@ async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_the_first_signal_drains_and_exits_with_0(
-    spawn: Spawn, dial: Dial, number: signal.Signals
-) -> None:
+async def test_the_first_signal_drains_and_exits_with_0(spawn: Spawn, dial: Dial, number: signal.Signals) -> None:
     program = await spawn("drains")
     port = int((await program.hear("port")).split()[1])
     raw = await dial(port)

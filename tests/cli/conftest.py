@@ -30,9 +30,7 @@ WAIT = 20.0
 
 def problem(status: int, code: str, detail: str, temporary: bool = False) -> Response:
     body = {"type": "about:blank", "title": code, "status": status, "code": code, "detail": detail}
-    return JSONResponse(
-        {**body, "temporary": temporary}, status_code=status, media_type="application/problem+json"
-    )
+    return JSONResponse({**body, "temporary": temporary}, status_code=status, media_type="application/problem+json")
 
 
 @dataclass
@@ -75,9 +73,7 @@ class Api:
             line["base64"] = base64.b64encode(data).decode()
         self.lines.append(line)
 
-    def finish(
-        self, state: str, payload: object = None, error: object = None, truncated: bool = False
-    ) -> None:
+    def finish(self, state: str, payload: object = None, error: object = None, truncated: bool = False) -> None:
         total = len(self.lines)
         self.end = {"agent": "agent-1", "state": state, "payload": payload, "error": error, "total": total}
         self.end["truncated"] = truncated
@@ -88,9 +84,7 @@ class Api:
         self.streams.append((request.method, str(request.url.query), headers, await request.body()))
         if self.refusals:
             return self.refusals.pop(0)
-        start = max(
-            0, int(request.query_params.get("from", 0)) - (self.overlap if len(self.streams) > 1 else 0)
-        )
+        start = max(0, int(request.query_params.get("from", 0)) - (self.overlap if len(self.streams) > 1 else 0))
         cut = self.cuts.pop(0) if self.cuts else None
         wait = request.query_params.get("follow", "true") == "true"
         return StreamingResponse(self._lines(start, cut, wait), media_type="application/x-ndjson")

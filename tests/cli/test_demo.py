@@ -51,9 +51,7 @@ async def test_a_child_ends_when_told_to(tmp_path: Path) -> None:
 
 
 async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
-    code = (
-        "import signal as s; s.signal(s.SIGTERM, s.SIG_IGN); print('deaf', flush=True); s.pause(); s.pause()"
-    )
+    code = "import signal as s; s.signal(s.SIGTERM, s.SIG_IGN); print('deaf', flush=True); s.pause(); s.pause()"
     child = Child("deaf", python(code), tmp_path / "log", {})
     await child.start()
     while "deaf" not in tail(child.log):  # bounded by the test's own timeout

@@ -31,9 +31,7 @@ class Api(Protocol):
     cancelled: Event
 
     def say(self, data: bytes, kind: str = "stdout") -> None: ...
-    def finish(
-        self, state: str, payload: object = None, error: object = None, truncated: bool = False
-    ) -> None: ...
+    def finish(self, state: str, payload: object = None, error: object = None, truncated: bool = False) -> None: ...
 
 
 class Event(Protocol):
@@ -61,10 +59,7 @@ def test_octets_arrive_exactly_and_the_exit_code_is_the_programs(api: Api, run: 
     api.say(b"no line end")
     api.finish("failed", {"exit_code": 7})
     done = run("exec", "agent-1", "--", "prog", "-x", "--", "é", api=api)
-    assert (
-        done.stdout
-        == b"\x00\xff\xfe not UTF-8 \r\n" + "line\u2028separator \u0085 and é".encode() + b"no line end"
-    )
+    assert done.stdout == b"\x00\xff\xfe not UTF-8 \r\n" + "line\u2028separator \u0085 and é".encode() + b"no line end"
     assert done.stderr == b"to the other stream\n"
     assert done.returncode == 7
     assert json.loads(api.streams[0][3])["payload"]["argv"] == ["prog", "-x", "--", "é"]
@@ -124,9 +119,7 @@ def test_output_is_shown_as_it_comes(api: Api, start: Start) -> None:
         ("cancelled", {"signal": 15}, None, 130, "cancelled"),
     ],
 )
-def test_exit_codes(
-    api: Api, run: Run, state: str, payload: object, error: object, code: int, words: str
-) -> None:
+def test_exit_codes(api: Api, run: Run, state: str, payload: object, error: object, code: int, words: str) -> None:
     api.finish(state, payload, error)
     done = run("exec", "agent-1", "--", "prog", api=api)
     assert (done.returncode, done.stdout) == (code, b"")

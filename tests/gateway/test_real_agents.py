@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -199,7 +198,7 @@ async def test_shipped_agents_come_back_after_the_node_restarts(
     await until(some)
     gateway.signal(signal.SIGKILL)
     await asyncio.to_thread(gateway.wait)
-    time.sleep(0.5)  # the outage: the agent notices, and its program goes on
+    await asyncio.sleep(0.5)  # the outage: the agent notices, and its program goes on
     gateway.start()
     api = api_of(gateway)
     assert (await api.end(command))["state"] == "ok"

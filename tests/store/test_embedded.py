@@ -47,9 +47,7 @@ async def test_it_is_fit_to_hold_a_fleet(pipeliner: Pipeliner, caplog: pytest.Lo
     assert caplog.text == ""
 
 
-async def test_data_outlive_an_orderly_restart_on_the_same_port(
-    own_valkey: EmbeddedValkey, connect: Connect
-) -> None:
+async def test_data_outlive_an_orderly_restart_on_the_same_port(own_valkey: EmbeddedValkey, connect: Connect) -> None:
     await (await connect(own_valkey.url)).submit("SET", "key", "value")
     port, pid = own_valkey.port, own_valkey.pid
     await own_valkey.restart()
@@ -75,9 +73,7 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
             await EmbeddedValkey(tmp_path, port).start()
 
 
-async def test_the_port_of_another_valkey_is_not_taken_for_ours(
-    valkey: EmbeddedValkey, tmp_path: Path
-) -> None:
+async def test_the_port_of_another_valkey_is_not_taken_for_ours(valkey: EmbeddedValkey, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is taken"):
         await EmbeddedValkey(tmp_path, valkey.port).start()
 

@@ -250,9 +250,7 @@ async def test_without_a_server_calls_fail_at_once_and_say_why() -> None:
             await pipeliner.submit("PING")
 
 
-async def test_a_server_that_loads_its_data_is_waited_for(
-    tmp_path: Path, connect: Connect, until: Until
-) -> None:
+async def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path, connect: Connect, until: Until) -> None:
     async with EmbeddedValkey(tmp_path) as server:
         pipeliner = await connect(server.url)
         await pipeliner.submit("EVAL", "for n = 1, 20000 do redis.call('SET', 'key' .. n, n) end", 0)
@@ -296,9 +294,7 @@ async def test_a_full_server_is_unavailable_not_wrong(own_valkey: EmbeddedValkey
     assert await pipeliner.run(COUNT, ["number"], [1]) == 1
 
 
-async def test_a_demoted_primary_is_left_until_a_primary_answers(
-    own_valkey: EmbeddedValkey, connect: Connect
-) -> None:
+async def test_a_demoted_primary_is_left_until_a_primary_answers(own_valkey: EmbeddedValkey, connect: Connect) -> None:
     pipeliner, operator = await connect(own_valkey.url), await connect(own_valkey.url)
     await operator.submit("REPLICAOF", "127.0.0.1", 1)
     with pytest.raises(BusUnavailable, match="point the address at the primary"):

@@ -294,9 +294,7 @@ def test_deflate_round_trip_is_smaller() -> None:
 
 def test_rsv1_belongs_to_the_first_fragment() -> None:
     packed = framing.deflate(b"x" * 500)
-    assert read(masked(BINARY | RSV1, packed[:3]) + masked(FIN, packed[3:]), deflate=True) == [
-        ("message", b"x" * 500)
-    ]
+    assert read(masked(BINARY | RSV1, packed[:3]) + masked(FIN, packed[3:]), deflate=True) == [("message", b"x" * 500)]
     assert read(masked(BINARY | RSV1, packed[:3]) + masked(FIN | RSV1, packed[3:]), deflate=True) == [
         ("violation", 1002)
     ]

@@ -42,6 +42,7 @@ class LinkDoor:
         """The endpoint."""
         refusal = self._refusal(websocket)
         if refusal is not None:
+            self._node.hub.refused += 1
             await websocket.send_denial_response(refusal)
             return
         subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)

@@ -5,8 +5,8 @@ Called by `main`. The first needs the base install alone (the agent's SDK), the 
 
 from __future__ import annotations
 
-import logging
 import json
+import logging
 import re
 from datetime import UTC, datetime
 from pathlib import Path

@@ -80,7 +80,7 @@ def _servers(node: Node) -> tuple[Server, Server, Server]:
 
 async def _tell(node: Node, servers: dict[str, Server]) -> None:
     """Say where everything listens, once it does: ports may have been chosen by the system."""
-    while not all(server.started for server in servers.values()):
+    while not all(server.started for server in servers.values()):  # noqa: ASYNC110  # uvicorn announces nothing
         await asyncio.sleep(0.02)
     where = ", ".join(f"{name} on {s.address[0]}:{s.address[1]}" for name, s in servers.items())
     logger.info("node %s is ready: %s", node.settings.node, where)

@@ -1,18 +1,18 @@
 """What stands in Redis: every key, every row and the words in them. Pure, so that the operator may read it too.
 
-| key                  | type   | holds                                                   | written by        | life |
-|----------------------|--------|---------------------------------------------------------|-------------------|------|
-| fl1:nodes            | zset   | node name → last beat (ms)                              | beat              | entries older than 24 h are cut off |
-| fl1:node:{n}         | hash   | one node's counts, state and epoch                      | beat              | 150 s after the last beat |
-| fl1:agent:{a}        | hash   | lease, gen, boot, conn, sid, facts, last seen and close | claim, release    | none: the sweep forgets after 30 days |
-| fl1:open:{a}         | hash   | open command id → its deadline (ms)                     | dispatch, settle  | the last deadline and a minute |
-| fl1:agents:{0..63}   | zset   | index of agent ids, all of score 0: paged by name       | claim, sweep      | none: owned by the sweep |
-| fl1:cmd:{id}         | hash   | the record, a row per target, followers                 | create … finish   | deadline + retention, then retention from the end |
-| fl1:out:{id}         | stream | results; entry `k-0` holds offset k-1                   | append            | with the command |
-| fl1:in:{id}          | stream | input; entry `k-0` holds chunk k-1                      | input             | with the command |
-| fl1:due:{0..15}      | zset   | `id agent` → when the keeper looks at it next (ms)      | dispatch, keeper  | emptied by the keeper |
-| fl1:idem:{hash}      | string | body hash and command id of an Idempotency-Key          | dispatch          | 24 h |
-| fl1:events           | stream | events of agents                                        | append            | about 100,000 entries |
+fl1:nodes            zset    node name → last beat (ms). By beat; entries older than 24 h are cut off
+fl1:node:{n}         hash    one node's counts, state and epoch. By beat; 150 s after the last one
+fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, last seen and close. By claim and release; no TTL,
+                             the sweep forgets after 30 days
+fl1:open:{a}         hash    open command id → its deadline (ms). By dispatch and settle; the last deadline and a minute
+fl1:agents:{0..63}   zset    index of agent ids, all of score 0: paged by name. By claim; no TTL, owned by the sweep
+fl1:cmd:{id}         hash    the record, a row per target, followers. By create … finish; deadline + retention, then
+                             retention from the end
+fl1:out:{id}         stream  results; entry `k-0` holds offset k-1. By append; with the command
+fl1:in:{id}          stream  input; entry `k-0` holds chunk k-1. By input; with the command
+fl1:due:{0..15}      zset    `id agent` → when the keeper looks at it next (ms). By dispatch; emptied by the keeper
+fl1:idem:{hash}      string  body hash and command id of an Idempotency-Key. By dispatch; 24 h
+fl1:events           stream  events of agents. By the recorder; about 100,000 entries
 
 `fl1` is the schema's version: nodes of two versions never misread each other. Scripts use keys of one hash tag
 each ({n}, {a} or {id}), so that the layout fits Redis Cluster. Liveness of nodes is judged here from their rows,
@@ -115,7 +115,8 @@ class Presence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node as it last told of itself. `at` is Redis TIME in ms; the rest are counts of that moment."""
+    """One node as it last told of itself. `at` is Redis TIME in ms; `accepted` and `refused` count up from its start,
+    the rest are counts of that moment."""
 
     node: str
     epoch: str
@@ -147,7 +148,8 @@ class NodeRow:
 
         return cls(
             node, word(b"epoch"), count(b"at"), word(b"state"), count(b"connections"), count(b"capacity"),
-            count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"), float(row.get(b"lag_ms", b"0")),
+            count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
+            float(row.get(b"lag_ms", b"0")),
         )  # fmt: skip
 
 

@@ -22,6 +22,9 @@ class Hub:
         self._sessions: dict[str, Session] = {}
         self.connections = 0
         """Open connections, greeted or not: what capacity counts."""
+        self.accepted = 0
+        self.refused = 0
+        """Links welcomed and upgrades refused since the start: what the scaling looks at."""
         self.draining = False
 
     def __len__(self) -> int:

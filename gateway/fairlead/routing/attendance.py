@@ -131,6 +131,7 @@ class Attendance:
             try:
                 async with self._claims:
                     if await self._attempt(session, hello):
+                        self._hub.accepted += 1
                         self._metrics.opened.inc()
                         self._metrics.delivery.observe(loop.time() - started)
                     return

@@ -66,14 +66,14 @@ class Keeper:
         if found is None or target is None or target.state.over:
             self._closing.forget(command, agent)
             return
-        if now >= found.expires + (0 if target.state is State.QUEUED else GRACE_MS):
+        if target.state is State.QUEUED:
+            await self._wait_for_agent(found, target, now)
+        elif now >= found.expires + GRACE_MS:
             await self._expire(found, target)
         elif found.cancel_asked and now >= found.cancel_asked + CANCEL_MS:
             how = Ending(code="cancel_unconfirmed", message="the agent did not confirm the end within 10 s")
             await self._finish(found, target, State.CANCELLED, how)
             await self._ring_cancel(found, target)
-        elif target.state is State.QUEUED:
-            await self._wait_for_agent(found, target, now)
         else:
             again = found.expires + GRACE_MS
             if found.cancel_asked:
@@ -82,9 +82,6 @@ class Keeper:
             await self._due.schedule(command, agent, again)
 
     async def _expire(self, command: Command, target: Target) -> None:
-        if target.state is State.QUEUED:
-            await self._finish(command, target, State.EXPIRED, EXPIRED, only_from=State.QUEUED)
-            return
         how = Ending(code="deadline", message="the deadline passed before the agent ended the command")
         await self._finish(command, target, State.TIMEOUT, how)
         await self._ring_cancel(command, target)
@@ -100,9 +97,12 @@ class Keeper:
             self._standing.table.presence(row, now) if row is not None else (Presence.OFFLINE, 0, "it was forgotten")
         )
         if row is not None and presence is Presence.ONLINE:
+            if now >= command.expires:
+                await self._finish(command, target, State.EXPIRED, EXPIRED, only_from=State.QUEUED)
+                return
             self._inbox.ring(row.lease, (Deliver(target.agent, command.id),))
             again = now + RING_AGAIN_MS
-        elif now >= command.hold_until:
+        elif now >= min(command.hold_until, command.expires):
             how = Ending(
                 code="agent_offline",
                 message=f"agent {target.agent!r} did not come back: {why}",

@@ -53,8 +53,8 @@ class Stream:
     """One open command as this link sees it. All sizes in bytes."""
 
     __slots__ = (
-        "feeding", "input_consumed", "input_dropped", "input_ended", "input_next", "input_room", "input_sizes", "input_spent", "next",
-        "owed", "room",
+        "feeding", "input_consumed", "input_dropped", "input_ended", "input_next", "input_room", "input_sizes",
+        "input_spent", "next", "owed", "room",
     )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:

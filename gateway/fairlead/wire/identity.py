@@ -18,7 +18,8 @@ def check_agent_id(agent: str) -> str:
     """`agent` itself. Raises InvalidRequest when it is not a legal agent id."""
     if AGENT_ID.match(agent) is None:
         raise InvalidRequest(
-            f"agent id {agent[:140]!r} is not legal: 1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or digit",
+            f"agent id {agent[:140]!r} is not legal: it takes 1 to 128 characters of A-Z a-z 0-9 . _ -, "
+            "the first a letter or digit",
             field="agent",
         )
     return agent
