@@ -40,10 +40,10 @@ LEAVE_TIMEOUT = 2.0
 MAX_RETRY_AFTER = 600.0
 """Seconds: what a foreign proxy says must not send the agent to sleep for a day."""
 SETTLED = 5.0
-"""Seconds that a link must have lived for its drain to be followed by an immediate attempt; a gateway that drains
-everyone at once would be hammered otherwise."""
-UNSETTLED_MS = 1_000
-"""Ceiling of the delay after the others' drain: the protocol's second after the slot."""
+"""Seconds that a link must have lived for its drain to be followed by an attempt at once."""
+SETTLED_DELAY = 1000.0
+"""Ceiling in ms for one that did not: the protocol wants the attempt within a second of the slot."""
+DRAINED = (Close.RESTART, Close.REBALANCE, Close.AGE)
 UNSENT = 4 << 20
 """Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what goes past them is acks,
 credit and heartbeats."""
@@ -173,11 +173,12 @@ class Connector:
         lived = loop.time() - began
         if session.closed.done():
             ending = self._closed(session, lived)
-            if ending.final or ending.delay is not None or session.closed.result()[0] != Close.RESTART:
+            if ending.final or ending.delay is not None or session.closed.result()[0] not in DRAINED:
                 return ending
         session.leave(Close.NORMAL, "drained")
-        # The slots have spread the fleet already.
-        delay = 0.0 if lived >= SETTLED else random.random() * UNSETTLED_MS
+        # The slots have spread the fleet already. A link that was drained as soon as it was made is waited for a
+        # little: something is wrong there, and would be again.
+        delay = 0.0 if lived >= SETTLED else random.uniform(0, SETTLED_DELAY)
         return Ending(f"drained ({drain.why})", delay, lived=lived)
 
     def _follow(self, retry: Retry) -> None:
