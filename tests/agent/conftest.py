@@ -7,7 +7,6 @@ Each link is judged by the gateway's own state machine, so that a test fails whe
 from __future__ import annotations
 
 import asyncio
-import itertools
 import json
 import os
 import subprocess
@@ -359,12 +358,6 @@ async def serve(gateway: Gateway) -> AsyncIterator[Callable[[Agent], asyncio.Tas
 def agent(gateway: Gateway) -> Agent:
     """One that is not started yet, so that the test can register its methods."""
     return Agent(gateway.url, "edge-1", "token-1", facts={"env": "test"})
-
-
-@pytest.fixture
-def ids() -> Iterator[str]:
-    """Ids of commands that no other test uses."""
-    return (f"{os.getpid():x}-{time.monotonic_ns():x}-{n}" for n in itertools.count())
 
 
 class AgentProcess:

@@ -519,14 +519,16 @@ async def test_a_signal_ends_the_process_and_what_it_runs(
 ) -> None:
     process = agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     link = await gateway.linked()
+    # Not `c1`: what bears the mark of this command is killed, in other tests, too.
+    id = f"signal-{process.pid}"
     source = "sleep 1000 & echo $!; setsid sleep 1000 & echo $!; echo $$; wait"
-    await link.command("c1", "exec", {"argv": ["sh", "-c", source]})
-    await link.until(lambda: link.output("c1").count(b"\n") == 3)
-    pids = [int(line) for line in link.output("c1").split()]
+    await link.command(id, "exec", {"argv": ["sh", "-c", source]})
+    await link.until(lambda: link.output(id).count(b"\n") == 3)
+    pids = [int(line) for line in link.output(id).split()]
     process.signal(number)
     assert await process.exit_code() == 0, process.log
     assert await link.closed() == 1001
-    assert link.of(End, "c1")[0].state == "cancelled"
+    assert link.of(End, id)[0].state == "cancelled"
     for pid in pids:
         await gone(pid)
     assert "Traceback" not in process.log

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.agent.conftest import Gateway, Link
 
 MB = 1 << 20
+C1, C2 = (f"exec-{os.getpid()}-{n}" for n in (1, 2))
+"""Ids that no other process uses: all that bears the mark of a cancelled command is killed, whoever started it."""
 
 
 @pytest.fixture
@@ -41,8 +43,8 @@ def run(link: Link) -> Run:
     async def start(*argv: str, **more: object) -> tuple[dict[str, int], bytes, bytes]:
         nonlocal count
         count += 1
-        await link.command(f"run-{count}", "exec", {"argv": argv, **more})
-        end = await link.end(f"run-{count}")
+        await link.command(f"{C1}-{count}", "exec", {"argv": argv, **more})
+        end = await link.end(f"{C1}-{count}")
         assert end.state == "ok", end
         return json.loads(end.payload), link.output(end.id), link.output(end.id, "stderr")
 
@@ -69,11 +71,11 @@ async def test_octets_are_not_touched(run: Run) -> None:
 
 async def test_output_comes_as_it_is_written(link: Link) -> None:
     """The second line is written only when the first was seen."""
-    await link.command("c1", "exec", {"argv": ["sh", "-c", "echo one; read x; echo two"], "stdin": True})
-    await link.until(lambda: link.output("c1") == b"one\n")
-    await link.feed("c1", b"\n")
-    await link.end("c1")
-    assert link.output("c1") == b"one\ntwo\n"
+    await link.command(C1, "exec", {"argv": ["sh", "-c", "echo one; read x; echo two"], "stdin": True})
+    await link.until(lambda: link.output(C1) == b"one\n")
+    await link.feed(C1, b"\n")
+    await link.end(C1)
+    assert link.output(C1) == b"one\ntwo\n"
 
 
 async def test_a_signal_is_told(run: Run) -> None:
@@ -114,8 +116,8 @@ async def test_env_and_cwd(run: Run, tmp_path: Path) -> None:
     ids=["no-file", "not-in-path", "cwd", "folder", "nul", "env-name", "env-nul", "too-long"],
 )
 async def test_what_cannot_be_run(link: Link, arguments: dict[str, object], named: str) -> None:
-    await link.command("c1", "exec", arguments)
-    end = await link.end("c1")
+    await link.command(C1, "exec", arguments)
+    end = await link.end(C1)
     assert (end.state, end.total) == ("error", 0)
     assert end.error is not None
     assert end.error.code == "exec_failed"
@@ -128,37 +130,37 @@ async def test_what_cannot_be_run(link: Link, arguments: dict[str, object], name
 )
 async def test_arguments_that_are_wrong(link: Link, arguments: dict[str, object]) -> None:
     """Refused, or ended with that error: it never ran."""
-    await link.command("c1", "exec", arguments)
+    await link.command(C1, "exec", arguments)
     await link.until(
-        lambda: bool(link.of(End, "c1")) or link.of(Ack, "c1")[:1] != [] and link.of(Ack)[0].state == "refused"
+        lambda: bool(link.of(End, C1)) or link.of(Ack, C1)[:1] != [] and link.of(Ack)[0].state == "refused"
     )
-    said: list[Any] = [m for m in (*link.of(Ack, "c1"), *link.of(End, "c1")) if m.error is not None]
+    said: list[Any] = [m for m in (*link.of(Ack, C1), *link.of(End, C1)) if m.error is not None]
     assert [m.error.code for m in said] == ["invalid_arguments"]
     assert "argv" in said[0].error.message or "shell" in said[0].error.message
 
 
 async def test_input_is_echoed_until_its_end(link: Link) -> None:
-    await link.command("c1", "exec", {"argv": ["cat"], "stdin": True})
-    await link.feed("c1", b"one\n", b"\x00\xff")
-    await link.until(lambda: link.output("c1") == b"one\n\x00\xff")
-    await link.feed("c1", b"three")
-    await link.feed_end("c1")
-    end = await link.end("c1")
+    await link.command(C1, "exec", {"argv": ["cat"], "stdin": True})
+    await link.feed(C1, b"one\n", b"\x00\xff")
+    await link.until(lambda: link.output(C1) == b"one\n\x00\xff")
+    await link.feed(C1, b"three")
+    await link.feed_end(C1)
+    end = await link.end(C1)
     assert json.loads(end.payload) == {"exit_code": 0}
-    assert link.output("c1") == b"one\n\x00\xffthree"
+    assert link.output(C1) == b"one\n\x00\xffthree"
 
 
 async def test_input_larger_than_its_window(link: Link) -> None:
     """1 MB through `cat`: the gateway feeds as far as it was granted."""
-    stream = await link.command("c1", "exec", {"argv": ["cat"], "stdin": True})
+    stream = await link.command(C1, "exec", {"argv": ["cat"], "stdin": True})
     sent = os.urandom(MB)
     for start in range(0, MB, 32 << 10):
         await link.until(lambda: stream.input_room >= 32 << 10)
-        await link.feed("c1", sent[start : start + (32 << 10)])
-    await link.feed_end("c1")
-    await link.end("c1")
-    assert link.output("c1") == sent
-    assert sum(c.bytes for c in link.of(Credit, "c1")) <= MB
+        await link.feed(C1, sent[start : start + (32 << 10)])
+    await link.feed_end(C1)
+    await link.end(C1)
+    assert link.output(C1) == sent
+    assert sum(c.bytes for c in link.of(Credit, C1)) <= MB
 
 
 async def test_without_stdin_the_input_is_empty(run: Run) -> None:
@@ -166,21 +168,21 @@ async def test_without_stdin_the_input_is_empty(run: Run) -> None:
 
 
 async def test_a_program_that_does_not_read_its_input(link: Link) -> None:
-    await link.command("c1", "exec", {"argv": ["sh", "-c", "exec 0<&-; echo up; sleep 0.2; echo done"], "stdin": True})
-    await link.until(lambda: link.output("c1") == b"up\n")
-    await link.feed("c1", *[b"x" * 30_000] * 8)
-    end = await link.end("c1")
+    await link.command(C1, "exec", {"argv": ["sh", "-c", "exec 0<&-; echo up; sleep 0.2; echo done"], "stdin": True})
+    await link.until(lambda: link.output(C1) == b"up\n")
+    await link.feed(C1, *[b"x" * 30_000] * 8)
+    end = await link.end(C1)
     assert json.loads(end.payload) == {"exit_code": 0}
-    assert link.output("c1") == b"up\ndone\n"
+    assert link.output(C1) == b"up\ndone\n"
 
 
 async def test_input_for_a_program_that_has_ended_is_ignored(link: Link) -> None:
-    await link.command("c1", "exec", {"argv": ["true"], "stdin": True})
-    await link.feed("c1", b"nobody")
-    await link.end("c1")
-    await link.send(Chunk(id="c1", n=1, kind="stdin", payload=b"reads"), End(id="c1", total=2))
-    await link.command("c2", "exec", {"argv": ["true"]})
-    assert (await link.end("c2")).state == "ok"
+    await link.command(C1, "exec", {"argv": ["true"], "stdin": True})
+    await link.feed(C1, b"nobody")
+    await link.end(C1)
+    await link.send(Chunk(id=C1, n=1, kind="stdin", payload=b"reads"), End(id=C1, total=2))
+    await link.command(C2, "exec", {"argv": ["true"]})
+    assert (await link.end(C2)).state == "ok"
 
 
 # -- nothing is left behind ------------------------------------------------------------------------
@@ -199,12 +201,12 @@ DEAF = "trap '' TERM; echo $$ > parent; while :; do sleep 0.1; done"
 async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: Callable[[int], Any], how: str) -> None:
     """Also a grandchild in a session of its own, which no signal to the group reaches."""
     arguments = {"argv": ["sh", "-c", FAMILY], "cwd": str(tmp_path)}
-    await link.command("c1", "exec", arguments, deadline=60_000 if how == "cancel" else 3_000)
+    await link.command(C1, "exec", arguments, deadline=60_000 if how == "cancel" else 3_000)
     pids = [await pid_in(tmp_path / name) for name in ("parent", "child", "grandchild")]
     began = time.monotonic()
     if how == "cancel":
-        await link.cancel("c1")
-    end = await link.end("c1")
+        await link.cancel(C1)
+    end = await link.end(C1)
     assert end.state == ("cancelled" if how == "cancel" else "timeout")
     assert time.monotonic() - began < 10, "the protocol gives ten seconds"
     for pid in pids:
@@ -212,21 +214,21 @@ async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: C
 
 
 async def test_a_program_that_does_not_hear_sigterm_is_killed(link: Link, tmp_path: Path, gone: Any) -> None:
-    await link.command("c1", "exec", {"argv": ["sh", "-c", DEAF], "cwd": str(tmp_path)})
+    await link.command(C1, "exec", {"argv": ["sh", "-c", DEAF], "cwd": str(tmp_path)})
     pid = await pid_in(tmp_path / "parent")
     began = time.monotonic()
-    await link.cancel("c1")
-    assert (await link.end("c1")).state == "cancelled"
+    await link.cancel(C1)
+    assert (await link.end(C1)).state == "cancelled"
     assert time.monotonic() - began < 10, "the protocol gives ten seconds"
     await gone(pid)
 
 
 async def test_a_program_may_clean_up_before_it_is_killed(link: Link, tmp_path: Path) -> None:
     source = "trap 'echo cleaned > mark; exit 0' TERM; echo $$ > parent; while :; do sleep 0.05; done"
-    await link.command("c1", "exec", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
+    await link.command(C1, "exec", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
     await pid_in(tmp_path / "parent")
-    await link.cancel("c1")
-    assert (await link.end("c1")).state == "cancelled"
+    await link.cancel(C1)
+    assert (await link.end(C1)).state == "cancelled"
     assert (tmp_path / "mark").read_text() == "cleaned\n"
 
 
@@ -235,11 +237,11 @@ async def test_children_that_hold_the_output_do_not_hold_the_end(link: Link, tmp
     """As a daemon does that was started without a redirection: the program is over when it has exited."""
     source = f"{prefix}sleep 1000 & echo $! > child; echo started"
     began = time.monotonic()
-    await link.command("c1", "exec", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
-    end = await link.end("c1")
+    await link.command(C1, "exec", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
+    end = await link.end(C1)
     try:
         assert json.loads(end.payload) == {"exit_code": 0}
-        assert link.output("c1") == b"started\n"
+        assert link.output(C1) == b"started\n"
         assert time.monotonic() - began < 10, "the end waited for the child"
     finally:
         try:
@@ -251,11 +253,11 @@ async def test_children_that_hold_the_output_do_not_hold_the_end(link: Link, tmp
 async def test_cancel_of_a_program_that_was_not_started_yet(link: Link, tmp_path: Path) -> None:
     """The cancel comes in the middle of the fork: nothing may run on."""
     for n in range(10):
-        await link.command(f"c{n}", "exec", {"argv": ["sleep", f"10{os.getpid()}{n}"], "cwd": str(tmp_path)})
+        await link.command(f"{C1}-{n}", "exec", {"argv": ["sleep", f"10{os.getpid()}{n}"], "cwd": str(tmp_path)})
         await asyncio.sleep(0.0005 * n)
-        await link.cancel(f"c{n}")
+        await link.cancel(f"{C1}-{n}")
     for n in range(10):
-        assert (await link.end(f"c{n}")).state == "cancelled"
+        assert (await link.end(f"{C1}-{n}")).state == "cancelled"
     async with asyncio.timeout(10):
         while any(f"10{os.getpid()}" in "".join(p.cmdline()[1:2]) for p in _children()):
             await asyncio.sleep(0.02)
@@ -273,47 +275,47 @@ async def test_50_mb_through_a_slow_gateway_do_not_fill_the_agent(gateway: Gatew
     process = agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     link = await gateway.linked()
     memory = psutil.Process(process.pid)
-    await link.command("warm", "exec", {"argv": ["true"]})
-    await link.end("warm")
+    await link.command(C2, "exec", {"argv": ["true"]})
+    await link.end(C2)
     before = memory.memory_info().rss
     link.stores = False
-    await link.command("c1", "exec", {"argv": ["head", "-c", str(50 * MB), "/dev/zero"]})
+    await link.command(C1, "exec", {"argv": ["head", "-c", str(50 * MB), "/dev/zero"]})
     largest = 0
-    while not link.of(End, "c1"):
+    while not link.of(End, C1):
         await link.until(lambda: link.unstored > 0)
         largest = max(largest, memory.memory_info().rss)
         await link.store(link.unstored)
         await asyncio.sleep(0.002)  # the slowness of this gateway
     await link.store(link.unstored)
-    assert sum(len(c.payload) for c in link.of(Chunk, "c1")) == 50 * MB
-    assert json.loads(link.of(End, "c1")[0].payload) == {"exit_code": 0}
+    assert sum(len(c.payload) for c in link.of(Chunk, C1)) == 50 * MB
+    assert json.loads(link.of(End, C1)[0].payload) == {"exit_code": 0}
     assert largest - before < 6 * MB, f"{(largest - before) / MB:.1f} MB more"
 
 
 async def test_a_program_waits_while_nothing_is_granted(link: Link) -> None:
     link.grants = False
-    stream = await link.command("c1", "exec", {"argv": ["head", "-c", str(MB), "/dev/zero"]})
+    stream = await link.command(C1, "exec", {"argv": ["head", "-c", str(MB), "/dev/zero"]})
     await link.until(lambda: stream.room < 64 << 10)
     # Another command has a window of its own.
-    await link.command("c2", "exec", {"argv": ["echo", "hello"]})
-    assert (await link.end("c2")).state == "ok"
-    assert not link.of(End, "c1")
+    await link.command(C2, "exec", {"argv": ["echo", "hello"]})
+    assert (await link.end(C2)).state == "ok"
+    assert not link.of(End, C1)
     link.grants = True
-    while not link.of(End, "c1"):
-        granted = len(link.output("c1"))
-        await link.send(Credit(id="c1", bytes=100_000))
+    while not link.of(End, C1):
+        granted = len(link.output(C1))
+        await link.send(Credit(id=C1, bytes=100_000))
         stream.room += 100_000
-        await link.until(lambda g=granted: len(link.output("c1")) > g or bool(link.of(End, "c1")))  # type: ignore[misc]
-    assert link.output("c1") == bytes(MB)
+        await link.until(lambda g=granted: len(link.output(C1)) > g or bool(link.of(End, C1)))  # type: ignore[misc]
+    assert link.output(C1) == bytes(MB)
 
 
 async def test_sys_info(link: Link) -> None:
-    await link.command("c1", "sys.info")
-    info = json.loads((await link.end("c1")).payload)
+    await link.command(C1, "sys.info")
+    info = json.loads((await link.end(C1)).payload)
     assert info["os"] == sys.platform
     assert info["cpus"] == os.cpu_count()
     assert info["memory_bytes"] == pytest.approx(psutil.virtual_memory().total, rel=0.05)
     assert info["uptime_s"] == pytest.approx(time.time() - psutil.boot_time(), abs=60)
     assert len(info["load"]) == 3
-    await link.command("c2", "sys.info", {"verbose": True})
-    assert (await link.expect(Ack, "c2")).state == "refused"
+    await link.command(C2, "sys.info", {"verbose": True})
+    assert (await link.expect(Ack, C2)).state == "refused"
