@@ -90,7 +90,7 @@ class Node:
             ),
         )  # fmt: skip
         self.dispatch = Dispatch(
-            self.directory, records, due, inbox, closing, standing, metrics, int(settings.retention * 1000)
+            self.directory, records, due, inbox, closing, followers, standing, metrics, int(settings.retention * 1000)
         )
         self.results = Results(store, records, followers, standing)
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)

@@ -61,10 +61,12 @@ class CommandRoutes:
     async def post(self, request: Request) -> ASGIApp:
         """202 and the id, or the stream of its results when the caller accepts NDJSON."""
         raw = await read_body(request, BODY_LIMIT)
-        accepted = await self._dispatch.submit(_order(raw, request))
+        streamed = NDJSON in request.headers.get("accept", "")
+        accepted = await self._dispatch.submit(_order(raw, request), follow=streamed)
         head = _encode({"id": accepted.id, "state": accepted.state, "presence": accepted.presence, "why": accepted.why})
-        if NDJSON in request.headers.get("accept", ""):
-            return ResultStream(request, head + b"\n", self._results.read(accepted.id, 0, follow=True))
+        if streamed:
+            pages = self._results.read(accepted.id, 0, follow=True, expected=not accepted.replayed)
+            return ResultStream(request, head + b"\n", pages)
         return _accepted(accepted, head)
 
     async def get(self, request: Request) -> Response:

@@ -111,16 +111,6 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """Results from one offset on. `over` and nothing beyond `next`: that was all."""
-
-    over: bool
-    seq: int
-    truncated: bool
-    results: list[Result]
-
-
-@dataclass(frozen=True, slots=True)
 class Target:
     """One target of a command as it stands."""
 
@@ -149,20 +139,32 @@ class Command:
     targets: list[Target]
 
 
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Results from one offset on, of `seq` that there are. `ended`: these were the last, and how it ended."""
+
+    seq: int
+    results: list[Result]
+    ended: Command | None
+
+
 class Commands:
     def __init__(self, store: Pipeliner, output_limit: int) -> None:
         self._store = store
         self._output_limit = output_limit
 
-    def create(self, record: Record, valid_until: int) -> Awaitable[bool]:
-        """Write the record, its target queued. False when it stood there already."""
+    def create(self, record: Record, valid_until: int, follower: str = "") -> Awaitable[bool]:
+        """Write the record, its target queued. False when it stood there already.
+
+        `follower` is a lease name whose inbox is rung when there are results (see `read`).
+        """
         reply = self._store.run(
             lua.CREATE,
             (schema.cmd_key(record.id),),
             (
                 record.agent, record.expires, record.retention, valid_until,
                 "method", record.method, "payload", record.payload, "lane", record.lane,
-                "hold", record.hold_until, "traceparent", record.traceparent,
+                "hold", record.hold_until, "traceparent", record.traceparent, "w", follower,
             ),
         )  # fmt: skip
         return self._created(reply)
@@ -276,7 +278,7 @@ class Commands:
         if text(answer[0]) != "ok":
             return None
         results = []
-        for entry in items(answer[4]):
+        for entry in items(answer[2]):
             entry_id, flat = items(entry)
             fields = items(flat)
             results.append(
@@ -288,31 +290,13 @@ class Commands:
                     octets(fields[7]),
                 )
             )
-        return Page(integer(answer[1]) == 0, integer(answer[2]), integer(answer[3]) == 1, results)
+        record = table(answer[3])
+        return Page(integer(answer[1]), results, _command(command, record) if record else None)
 
     async def look_up(self, command: str) -> Command | None:
         """The whole record; None when there is none (any more)."""
         row = table(await self._store.submit("HGETALL", schema.cmd_key(command)))
-        if not row:
-            return None
-        targets = []
-        for field, packed in row.items():
-            if not field.startswith(b"t:"):
-                continue
-            agent = field[2:]
-            state, gen, next_chunk, attempt, _boot = packed.split(b"|", 4)
-            blob = row.get(b"e:" + agent)
-            targets.append(
-                Target(
-                    agent.decode(), State(state.decode()), int(gen), int(next_chunk), int(attempt),
-                    None if blob is None else _decode(blob),
-                )
-            )  # fmt: skip
-        return Command(
-            command, row[b"agent"].decode(), row[b"method"].decode(), row[b"lane"].decode(), int(row[b"created"]),
-            int(row[b"expires"]), int(row[b"hold"]), int(row.get(b"cancel", b"0")), int(row[b"seq"]),
-            row.get(b"truncated") == b"1", targets,
-        )  # fmt: skip
+        return _command(command, row) if row else None
 
     async def agent_of(self, command: str) -> str | None:
         """Whose command it is; None when there is no such command."""
@@ -352,6 +336,27 @@ def data(n: int, kind: str, payload: bytes) -> tuple[Arg, ...]:
 def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
     """The end; nothing may follow it."""
     return ("e", total, state.value, _encode(how))
+
+
+def _command(command: str, row: dict[bytes, bytes]) -> Command:
+    targets = []
+    for field, packed in row.items():
+        if not field.startswith(b"t:"):
+            continue
+        agent = field[2:]
+        state, gen, next_chunk, attempt, _boot = packed.split(b"|", 4)
+        blob = row.get(b"e:" + agent)
+        targets.append(
+            Target(
+                agent.decode(), State(state.decode()), int(gen), int(next_chunk), int(attempt),
+                None if blob is None else _decode(blob),
+            )
+        )  # fmt: skip
+    return Command(
+        command, row[b"agent"].decode(), row[b"method"].decode(), row[b"lane"].decode(), int(row[b"created"]),
+        int(row[b"expires"]), int(row[b"hold"]), int(row.get(b"cancel", b"0")), int(row[b"seq"]),
+        row.get(b"truncated") == b"1", targets,
+    )  # fmt: skip
 
 
 def _settled(answer: list[Reply]) -> Settled:

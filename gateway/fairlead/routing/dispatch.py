@@ -27,6 +27,7 @@ from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
 from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, AgentRow, Presence, State
 from fairlead.routing.closing import Closing
+from fairlead.routing.followers import Followers
 from fairlead.routing.standing import Standing
 from fairlead.telemetry import Metrics
 from fairlead.wire.identity import uuid7
@@ -84,6 +85,7 @@ class Dispatch:
         due: Due,
         inbox: Inbox,
         closing: Closing,
+        followers: Followers,
         standing: Standing,
         metrics: Metrics,
         retention_ms: int,
@@ -93,12 +95,17 @@ class Dispatch:
         self._due = due
         self._inbox = inbox
         self._closing = closing
+        self._followers = followers
         self._standing = standing
         self._metrics = metrics
         self._retention_ms = retention_ms
 
-    async def submit(self, order: Order) -> Accepted:
-        """Raises AgentUnknown, AgentOffline, IdempotencyConflict, Unavailable and BusUnavailable."""
+    async def submit(self, order: Order, follow: bool = False) -> Accepted:
+        """Take the command in; with `follow` this node is its follower from the start.
+
+        Then the caller must go on to `Results.read` it as `expected`, unless it was `replayed`. Raises AgentUnknown,
+        AgentOffline, IdempotencyConflict, Unavailable and BusUnavailable.
+        """
         command = uuid7(self._standing.now(), secrets.token_bytes(10))
         if order.key_digest:
             body, first = await self._records.remember(order.key_digest, order.body_digest, command)
@@ -110,9 +117,16 @@ class Dispatch:
             if first != command and (found := await self._records.look_up(first)) is not None:
                 return Accepted(first, found.targets[0].state.value, "", "", replayed=True)
             command = first
-        return await self._place(command, order)
+        if not follow:
+            return await self._place(command, order, "")
+        self._followers.announce(command)
+        try:
+            return await self._place(command, order, self._standing.lease)
+        except BaseException:
+            self._followers.renounce(command)
+            raise
 
-    async def _place(self, command: str, order: Order) -> Accepted:
+    async def _place(self, command: str, order: Order, follower: str) -> Accepted:
         standing = self._standing
         now, valid = standing.now(), standing.valid_until()
         hold = now + (min(order.deadline, AWAY_MS) if order.queue is None else order.queue)
@@ -122,7 +136,7 @@ class Dispatch:
             order.traceparent,
         )  # fmt: skip
         scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, hold, expires))
-        created = self._records.create(record, valid)
+        created = self._records.create(record, valid, follower)
         dispatched = self._directory.dispatch(order.agent, command, expires, valid)
         _, row = await asyncio.gather(created, dispatched)
         await scheduled

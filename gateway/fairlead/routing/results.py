@@ -41,42 +41,46 @@ class Results:
         self._followers = followers
         self._standing = standing
 
-    async def read(self, command: str, offset: int, follow: bool) -> AsyncGenerator[News]:
+    async def read(self, command: str, offset: int, follow: bool, expected: bool = False) -> AsyncGenerator[News]:
         """Results from `offset` on, as they come, until the command is over.
 
-        Without `follow` it stops where the results stop now. Raises CommandUnknown, and BusUnavailable when Redis
-        stays away.
+        `expected`: the command was just posted here with this node as its follower, so there is nothing to read
+        until a doorbell rings. Without `follow` it stops where the results stop now. Raises CommandUnknown, and
+        BusUnavailable when Redis stays away.
         """
         with self._followers.follow(command) as news:
             while True:
+                if expected:
+                    expected = False
+                    if not await _rung(news):
+                        yield News([])
                 news.clear()
                 try:
                     page = await self._records.read(command, offset, PAGE_BYTES, self._standing.lease if follow else "")
-                    if page is None:
-                        raise _unknown(command)
-                    offset = page.results[-1].offset + 1 if page.results else offset
-                    if page.over and offset >= page.seq:
-                        ended = await self._records.look_up(command)
-                        if ended is None:
-                            raise _unknown(command)
-                        yield News(page.results, ended)
-                        return
                 except BusUnavailable:
                     if not follow or not await self._store.wait_available(OUTAGE):
                         raise
                     continue
-                if page.results:
-                    yield News(page.results)
-                    if offset < page.seq:
-                        continue
+                if page is None:
+                    raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
+                if page.results or page.ended is not None:
+                    yield News(page.results, page.ended)
+                if page.ended is not None:
+                    return
+                offset = page.results[-1].offset + 1 if page.results else offset
+                if offset < page.seq and page.results:
+                    continue
                 if not follow:
                     return
-                try:
-                    async with asyncio.timeout(LOOK_AGAIN):
-                        await news.wait()
-                except TimeoutError:
+                if not await _rung(news):
                     yield News([])
 
 
-def _unknown(command: str) -> CommandUnknown:
-    return CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
+async def _rung(news: asyncio.Event) -> bool:
+    """Wait for a doorbell; False when none came for a while."""
+    try:
+        async with asyncio.timeout(LOOK_AGAIN):
+            await news.wait()
+    except TimeoutError:
+        return False
+    return True
