@@ -14,6 +14,7 @@ import secrets
 import signal
 import ssl as tls
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
@@ -60,6 +61,7 @@ class Agent:
         self._boot = secrets.token_hex(8)
         self._conn = 0
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
         self._stopping: asyncio.Event | None = None
         if encoding not in ("msgpack", "json"):
             raise ConfigError(f"encoding {encoding!r} must be msgpack or json")
@@ -99,7 +101,11 @@ class Agent:
         now = int(time.time() * 1000)
         event = Event(uuid7(now, os.urandom(10)), type, output.result(payload), now, qos)
         loop = self._loop
-        if loop is None or asyncio._get_running_loop() is loop:
+        if loop is None:
+            if multiprocessing.parent_process() is not None:
+                raise RuntimeError("no agent serves in this process: a handler in a process yields what it has to say")
+            self._outlet.emit(event)
+        elif self._thread == threading.get_ident():
             self._outlet.emit(event)
         else:
             asyncio.run_coroutine_threadsafe(self._emit(event), loop).result()
@@ -140,7 +146,7 @@ class Agent:
         """Hold the link until `stop`. Raises ConnectionRefused when the gateway does not want this agent back."""
         for handler in self._handlers.values():
             handler.check_place()
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._stopping = self._stopping or asyncio.Event()
         commands = Commands(self._handlers, self._outlet)
         holding = asyncio.create_task(self._connector.hold(commands, commands.lost))

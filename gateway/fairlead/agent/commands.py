@@ -26,9 +26,9 @@ from fairlead.wire.messages import Ack, Cancel, Cmd, EndState, Error
 
 logger = logging.getLogger("fairlead.agent")
 
-OPEN = 256
-"""Commands at once, with those whose results are not stored yet: each may hold a window (256 KiB) of output and one
-of input. Far below the 1,024 that hello can name."""
+OPEN = 1_000
+"""Commands at once, with those whose results are not stored yet: as many as a gateway lets wait for an agent, so that
+none is refused that had been queued, and fewer than the 1,024 that hello can name."""
 STOP_TIMEOUT = 8.0
 """Seconds for a handler to stop: the protocol gives 10, an exec needs 3 to be killed."""
 
@@ -109,6 +109,7 @@ class Commands:
         for command in commands:
             logger.warning("the gateway does not go on with command %s: it is stopped", command)
             if (running := self._running.get(command)) is not None:
+                running.command.over()
                 self._stop(running, LOST)
 
     # -- the agent's end ---------------------------------------------------------------------------

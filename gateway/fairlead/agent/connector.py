@@ -20,7 +20,7 @@ from typing import Any
 
 from fairlead.agent.outlet import Outlet
 from fairlead.agent.session import Crew, Session
-from fairlead.carrier.client import connect
+from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import ConnectionRefused
 from fairlead.wire.agent_link import AgentLink
@@ -83,6 +83,8 @@ class Connector:
         # Only the closing handshake's deadline: silence is the session's own matter.
         self._sweep = Sweep(silence=3600.0, tick=1.0)
         self._session: Session | None = None
+        self._connections: set[ClientConnection] = set()
+        """That of the link, and of former ones that wait for the gateway to close."""
         self._sid = ""
 
     async def hold(self, crew: Crew, lost: Callable[[Iterable[str]], None]) -> None:
@@ -106,11 +108,13 @@ class Connector:
     async def leave(self) -> None:
         """The process ends: say goodbye, if there is a link. `hold` was cancelled before."""
         session = self._session
-        self._outlet.detach()
         if session is not None and not session.closed.done():
             session.leave(Close.GOING_AWAY, "the agent stops")
             await asyncio.wait({session.closed}, timeout=LEAVE_TIMEOUT)
+        for connection in self._connections:
+            connection.abort()
         self._sweep.stop()
+        await asyncio.sleep(0)  # a transport that is aborted closes its socket in the next turn of the loop
 
     def _delay(self, ending: Ending, attempt: int) -> float:
         if ending.delay is not None:
@@ -130,7 +134,7 @@ class Connector:
 
         session = Session(self._codec, AgentLink(self._outlet.outbox), self._hello(self._sid), crew, welcomed)
         try:
-            await connect(
+            connection = await connect(
                 self._url,
                 session,
                 sweep=self._sweep,
@@ -143,6 +147,7 @@ class Connector:
         except ConnectionRefused as e:
             return _refused(e)
         self._session = session
+        self._connections = {c for c in self._connections if not c.transport.is_closing()} | {connection}
         try:
             return await self._serve(session)
         finally:

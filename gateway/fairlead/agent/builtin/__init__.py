@@ -8,7 +8,7 @@ from typing import Literal
 
 from fairlead.agent import host
 from fairlead.agent.agent import Agent
-from fairlead.agent.builtin.execute import execute
+from fairlead.agent.builtin.execute import Exec
 
 
 def builtin_agent(
@@ -22,7 +22,7 @@ def builtin_agent(
 ) -> Agent:
     """An agent with the built-in methods; the options are Agent's. More methods may be added to it."""
     agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl)
-    agent.command("exec")(execute)
+    agent.command("exec")(Exec().execute)
     agent.command("sys.info")(system_info)
     return agent
 

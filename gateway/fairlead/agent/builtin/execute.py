@@ -27,21 +27,37 @@ from fairlead.agent.command import Command
 from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import CHUNK_LIMIT
 
+PROGRAMS = 64
+"""At once: each takes four descriptors of the agent's 1,024, and a host under inquiry has work of its own."""
 LINGER = 0.5
 """Seconds after the exit for output that is still in the pipes, unless there is nobody left to write."""
 GRACE = 3.0
 """Seconds between SIGTERM and SIGKILL; the protocol gives 10 for all of it."""
 
 
-async def execute(
-    command: Command,
-    argv: Annotated[list[str], msgspec.Meta(min_length=1)],
-    env: dict[str, str] = {},  # noqa: B006  # read into a schema, never changed
-    cwd: str | None = None,
-    stdin: bool = False,
+class Exec:
+    """The method `exec` of one agent: so many programs at once, the others in order."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Semaphore(PROGRAMS)
+
+    async def execute(
+        self,
+        command: Command,
+        argv: Annotated[list[str], msgspec.Meta(min_length=1)],
+        env: dict[str, str] = {},  # noqa: B006  # read into a schema, never changed
+        cwd: str | None = None,
+        stdin: bool = False,
+    ) -> dict[str, int]:
+        """{"exit_code": n}, or {"signal": n} when a signal ended it. Raises CommandError `exec_failed`."""
+        async with self._turn:
+            return await _execute(command, argv, {**os.environ, **env, MARK: command.id}, cwd, stdin)
+
+
+async def _execute(
+    command: Command, argv: list[str], env: dict[str, str], cwd: str | None, stdin: bool
 ) -> dict[str, int]:
-    """{"exit_code": n}, or {"signal": n} when a signal ended it. Raises CommandError `exec_failed`."""
-    program = Program(argv, {**os.environ, **env, MARK: command.id}, cwd, stdin)
+    program = Program(argv, env, cwd, stdin)
     pumps = [
         asyncio.create_task(_pump(command, "stdout", program.stdout)),
         asyncio.create_task(_pump(command, "stderr", program.stderr)),
