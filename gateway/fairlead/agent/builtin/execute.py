@@ -108,7 +108,12 @@ class Program:
         assert self._process.stderr is not None
         self.stdout = Pipe(self._process.stdout)
         self.stderr = Pipe(self._process.stderr)
-        self._pidfd = os.pidfd_open(self.pid)
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except OSError as e:
+            self._process.kill()
+            self._process.wait()
+            raise CommandError("exec_failed", f"cannot watch {argv[0]!r}: {e}", temporary=True) from e
 
     async def exited(self) -> None:
         """Return when the process itself has ended, whoever holds its pipes. It stays a zombie until `close`, so
