@@ -1,28 +1,42 @@
 """The two applications that the outside sees: the agents' door and the platform's API.
 
-Made by the command line for a node that was started. The API's token is checked in front of everything, by plain
-ASGI, so that no handler can forget it.
+Made by the command line for a node that was started. The API's token is checked in front of everything, so that no
+handler can forget it.
 """
 
 from __future__ import annotations
 
 from starlette.applications import Starlette
-from starlette.routing import Route, WebSocketRoute
+from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
 
 from fairlead.app.agents import AgentRoutes
 from fairlead.app.auth import Token
 from fairlead.app.commands import CommandRoutes
 from fairlead.app.link import LinkDoor
-from fairlead.app.problem import on_defect, on_error, problem
-from fairlead.errors import FairleadError, Unauthorized
+from fairlead.app.problem import NotFound, defect, problem, told
+from fairlead.errors import FairleadError
 from fairlead.node import Node
+
+LINK_PATH = "/v1/link"
 
 
 def link_app(node: Node) -> ASGIApp:
-    """What agents reach: `/v1/link` and nothing else."""
+    """What agents reach: `/v1/link` and nothing else.
+
+    One door needs no router: Starlette's middleware and routing would cost a fifth of an accept.
+    """
     door = LinkDoor(node, Token(node.settings.agent_token, "agent"))
-    return Starlette(routes=[WebSocketRoute("/v1/link", door.enter)])
+    lost = Starlette()  # answers everything else: 404, and the lifespan
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket" and scope["path"] == LINK_PATH:
+            await door.enter(WebSocket(scope, receive, send))
+        else:
+            await lost(scope, receive, send)
+
+    return app
 
 
 def api_app(node: Node) -> ASGIApp:
@@ -37,22 +51,33 @@ def api_app(node: Node) -> ASGIApp:
         Route("/v1/agents", agents.list, methods=["GET"]),
         Route("/v1/agents/{id}", agents.get, methods=["GET"]),
     ]
-    app = Starlette(routes=routes, exception_handlers={FairleadError: on_error, Exception: on_defect})
-    return Guarded(app, Token(node.settings.platform_token, "platform"))
+    router = Router(routes, default=_not_found, redirect_slashes=False)
+    return Api(router, Token(node.settings.platform_token, "platform"))
 
 
-class Guarded:
-    """`app` behind a token."""
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    await problem(NotFound(f"there is no {scope['path']}: see the API's documentation"))(scope, receive, send)
 
-    def __init__(self, app: ASGIApp, token: Token) -> None:
-        self._app = app
+
+class Api:
+    """The routes behind the token, and errors as problem documents.
+
+    In place of Starlette's two error middlewares, which wrap every message of a response: handlers here raise before
+    they send anything, and a stream tells its own errors.
+    """
+
+    def __init__(self, router: Router, token: Token) -> None:
+        self._router = router
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            try:
-                self._token.check(scope["headers"])
-            except Unauthorized as e:
-                await problem(e)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._router(scope, receive, send)
+            return
+        try:
+            self._token.check(scope["headers"])
+            await self._router(scope, receive, send)
+        except FairleadError as e:
+            await told(scope, e)(scope, receive, send)
+        except Exception as e:
+            await defect(scope, e)(scope, receive, send)

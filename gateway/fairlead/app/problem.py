@@ -1,6 +1,6 @@
 """Errors as HTTP answers: RFC 9457 problem documents, and the one table from error to status.
 
-Used by the API's exception handlers. `code` is the stable word for programs; `detail` names what was wrong, the
+Used by the API for every request that fails. `code` is the stable word for programs; `detail` names what was wrong, the
 limit and what to do; members beside them come from the error's details.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 
 import msgspec
-from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from fairlead import errors
 from fairlead.errors import FairleadError
@@ -36,10 +36,18 @@ class MalformedBody(errors.InvalidRequest):
     code = "malformed_body"
 
 
+class NotFound(errors.InvalidRequest):
+    """No such path."""
+
+    code = "not_found"
+
+
 def status_of(error: FairleadError) -> tuple[int, str]:
     """HTTP status and title of an error, by its nearest class in the table."""
     if isinstance(error, MalformedBody):
         return 400, "Malformed body"
+    if isinstance(error, NotFound):
+        return 404, "Not found"
     for kind in type(error).__mro__:
         if kind in STATUS:
             return STATUS[kind]
@@ -72,15 +80,14 @@ def problem(error: FairleadError) -> Response:
     return Response(body, status, headers, media_type="application/problem+json")
 
 
-async def on_error(request: Request, error: Exception) -> Response:
-    """Starlette's handler for our errors."""
-    assert isinstance(error, FairleadError)
+def told(scope: Scope, error: FairleadError) -> Response:
+    """The answer to a request that failed as errors are meant to."""
     if status_of(error)[0] == 500:
-        logger.error("%s %s failed: %s", request.method, request.url.path, error.message, exc_info=error)
+        logger.error("%s %s failed: %s", scope["method"], scope["path"], error.message, exc_info=error)
     return problem(error)
 
 
-async def on_defect(request: Request, error: Exception) -> Response:
-    """Starlette's handler for everything else: the caller learns nothing but that it was us."""
-    logger.error("%s %s failed", request.method, request.url.path, exc_info=error)
+def defect(scope: Scope, error: Exception) -> Response:
+    """The answer to a request that met a defect: the caller learns nothing but that it was us."""
+    logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
     return problem(FairleadError("an internal error; the gateway's log tells more"))

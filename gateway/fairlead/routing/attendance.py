@@ -184,6 +184,8 @@ class Attendance:
 
     async def _take_over(self, session: Session, open_commands: list[str]) -> dict[str, Taken]:
         """Become the owner of the agent's open commands; returns those that go on."""
+        if not open_commands:
+            return {}
         fences = [self._records.take_over(c, session.agent, session.gen, session.boot) for c in open_commands]
         answers = await asyncio.gather(*fences)
         taken: dict[str, Taken] = {}
