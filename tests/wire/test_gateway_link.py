@@ -1,0 +1,295 @@
+"""The gateway's end of a link: phases, numbers, order, credit in both directions, and what closes with which code."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.errors import ProtocolViolation
+from fairlead.wire.gateway_link import Act, GatewayLink, Phase
+from fairlead.wire.messages import (
+    CHUNK_LIMIT,
+    WINDOW,
+    Ack,
+    Auth,
+    Bye,
+    Chunk,
+    Credit,
+    End,
+    Event,
+    FromAgent,
+    Hb,
+    Hello,
+    Rx,
+)
+
+HELLO = Hello(agent="a", boot="b", conn=1)
+ALL: list[FromAgent | None] = [
+    HELLO, Hb(ts=1), Ack(id="A"), Chunk(id="A", n=0, kind="stdout"), End(id="A", total=0), Credit(id="A", bytes=1),
+    Event(id="e", type="t"), Event(id="e", type="t", qos=0), Auth(), Bye(code=1000), None,
+]  # fmt: skip
+NAMES = ["hello", "hb", "ack", "chunk", "end", "credit", "event", "event-0", "auth", "bye", "ignored"]
+
+
+def link_in(phase: Phase, window: int = WINDOW) -> GatewayLink:
+    link = GatewayLink(window)
+    if phase >= Phase.CLAIMING:
+        link.receive(HELLO)
+    if phase >= Phase.READY:
+        link.welcomed()
+        link.opened("A")
+    if phase >= Phase.CLOSED:
+        link.closed()
+    return link
+
+
+@pytest.fixture
+def link() -> GatewayLink:
+    """Welcomed, with an open command A and a window of 100 bytes."""
+    return link_in(Phase.READY, 100)
+
+
+def chunk(n: int, size: int = 0, id: str = "A") -> Chunk:
+    return Chunk(id=id, n=n, kind="stdout", payload=bytes(size))
+
+
+# -- phases ----------------------------------------------------------------------------------------
+
+BREAK = None
+TABLE: dict[Phase, list[Act | None]] = {
+    # hello, hb, ack, chunk, end, credit, event, event of qos 0, auth, bye, ignored
+    Phase.GREETING: [Act.CLAIM, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, Act.LEAVE, Act.IGNORE],
+    Phase.CLAIMING: [BREAK, Act.ANSWER, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, Act.LEAVE, Act.IGNORE],
+    Phase.READY: [
+        BREAK, Act.ANSWER, Act.STORE, Act.STORE, Act.STORE, Act.GRANT, Act.STORE, Act.STORE, Act.IGNORE, Act.LEAVE,
+        Act.IGNORE,
+    ],
+    Phase.CLOSED: [Act.IGNORE] * len(ALL),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("phase", list(Phase), ids=lambda phase: phase.name.lower())
+@pytest.mark.parametrize("index", range(len(ALL)), ids=NAMES)
+def test_every_message_in_every_phase(phase: Phase, index: int) -> None:
+    link, message, act = link_in(phase), ALL[index], TABLE[phase][index]
+    if act is None:
+        with pytest.raises(ProtocolViolation) as caught:
+            link.receive(message)
+        assert caught.value.close_code == 4500
+    else:
+        assert link.receive(message) is act
+
+
+def test_welcome_needs_a_hello() -> None:
+    for phase in (Phase.GREETING, Phase.READY, Phase.CLOSED):
+        with pytest.raises(ValueError, match=phase.name):
+            link_in(phase).welcomed()
+
+
+def test_phases_only_grow() -> None:
+    link = GatewayLink()
+    seen = [link.phase]
+    link.receive(HELLO)
+    seen.append(link.phase)
+    link.welcomed()
+    seen.append(link.phase)
+    link.closed()
+    seen.append(link.phase)
+    assert seen == list(Phase)
+
+
+# -- numbers and receipts --------------------------------------------------------------------------
+
+
+def test_what_is_numbered(link: GatewayLink) -> None:
+    numbered = [Ack(id="A"), chunk(0), End(id="A", total=1), Event(id="e", type="t", qos=1)]
+    for n, message in enumerate(numbered, start=1):
+        link.receive(message)
+        assert link.received == n
+    for message in (Hb(), Credit(id="A", bytes=1), Event(id="e", type="t", qos=0), Auth(), None):
+        link.receive(message)
+        assert link.received == 4
+
+
+def test_receipts_are_cumulative(link: GatewayLink) -> None:
+    for n in range(5):
+        link.receive(chunk(n))
+    assert link.store(2) == Rx(s=2)
+    assert link.store(3) == Rx(s=5)
+    with pytest.raises(ValueError, match="6 of 5"):
+        link.store(1)
+
+
+def test_what_belongs_to_no_open_stream_is_counted_and_skipped(link: GatewayLink) -> None:
+    link.ended("A")
+    strangers = [Ack(id="A"), chunk(99, 60_000), End(id="A", total=7), Ack(id="X"), chunk(3, id="X")]
+    assert [link.receive(message) for message in strangers] == [Act.SKIP] * 5
+    assert link.store(5) == Rx(s=5)
+    assert link.receive(Credit(id="A", bytes=1)) is Act.IGNORE
+    assert link.repay("A", 1000) is None
+
+
+def test_an_event_needs_no_stream(link: GatewayLink) -> None:
+    link.ended("A")
+    assert link.receive(Event(id="e", type="t")) is Act.STORE
+
+
+# -- order -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 2, 3])
+def test_a_chunk_that_is_not_the_next(link: GatewayLink, n: int) -> None:
+    link.receive(chunk(0))
+    with pytest.raises(ProtocolViolation, match=f"chunk {n} of A out of order: expected 1") as caught:
+        link.receive(chunk(n))
+    assert caught.value.close_code == 4500
+
+
+@pytest.mark.parametrize("total", [0, 1, 3])
+def test_an_end_that_counts_wrong(link: GatewayLink, total: int) -> None:
+    link.receive(chunk(0))
+    link.receive(chunk(1))
+    with pytest.raises(ProtocolViolation, match=f"counts {total} chunks, 2 have come"):
+        link.receive(End(id="A", total=total))
+
+
+def test_a_stream_that_is_taken_up_again_begins_where_the_store_ends(link: GatewayLink) -> None:
+    stream = link.opened("B", 7, 3)
+    assert (stream.next, stream.input_next, stream.input_consumed) == (7, 3, 3)
+    with pytest.raises(ProtocolViolation, match="expected 7"):
+        link.receive(chunk(0, id="B"))
+    link = link_in(Phase.READY)
+    link.opened("B", 7)
+    assert link.receive(chunk(7, id="B")) is Act.STORE
+    assert link.receive(End(id="B", total=8)) is Act.STORE
+
+
+# -- output credit ---------------------------------------------------------------------------------
+
+
+def test_output_beyond_the_credit(link: GatewayLink) -> None:
+    link.receive(chunk(0, 60))
+    link.receive(chunk(1, 40))
+    assert link.receive(chunk(2, 0)) is Act.STORE, "nothing costs nothing"
+    with pytest.raises(ProtocolViolation, match="exceeds the credit left, 0") as caught:
+        link.receive(chunk(3, 1))
+    assert caught.value.close_code == 4500
+
+
+def test_a_chunk_above_the_limit_has_a_code_of_its_own() -> None:
+    link = link_in(Phase.READY)
+    assert link.receive(chunk(0, CHUNK_LIMIT)) is Act.STORE
+    for id in ("A", "unknown"):
+        with pytest.raises(ProtocolViolation, match="exceeds max 65536") as caught:
+            link.receive(chunk(1, CHUNK_LIMIT + 1, id))
+        assert caught.value.close_code == 4506
+
+
+def test_half_a_window_is_granted_at_once(link: GatewayLink) -> None:
+    for n in range(3):
+        link.receive(chunk(n, 20))
+    assert link.repay("A", 20) is None
+    assert link.repay("A", 20) is None
+    assert link.repay("A", 20) == Credit(id="A", bytes=60)
+    assert link.repay("A", 10) is None
+    link.receive(chunk(3, 100))
+    with pytest.raises(ProtocolViolation, match="exceeds the credit"):
+        link.receive(chunk(4, 1))
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=200))
+def test_credit_is_neither_made_nor_lost(steps: list[tuple[int, bool]]) -> None:
+    """An agent that keeps within its room is never closed, and never has to wait for ever."""
+    link = link_in(Phase.READY, 100)
+    room, n, unstored = 100, 0, []
+    for size, store in steps:
+        if size <= room:
+            assert link.receive(chunk(n, size)) is Act.STORE
+            n, room = n + 1, room - size
+            unstored.append(size)
+        if store and unstored:
+            link.store(1)
+            credit = link.repay("A", unstored.pop(0))
+            room += credit.bytes if credit else 0
+        stream = link.stream("A")
+        assert stream is not None
+        assert stream.room == room
+        assert stream.room + stream.owed + sum(unstored) == 100
+        assert stream.owed * 2 < 100
+        if not unstored:
+            assert room > 50, "half a window is free when all is stored"
+
+
+# -- input credit ----------------------------------------------------------------------------------
+
+
+def test_input_that_was_sent_and_granted(link: GatewayLink) -> None:
+    stream = link.opened("B")
+    for size in (10, 20, 30):
+        stream.fed(size)
+    assert (stream.input_next, stream.input_room, stream.input_consumed) == (3, 40, 0)
+    consumed = []
+    for size in (5, 5, 19, 1, 30):
+        assert link.receive(Credit(id="B", bytes=size)) is Act.GRANT
+        consumed.append(stream.input_consumed)
+    assert consumed == [0, 1, 1, 2, 3]
+    assert stream.input_room == 100
+
+
+def test_more_input_credit_than_any_stream_needs(link: GatewayLink) -> None:
+    link.receive(Credit(id="A", bytes=(1 << 30) - 100))
+    with pytest.raises(ProtocolViolation, match="credit of A exceeds max") as caught:
+        link.receive(Credit(id="A", bytes=1))
+    assert caught.value.close_code == 4500
+
+
+@given(st.lists(st.integers(0, 40), max_size=40), st.lists(st.integers(1, 30), max_size=80), st.integers(0, 9))
+def test_consumed_never_passes_what_was_granted(sizes: list[int], grants: list[int], first: int) -> None:
+    """What is consumed is dropped from the store: one chunk too many could never be sent again."""
+    link = link_in(Phase.READY, 4000)
+    stream = link.opened("B", 0, first)
+    for size in sizes:
+        stream.fed(size)
+    granted = 0
+    for size in grants:
+        size = min(size, sum(sizes) - granted)
+        if size == 0:
+            break
+        granted += size
+        link.receive(Credit(id="B", bytes=size))
+        whole = stream.input_consumed - first
+        assert sum(sizes[:whole]) <= granted
+        assert whole == len(sizes) or sum(sizes[: whole + 1]) > granted
+        assert stream.input_room == 4000 - sum(sizes) + granted
+    assert stream.input_next == first + len(sizes)
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+def test_an_idle_link_holds_no_container(link: GatewayLink) -> None:
+    link.opened("B")
+    link.ended("A")
+    assert link.streams is not None
+    link.ended("B")
+    link.ended("B")
+    assert link.streams is None
+    assert link.stream("B") is None
+    assert link_in(Phase.CLOSED).streams is None
+
+
+@given(st.lists(st.sampled_from(range(len(ALL))), max_size=60))
+def test_only_violations_are_raised(indices: list[int]) -> None:
+    link = GatewayLink()
+    for index in indices:
+        try:
+            act = link.receive(ALL[index])
+        except ProtocolViolation as violation:
+            assert 4500 <= violation.close_code < 5000
+            link.closed()
+            continue
+        if act is Act.CLAIM:
+            link.welcomed()
+            link.opened("A")
+        assert link.stored <= link.received
