@@ -13,7 +13,7 @@ from fairlead.wire.agent_link import AgentLink, Outbox
 from fairlead.wire.messages import Event, Limits, Message, Numbered, Welcome
 
 EVENTS = 1_000
-"""Events not stored yet: above it `emit` fails rather than grow. Far more than a host has to say while a gateway restarts."""
+"""Events not stored yet: above it `emit` fails rather than grow. More than a host has to say during an outage."""
 
 
 class Way(Protocol):
