@@ -48,7 +48,6 @@ from fairlead.wire.messages import (
     Limits,
     Message,
     Retry,
-    Rx,
     Welcome,
 )
 

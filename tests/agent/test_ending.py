@@ -1,4 +1,4 @@
-"""Commands that are ended from outside: by their deadline, by a cancel, by the agent's stop; and what is left behind."""
+"""Commands that are ended from outside, by their deadline or a cancel, and what is left behind: nothing."""
 
 from __future__ import annotations
 

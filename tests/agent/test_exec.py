@@ -132,11 +132,12 @@ async def test_arguments_that_are_wrong(link: Link, arguments: dict[str, object]
     """Refused, or ended with that error: it never ran."""
     await link.command(C1, "exec", arguments)
     await link.until(
-        lambda: bool(link.of(End, C1)) or link.of(Ack, C1)[:1] != [] and link.of(Ack)[0].state == "refused"
+        lambda: bool(link.of(End, C1)) or (link.of(Ack, C1)[:1] != [] and link.of(Ack)[0].state == "refused")
     )
-    said: list[Any] = [m for m in (*link.of(Ack, C1), *link.of(End, C1)) if m.error is not None]
-    assert [m.error.code for m in said] == ["invalid_arguments"]
-    assert "argv" in said[0].error.message or "shell" in said[0].error.message
+    answers: list[Ack | End] = [*link.of(Ack, C1), *link.of(End, C1)]
+    said = [m.error for m in answers if m.error is not None]
+    assert [error.code for error in said] == ["invalid_arguments"]
+    assert "argv" in said[0].message or "shell" in said[0].message
 
 
 async def test_input_is_echoed_until_its_end(link: Link) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import import_module
@@ -129,7 +129,7 @@ async def test_a_function_and_a_generator_in_processes(agent: Agent, link: Link,
     assert (await link.end("c2")).state == "ok"
     assert [row["i"] for row in link.rows("c2")] == [0, 1, 2]
     assert link.output("c2") == b"done"
-    assert len({result["pid"], link.rows("c2")[0]["pid"], __import__("os").getpid()}) == 3
+    assert len({result["pid"], link.rows("c2")[0]["pid"], os.getpid()}) == 3
 
 
 @pytest.mark.parametrize(
@@ -308,7 +308,7 @@ async def test_other_exceptions_end_without_a_traceback(agent: Agent, link: Link
 async def test_errors_that_do_not_fit_the_wire_are_cut_to_it(agent: Agent, link: Link) -> None:
     @agent.command("long")
     async def long() -> None:
-        raise CommandError("c" * 200, "m" * 5000, **{f"k{n}": n for n in range(40)})
+        raise CommandError("c" * 200, "m" * 5000, False, **{f"k{n}": n for n in range(40)})
 
     @agent.command("raise")
     async def other() -> None:
@@ -316,7 +316,7 @@ async def test_errors_that_do_not_fit_the_wire_are_cut_to_it(agent: Agent, link:
 
     @agent.command("details")
     async def details() -> None:
-        raise CommandError("code", "message", **{"k" * 100: "v" * 100_000})
+        raise CommandError("code", "message", False, **{"k" * 100: "v" * 100_000})
 
     for n, method in enumerate(("long", "raise", "details")):
         await link.command(f"c{n}", method)
@@ -448,4 +448,3 @@ async def test_the_sdk_needs_the_base_install_only(agent_process: Any) -> None:
     )
     process = agent_process("-c", source)
     assert await process.exit_code() == 0, process.log
-    assert sys.executable

