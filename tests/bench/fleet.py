@@ -94,7 +94,7 @@ class Fleet:
             if agent.connection is not None:
                 agent.connection.close()
         async with asyncio.timeout(60):
-            while any(a.connection is not None for a in self.agents):  # noqa: ASYNC110  # nothing tells of the last
+            while any(a.connection is not None for a in self.agents):  # nothing tells of the last
                 await asyncio.sleep(0.05)
         self.agents.clear()
 

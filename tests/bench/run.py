@@ -169,7 +169,7 @@ async def closed(held: list[ClientConnection]) -> None:
     for connection in held:
         connection.close()
     async with asyncio.timeout(60):
-        while not all(c.transport.is_closing() for c in held):  # noqa: ASYNC110  # nothing tells when the last one ends
+        while not all(c.transport.is_closing() for c in held):  # nothing tells when the last one ends
             await asyncio.sleep(0.05)
 
 

@@ -38,7 +38,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
 async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
     """Wait for a condition, with a deadline."""
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110  # what is waited for has no event to wait on
+        while not condition():  # what is waited for has no event to wait on
             await asyncio.sleep(0.005)
 
 

@@ -90,7 +90,7 @@ async def test_every_connection_is_visited_four_times_a_period() -> None:
             sweep.watch(one)
         assert len(sweep) == 300
         async with asyncio.timeout(10):
-            while min(one.visits for one in watched) < 2 * VISITS:  # noqa: ASYNC110  # visits have no event
+            while min(one.visits for one in watched) < 2 * VISITS:  # visits have no event
                 await asyncio.sleep(0.01)
         assert max(one.visits for one in watched) - min(one.visits for one in watched) <= 1
         for one in watched[:299]:
@@ -116,7 +116,7 @@ async def test_the_period_may_change_while_it_runs() -> None:
         sweep.watch(one)
         sweep.silence = 0.04
         async with asyncio.timeout(5):
-            while one.visits < VISITS:  # noqa: ASYNC110  # visits have no event
+            while one.visits < VISITS:  # visits have no event
                 await asyncio.sleep(0.01)
 
 
@@ -153,5 +153,5 @@ async def test_a_failing_visit_does_not_stop_the_others(caplog: pytest.LogCaptur
             for one in watched:
                 sweep.watch(one)
             async with asyncio.timeout(5):
-                while min(one.visits for one in watched) < 3:  # noqa: ASYNC110  # visits have no event
+                while min(one.visits for one in watched) < 3:  # visits have no event
                     await asyncio.sleep(0.01)
