@@ -89,7 +89,8 @@ class Stream:
         """The agent has consumed `size` bytes more of its input."""
         self.input_room += size
         self.input_spent += size
-        while self.input_sizes and self.input_spent >= self.input_sizes[0]:
+        # An empty chunk is known to be consumed only when something behind it was.
+        while self.input_sizes and self.input_spent and self.input_spent >= self.input_sizes[0]:
             self.input_spent -= self.input_sizes.popleft()
             self.input_consumed += 1
 
