@@ -210,6 +210,8 @@ class Node:
                 logger.debug("no beat: %s", e)
                 if self.standing.since_beat > self.settings.bus_grace:
                     self._give_up_links()
+            except Exception:
+                logger.exception("a beat failed")
 
     async def _beat(self, *, begin: bool) -> None:
         standing = self.standing

@@ -145,6 +145,9 @@ class Attendance:
                 await self._store.wait_available(left)
                 # Jittered: all that wait are let go in the same instant.
                 await asyncio.sleep(random.uniform(0, min(0.1 * attempt, 1.0)))
+            except Exception:
+                logger.exception("the claim of %s failed", session.agent)
+                session.close(Close.INTERNAL, "the gateway could not take this agent in")
         if attempt and not session.gen:
             # An attempt may have been executed although its answer never came.
             self._depart(session, None, Close.ABNORMAL)

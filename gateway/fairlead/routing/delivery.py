@@ -99,6 +99,9 @@ class Deliveries:
         except BusUnavailable as e:
             logger.debug("deliveries to %s wait for the keeper: %s", session.agent, e)
             session.rung = None
+        except Exception:
+            logger.exception("deliveries to %s failed; they wait for the keeper", session.agent)
+            session.rung = None
         finally:
             session.delivering = False
             session.rung = session.rung or None

@@ -58,8 +58,19 @@ class Keeper:
                 await asyncio.gather(*(self._look(command, agent, now) for command, agent in taken))
             except BusUnavailable as e:
                 logger.debug("the keeper waits for Redis: %s", e)
+            except Exception:
+                logger.exception("a round of the keeper failed")
 
     async def _look(self, command: str, agent: str, now: int) -> None:
+        """`_see_to` one target; a record that cannot be dealt with must not keep the others from their time."""
+        try:
+            await self._see_to(command, agent, now)
+        except BusUnavailable:
+            raise
+        except Exception:
+            logger.exception("the keeper failed on %s of %s; it is looked at again", command, agent)
+
+    async def _see_to(self, command: str, agent: str, now: int) -> None:
         """See what this target needs now, do it, and say when to look again."""
         found = await self._records.look_up(command)
         target = next((t for t in found.targets if t.agent == agent), None) if found is not None else None
@@ -136,6 +147,8 @@ class Keeper:
             except BusUnavailable as e:
                 logger.debug("the sweep waits for Redis: %s", e)
                 continue
+            except Exception:
+                logger.exception("the sweep of shard %d failed", shard)
             shard = (shard + 1) % schema.INDEX_SHARDS
 
     async def _sweep(self, shard: int) -> None:

@@ -51,6 +51,10 @@ class Recorder:
             while batch := session.take_pending():
                 if not await self._record(session, batch):
                     return
+        except Exception:
+            # What was not stored is not receipted: the agent sends it again on its next link.
+            logger.exception("storing for %s failed; its link is closed", session.agent)
+            session.close(Close.INTERNAL, "the gateway could not store what was sent")
         finally:
             session.busy = False
 
