@@ -277,6 +277,7 @@ class History:
             assert stream.room * 2 > self.gateway.window, "credit leaked away"
 
 
+@pytest.mark.timeout(360)  # 5 s; but hypothesis takes up to 300 s more to shorten a history that fails
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, min_size=40, max_size=160))
 def test_histories(steps: list[tuple[Any, ...]]) -> None:

@@ -238,6 +238,18 @@ def test_input_that_was_sent_and_granted(link: GatewayLink) -> None:
     assert stream.input_room == 100
 
 
+def test_an_empty_input_chunk_is_consumed_with_what_lies_behind_it(link: GatewayLink) -> None:
+    """No credit tells of it: dropped any sooner, it could be asked for and never be sent again."""
+    stream = link.opened("B")
+    for size in (10, 0, 0, 5):
+        stream.fed(size)
+    consumed = []
+    for size in (10, 4, 1):
+        link.receive(Credit(id="B", bytes=size))
+        consumed.append(stream.input_consumed)
+    assert consumed == [1, 3, 4]
+
+
 def test_more_input_credit_than_any_stream_needs(link: GatewayLink) -> None:
     link.receive(Credit(id="A", bytes=(1 << 30) - 100))
     with pytest.raises(ProtocolViolation, match="credit of A exceeds max") as caught:
@@ -261,7 +273,7 @@ def test_consumed_never_passes_what_was_granted(sizes: list[int], grants: list[i
         link.receive(Credit(id="B", bytes=size))
         whole = stream.input_consumed - first
         assert sum(sizes[:whole]) <= granted
-        assert whole == len(sizes) or sum(sizes[: whole + 1]) > granted
+        assert whole == len(sizes) or sizes[whole] == 0 or sum(sizes[: whole + 1]) > granted
         assert stream.input_room == 4000 - sum(sizes) + granted
     assert stream.input_next == first + len(sizes)
 
