@@ -229,8 +229,8 @@ class Node:
         self.standing.epoch = secrets.token_hex(6)
         await self._inbox.rename(self.standing.epoch)
         await self._beat(begin=True)
-        kept, lost = await self.attendance.reclaim()
-        logger.warning("claimed %d agents again, lost %d to other nodes", kept, lost)
+        # Beside the beat: a full node takes ten seconds, and must be seen alive meanwhile.
+        self._tasks.spawn(self.attendance.reclaim())
 
     def _give_up_links(self) -> None:
         for session in self.hub:

@@ -297,7 +297,7 @@ async def test_an_emptied_valkey_is_filled_again(
     peer = await dial(gateway)
     await peer.greet()
     store = await redis_of(own_valkey)
-    await store.submit("FLUSHALL")
+    await store.submit("FLUSHALL")  # also this node's row: it must notice at its next beat
 
     async def online() -> bool:
         answer = await api.http.get(f"/v1/agents/{peer.agent}")
@@ -349,3 +349,31 @@ async def test_a_backlog_is_delivered_as_fast_as_the_agent_reads(
         await asyncio.sleep(0.01)
     assert sorted(got) == sorted(posted)
     assert (await api.agent(peer.agent))["state"] == "online"
+
+
+async def test_a_node_whose_row_is_gone_claims_its_agents_again(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any, until: Any
+) -> None:
+    """Only the row: what is known of the agents stays, and commands go on."""
+    gateway = make_gateway(own_valkey.url)
+    api = api_of(gateway)
+    peer = await dial(gateway)
+    first = await peer.greet(facts={"env": "prod"})
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    store = await redis_of(own_valkey)
+    await store.submit("DEL", "fl1:node:{node-1}")
+
+    async def claimed_again() -> bool:
+        agent = await api.agent(peer.agent)
+        return bool(agent["state"] == "online" and agent["session"]["gen"] > first.gen)
+
+    await until(claimed_again)
+    assert (await api.agent(peer.agent))["facts"] == {"env": "prod"}
+    await peer.say(command, 0, "still here")
+    await peer.send(End(id=command, total=1))
+    assert (await api.end(command))["state"] == "ok"
+    after = await api.start(peer.agent)
+    assert (await peer.command()).id == after
+    assert peer.socket.state is websockets.State.OPEN

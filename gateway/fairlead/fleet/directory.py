@@ -60,9 +60,10 @@ class Directory:
         sid: str,
         facts: dict[str, str],
         valid_until: int,
-        own_gen: int | None = None,
+        *,
+        again: bool = False,
     ) -> Awaitable[Claimed | Overtaken]:
-        """Make `lease` the owner of `agent`. With `own_gen`, only if nobody else has claimed it since."""
+        """Make `lease` the owner of `agent`. With `again`, only if no other session has claimed it since."""
         reply = self._store.run(
             lua.CLAIM,
             (schema.agent_key(agent), schema.open_key(agent)),
@@ -73,7 +74,7 @@ class Directory:
                 sid,
                 msgspec.json.encode(facts),
                 valid_until,
-                "" if own_gen is None else own_gen,
+                "1" if again else "",
             ),
         )
         indexed = self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent)
@@ -93,13 +94,9 @@ class Directory:
             [text(command) for command in answer[6:]],
         )
 
-    async def release(self, agent: str, gen: int | None, sid: str, close: int, drained: bool) -> bool:
-        """Give the lease up, if it is still this session's. `gen` is None when the claim was never answered."""
-        reply = self._store.run(
-            lua.RELEASE,
-            (schema.agent_key(agent),),
-            ("" if gen is None else gen, sid, int(close), "1" if drained else "0"),
-        )
+    async def release(self, agent: str, sid: str, close: int, drained: bool) -> bool:
+        """Give the lease up, if it is still that session's."""
+        reply = self._store.run(lua.RELEASE, (schema.agent_key(agent),), (sid, int(close), "1" if drained else "0"))
         return integer(await reply) == 1
 
     def dispatch(self, agent: str, command: str, expires: int, valid_until: int) -> Awaitable[AgentRow | Full | None]:

@@ -24,7 +24,7 @@ from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.delivery import Deliveries
 from fairlead.routing.recorder import Recorder
-from fairlead.routing.standing import Standing
+from fairlead.routing.standing import VALID_MS, Standing
 from fairlead.routing.tasks import Tasks
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry import Metrics
@@ -83,7 +83,7 @@ class Attendance:
         self._metrics = metrics
         self._terms = terms
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
-        self._departed: deque[tuple[str, int | None, str, int, bool]] = deque()
+        self._departed: deque[tuple[str, str, int, bool]] = deque()
         self._departure = asyncio.Event()
 
     # -- Attendant ---------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ class Attendance:
         self._metrics.closed.labels(str(code)).inc()
         if session.gen:
             self._hub.remove(session)
-            self._depart(session, session.gen, code)
+            self._depart(session, code)
 
     # -- claim and welcome -------------------------------------------------------------------------
 
@@ -148,9 +148,10 @@ class Attendance:
             except Exception:
                 logger.exception("the claim of %s failed", session.agent)
                 session.close(Close.INTERNAL, "the gateway could not take this agent in")
-        if attempt and not session.gen:
-            # An attempt may have been executed although its answer never came.
-            self._depart(session, None, Close.ABNORMAL)
+        if attempt:
+            # An attempt may have been executed although its answer never came, or may yet be, while it is valid.
+            await asyncio.sleep(VALID_MS / 1000)
+            self._depart(session, Close.ABNORMAL)
 
     async def _attempt(self, session: Session, hello: Hello) -> bool:
         """One claim and what follows from it; False when this session does not become the agent's."""
@@ -171,7 +172,7 @@ class Attendance:
         session.gen = claimed.gen
         if not session.open or not self._hub.add(session):
             session.close(Close.SUPERSEDED, "superseded by a newer link")
-            self._depart(session, claimed.gen, Close.ABNORMAL)
+            self._depart(session, Close.ABNORMAL)
             return False
         self._evict_elsewhere(session, claimed)
         taken = await self._take_over(session, claimed.open)
@@ -226,8 +227,8 @@ class Attendance:
 
     # -- release -----------------------------------------------------------------------------------
 
-    def _depart(self, session: Session, gen: int | None, code: int) -> None:
-        self._departed.append((session.agent, gen, session.sid, code, session.drained))
+    def _depart(self, session: Session, code: int) -> None:
+        self._departed.append((session.agent, session.sid, code, session.drained))
         self._departure.set()
 
     async def release_forever(self) -> None:
@@ -262,32 +263,42 @@ class Attendance:
 
     # -- after a fencing ---------------------------------------------------------------------------
 
-    async def reclaim(self) -> tuple[int, int]:
+    async def reclaim(self) -> None:
         """This node began a new life: claim again every agent that nobody else has claimed since.
 
-        Returns (kept, lost); the lost are closed.
+        Paced; while Redis is away it waits, since links stay up for that. Those that were lost are closed.
         """
+        waiting = deque(session for session in self._hub if session.ready)
         kept = lost = 0
-        sessions = [session for session in self._hub if session.ready]
-        for start in range(0, len(sessions), RECLAIM_BATCH):
-            batch = sessions[start : start + RECLAIM_BATCH]
+        while waiting:
+            batch = [waiting.popleft() for _ in range(min(RECLAIM_BATCH, len(waiting)))]
             answers = await asyncio.gather(*map(self._reclaim_one, batch), return_exceptions=True)
             for session, answer in zip(batch, answers, strict=True):
-                if answer is True:
+                if isinstance(answer, BusUnavailable):
+                    waiting.append(session)
+                elif isinstance(answer, BaseException):
+                    logger.error("claiming %s again failed", session.agent, exc_info=answer)
+                    session.close(Close.INTERNAL, "the gateway could not take this agent in again")
+                elif answer:
                     kept += 1
                 elif session.open:
                     lost += 1
                     session.close(Close.SUPERSEDED, "this node was cut off and another owns the agent now")
+            await self._store.wait_available(self._terms.bus_grace)
             await asyncio.sleep(RECLAIM_PAUSE)
-        return kept, lost
+        logger.warning("claimed %d agents again, lost %d to other nodes", kept, lost)
 
     async def _reclaim_one(self, session: Session) -> bool:
+        if not session.ready:
+            return False
         standing = self._standing
         claimed = await self._directory.claim(
             session.agent, standing.lease, session.boot, session.conn, session.sid, {}, standing.valid_until(),
-            own_gen=session.gen,
+            again=True,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
+            if claimed.why == "late":
+                raise BusUnavailable("the claim came too late and was refused")
             return False
         session.gen = claimed.gen
         taken = await self._take_over(session, claimed.open)

@@ -150,7 +150,8 @@ class Dispatch:
                 agent=order.agent,
             )
         presence, since, why = standing.table.presence(row, standing.now())
-        if presence is Presence.ONLINE:
+        if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
+            # A lease whose node is not in our table may be of one that has just started: ringing costs nothing.
             self._inbox.ring(row.lease, (Deliver(order.agent, command),))
         elif presence is Presence.OFFLINE and order.queue is None:
             await self._fail_offline(command, order, now - since, why)

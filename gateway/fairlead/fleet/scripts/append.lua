@@ -8,7 +8,8 @@
 local row = read_row(KEYS[1], ARGV[1])
 if not row then return {'gone', 0, '', '', 0} end
 if OVER[row.state] then return {'over', row.next, row.state, '', 0} end
-if row.gen ~= tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0} end
+if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0} end
+row.gen = tonumber(ARGV[2]) -- an owner that has just claimed again and has not taken this command over yet
 local limit = tonumber(ARGV[3])
 local tally = redis.call('HMGET', KEYS[1], 'seq', 'bytes', 'truncated')
 local seq, bytes, truncated = tonumber(tally[1]), tonumber(tally[2]), tonumber(tally[3]) or 0
