@@ -348,7 +348,8 @@ def report(
     table(
         f"Plain idle connections ({scale.crowd:,}); × is the ratio to Fairlead's carrier",
         ["server", "bytes", "×", "accept µs", "×", "full collection ms"],
-        [[n, p["bytes"], ratio(p["bytes"], ours["bytes"]), p["accept_us"], ratio(p["accept_us"], ours["accept_us"]), p["gc_ms"]]
+        [[n, p["bytes"], ratio(p["bytes"], ours["bytes"]), p["accept_us"], ratio(p["accept_us"], ours["accept_us"]),
+          p["gc_ms"]]
          for n, p in plain.items()],
     )  # fmt: skip
     table(
