@@ -96,6 +96,7 @@ class Node:
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
         self._loops: list[asyncio.Task[None]] = []
         self._started = False
+        self._must_reclaim = False
         self._lag = 0.0
         """Seconds that the last beat woke late: how long this event loop keeps others waiting."""
         metrics.watch("fairlead_event_loop_lag_seconds", "How late the last beat woke", lambda: self._lag)
@@ -218,6 +219,10 @@ class Node:
         good, now = await self._load.beat(standing.node, standing.epoch, self._counts(), begin=begin)
         if good:
             standing.beaten(now)
+            if self._must_reclaim:
+                self._must_reclaim = False
+                # Beside the beat: a full node takes ten seconds, and must be seen alive meanwhile.
+                self._tasks.spawn(self.attendance.reclaim())
             standing.table = await self._load.read(now)
             return
         await self._begin_anew(now)
@@ -226,11 +231,11 @@ class Node:
         """Redis does not know this life any more: begin another and claim again what is still ours."""
         self.metrics.fencings.inc()
         logger.warning("this node's row is gone from Redis: beginning a new life")
+        # Kept until a beat of the new life is answered: the first one's answer may be lost.
+        self._must_reclaim = True
         self.standing.epoch = secrets.token_hex(6)
         await self._inbox.rename(self.standing.epoch)
         await self._beat(begin=True)
-        # Beside the beat: a full node takes ten seconds, and must be seen alive meanwhile.
-        self._tasks.spawn(self.attendance.reclaim())
 
     def _give_up_links(self) -> None:
         for session in self.hub:

@@ -74,7 +74,7 @@ def _cursor(text: str) -> tuple[int, str]:
     if not text:
         return 0, ""
     shard, colon, after = text.partition(":")
-    if not colon or not shard.isdigit() or int(shard) >= INDEX_SHARDS:
+    if not colon or not shard.isascii() or not shard.isdigit() or len(shard) > 2 or int(shard) >= INDEX_SHARDS:
         raise InvalidRequest(f"cursor {text[:64]!r} is none of ours: begin again without one", field="cursor")
     if after:
         check_agent_id(after)

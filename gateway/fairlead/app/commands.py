@@ -42,7 +42,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     """POST /v1/commands. `deadline` is in seconds."""
 
     agent: str
-    method: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    method: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
     payload: msgspec.Raw = msgspec.Raw(b"{}")
     deadline: Annotated[float, msgspec.Meta(ge=0.1, le=86400)] = 60.0
     lane: Literal["interactive", "bulk"] = "interactive"
@@ -199,7 +199,7 @@ def whole(request: Request, name: str, default: int, most: int) -> int:
     given = request.query_params.get(name)
     if given is None:
         return default
-    if not given.isascii() or not given.isdigit() or int(given) > most:
+    if not given.isascii() or not given.isdigit() or len(given) > 20 or int(given) > most:
         raise InvalidRequest(f"{name}={given[:32]!r} is not a whole number from 0 to {most}", field=name)
     return int(given)
 

@@ -248,9 +248,9 @@ class Attendance:
             *(self._directory.release(*departed) for departed in batch), return_exceptions=True
         )
         failed = [d for d, answer in zip(batch, answers, strict=True) if isinstance(answer, BusUnavailable)]
-        for answer in answers:
-            if isinstance(answer, BaseException) and not isinstance(answer, BusUnavailable):
-                raise answer
+        for departed, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, Exception) and not isinstance(answer, BusUnavailable):
+                logger.error("the lease of %s could not be released", departed[0], exc_info=answer)
         if failed:
             self._departed.extend(failed)
             await self._store.wait_available(1.0)

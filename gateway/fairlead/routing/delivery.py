@@ -7,7 +7,9 @@ a failure to reach Redis, is dropped: the keeper rings again.
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import random
 from collections.abc import Iterable
 
 from fairlead.bus.doorbell import Canary, Cancel, Deliver, Doorbell, Evict, Input, Wake
@@ -21,6 +23,7 @@ from fairlead.routing.standing import Standing
 from fairlead.routing.tasks import Tasks
 from fairlead.telemetry import Metrics
 from fairlead.wire import messages
+from fairlead.wire.close import Close
 from fairlead.wire.messages import Chunk, Cmd, End
 
 logger = logging.getLogger(__name__)
@@ -93,15 +96,20 @@ class Deliveries:
         try:
             while session.rung and session.ready:
                 await session.writable(self._patience)
+                if not session.ready:
+                    break  # too slow: what was not written is delivered on the next link
                 command = next(iter(session.rung))
-                await self._deliver(session, command)
+                try:
+                    await self._deliver(session, command)
+                except BusUnavailable as e:
+                    # The fence may have been executed, and the keeper does not ring for what counts as sent: so again.
+                    logger.debug("delivery of %s to %s is tried again: %s", command, session.agent, e)
+                    await asyncio.sleep(random.uniform(0.5, 1.5))
+                    continue
                 session.rung.pop(command, None)
-        except BusUnavailable as e:
-            logger.debug("deliveries to %s wait for the keeper: %s", session.agent, e)
-            session.rung = None
         except Exception:
-            logger.exception("deliveries to %s failed; they wait for the keeper", session.agent)
-            session.rung = None
+            logger.exception("deliveries to %s failed; its link is closed", session.agent)
+            session.close(Close.INTERNAL, "the gateway could not deliver a command")
         finally:
             session.delivering = False
             session.rung = session.rung or None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable
 
 from fairlead.errors import BusUnavailable
@@ -28,7 +29,7 @@ from fairlead.wire.messages import Ack, Chunk, End, Event, FromAgent
 logger = logging.getLogger(__name__)
 
 PATIENCE = 300.0
-"""Seconds to wait for Redis with a batch in hand; the node's bus_grace closes the link before."""
+"""Seconds to wait for Redis with a batch in hand."""
 
 END_STATES = {"ok": State.OK, "error": State.FAILED, "cancelled": State.CANCELLED, "timeout": State.TIMEOUT}
 
@@ -78,8 +79,14 @@ class Recorder:
                 if not await self._try(session, steps, events):
                     return False
             except BusUnavailable:
-                if not session.open or not await self._store.wait_available(PATIENCE):
+                if not session.open:
                     return False
+                if not await self._store.wait_available(PATIENCE):
+                    # What is in hand is given up with the link: the agent was not told that it is stored.
+                    session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect again")
+                    return False
+                # Redis may answer and refuse (out of memory): never ask it in a tight loop.
+                await asyncio.sleep(random.uniform(0.2, 1.0))
         self._confirm(session, numbered, pending, sizes)
         return True
 
@@ -123,6 +130,8 @@ class Recorder:
             self._closing.over(command, session.agent, State.FAILED.value, ended.followers)
         elif stored.why != "ok":
             session.link.ended(command)
+            if stored.why != "fenced":
+                self._closing.forget(command, session.agent)
         elif State(stored.state).over:
             session.link.ended(command)
             self._closing.over(command, session.agent, stored.state, stored.followers)

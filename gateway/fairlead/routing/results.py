@@ -7,6 +7,7 @@ lost doorbell costs time only. When Redis is away it waits: the caller's stream 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
@@ -60,6 +61,8 @@ class Results:
                 except BusUnavailable:
                     if not follow or not await self._store.wait_available(OUTAGE):
                         raise
+                    # Redis may answer and refuse (out of memory): never ask it in a tight loop.
+                    await asyncio.sleep(random.uniform(0.2, 1.0))
                     continue
                 if page is None:
                     raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")

@@ -1,8 +1,9 @@
 #!lua
 -- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, '1' to re-claim.
 -- Returns {'ok', gen, now, previous lease, previous boot, previous gen, open…} | {'older' | 'late' | 'lost', gen}.
--- A re-claim succeeds only for the session that claimed last. A claim that was overtaken never wins: an older attempt of the same boot is refused, and so is
--- one that comes after its validity, as a frozen server executes what its clients gave up long ago.
+-- A re-claim succeeds only for the session that claimed last. A claim that was overtaken never wins: an older attempt
+-- of the same boot is refused, and so is one that comes after its validity, as a frozen server executes what its
+-- clients gave up long ago.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid')

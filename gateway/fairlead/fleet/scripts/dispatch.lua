@@ -9,7 +9,7 @@ if now > tonumber(ARGV[4]) then return {'late'} end
 local row = redis.call('HMGET', KEYS[1], 'lease', 'gen', 'boot', 'conn', 'sid', 'facts', 'up', 'seen', 'close', 'drained')
 if not row[2] then return {'unknown'} end
 local count = redis.call('HLEN', KEYS[2])
-if count >= tonumber(ARGV[3]) then return {'full', count} end
+if count >= tonumber(ARGV[3]) and redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return {'full', count} end
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 local life = tonumber(ARGV[2]) - now + 60000
 if redis.call('PTTL', KEYS[2]) < life then redis.call('PEXPIRE', KEYS[2], life) end

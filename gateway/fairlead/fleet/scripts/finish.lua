@@ -1,6 +1,6 @@
 #!lua
 --include row
--- KEYS: cmd. ARGV: agent, state to set, end blob, the only state to leave ('' for any), gen not to overtake ('').
+-- KEYS: cmd. ARGV: agent, state to set, end blob, the only state to leave ('' for any).
 -- Returns {'ok', followers} | {'gone'} | {'over', state} | {'kept', state}.
 local row = read_row(KEYS[1], ARGV[1])
 if not row then return {'gone'} end
