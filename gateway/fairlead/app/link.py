@@ -1,6 +1,6 @@
 """The agents' door: one WebSocket endpoint, `/v1/link`. Everything that can be refused is refused before the upgrade.
 
-Order of checks: draining and full (503), too many at once (429), credential (401), subprotocol (426). What passes
+Order of checks: draining and full (503), credential (401), too many at once (429), subprotocol (426). What passes
 is attached to a session and this coroutine is over; nothing of Starlette lives as long as the link.
 """
 
@@ -57,14 +57,14 @@ class LinkDoor:
         if node.hub.connections >= node.settings.capacity:
             full = NodeBusy(f"this node is full, with {node.hub.connections} links: connect again")
             return self._busy("full", 503, full, 10)
-        if not self._take():
-            fast = NodeBusy(f"more than {self._rate:g} new links a second: connect again")
-            return self._busy("rate", 429, fast, max(1.0, node.hub.connections / self._rate))
         try:
             self._token.check(websocket.scope["headers"])
         except Unauthorized as e:
             node.metrics.rejected.labels("token").inc()
             return problem(e)
+        if not self._take():
+            fast = NodeBusy(f"more than {self._rate:g} new links a second: connect again")
+            return self._busy("rate", 429, fast, max(1.0, node.hub.connections / self._rate))
         if not any(name in self._codecs for name in websocket.scope["subprotocols"]):
             node.metrics.rejected.labels("subprotocol").inc()
             return PlainTextResponse(

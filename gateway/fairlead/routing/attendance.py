@@ -161,8 +161,9 @@ class Attendance:
         if self._hub.draining:
             session.close(Close.RESTART, "the node restarts")
             return False
+        lease = standing.lease
         claimed = await self._directory.claim(
-            session.agent, standing.lease, session.boot, session.conn, session.sid, hello.facts, standing.valid_until()
+            session.agent, lease, session.boot, session.conn, session.sid, hello.facts, standing.valid_until()
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":
@@ -176,6 +177,11 @@ class Attendance:
             return False
         self._evict_elsewhere(session, claimed)
         taken = await self._take_over(session, claimed.open)
+        if lease != standing.lease:
+            raise BusUnavailable("this node began a new life during the claim")
+        if self._hub.draining:
+            session.drained = True
+            session.close(Close.RESTART, "the node restarts")
         if not session.open:
             return False
         self._welcome(session, hello, claimed, taken)

@@ -17,6 +17,7 @@ from fairlead.bus.inbox import Inbox
 from fairlead.errors import (
     AgentOffline,
     AgentUnknown,
+    BusUnavailable,
     CommandUnknown,
     IdempotencyConflict,
     InvalidRequest,
@@ -128,6 +129,8 @@ class Dispatch:
 
     async def _place(self, command: str, order: Order, follower: str) -> Accepted:
         standing = self._standing
+        if not standing.good:
+            raise BusUnavailable("this node has no good beat: it does not know who is here")
         now, valid = standing.now(), standing.valid_until()
         hold = now + (min(order.deadline, AWAY_MS) if order.queue is None else order.queue)
         expires = now + order.deadline + (order.queue or 0)
