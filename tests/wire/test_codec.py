@@ -54,7 +54,7 @@ errors = st.builds(
     messages.Error, code=ids, message=words(0, 200), temporary=st.booleans(),
     details=st.dictionaries(ids, scalars, max_size=16),
 )  # fmt: skip
-caps = st.builds(messages.Caps, durable=st.booleans())
+caps = st.builds(messages.Caps, journal=words(0, 64))
 retries = st.builds(messages.Retry, first=counts, base=counts, cap=counts)
 have = st.dictionaries(ids, counts, max_size=8)
 rtts = st.none() | NUMBERS
@@ -75,6 +75,7 @@ STRATEGIES: dict[type[Message], st.SearchStrategy[Message]] = {
         messages.Cmd, id=ids, method=ids, payload=payloads, deadline=counts,
         lane=st.sampled_from(get_args(messages.Lane)), credit=counts, attempt=counts,
         traceparent=words(0, 64), sig=st.binary(max_size=256),
+        retry=st.sampled_from(get_args(messages.CommandRetry)),
     ),
     messages.Ack: st.builds(
         messages.Ack, id=ids, state=st.sampled_from(("accepted", "duplicate", "refused")),

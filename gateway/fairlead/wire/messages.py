@@ -38,6 +38,8 @@ NextByStream = Annotated[dict[Id, Count], Meta(max_length=1024)]
 
 Lane: TypeAlias = Literal["control", "interactive", "bulk"]
 EndState: TypeAlias = Literal["ok", "error", "cancelled", "timeout"]
+CommandRetry: TypeAlias = Literal["never", "safe"]
+"""What becomes of a command whose outcome nobody knows: it ends so, or is run once more from its beginning."""
 
 
 class Message(Struct, tag_field="t", omit_defaults=True, frozen=True, gc=False):
@@ -54,9 +56,9 @@ class Error(Struct, omit_defaults=True, frozen=True, gc=False):
 
 
 class Caps(Struct, omit_defaults=True, frozen=True, gc=False):
-    """What a side can do. `durable`: the agent keeps accepted commands and their results across a restart."""
+    """What a side can do. `journal`: the id of a memory that outlives the agent's process; "" when it has none."""
 
-    durable: bool = False
+    journal: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Resume(Struct, frozen=True, gc=False):
@@ -85,7 +87,8 @@ class Retry(Struct, omit_defaults=True, frozen=True, gc=False):
 class Hello(Message, tag=1, frozen=True):
     """Agent → gateway, the first message, within 10 s of the upgrade.
 
-    `boot` is random per start of the agent, `conn` counts its connection attempts within the boot.
+    `boot` is random per start of the agent, `conn` counts its connection attempts within the boot. The commands of
+    a former boot are gone unless `caps.journal` is the same.
     `have` names, for each command that this boot still runs, the next input chunk that it expects.
     """
 
@@ -126,7 +129,10 @@ class Hb(Message, tag=3, frozen=True):
 
 
 class Cmd(Message, tag=4, frozen=True):
-    """Gateway → agent: opens a stream. `deadline` is the time left; `credit` the bytes that may be under way."""
+    """Gateway → agent: opens a stream. `deadline` is the time left; `credit` the bytes that may be under way.
+
+    `retry` is what the platform allows when the outcome is unknown; the gateway acts on it, an agent need not.
+    """
 
     id: Id
     method: Word
@@ -137,6 +143,7 @@ class Cmd(Message, tag=4, frozen=True):
     attempt: Count = 1
     traceparent: Annotated[str, Meta(max_length=64)] = ""
     sig: Annotated[bytes, Meta(max_length=256)] = b""
+    retry: CommandRetry = "never"
 
 
 class Ack(Message, tag=5, frozen=True):
