@@ -8,6 +8,7 @@
     │   ├── CommandUnknown     no command of that id, or its results have expired
     │   └── IdempotencyConflict  the same Idempotency-Key with another body
     ├── Unavailable            right request, wrong moment: temporary
+    │   ├── RecordLost         what was followed is gone: not temporary, and not the caller's fault
     │   ├── BusUnavailable     Redis does not answer
     │   ├── AgentOffline       the agent holds no link
     │   └── NodeBusy           this node is draining or full
@@ -62,6 +63,13 @@ class IdempotencyConflict(InvalidRequest):
 class Unavailable(FairleadError):
     code = "unavailable"
     temporary = True
+
+
+class RecordLost(Unavailable):
+    """A command's record is gone while somebody followed it: what became of the command is not known."""
+
+    code = "record_lost"
+    temporary = False
 
 
 class BusUnavailable(Unavailable):

@@ -19,17 +19,21 @@ from fairlead.errors import BusUnavailable, ConfigError
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
+from fairlead.fleet.era import Era, Eras
 from fairlead.fleet.load import Load
 from fairlead.hub.hub import Hub
 from fairlead.routing.attendance import Attendance, LinkTerms
 from fairlead.routing.closing import Closing
 from fairlead.routing.delivery import Deliveries
+from fairlead.routing.departures import Departures
 from fairlead.routing.dispatch import Dispatch
 from fairlead.routing.followers import Followers
 from fairlead.routing.keeper import Keeper
+from fairlead.routing.reconciler import Reconciler
 from fairlead.routing.recorder import Recorder
 from fairlead.routing.results import Results
 from fairlead.routing.standing import Standing
+from fairlead.routing.takeover import Takeover
 from fairlead.routing.tasks import Tasks
 from fairlead.settings import Settings
 from fairlead.store.pipeliner import Pipeliner
@@ -67,6 +71,7 @@ class Node:
         store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
         self._tasks = tasks = Tasks()
         self._load = Load(store)
+        self._eras = eras = Eras(store)
         self.directory = Directory(store)
         records = Commands(store, settings.output_limit)
         due = Due(store)
@@ -74,10 +79,17 @@ class Node:
         standing.epoch = secrets.token_hex(6)
         self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
         closing = Closing(self.directory, due, inbox, metrics)
-        self._deliveries = Deliveries(hub, records, closing, followers, standing, tasks, metrics, self.sweep.silence)
+        self._deliveries = deliveries = Deliveries(
+            store, hub, records, closing, followers, standing, tasks, metrics, self.sweep.silence
+        )
+        takeover = Takeover(records, deliveries)
+        self._departures = departures = Departures(store, self.directory)
+        self._reconciler = Reconciler(store, self.directory, hub, takeover, standing, metrics)
+        # A server that was killed may have lost its last moment, and with it claims of ours.
+        store.on_change.append(lambda up: self._reconciler.doubt() if up else None)
         recorder = Recorder(store, records, closing, tasks, metrics)
         self.attendance = Attendance(
-            store, self.directory, records, hub, inbox, recorder, self._deliveries, standing, self.sweep, tasks,
+            store, self.directory, hub, inbox, recorder, deliveries, takeover, departures, standing, self.sweep, tasks,
             metrics,
             LinkTerms(
                 heartbeat_ms=int(settings.heartbeat * 1000),
@@ -90,13 +102,22 @@ class Node:
             ),
         )  # fmt: skip
         self.dispatch = Dispatch(
-            self.directory, records, due, inbox, closing, followers, standing, metrics, int(settings.retention * 1000)
+            self.directory,
+            records,
+            eras,
+            due,
+            inbox,
+            closing,
+            followers,
+            standing,
+            metrics,
+            int(settings.retention * 1000),
         )
         self.results = Results(store, records, followers, standing)
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
         self._loops: list[asyncio.Task[None]] = []
-        self._started = False
-        self._must_reclaim = False
+        self._trouble = "not in the fleet yet"
+        """Why this node cannot serve, "" when it can."""
         self._lag = 0.0
         """Seconds that the last beat woke late: how long this event loop keeps others waiting."""
         metrics.watch("fairlead_event_loop_lag_seconds", "How late the last beat woke", lambda: self._lag)
@@ -138,12 +159,13 @@ class Node:
         except BaseException:
             await self.stop()
             raise
-        self._started = True
+        self._trouble = ""
         for loop in (
             self._beat_forever(),
             self._keeper.keep_forever(),
             self._keeper.sweep_forever(),
-            self.attendance.release_forever(),
+            self._departures.release_forever(),
+            self._reconciler.reconcile_forever(),
         ):
             self._loops.append(asyncio.create_task(self._watched(loop)))
 
@@ -155,14 +177,14 @@ class Node:
             raise
         except BaseException:
             logger.exception("a loop of this node died; the node must be restarted")
-            self._started = False
+            self._trouble = "a loop of this node died: restart it"
 
     def unready(self) -> str:
         """Why this node should get no new work, "" when it should."""
         if self.hub.draining:
             return "draining"
-        if not self._started:
-            return "not in the fleet yet"
+        if self._trouble:
+            return self._trouble
         if self._inbox.deaf:
             return "the inbox does not hear although Redis answers"
         return ""
@@ -177,15 +199,15 @@ class Node:
         self.hub.draining = True
         try:
             async with asyncio.timeout(5.0):
-                while self.attendance.departed and self._store.available:
-                    await self.attendance.release_departed()
+                while self._departures and self._store.available:
+                    await self._departures.release_some()
         except TimeoutError:
-            logger.warning("%d leases could not be released in time", self.attendance.departed)
+            logger.warning("%d leases could not be released in time", len(self._departures))
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self._tasks.aclose(timeout=2.0)
-        if self._started and self._store.available:
+        if self.standing.since_beat < float("inf") and self._store.available:
             try:
                 await self._load.leave(self.settings.node, self.standing.epoch, self.standing.now())
             except BusUnavailable:
@@ -217,25 +239,33 @@ class Node:
     async def _beat(self, *, begin: bool) -> None:
         standing = self.standing
         good, now = await self._load.beat(standing.node, standing.epoch, self._counts(), begin=begin)
-        if good:
-            standing.beaten(now)
-            if self._must_reclaim:
-                self._must_reclaim = False
-                # Beside the beat: a full node takes ten seconds, and must be seen alive meanwhile.
-                self._tasks.spawn(self.attendance.reclaim())
-            standing.table = await self._load.read(now)
+        if not good:
+            await self._begin_anew()
             return
-        await self._begin_anew(now)
+        first = standing.since_beat == float("inf")
+        if standing.beaten(now) and not first:
+            self._reconciler.doubt()  # the others took this node for dead
+        standing.table = await self._load.read(now, standing.back)
+        await self._follow_era(now)
 
-    async def _begin_anew(self, now: int) -> None:
-        """Redis does not know this life any more: begin another and claim again what is still ours."""
+    async def _begin_anew(self) -> None:
+        """Redis does not know this life any more: begin another, and claim again what is still ours."""
         self.metrics.fencings.inc()
         logger.warning("this node's row is gone from Redis: beginning a new life")
-        # Kept until a beat of the new life is answered: the first one's answer may be lost.
-        self._must_reclaim = True
         self.standing.epoch = secrets.token_hex(6)
+        # Before the first beat of the new life, whose answer may be lost. No link is right before that one is good.
+        self._reconciler.doubt()
         await self._inbox.rename(self.standing.epoch)
         await self._beat(begin=True)
+
+    async def _follow_era(self, now: int) -> None:
+        """See whether Redis still has the data that it had."""
+        known = self.standing.era
+        era = await self._eras.read() or await self._eras.mark(Era(secrets.token_hex(8), now if known else 0))
+        self.standing.era = era
+        if known is not None and era != known:
+            self.metrics.data_lost.inc()
+            logger.error("Redis has lost its data: commands that were open are lost, agents are being claimed again")
 
     def _give_up_links(self) -> None:
         for session in self.hub:

@@ -38,9 +38,7 @@ class Metrics:
             "fairlead_appends_fenced_total", "Results refused because another node owns the agent", registry=r
         )
         self.stored_bytes = Counter("fairlead_results_stored_bytes_total", "Payload bytes stored", registry=r)
-        self.delivery = Histogram(
-            "fairlead_claim_duration_seconds", "From hello to welcome", buckets=LATENCY, registry=r
-        )
+        self.claim = Histogram("fairlead_claim_duration_seconds", "From hello to welcome", buckets=LATENCY, registry=r)
         self.rtt = Histogram(
             "fairlead_heartbeat_rtt_seconds", "Round trips that agents report", buckets=LATENCY, registry=r
         )
@@ -49,6 +47,10 @@ class Metrics:
         )
         self.fencings = Counter(
             "fairlead_node_fenced_total", "Times this node lost its row and began a new life", registry=r
+        )
+        self.data_lost = Counter("fairlead_data_lost_total", "Times this node found Redis without its data", registry=r)
+        self.reclaimed = Counter(
+            "fairlead_agents_reclaimed_total", "Agents claimed again after doubt about their rows", registry=r
         )
         self._gauges = [Gauge("fairlead_build_info", "1, labelled with the version", ["version"], registry=r)]
         self._gauges[0].labels(__version__).set(1)

@@ -26,8 +26,8 @@ _encode = msgspec.json.Encoder().encode
 class AgentRoutes:
     def __init__(self, node: Node) -> None:
         self._directory = node.directory
+        self._dispatch = node.dispatch
         self._standing = node.standing
-        self._hub = node.hub
 
     async def list(self, request: Request) -> Response:
         """One page, and the cursor of the next; no cursor: that was all. Ordered by shard, then by name."""
@@ -50,6 +50,7 @@ class AgentRoutes:
         agent = check_agent_id(request.path_params["id"])
         row = await self._directory.look_up(agent)
         if row is None:
+            await self._dispatch.check_data()
             raise AgentUnknown(f"no agent {agent!r} was ever seen here", agent=agent)
         answer = self._describe(row)
         answer["open_commands"] = sorted(await self._directory.open_commands(agent))

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 from fairlead.app.problem import MalformedBody
 from fairlead.app.stream import NDJSON, ResultStream, end_of
 from fairlead.app.times import iso
-from fairlead.errors import CommandUnknown, InvalidRequest
+from fairlead.errors import InvalidRequest
 from fairlead.fleet.commands import Command
 from fairlead.node import Node
 from fairlead.routing.dispatch import Accepted, Order
@@ -47,6 +47,7 @@ class Body(msgspec.Struct, forbid_unknown_fields=True):
     deadline: Annotated[float, msgspec.Meta(ge=0.1, le=86400)] = 60.0
     lane: Literal["interactive", "bulk"] = "interactive"
     on_offline: Literal["fail"] | Queue = "fail"
+    retry: Literal["never", "safe"] = "never"
 
 
 _decode = msgspec.json.Decoder(Body).decode
@@ -57,6 +58,7 @@ class CommandRoutes:
     def __init__(self, node: Node) -> None:
         self._dispatch = node.dispatch
         self._results = node.results
+        self._standing = node.standing
 
     async def post(self, request: Request) -> ASGIApp:
         """202 and the id, or the stream of its results when the caller accepts NDJSON."""
@@ -65,7 +67,7 @@ class CommandRoutes:
         accepted = await self._dispatch.submit(_order(raw, request), follow=streamed)
         head = _encode({"id": accepted.id, "state": accepted.state, "presence": accepted.presence, "why": accepted.why})
         if streamed:
-            pages = self._results.read(accepted.id, 0, follow=True, expected=not accepted.replayed)
+            pages = self._results.read(accepted.id, 0, follow=True, news=accepted.news)
             return ResultStream(request, head + b"\n", pages)
         return _accepted(accepted, head)
 
@@ -79,7 +81,7 @@ class CommandRoutes:
         offset = whole(request, "from", 0, 1 << 53)
         follow = flag(request, "follow")
         if not await self._dispatch.exists(command):
-            raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
+            raise self._standing.unknown(command)
         return ResultStream(request, b"", self._results.read(command, offset, follow))
 
     async def delete(self, request: Request) -> Response:
@@ -123,6 +125,7 @@ def _order(raw: bytes, request: Request) -> Order:
         deadline=int(body.deadline * 1000),
         lane=body.lane,
         queue=int(body.on_offline.queue * 1000) if isinstance(body.on_offline, Queue) else None,
+        retry=body.retry,
         traceparent=request.headers.get("traceparent", "")[:64],
         key_digest=hashlib.sha256(key.encode()).hexdigest() if key else "",
         body_digest=hashlib.sha256(raw).hexdigest() if key else "",

@@ -6,7 +6,10 @@ handler can forget it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -15,7 +18,7 @@ from fairlead.app.agents import AgentRoutes
 from fairlead.app.auth import Token
 from fairlead.app.commands import CommandRoutes
 from fairlead.app.link import LinkDoor
-from fairlead.app.problem import NotFound, defect, problem, told
+from fairlead.app.problem import MethodNotAllowed, NotFound, defect, problem, told
 from fairlead.errors import FairleadError
 from fairlead.node import Node
 
@@ -43,13 +46,12 @@ def api_app(node: Node) -> ASGIApp:
     """What the platform reaches, behind its token."""
     commands, agents = CommandRoutes(node), AgentRoutes(node)
     routes = [
-        Route("/v1/commands", commands.post, methods=["POST"]),
-        Route("/v1/commands/{id}", commands.get, methods=["GET"]),
-        Route("/v1/commands/{id}", commands.delete, methods=["DELETE"]),
-        Route("/v1/commands/{id}/results", commands.results, methods=["GET"]),
-        Route("/v1/commands/{id}/input", commands.input, methods=["POST"]),
-        Route("/v1/agents", agents.list, methods=["GET"]),
-        Route("/v1/agents/{id}", agents.get, methods=["GET"]),
+        Route("/v1/commands", Resource(POST=commands.post)),
+        Route("/v1/commands/{id}", Resource(GET=commands.get, DELETE=commands.delete)),
+        Route("/v1/commands/{id}/results", Resource(GET=commands.results)),
+        Route("/v1/commands/{id}/input", Resource(POST=commands.input)),
+        Route("/v1/agents", Resource(GET=agents.list)),
+        Route("/v1/agents/{id}", Resource(GET=agents.get)),
     ]
     router = Router(routes, default=_not_found, redirect_slashes=False)
     return Api(router, Token(node.settings.platform_token, "platform"))
@@ -57,6 +59,21 @@ def api_app(node: Node) -> ASGIApp:
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await problem(NotFound(f"there is no {scope['path']}: see the API's documentation"))(scope, receive, send)
+
+
+class Resource:
+    """One path: a handler for each of its methods. Raises MethodNotAllowed for all others."""
+
+    def __init__(self, **handlers: Callable[[Request], Awaitable[ASGIApp]]) -> None:
+        self._handlers = handlers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        handler = self._handlers.get(scope["method"])
+        if handler is None:
+            allow = ", ".join(self._handlers)
+            raise MethodNotAllowed(f"{scope['path']} knows no {scope['method']}, only {allow}", allow=allow)
+        answer = await handler(Request(scope, receive, send))
+        await answer(scope, receive, send)
 
 
 class Api:

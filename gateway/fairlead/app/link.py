@@ -77,8 +77,7 @@ class LinkDoor:
     def _busy(self, reason: str, status: int, error: NodeBusy, most: float) -> Response:
         """`most`: seconds over which those that were refused are spread."""
         self._node.metrics.rejected.labels(reason).inc()
-        answer = problem(error)
-        answer.status_code = status
+        answer = problem(error, status)
         # From 1 s on, since the header knows whole seconds only and 0 would mean at once.
         answer.headers["retry-after"] = str(random.randint(1, int(min(most, 60)) + 1))
         return answer

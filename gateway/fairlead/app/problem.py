@@ -42,12 +42,20 @@ class NotFound(errors.InvalidRequest):
     code = "not_found"
 
 
+class MethodNotAllowed(errors.InvalidRequest):
+    """The path is there, the method is not."""
+
+    code = "method_not_allowed"
+
+
 def status_of(error: FairleadError) -> tuple[int, str]:
     """HTTP status and title of an error, by its nearest class in the table."""
     if isinstance(error, MalformedBody):
         return 400, "Malformed body"
     if isinstance(error, NotFound):
         return 404, "Not found"
+    if isinstance(error, MethodNotAllowed):
+        return 405, "Method not allowed"
     for kind in type(error).__mro__:
         if kind in STATUS:
             return STATUS[kind]
@@ -68,10 +76,13 @@ def document(error: FairleadError, status: int, title: str) -> bytes:
     )
 
 
-def problem(error: FairleadError) -> Response:
-    """The answer to a request that failed with `error`."""
-    status, title = status_of(error)
+def problem(error: FairleadError, status: int = 0) -> Response:
+    """The answer to a request that failed with `error`; `status` in place of the table's."""
+    usual, title = status_of(error)
+    status = status or usual
     headers = {}
+    if isinstance(error, MethodNotAllowed):
+        headers["allow"] = str(error.details["allow"])
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if status == 503:

@@ -7,6 +7,7 @@ when something is written. Here the caller's absence is looked for whenever ther
 from __future__ import annotations
 
 import base64
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
@@ -17,6 +18,8 @@ from starlette.types import Receive, Scope, Send
 from fairlead.errors import FairleadError
 from fairlead.fleet.commands import Command, Ending, Result, Target
 from fairlead.routing.results import News
+
+logger = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
 NDJSON = "application/x-ndjson"
@@ -62,8 +65,15 @@ class ResultStream:
                     body = b""
         except FairleadError as e:
             # The status is out already: the stream ends without an `end`, and says why.
-            body = _encode({"error": {"code": e.code, "message": e.message, "temporary": e.temporary}}) + b"\n"
+            body = _error(e)
+        except Exception:
+            logger.exception("a stream of results failed")
+            body = _error(FairleadError("an internal error; the gateway's log tells more"))
         await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _error(error: FairleadError) -> bytes:
+    return _encode({"error": {"code": error.code, "message": error.message, "temporary": error.temporary}}) + b"\n"
 
 
 def _line(result: Result) -> bytes:

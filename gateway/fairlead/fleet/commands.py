@@ -37,15 +37,16 @@ _decode = msgspec.msgpack.Decoder(Ending).decode
 
 OUTCOME_UNKNOWN = Ending(
     code="outcome_unknown",
-    message="the agent was started anew while the command ran there; it was not run again",
+    message="the agent was started anew while it had the command: whether that was done is not known",
 )
 EXPIRED = Ending(code="expired", message="the deadline passed before the command could be sent", temporary=True)
-CANCELLED = Ending(code="cancelled", message="cancelled before it was sent")
+CANCELLED = Ending(code="cancelled", message="cancelled while it waited for the agent")
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A command as the platform posted it. Times in ms; `hold` is how long an absent agent is waited for."""
+    """A command as the platform posted it. Times in ms; `hold` is how long an absent agent is waited for.
+    `retry`: `safe` when it may be run again after an outcome that nobody knows."""
 
     id: str
     agent: str
@@ -55,6 +56,7 @@ class Record:
     expires: int
     retention: int
     hold_until: int
+    retry: str = "never"
     traceparent: str = ""
 
 
@@ -71,6 +73,7 @@ class Delivery:
     payload: bytes
     lane: str
     traceparent: str
+    retry: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +137,7 @@ class Command:
     expires: int
     hold_until: int
     cancel_asked: int
+    has_input: bool
     seq: int
     truncated: bool
     targets: list[Target]
@@ -164,7 +168,7 @@ class Commands:
             (
                 record.agent, record.expires, record.retention, valid_until,
                 "method", record.method, "payload", record.payload, "lane", record.lane,
-                "hold", record.hold_until, "traceparent", record.traceparent, "w", follower,
+                "hold", record.hold_until, "traceparent", record.traceparent, "retry", record.retry, "w", follower,
             ),
         )  # fmt: skip
         return self._created(reply)
@@ -179,17 +183,18 @@ class Commands:
         """Take back a record that never reached an agent."""
         return self._store.submit("DEL", schema.cmd_key(command))
 
-    def take_over(self, command: str, agent: str, gen: int, boot: str) -> Awaitable[Taken | Settled]:
+    def take_over(self, command: str, agent: str, gen: int, memory: str) -> Awaitable[Taken | Settled]:
         """Own one open command from generation `gen` on, before welcome; nothing is sent yet."""
-        return self._taken(self._fence(command, agent, gen, boot, ""))
+        return self._taken(self._fence(command, agent, gen, memory, ""))
 
-    def fence(self, command: str, agent: str, gen: int, boot: str) -> Awaitable[Delivery | Settled]:
+    def fence(self, command: str, agent: str, gen: int, memory: str) -> Awaitable[Delivery | Settled]:
         """Own one open command and read what is to be written to the link: see fence.lua."""
-        return self._fenced(self._fence(command, agent, gen, boot, "1"))
+        return self._fenced(self._fence(command, agent, gen, memory, "1"))
 
-    def _fence(self, command: str, agent: str, gen: int, boot: str, deliver: str) -> asyncio.Future[Reply]:
+    def _fence(self, command: str, agent: str, gen: int, memory: str, deliver: str) -> asyncio.Future[Reply]:
         unknown, expired = _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)
-        return self._store.run(lua.FENCE, (schema.cmd_key(command),), (agent, gen, boot, unknown, expired, deliver))
+        keys = schema.cmd_key(command), schema.out_key(command)
+        return self._store.run(lua.FENCE, keys, (agent, gen, memory, unknown, expired, deliver))
 
     async def _taken(self, reply: asyncio.Future[Reply]) -> Taken | Settled:
         answer = items(await reply)
@@ -207,7 +212,7 @@ class Commands:
             return _settled(answer)
         return Delivery(
             kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
-            text(answer[5]), octets(answer[6]), text(answer[7]), text(answer[8]),
+            text(answer[5]), octets(answer[6]), text(answer[7]), text(answer[8]), text(answer[9]),
         )  # fmt: skip
 
     def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Awaitable[Stored]:
@@ -344,7 +349,7 @@ def _command(command: str, row: dict[bytes, bytes]) -> Command:
         if not field.startswith(b"t:"):
             continue
         agent = field[2:]
-        state, gen, next_chunk, attempt, _boot = packed.split(b"|", 4)
+        state, gen, next_chunk, attempt, _memory = packed.split(b"|", 4)
         blob = row.get(b"e:" + agent)
         targets.append(
             Target(
@@ -354,7 +359,7 @@ def _command(command: str, row: dict[bytes, bytes]) -> Command:
         )  # fmt: skip
     return Command(
         command, row[b"agent"].decode(), row[b"method"].decode(), row[b"lane"].decode(), int(row[b"created"]),
-        int(row[b"expires"]), int(row[b"hold"]), int(row.get(b"cancel", b"0")), int(row[b"seq"]),
+        int(row[b"expires"]), int(row[b"hold"]), int(row.get(b"cancel", b"0")), b"in_next" in row, int(row[b"seq"]),
         row.get(b"truncated") == b"1", targets,
     )  # fmt: skip
 

@@ -61,9 +61,9 @@ class Directory:
         facts: dict[str, str],
         valid_until: int,
         *,
-        again: bool = False,
+        own_gen: int | None = None,
     ) -> Awaitable[Claimed | Overtaken]:
-        """Make `lease` the owner of `agent`. With `again`, only if no other session has claimed it since."""
+        """Make `lease` the owner of `agent`. With `own_gen` again, and only if no newer generation stands there."""
         reply = self._store.run(
             lua.CLAIM,
             (schema.agent_key(agent), schema.open_key(agent)),
@@ -74,7 +74,7 @@ class Directory:
                 sid,
                 msgspec.json.encode(facts),
                 valid_until,
-                "1" if again else "",
+                "" if own_gen is None else own_gen,
             ),
         )
         indexed = self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent)
@@ -131,6 +131,12 @@ class Directory:
     async def look_up(self, agent: str) -> AgentRow | None:
         reply = await self._store.submit("HMGET", schema.agent_key(agent), *AgentRow.FIELDS)
         return AgentRow.parse(agent, _values(items(reply)))
+
+    async def owners(self, agents: Sequence[str]) -> list[tuple[str, int]]:
+        """Lease and generation of each; ("", 0) where there is none."""
+        replies = [self._store.submit("HMGET", schema.agent_key(a), "lease", "gen") for a in agents]
+        rows = [_values(items(answer)) for answer in await asyncio.gather(*replies)]
+        return [((lease or b"").decode(), int(gen or 0)) for lease, gen in rows]
 
     async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
         """The rows of those that exist, in the order of `agents`."""

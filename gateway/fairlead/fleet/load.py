@@ -33,7 +33,7 @@ class Load:
             await self._store.submit("ZADD", schema.NODES, now, node)
         return good, now
 
-    async def read(self, now: int) -> NodeTable:
+    async def read(self, now: int, back: int) -> NodeTable:
         """The rows of all nodes that beat within their rows' life; older names are cut off after 24 h."""
         cut = self._store.submit("ZREMRANGEBYSCORE", schema.NODES, "-inf", now - schema.TOMBSTONE_MS)
         names = [text(name) for name in items(await self._store.submit("ZRANGE", schema.NODES, 0, -1))]
@@ -44,7 +44,7 @@ class Load:
             row = table(await reply)
             if row:
                 rows[name] = NodeRow.parse(name, row)
-        return NodeTable(rows)
+        return NodeTable(rows, back)
 
     async def leave(self, node: str, epoch: str, now: int) -> None:
         """This life ends on purpose: its row turns into one that nobody takes for alive."""

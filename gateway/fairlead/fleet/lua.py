@@ -29,6 +29,7 @@ INPUT = _load("input")
 CONSUME = _load("consume")
 READ = _load("read")
 TAKE_DUE = _load("take_due")
+PUT_OFF = _load("put_off")
 FORGET = _load("forget")
 
 

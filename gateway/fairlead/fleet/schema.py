@@ -1,5 +1,6 @@
 """What stands in Redis: every key, every row and the words in them. Pure, so that the operator may read it too.
 
+fl1:era              string  `mark lost-at`: of one life of the data. By the first node that finds none; no TTL
 fl1:nodes            zset    node name → last beat (ms). By beat; entries older than 24 h are cut off
 fl1:node:{n}         hash    one node's counts, state and epoch. By beat; 150 s after the last one
 fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, last seen and close. By claim and release; no TTL,
@@ -26,6 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+ERA = "fl1:era"
 NODES = "fl1:nodes"
 EVENTS = "fl1:events"
 INDEX_SHARDS = 64
@@ -115,12 +117,13 @@ class Presence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node as it last told of itself. `at` is Redis TIME in ms; `accepted` and `refused` count up from its start,
-    the rest are counts of that moment."""
+    """One node as it last told of itself. `at` and `began` are Redis TIME in ms: now, and when this life began.
+    `accepted` and `refused` count up from its start, the rest are counts of that moment."""
 
     node: str
     epoch: str
     at: int
+    began: int
     state: str
     connections: int
     capacity: int
@@ -147,8 +150,8 @@ class NodeRow:
             return int(row.get(field, b"0"))
 
         return cls(
-            node, word(b"epoch"), count(b"at"), word(b"state"), count(b"connections"), count(b"capacity"),
-            count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
+            node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"connections"),
+            count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
             float(row.get(b"lag_ms", b"0")),
         )  # fmt: skip
 
@@ -184,12 +187,16 @@ class AgentRow:
 
 
 class NodeTable:
-    """The rows of all nodes as this node last read them, and what follows for agents."""
+    """The rows of all nodes as this node last read them, and what follows for agents.
 
-    __slots__ = ("_rows",)
+    `back` is when this node's own beats began or were answered again (ms): what others did before, it cannot know.
+    """
 
-    def __init__(self, rows: Mapping[str, NodeRow]) -> None:
+    __slots__ = ("_back", "_rows")
+
+    def __init__(self, rows: Mapping[str, NodeRow], back: int = 0) -> None:
         self._rows = rows
+        self._back = back
 
     def rows(self) -> list[NodeRow]:
         return list(self._rows.values())
@@ -200,9 +207,12 @@ class NodeTable:
         return row is not None and row.lease == lease and row.alive(now)
 
     def last_sign(self, lease: str) -> int:
-        """When the node of `lease` was last alive in that life; 0 when nobody remembers."""
+        """The latest time at which the node of `lease` may have been alive in that life; 0 when nobody remembers."""
         row = self._rows.get(lease.partition("#")[0])
-        return row.at if row is not None and row.lease == lease else 0
+        if row is None:
+            return 0
+        # A later life of the same node: the one of the lease had ended when that began.
+        return row.at if row.lease == lease else row.began
 
     def presence(self, agent: AgentRow, now: int) -> tuple[Presence, int, str]:
         """The agent's presence, since when (ms), and why in words."""
@@ -211,8 +221,9 @@ class NodeTable:
         if agent.lease:
             since = max(self.last_sign(agent.lease), agent.seen)
             why = f"its node {agent.lease.partition('#')[0]} is gone"
+            absent = now - max(since, self._back)
         else:
             since = agent.seen
             why = "it moves to another node" if agent.drained else f"its link closed with {agent.close}"
-        presence = Presence.AWAY if now - since <= AWAY_MS else Presence.OFFLINE
-        return presence, since, why
+            absent = now - since
+        return Presence.AWAY if absent <= AWAY_MS else Presence.OFFLINE, since, why

@@ -63,9 +63,8 @@ class Attendant(Protocol):
 
 class Session:
     __slots__ = (
-        "agent", "attendant", "boot", "busy", "codec", "conn", "connection", "delivering", "drained", "gen", "link",
-        "paused",
-        "pending", "pending_bytes", "rung", "sid", "waiter",
+        "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "gen", "link", "memory",
+        "paused", "pending", "pending_bytes", "recording", "rung", "sid", "waiter",
     )  # fmt: skip
 
     def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int) -> None:
@@ -75,6 +74,8 @@ class Session:
         self.connection: Connection | None = None
         self.agent = ""
         self.boot = ""
+        self.memory = ""
+        """What a command that was sent is remembered by: the agent's journal, else its boot."""
         self.conn = 0
         self.sid = ""
         self.gen = 0
@@ -84,7 +85,7 @@ class Session:
         """Numbered messages not yet stored, in order; None entries only have to be counted."""
         self.pending_bytes = 0
         self.paused = False
-        self.busy = False
+        self.recording = False
         """Somebody stores `pending` right now."""
         self.rung: dict[str, None] | None = None
         """Commands to be delivered, in order."""
@@ -181,7 +182,7 @@ class Session:
         if too_much and not self.paused and self.connection is not None:
             self.paused = True
             self.connection.pause_reading()
-        if not self.busy:
+        if not self.recording:
             self.attendant.received(self)
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:

@@ -7,9 +7,7 @@ a failure to reach Redis, is dropped: the keeper rings again.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import random
 from collections.abc import Iterable
 
 from fairlead.bus.doorbell import Canary, Cancel, Deliver, Doorbell, Evict, Input, Wake
@@ -21,6 +19,8 @@ from fairlead.routing.closing import Closing
 from fairlead.routing.followers import Followers
 from fairlead.routing.standing import Standing
 from fairlead.routing.tasks import Tasks
+from fairlead.routing.times import redis_back
+from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry import Metrics
 from fairlead.wire import messages
 from fairlead.wire.close import Close
@@ -34,6 +34,7 @@ CANCELLED = "cancelled by the platform"
 class Deliveries:
     def __init__(
         self,
+        store: Pipeliner,
         hub: Hub,
         records: Commands,
         closing: Closing,
@@ -43,6 +44,7 @@ class Deliveries:
         metrics: Metrics,
         patience: float,
     ) -> None:
+        self._store = store
         self._hub = hub
         self._records = records
         self._closing = closing
@@ -104,7 +106,7 @@ class Deliveries:
                 except BusUnavailable as e:
                     # The fence may have been executed, and the keeper does not ring for what counts as sent: so again.
                     logger.debug("delivery of %s to %s is tried again: %s", command, session.agent, e)
-                    await asyncio.sleep(random.uniform(0.5, 1.5))
+                    await redis_back(self._store, self._patience)
                     continue
                 session.rung.pop(command, None)
         except Exception:
@@ -117,7 +119,7 @@ class Deliveries:
     async def _deliver(self, session: Session, command: str) -> None:
         if not self._standing.good:
             raise BusUnavailable("this node has no good beat: it may not deliver")
-        found = await self._records.fence(command, session.agent, session.gen, session.boot)
+        found = await self._records.fence(command, session.agent, session.gen, session.memory)
         if isinstance(found, Settled):
             self.settled(session.agent, command, found)
         elif session.ready:
@@ -139,9 +141,9 @@ class Deliveries:
                 Cmd(
                     id=command, method=found.method, payload=found.payload, deadline=found.left,
                     lane=found.lane, credit=session.link.window, attempt=found.attempt,  # type: ignore[arg-type]
-                    traceparent=found.traceparent,
+                    traceparent=found.traceparent, retry=found.retry or "never",  # type: ignore[arg-type]
                 )
-            )  # fmt: skip  # the lane was checked when the command was posted
+            )  # fmt: skip  # lane and retry were checked when the command was posted
         self.carry_on(session, command, found.cancelled)
 
     def carry_on(self, session: Session, command: str, cancelled: bool) -> None:
@@ -165,10 +167,9 @@ class Deliveries:
         stream = session.link.stream(command)
         if stream is None or stream.input_ended:
             return
-        if stream.feeding:
-            stream.feeding = 2
-        else:
-            stream.feeding = 1
+        stream.input_news = True
+        if not stream.feeding:
+            stream.feeding = True
             self._tasks.spawn(self._feed(session, command))
 
     async def _feed(self, session: Session, command: str) -> None:
@@ -176,24 +177,25 @@ class Deliveries:
         if stream is None:
             return
         try:
-            while session.ready and stream.input_room > 0 and not stream.input_ended:
+            while session.ready and stream.input_room > 0 and not stream.input_ended and stream.input_news:
                 await session.writable(self._patience)
-                stream.feeding = 1
-                chunks = await self._records.read_input(command, stream.input_next)
-                if not chunks:
-                    if stream.feeding == 1:
-                        return
+                stream.input_news = False
+                try:
+                    chunks = await self._records.read_input(command, stream.input_next)
+                except BusUnavailable as e:
+                    logger.debug("input of %s waits for Redis: %s", command, e)
+                    stream.input_news = True
+                    await redis_back(self._store, self._patience)
                     continue
                 for payload, end in chunks:
                     if len(payload) > stream.input_room:
                         return
+                    stream.input_news = True  # there may be more behind what was read
                     if end:
                         stream.input_ended = True
                         session.send(End(id=command, total=stream.input_next))
                         return
                     session.send(Chunk(id=command, n=stream.input_next, kind="stdin", payload=payload))
                     stream.fed(len(payload))
-        except BusUnavailable as e:
-            logger.debug("input of %s waits for the next ring: %s", command, e)
         finally:
-            stream.feeding = 0
+            stream.feeding = False

@@ -18,7 +18,6 @@ from fairlead.errors import (
     AgentOffline,
     AgentUnknown,
     BusUnavailable,
-    CommandUnknown,
     IdempotencyConflict,
     InvalidRequest,
     Unavailable,
@@ -26,20 +25,14 @@ from fairlead.errors import (
 from fairlead.fleet.commands import Command, Commands, Ending, Record
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
+from fairlead.fleet.era import Eras
 from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, AgentRow, Presence, State
 from fairlead.routing.closing import Closing
 from fairlead.routing.followers import Followers
 from fairlead.routing.standing import Standing
+from fairlead.routing.times import CANCEL_AGAIN_MS, RING_AGAIN_MS
 from fairlead.telemetry import Metrics
 from fairlead.wire.identity import uuid7
-
-RING_AGAIN_MS = 5_000
-"""A doorbell takes milliseconds; after this the keeper looks whether it was heard."""
-CANCEL_MS = 10_000
-"""The protocol gives an agent 10 s to end a cancelled command."""
-CANCEL_AGAIN_MS = 2_000
-"""A cancel that the agent has not followed by then may have been lost on its way: the keeper rings again."""
-
 
 INPUT_PATIENCE = 20.0
 """Seconds that a caller is held back while the agent consumes no input; below the time-outs of proxies."""
@@ -62,6 +55,7 @@ class Order:
     deadline: int
     lane: str
     queue: int | None
+    retry: str
     traceparent: str
     key_digest: str
     body_digest: str
@@ -69,13 +63,18 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The command stands in Redis. `replayed`: it did so before, under the same Idempotency-Key."""
+    """The command stands in Redis. `replayed`: it did so before, under the same Idempotency-Key.
+
+    `news` is set when there are results, if the caller wanted to follow and the command is new; it belongs
+    to `Results.read` then.
+    """
 
     id: str
     state: str
     presence: str
     why: str
     replayed: bool = False
+    news: asyncio.Event | None = None
 
 
 class Dispatch:
@@ -83,6 +82,7 @@ class Dispatch:
         self,
         directory: Directory,
         records: Commands,
+        eras: Eras,
         due: Due,
         inbox: Inbox,
         closing: Closing,
@@ -93,6 +93,7 @@ class Dispatch:
     ) -> None:
         self._directory = directory
         self._records = records
+        self._eras = eras
         self._due = due
         self._inbox = inbox
         self._closing = closing
@@ -104,8 +105,7 @@ class Dispatch:
     async def submit(self, order: Order, follow: bool = False) -> Accepted:
         """Take the command in; with `follow` this node is its follower from the start.
 
-        Then the caller must go on to `Results.read` it as `expected`, unless it was `replayed`. Raises AgentUnknown,
-        AgentOffline, IdempotencyConflict, Unavailable and BusUnavailable.
+        Raises AgentUnknown, AgentOffline, IdempotencyConflict, Unavailable and BusUnavailable.
         """
         command = uuid7(self._standing.now(), secrets.token_bytes(10))
         if order.key_digest:
@@ -119,15 +119,18 @@ class Dispatch:
                 return Accepted(first, found.targets[0].state.value, "", "", replayed=True)
             command = first
         if not follow:
-            return await self._place(command, order, "")
-        self._followers.announce(command)
+            return await self._place(command, order, None)
+        news = self._followers.join(command)
         try:
-            return await self._place(command, order, self._standing.lease)
+            accepted = await self._place(command, order, news)
         except BaseException:
-            self._followers.renounce(command)
+            self._followers.leave(command, news)
             raise
+        if accepted.news is None:
+            self._followers.leave(command, news)
+        return accepted
 
-    async def _place(self, command: str, order: Order, follower: str) -> Accepted:
+    async def _place(self, command: str, order: Order, news: asyncio.Event | None) -> Accepted:
         standing = self._standing
         if not standing.good:
             raise BusUnavailable("this node has no good beat: it does not know who is here")
@@ -136,16 +139,18 @@ class Dispatch:
         expires = now + order.deadline + (order.queue or 0)
         record = Record(
             command, order.agent, order.method, order.payload, order.lane, expires, self._retention_ms, hold,
-            order.traceparent,
+            order.retry, order.traceparent,
         )  # fmt: skip
         scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, hold, expires))
-        created = self._records.create(record, valid, follower)
-        dispatched = self._directory.dispatch(order.agent, command, expires, valid)
-        _, row = await asyncio.gather(created, dispatched)
+        creating = self._records.create(record, valid, standing.lease if news is not None else "")
+        dispatching = self._directory.dispatch(order.agent, command, expires, valid)
+        created, row = await asyncio.gather(creating, dispatching)
         await scheduled
         if not isinstance(row, AgentRow):
-            await self._take_back(command, order)
+            if created:
+                await self._take_back(command, order)
             if row is None:
+                await self.check_data()
                 raise AgentUnknown(f"no agent {order.agent!r} was ever seen here", agent=order.agent)
             raise Unavailable(
                 f"agent {order.agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}: "
@@ -159,7 +164,14 @@ class Dispatch:
         elif presence is Presence.OFFLINE and order.queue is None:
             await self._fail_offline(command, order, now - since, why)
         self._metrics.accepted.inc()
-        return Accepted(command, State.QUEUED.value, presence.value, why)
+        # Under one Idempotency-Key another call may have made it first: its news may have come before us.
+        return Accepted(command, State.QUEUED.value, presence.value, why, news=news if created else None)
+
+    async def check_data(self) -> None:
+        """An agent is unknown: raise BusUnavailable if Redis has just lost its data, and with it who is linked."""
+        era = await self._eras.read()
+        if era != self._standing.era or self._standing.rebuilding:
+            raise BusUnavailable("Redis has lost its data, and the agents are being claimed again: try in some seconds")
 
     async def _take_back(self, command: str, order: Order) -> None:
         self._closing.forget(command, order.agent)
@@ -181,7 +193,7 @@ class Dispatch:
     async def look_up(self, command: str) -> Command:
         found = await self._records.look_up(command)
         if found is None:
-            raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
+            raise self._standing.unknown(command)
         return found
 
     async def exists(self, command: str) -> bool:
@@ -205,12 +217,15 @@ class Dispatch:
         """Store input chunk `n` and tell the agent's node. Raises InvalidRequest, with what was expected."""
         agent = await self._records.agent_of(command)
         if agent is None:
-            raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
+            raise self._standing.unknown(command)
         loop = asyncio.get_running_loop()
         patience = loop.time() + INPUT_PATIENCE
         while True:
+            # Should the bell be lost, the keeper rings it again.
+            looked = self._due.schedule(command, agent, self._standing.now() + RING_AGAIN_MS)
             stored = self._records.add_input(command, agent, n, payload, end)
             row, (word, number) = await asyncio.gather(self._directory.look_up(agent), stored)
+            await looked
             if word != "full":
                 break
             if loop.time() > patience:

@@ -10,37 +10,30 @@ from contextlib import contextmanager
 class Followers:
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
-        self._announced: dict[str, asyncio.Event] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    @contextmanager
-    def follow(self, command: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever `command` has news, until the block is left."""
-        news = self._announced.pop(command, None) or asyncio.Event()
+    def join(self, command: str) -> asyncio.Event:
+        """An event that is set whenever `command` has news, until it is given to `leave`."""
+        news = asyncio.Event()
         self._waiting.setdefault(command, set()).add(news)
-        try:
-            yield news
-        finally:
-            self._leave(command, news)
+        return news
 
-    def _leave(self, command: str, news: asyncio.Event) -> None:
+    def leave(self, command: str, news: asyncio.Event) -> None:
         waiting = self._waiting[command]
         waiting.discard(news)
         if not waiting:
             del self._waiting[command]
 
-    def announce(self, command: str) -> None:
-        """A follower of `command` will come: what rings until then is kept for it."""
-        news = self._announced[command] = asyncio.Event()
-        self._waiting.setdefault(command, set()).add(news)
-
-    def renounce(self, command: str) -> None:
-        """The follower that was announced does not come."""
-        news = self._announced.pop(command, None)
-        if news is not None:
-            self._leave(command, news)
+    @contextmanager
+    def follow(self, command: str, news: asyncio.Event | None = None) -> Iterator[asyncio.Event]:
+        """Follow until the block is left, with the event of an earlier `join`, if there was one."""
+        news = news or self.join(command)
+        try:
+            yield news
+        finally:
+            self.leave(command, news)
 
     def wake(self, command: str) -> None:
         for news in self._waiting.get(command, ()):

@@ -10,24 +10,22 @@ import asyncio
 import logging
 import random
 
-from fairlead.bus.doorbell import Cancel, Deliver
+from fairlead.bus.doorbell import Cancel, Deliver, Doorbell, Input
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.commands import EXPIRED, Command, Commands, Ending, Target
+from fairlead.fleet.commands import EXPIRED, OUTCOME_UNKNOWN, Command, Commands, Ending, Target
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
+from fairlead.fleet.due import Due, Taken
 from fairlead.fleet.schema import Presence, State
 from fairlead.routing.closing import Closing
-from fairlead.routing.dispatch import CANCEL_AGAIN_MS, CANCEL_MS, RING_AGAIN_MS
 from fairlead.routing.standing import Standing
+from fairlead.routing.times import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
 
 logger = logging.getLogger(__name__)
 
 PERIOD = 1.0
 """Seconds between looks: what the keeper does is measured in seconds."""
-GRACE_MS = 2_000
-"""The agent ends a command at its deadline by itself and its end is on the way."""
 SWEEP_PERIOD = 60.0
 """One shard of the index a minute: the whole fleet about once an hour."""
 SWEEP_PAGE = 200
@@ -53,89 +51,88 @@ class Keeper:
     async def keep_forever(self) -> None:
         while True:
             await asyncio.sleep(PERIOD * random.uniform(0.8, 1.2))
+            if not self._standing.good:
+                continue  # this node does not know who is alive
             try:
-                now, taken = await self._due.take()
-                await asyncio.gather(*(self._look(command, agent, now) for command, agent in taken))
+                await asyncio.gather(*map(self._look, await self._due.take()))
             except BusUnavailable as e:
                 logger.debug("the keeper waits for Redis: %s", e)
             except Exception:
                 logger.exception("a round of the keeper failed")
 
-    async def _look(self, command: str, agent: str, now: int) -> None:
+    async def _look(self, taken: Taken) -> None:
         """`_see_to` one target; a record that cannot be dealt with must not keep the others from their time."""
         try:
-            await self._see_to(command, agent, now)
+            again = await self._see_to(taken.command, taken.agent, taken.at)
+            if again is not None:
+                await self._due.put_off(taken.command, taken.agent, taken.at, again)
         except BusUnavailable:
             raise
         except Exception:
-            logger.exception("the keeper failed on %s of %s; it is looked at again", command, agent)
+            logger.exception("the keeper failed on %s of %s; it is looked at again", taken.command, taken.agent)
 
-    async def _see_to(self, command: str, agent: str, now: int) -> None:
-        """See what this target needs now, do it, and say when to look again."""
+    async def _see_to(self, command: str, agent: str, now: int) -> int | None:
+        """Do what this target needs now; returns when to look again (ms), None for never."""
         found = await self._records.look_up(command)
         target = next((t for t in found.targets if t.agent == agent), None) if found is not None else None
         if found is None or target is None or target.state.over:
             self._closing.forget(command, agent)
-            return
+            return None
         if target.state is State.QUEUED:
-            await self._wait_for_agent(found, target, now)
-        elif now >= found.expires + GRACE_MS:
-            await self._expire(found, target)
-        elif found.cancel_asked and now >= found.cancel_asked + CANCEL_MS:
-            how = Ending(code="cancel_unconfirmed", message="the agent did not confirm the end within 10 s")
-            await self._finish(found, target, State.CANCELLED, how)
-            await self._ring_cancel(found, target)
-        else:
-            again = found.expires + GRACE_MS
-            if found.cancel_asked:
-                await self._ring_cancel(found, target)
-                again = min(again, found.cancel_asked + CANCEL_MS, now + CANCEL_AGAIN_MS)
-            await self._due.schedule(command, agent, again)
+            return await self._wait_for_agent(found, target, now)
+        if now >= found.expires + GRACE_MS:
+            how = Ending(code="deadline", message="the deadline passed before the agent ended the command")
+            again = await self._finish(found, target, State.TIMEOUT, how)
+            await self._ring(found, target, Cancel(agent, command))
+            return again
+        again = found.expires + GRACE_MS
+        if found.cancel_asked:
+            await self._ring(found, target, Cancel(agent, command))
+            if now >= found.cancel_asked + CANCEL_MS:
+                how = Ending(code="cancel_unconfirmed", message="the agent did not confirm the end within 10 s")
+                return await self._finish(found, target, State.CANCELLED, how)
+            again = min(again, found.cancel_asked + CANCEL_MS, now + CANCEL_AGAIN_MS)
+        elif found.has_input:
+            await self._ring(found, target, Input(agent, command))
+        return again
 
-    async def _expire(self, command: Command, target: Target) -> None:
-        how = Ending(code="deadline", message="the deadline passed before the agent ended the command")
-        await self._finish(command, target, State.TIMEOUT, how)
-        await self._ring_cancel(command, target)
-
-    async def _ring_cancel(self, command: Command, target: Target) -> None:
+    async def _ring(self, command: Command, target: Target, doorbell: Doorbell) -> None:
         row = await self._directory.look_up(target.agent)
         if row is not None and row.lease:
-            self._inbox.ring(row.lease, (Cancel(target.agent, command.id),))
+            self._inbox.ring(row.lease, (doorbell,))
 
-    async def _wait_for_agent(self, command: Command, target: Target, now: int) -> None:
+    async def _wait_for_agent(self, command: Command, target: Target, now: int) -> int | None:
         row = await self._directory.look_up(target.agent)
         presence, _, why = (
             self._standing.table.presence(row, now) if row is not None else (Presence.OFFLINE, 0, "it was forgotten")
         )
         if row is not None and presence is Presence.ONLINE:
             if now >= command.expires:
-                await self._finish(command, target, State.EXPIRED, EXPIRED, only_from=State.QUEUED)
-                return
+                return await self._finish(command, target, State.EXPIRED, EXPIRED, only_from=State.QUEUED)
             self._inbox.ring(row.lease, (Deliver(target.agent, command.id),))
-            again = now + RING_AGAIN_MS
-        elif now >= min(command.hold_until, command.expires):
-            how = Ending(
-                code="agent_offline",
-                message=f"agent {target.agent!r} did not come back: {why}",
-                temporary=True,
-            )
-            await self._finish(command, target, State.OFFLINE, how, only_from=State.QUEUED)
-            return
-        else:
+            return min(now + RING_AGAIN_MS, command.expires)
+        if now < min(command.hold_until, command.expires):
             # An agent that comes back finds the command by itself; this is only the end of its patience.
-            again = command.hold_until
-        await self._due.schedule(command.id, target.agent, min(again, command.expires))
+            return min(command.hold_until, command.expires)
+        how = Ending(
+            code="agent_offline", message=f"agent {target.agent!r} did not come back: {why}", temporary=True
+        )  # fmt: skip
+        return await self._finish(command, target, State.OFFLINE, how, only_from=State.QUEUED)
 
     async def _finish(
         self, command: Command, target: Target, state: State, how: Ending, only_from: State | None = None
-    ) -> None:
+    ) -> int | None:
+        """End the target; returns when to look again, if it has just gone on instead."""
+        if target.state is State.QUEUED and target.attempt:
+            state, how = State.FAILED, OUTCOME_UNKNOWN  # it waits to be run again: the first run may have done it
         done = await self._records.finish(command.id, target.agent, state, how, only_from)
         if done.why == "ok":
             self._closing.over(command.id, target.agent, state.value, done.followers)
         elif done.why == "kept":
-            await self._due.schedule(command.id, target.agent, command.expires + GRACE_MS)
+            return command.expires + GRACE_MS
         else:
             self._closing.forget(command.id, target.agent)
+        return None
 
     async def sweep_forever(self) -> None:
         """Walk the index, shard by shard, and forget who was absent too long."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import Awaitable
 
 from fairlead.errors import BusUnavailable
@@ -20,11 +19,12 @@ from fairlead.fleet.schema import State
 from fairlead.hub.session import Session, pending_size
 from fairlead.routing.closing import Closing
 from fairlead.routing.tasks import Tasks
+from fairlead.routing.times import redis_back
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg
 from fairlead.telemetry import Metrics
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Ack, Chunk, End, Event, FromAgent
+from fairlead.wire.messages import Ack, Cancel, Chunk, End, Error, Event, FromAgent
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Recorder:
 
     def record(self, session: Session) -> None:
         """See to it that `session.pending` is stored."""
-        session.busy = True
+        session.recording = True
         self._tasks.spawn(self._run(session))
 
     async def _run(self, session: Session) -> None:
@@ -57,7 +57,7 @@ class Recorder:
             logger.exception("storing for %s failed; its link is closed", session.agent)
             session.close(Close.INTERNAL, "the gateway could not store what was sent")
         finally:
-            session.busy = False
+            session.recording = False
 
     async def _record(self, session: Session, batch: list[FromAgent | None]) -> bool:
         """Store one batch and send the receipt; False when this session may store nothing more."""
@@ -81,12 +81,10 @@ class Recorder:
             except BusUnavailable:
                 if not session.open:
                     return False
-                if not await self._store.wait_available(PATIENCE):
+                if not await redis_back(self._store, PATIENCE):
                     # What is in hand is given up with the link: the agent was not told that it is stored.
                     session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False
-                # Redis may answer and refuse (out of memory): never ask it in a tight loop.
-                await asyncio.sleep(random.uniform(0.2, 1.0))
         self._confirm(session, numbered, pending, sizes)
         return True
 
@@ -126,17 +124,26 @@ class Recorder:
             logger.error("results of %s from %s have a gap; the command is ended", command, session.agent)
             how = Ending(code="results_gap", message="a part of the results was lost")
             ended = await self._records.finish(command, session.agent, State.FAILED, how)
+            self._dismiss(session, command)
+            if ended.why == "ok":
+                self._closing.over(command, session.agent, State.FAILED.value, ended.followers)
+        elif stored.why == "fenced":
             session.link.ended(command)
-            self._closing.over(command, session.agent, State.FAILED.value, ended.followers)
         elif stored.why != "ok":
-            session.link.ended(command)
-            if stored.why != "fenced":
-                self._closing.forget(command, session.agent)
+            # Over, or gone with Redis's data. If it was this agent that ended it, the answer to that was lost.
+            self._dismiss(session, command)
+            self._closing.forget(command, session.agent)
+            self._closing.wake(command, stored.followers)
         elif State(stored.state).over:
             session.link.ended(command)
             self._closing.over(command, session.agent, stored.state, stored.followers)
         else:
             self._closing.wake(command, stored.followers)
+
+    def _dismiss(self, session: Session, command: str) -> None:
+        """Nobody waits for more of this command: an agent that still runs it should stop."""
+        session.link.ended(command)
+        session.send(Cancel(id=command, why="the command is over"))
 
     def _confirm(self, session: Session, numbered: int, pending: int, sizes: dict[str, int]) -> None:
         self._metrics.stored_bytes.inc(sum(sizes.values()))
@@ -157,12 +164,21 @@ def _steps(message: Ack | Chunk | End) -> tuple[Arg, ...]:
         error = message.error
         how = Ending(payload=message.payload or None)
         if error is not None:
-            how = Ending(message.payload or None, error.code, error.message, error.temporary, dict(error.details))
+            how = _failure(error, message.payload)
         return commands.ending(message.total, END_STATES[message.state], how)
     if message.state == "refused":
         error = message.error
         how = Ending(code="refused", message="the agent refused the command")
         if error is not None:
-            how = Ending(None, error.code, error.message, error.temporary, dict(error.details))
+            how = _failure(error)
         return commands.ending(0, State.FAILED, how)
     return commands.accepted()
+
+
+def _failure(error: Error, payload: bytes = b"") -> Ending:
+    # JSON knows integers of any size, MessagePack does not.
+    details = {
+        key: str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
+        for key, value in error.details.items()
+    }
+    return Ending(payload or None, error.code, error.message, error.temporary, details)

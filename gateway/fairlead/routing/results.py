@@ -7,14 +7,14 @@ lost doorbell costs time only. When Redis is away it waits: the caller's stream 
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from fairlead.errors import BusUnavailable, CommandUnknown
+from fairlead.errors import BusUnavailable, RecordLost
 from fairlead.fleet.commands import Command, Commands, Result
 from fairlead.routing.followers import Followers
 from fairlead.routing.standing import Standing
+from fairlead.routing.times import redis_back
 from fairlead.store.pipeliner import Pipeliner
 
 PAGE_BYTES = 256 << 10
@@ -42,14 +42,17 @@ class Results:
         self._followers = followers
         self._standing = standing
 
-    async def read(self, command: str, offset: int, follow: bool, expected: bool = False) -> AsyncGenerator[News]:
+    async def read(
+        self, command: str, offset: int, follow: bool, news: asyncio.Event | None = None
+    ) -> AsyncGenerator[News]:
         """Results from `offset` on, as they come, until the command is over.
 
-        `expected`: the command was just posted here with this node as its follower, so there is nothing to read
-        until a doorbell rings. Without `follow` it stops where the results stop now. Raises CommandUnknown, and
-        BusUnavailable when Redis stays away.
+        `news`: of a command that was just posted here with this node as its follower, so that there is nothing to
+        read until it is set. Without `follow` it stops where the results stop now. Raises CommandUnknown when there is
+        no such command, RecordLost when there is none any more, and BusUnavailable when Redis stays away.
         """
-        with self._followers.follow(command) as news:
+        known = expected = news is not None
+        with self._followers.follow(command, news) as news:
             while True:
                 if expected:
                     expected = False
@@ -59,13 +62,17 @@ class Results:
                 try:
                     page = await self._records.read(command, offset, PAGE_BYTES, self._standing.lease if follow else "")
                 except BusUnavailable:
-                    if not follow or not await self._store.wait_available(OUTAGE):
+                    if not follow or not await redis_back(self._store, OUTAGE):
                         raise
-                    # Redis may answer and refuse (out of memory): never ask it in a tight loop.
-                    await asyncio.sleep(random.uniform(0.2, 1.0))
                     continue
+                if page is None and known:
+                    raise RecordLost(
+                        f"the record of command {command} is gone, it has expired or Redis has lost its data: "
+                        "what became of the command is not known"
+                    )
                 if page is None:
-                    raise CommandUnknown(f"no command {command}: it was never posted, or its results have expired")
+                    raise self._standing.unknown(command)
+                known = True
                 if page.results or page.ended is not None:
                     yield News(page.results, page.ended)
                 if page.ended is not None:

@@ -1,4 +1,4 @@
-"""This node's standing in the fleet: its name and life, the fleet's clock and the last table of nodes.
+"""This node's standing in the fleet: its name and life, the fleet's clock, the era of the data, the table of nodes.
 
 Updated by the node's beat, read by everything in routing. The one clock is Redis TIME, taken at each beat and
 carried on by this process's monotonic clock; no two machines' wall clocks are ever compared.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 
-from fairlead.fleet.schema import ALIVE_MS, NodeTable
-
-VALID_MS = 3_000
-"""How long a claim or dispatch may take to be executed: three times the store's time-out, so that what this node
-has given up is refused when a frozen server wakes and finds it in its buffer."""
+from fairlead.errors import CommandUnknown
+from fairlead.fleet.era import Era
+from fairlead.fleet.schema import ALIVE_MS, AWAY_MS, NodeTable
+from fairlead.routing.times import VALID_MS
 
 
 class Standing:
@@ -20,6 +19,9 @@ class Standing:
         self.node = node
         self.epoch = ""
         self.table = NodeTable({})
+        self.era: Era | None = None
+        self.back = 0
+        """When this node's beats began, or were answered again after a time in which others took it for dead (ms)."""
         self._offset = 0.0
         self._beaten = float("-inf")
 
@@ -28,10 +30,14 @@ class Standing:
         """How leases name this node in its present life."""
         return f"{self.node}#{self.epoch}"
 
-    def beaten(self, redis_now: int) -> None:
-        """A beat was answered with `redis_now` (ms)."""
+    def beaten(self, redis_now: int) -> bool:
+        """A beat was answered with `redis_now` (ms). True when that came so late that others took us for dead."""
+        late = not self.good
+        if late:
+            self.back = redis_now
         self._beaten = time.monotonic()
         self._offset = redis_now - self._beaten * 1000
+        return late
 
     def now(self) -> int:
         """Redis TIME in ms, as well as this node knows it."""
@@ -49,3 +55,13 @@ class Standing:
     def good(self) -> bool:
         """Whether others still take this node for alive. If not, it must deliver nothing."""
         return self.since_beat * 1000 <= ALIVE_MS
+
+    def unknown(self, command: str) -> CommandUnknown:
+        """The error for a command that has no record."""
+        lost = ", or Redis has lost it with its data" if self.era is not None and self.era.lost else ""
+        return CommandUnknown(f"no command {command}: it was never posted, or its results have expired{lost}")
+
+    @property
+    def rebuilding(self) -> bool:
+        """Whether Redis has lost its data a moment ago: whom it does not know may be linked all the same."""
+        return self.era is not None and self.era.lost > 0 and self.now() - self.era.lost <= AWAY_MS

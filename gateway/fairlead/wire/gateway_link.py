@@ -53,8 +53,8 @@ class Stream:
     """One open command as this link sees it. All sizes in bytes."""
 
     __slots__ = (
-        "feeding", "input_consumed", "input_dropped", "input_ended", "input_next", "input_room", "input_sizes",
-        "input_spent", "next", "owed", "room",
+        "feeding", "input_consumed", "input_dropped", "input_ended", "input_news", "input_next", "input_room",
+        "input_sizes", "input_spent", "next", "owed", "room",
     )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
@@ -74,8 +74,10 @@ class Stream:
         """Of the chunks from `input_consumed` on, as they were sent on this link."""
         self.input_spent = 0
         """Bytes granted back that do not yet make up a whole chunk."""
-        self.feeding = 0
-        """1 while somebody sends input, 2 when there is news that he may not have seen."""
+        self.feeding = False
+        """Somebody sends input right now."""
+        self.input_news = False
+        """There may be input that was not read yet."""
 
     def fed(self, size: int) -> None:
         """An input chunk of `size` bytes was sent."""

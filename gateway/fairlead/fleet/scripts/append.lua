@@ -7,7 +7,7 @@
 -- Repeating it changes nothing: chunks before `next` are dropped. State and data move in one step.
 local row = read_row(KEYS[1], ARGV[1])
 if not row then return {'gone', 0, '', '', 0} end
-if OVER[row.state] then return {'over', row.next, row.state, '', 0} end
+if OVER[row.state] then return {'over', row.next, row.state, followers(KEYS[1]), 0} end
 if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0} end
 row.gen = tonumber(ARGV[2]) -- an owner that has just claimed again and has not taken this command over yet
 local limit = tonumber(ARGV[3])

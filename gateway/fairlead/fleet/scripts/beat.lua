@@ -4,6 +4,7 @@
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 if ARGV[2] ~= '1' and redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then return {0, now} end
+if ARGV[2] == '1' then redis.call('HSET', KEYS[1], 'began', string.format('%.0f', now)) end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'at', string.format('%.0f', now), unpack(ARGV, 4))
 redis.call('PEXPIRE', KEYS[1], ARGV[3])
 return {1, now}

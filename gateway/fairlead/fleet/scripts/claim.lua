@@ -1,7 +1,7 @@
 #!lua
--- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, '1' to re-claim.
+-- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise).
 -- Returns {'ok', gen, now, previous lease, previous boot, previous gen, open…} | {'older' | 'late' | 'lost', gen}.
--- A re-claim succeeds only for the session that claimed last. A claim that was overtaken never wins: an older attempt
+-- A re-claim succeeds unless another session of a newer generation stands there, whatever else Redis may have lost. A claim that was overtaken never wins: an older attempt
 -- of the same boot is refused, and so is one that comes after its validity, as a frozen server executes what its
 -- clients gave up long ago.
 local t = redis.call('TIME')
@@ -12,12 +12,12 @@ if now > tonumber(ARGV[6]) then return {'late', string.format('%.0f', gen)} end
 if row[2] == ARGV[2] and (tonumber(row[3]) or 0) > tonumber(ARGV[3]) then
   return {'older', string.format('%.0f', gen)}
 end
-if ARGV[7] == '1' and row[5] and row[5] ~= ARGV[4] then return {'lost', string.format('%.0f', gen)} end
-local new = math.max(gen + 1, now)
+if ARGV[7] ~= '' and gen > tonumber(ARGV[7]) and row[5] ~= ARGV[4] then return {'lost', string.format('%.0f', gen)} end
+local new = math.max(gen, tonumber(ARGV[7]) or 0, now - 1) + 1
 redis.call('HSET', KEYS[1], 'lease', ARGV[1], 'gen', string.format('%.0f', new), 'boot', ARGV[2], 'conn', ARGV[3],
   'sid', ARGV[4], 'up', string.format('%.0f', now), 'seen', string.format('%.0f', now),
   'drained', '0')
 -- Who claims again no longer holds the facts; the row does, unless Redis has lost it.
-if ARGV[7] ~= '1' then redis.call('HSET', KEYS[1], 'facts', ARGV[5]) end
+if ARGV[7] == '' then redis.call('HSET', KEYS[1], 'facts', ARGV[5]) end
 return {'ok', string.format('%.0f', new), string.format('%.0f', now), row[4] or '', row[2] or '',
   string.format('%.0f', gen), unpack(redis.call('HKEYS', KEYS[2]))}

@@ -1,0 +1,42 @@
+"""The era of the data in Redis: a random mark that is gone when the data is.
+
+Read by each node with its beat, and by whoever misses a record that should be there. A node that knew another mark
+has lived through a loss, and says so in the new one; without it a fleet that was wiped would look like a new one,
+and agents that are linked all the time would be called unknown. Raises BusUnavailable when Redis is away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlead.fleet import schema
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import text
+
+
+@dataclass(frozen=True, slots=True)
+class Era:
+    """`lost` is when the data of the era before was found to be gone (Redis TIME in ms), 0 for the first era."""
+
+    mark: str
+    lost: int = 0
+
+    @classmethod
+    def parse(cls, value: str) -> Era:
+        mark, _, lost = value.partition(" ")
+        return cls(mark, int(lost or 0))
+
+
+class Eras:
+    def __init__(self, store: Pipeliner) -> None:
+        self._store = store
+
+    async def read(self) -> Era | None:
+        """The era that Redis is in; None when nobody has marked it yet."""
+        value = await self._store.submit("GET", schema.ERA)
+        return None if value is None else Era.parse(text(value))
+
+    async def mark(self, era: Era) -> Era:
+        """Mark the era, unless somebody else has; returns the one that holds."""
+        value = await self._store.submit("SET", schema.ERA, f"{era.mark} {era.lost}", "NX", "GET")
+        return era if value is None else Era.parse(text(value))

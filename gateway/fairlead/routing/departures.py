@@ -1,0 +1,73 @@
+"""Gives up the leases of sessions that ended, however long Redis is away.
+
+Filled by attendance, run as one loop by the node. The queue needs no bound of its own: it holds at most what had a
+link, and shrinks when Redis answers. A lease that could not be given up before the process ends dies with the
+node's row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.directory import Directory
+from fairlead.hub.session import Session
+from fairlead.routing.times import redis_back
+from fairlead.store.pipeliner import Pipeliner
+
+logger = logging.getLogger(__name__)
+
+BATCH = 256
+"""A full batch of the store: more would only wait there, at the price of a frame each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """The session `sid` of `agent` ended with `code`; `drained`: it had been told to leave."""
+
+    agent: str
+    sid: str
+    code: int
+    drained: bool
+
+
+class Departures:
+    def __init__(self, store: Pipeliner, directory: Directory) -> None:
+        self._store = store
+        self._directory = directory
+        self._waiting: deque[Departure] = deque()
+        self._news = asyncio.Event()
+
+    def __len__(self) -> int:
+        """Leases that are still to be given up."""
+        return len(self._waiting)
+
+    def add(self, session: Session, code: int) -> None:
+        self._waiting.append(Departure(session.agent, session.sid, code, session.drained))
+        self._news.set()
+
+    async def release_forever(self) -> None:
+        while True:
+            if not self._waiting:
+                self._news.clear()
+                await self._news.wait()
+            await self.release_some()
+
+    async def release_some(self) -> None:
+        """One batch; what Redis did not answer waits for the next."""
+        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+        answers = await asyncio.gather(
+            *(self._directory.release(d.agent, d.sid, d.code, d.drained) for d in batch), return_exceptions=True
+        )
+        failed = []
+        for departure, answer in zip(batch, answers, strict=True):
+            if isinstance(answer, BusUnavailable):
+                failed.append(departure)
+            elif isinstance(answer, BaseException):
+                logger.error("the lease of %s could not be released", departure.agent, exc_info=answer)
+        if failed:
+            self._waiting.extend(failed)
+            await redis_back(self._store, 1.0)

@@ -1,0 +1,113 @@
+"""Compares every link of this node with its row in Redis, whenever there is doubt, and mends what differs.
+
+One path for all that may tear them apart: this node began a new life (its row was lost), it beat too late and was
+taken for dead (SIGSTOP, a partition), Redis came back (a killed server may have lost its last moment), and once in a
+while for what nobody told (an eviction that was never heard). Rows are only read; a claim is made again where the
+row says less than the link, and a link is closed where the row names a newer owner. Run as one loop by the node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.directory import Directory, Overtaken
+from fairlead.hub.hub import Hub
+from fairlead.hub.session import Session
+from fairlead.routing.standing import Standing
+from fairlead.routing.takeover import Takeover
+from fairlead.routing.times import redis_back
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.telemetry import Metrics
+from fairlead.wire.close import Close
+
+logger = logging.getLogger(__name__)
+
+BATCH = 200
+PAUSE = 0.1
+"""2,000 links a second: a full node is through in ten seconds and leaves room for commands."""
+PERIOD = 600.0
+"""Seconds between two rounds without a doubt: 30 reads a second on a full node."""
+
+
+class Reconciler:
+    def __init__(
+        self, store: Pipeliner, directory: Directory, hub: Hub, takeover: Takeover, standing: Standing, metrics: Metrics
+    ) -> None:
+        self._store = store
+        self._directory = directory
+        self._hub = hub
+        self._takeover = takeover
+        self._standing = standing
+        self._metrics = metrics
+        self._doubt = asyncio.Event()
+
+    def doubt(self) -> None:
+        """Something may have torn links and rows apart: look at all of them soon."""
+        self._doubt.set()
+
+    async def reconcile_forever(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(PERIOD * random.uniform(0.8, 1.2)):
+                    await self._doubt.wait()
+            except TimeoutError:
+                pass
+            self._doubt.clear()
+            await self._reconcile()
+
+    async def _reconcile(self) -> None:
+        waiting = deque(session for session in self._hub if session.ready)
+        again = lost = 0
+        while waiting:
+            if not self._standing.good:  # others take our agents over now: what we read would be old at once
+                await asyncio.sleep(random.uniform(0.5, 1.0))
+                continue
+            batch = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
+            try:
+                owners = await self._directory.owners([session.agent for session in batch])
+            except BusUnavailable:
+                waiting.extendleft(reversed(batch))
+                await redis_back(self._store, 1.0)
+                continue
+            torn = [s for s, owner in zip(batch, owners, strict=True) if owner != (self._standing.lease, s.gen)]
+            answers = await asyncio.gather(*map(self._claim_again, torn), return_exceptions=True)
+            for session, answer in zip(torn, answers, strict=True):
+                if isinstance(answer, BusUnavailable):
+                    waiting.append(session)
+                elif isinstance(answer, BaseException):
+                    logger.error("claiming %s again failed", session.agent, exc_info=answer)
+                    session.close(Close.INTERNAL, "the gateway could not take this agent in again")
+                elif answer:
+                    again += 1
+                elif session.open:
+                    lost += 1
+                    session.close(Close.SUPERSEDED, "this node was cut off and another owns the agent now")
+            await asyncio.sleep(PAUSE)
+        self._metrics.reclaimed.inc(again)
+        if again or lost:
+            logger.warning("claimed %d agents again, lost %d to newer links", again, lost)
+
+    async def _claim_again(self, session: Session) -> bool:
+        """False when a newer link owns the agent."""
+        if not session.ready:
+            return False
+        standing = self._standing
+        claimed = await self._directory.claim(
+            session.agent, standing.lease, session.boot, session.conn, session.sid, {}, standing.valid_until(),
+            own_gen=session.gen,
+        )  # fmt: skip
+        if isinstance(claimed, Overtaken):
+            if claimed.why == "late":
+                raise BusUnavailable("the claim came too late and was refused")
+            return False
+        session.gen = claimed.gen
+        taken = await self._takeover.fence(session, claimed.open)
+        if session.ready:
+            # What is open on this link goes on; what was dispatched meanwhile is delivered.
+            streams = session.link.streams or {}
+            self._takeover.take_up(session, {c: found for c, found in taken.items() if c not in streams}, {})
+        return True

@@ -1,0 +1,44 @@
+"""Becoming the owner of an agent's open commands: fenced first, taken up on the link afterwards.
+
+Used by attendance before a welcome and by the reconciler after a claim was made again. From the fence on, what an
+older owner still wants to append is refused; only then is anything written to the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from fairlead.fleet.commands import Commands, Taken
+from fairlead.hub.session import Session
+from fairlead.routing.delivery import Deliveries
+
+
+class Takeover:
+    def __init__(self, records: Commands, deliveries: Deliveries) -> None:
+        self._records = records
+        self._deliveries = deliveries
+
+    async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, Taken]:
+        """Own `commands` from the session's generation on; returns those that go on."""
+        answers = await asyncio.gather(
+            *(self._records.take_over(c, session.agent, session.gen, session.memory) for c in commands)
+        )
+        taken: dict[str, Taken] = {}
+        for command, found in zip(commands, answers, strict=True):
+            if isinstance(found, Taken):
+                taken[command] = found
+            else:
+                self._deliveries.settled(session.agent, command, found)
+        return taken
+
+    def take_up(self, session: Session, taken: Mapping[str, Taken], have: Mapping[str, int]) -> None:
+        """Open the streams that the agent may know, and deliver what it has not acked.
+
+        `have`: the input chunk that it expects next, by command.
+        """
+        for command, found in taken.items():
+            if not found.queued and session.link.stream(command) is None:
+                session.link.opened(command, found.next, have.get(command, 0))
+                self._deliveries.carry_on(session, command, found.cancelled)
+        self._deliveries.deliver(session, [command for command, found in taken.items() if not found.running])

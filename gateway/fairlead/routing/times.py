@@ -1,0 +1,29 @@
+"""The times that several parts of routing must agree on, in milliseconds of Redis TIME, and how they wait for Redis."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+from fairlead.store.pipeliner import Pipeliner
+
+VALID_MS = 3_000
+"""How long a claim or dispatch may take to be executed: three times the store's time-out, so that what this node
+has given up is refused when a frozen server wakes and finds it in its buffer."""
+RING_AGAIN_MS = 5_000
+"""A doorbell takes milliseconds; after this the keeper looks whether it was heard."""
+CANCEL_MS = 10_000
+"""The protocol gives an agent 10 s to end a cancelled command."""
+CANCEL_AGAIN_MS = 2_000
+"""A cancel that the agent has not followed by then may have been lost on its way: the keeper rings again."""
+GRACE_MS = 2_000
+"""The agent ends a command at its deadline by itself and its end is on the way."""
+
+
+async def redis_back(store: Pipeliner, timeout: float) -> bool:
+    """After a BusUnavailable: wait until Redis answers, then a jittered moment; False when it does not within `timeout`
+    seconds. The moment is for a Redis that answers and refuses (out of memory), and for all the others who wait."""
+    back = await store.wait_available(timeout)
+    if back:
+        await asyncio.sleep(random.uniform(0.1, 1.0))
+    return back
