@@ -86,7 +86,7 @@ class Node:
         self._departures = departures = Departures(store, self.directory)
         self._reconciler = Reconciler(store, self.directory, hub, takeover, standing, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
-        store.on_change.append(lambda up: self._reconciler.doubt() if up else None)
+        store.on_connect = self._reconciler.doubt
         recorder = Recorder(store, records, closing, tasks, metrics)
         self.attendance = Attendance(
             store, self.directory, hub, inbox, recorder, deliveries, takeover, departures, standing, self.sweep, tasks,

@@ -81,6 +81,8 @@ class Pipeliner:
         self.last_error = BusUnavailable(f"Redis at {self.address} is not connected yet")
         self.on_change: list[Callable[[bool], None]] = []
         """Called with `available` at each transition."""
+        self.on_connect: Callable[[], None] | None = None
+        """Called after each new connection: between it and the one before the server may have lost something."""
         self.on_batch: Callable[[float, int], None] | None = None
         """Called with the seconds and the number of commands of each answered batch."""
         self.last_latency = 0.0
@@ -160,6 +162,8 @@ class Pipeliner:
                 connection = await self._endpoint.connect(self._connect_timeout)
                 self._loaded.clear()
                 self._close_breaker()
+                if self.on_connect is not None:
+                    self.on_connect()
                 await self._pump(connection)
                 continue  # the server hung up between two batches: nothing is lost, connect again at once
             except BusUnavailable as e:

@@ -1,0 +1,339 @@
+"""What two nodes and Redis may lose of each other, and how it comes back: doorbells, claims, data, time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from fairlead.bus.inbox import inbox_key
+from fairlead.fleet.schema import agent_key
+from fairlead.wire.close import Close
+from fairlead.wire.messages import Ack, Cancel, Caps, Chunk, Cmd, Drain, End, Rx
+
+
+def value(metrics: str, name: str) -> float:
+    """Of one sample without labels."""
+    return float(next(line for line in metrics.splitlines() if line.startswith(f"{name} ")).split()[1])
+
+
+async def test_a_safe_command_is_run_again_by_the_next_boot(gateway: Any, api: Any, dial: Any) -> None:
+    first = await dial(gateway)
+    await first.greet(boot="boot-1")
+    command = await api.start(first.agent, retry="safe")
+    assert (await first.command()).retry == "safe"
+    await first.send(Ack(id=command))
+    await first.say(command, 0, "half ")
+    await first.expect(Rx)
+    followed = asyncio.ensure_future(api.lines(command))
+    second = await dial(gateway, first.agent)
+    welcome = await second.greet(boot="boot-2")
+    assert welcome.have == {}
+    again = await second.command()
+    assert (again.id, again.attempt) == (command, 2)
+    await second.send(Ack(id=command))
+    await second.say(command, 0, "whole")
+    await second.send(End(id=command, total=1))
+    lines = [line for line in await followed if "kind" in line]
+    assert [(line["kind"], line["n"], line["text"]) for line in lines] == [
+        ("stdout", 0, "half "), ("retry", 1, ""), ("stdout", 0, "whole"),
+    ]  # fmt: skip
+    end = await api.end(command)
+    assert (end["state"], end["total"]) == ("ok", 1)
+
+
+async def test_a_safe_command_that_took_input_is_not_run_again(gateway: Any, api: Any, dial: Any) -> None:
+    first = await dial(gateway)
+    await first.greet(boot="boot-1")
+    command = await api.start(first.agent, retry="safe")
+    await first.command()
+    await api.http.post(f"/v1/commands/{command}/input?n=0", content=b"hello")
+    second = await dial(gateway, first.agent)
+    await second.greet(boot="boot-2")
+    assert (await api.end(command))["error"]["code"] == "outcome_unknown"
+
+
+async def test_a_safe_command_that_kills_its_agent_is_given_up(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet(boot="boot-0")
+    command = await api.start(peer.agent, retry="safe")
+    for attempt in range(1, 6):
+        assert (await peer.command()).attempt == attempt
+        peer = await dial(gateway, peer.agent)
+        await peer.greet(boot=f"boot-{attempt}")
+    assert (await api.end(command))["error"]["code"] == "outcome_unknown"
+
+
+async def test_an_agent_with_a_journal_goes_on_after_its_restart(gateway: Any, api: Any, dial: Any) -> None:
+    first = await dial(gateway)
+    await first.greet(boot="boot-1", caps=Caps(journal="folder-1"))
+    command = await api.start(first.agent)
+    await first.command()
+    await first.send(Ack(id=command))
+    await first.say(command, 0, "half ")
+    await first.expect(Rx)
+    second = await dial(gateway, first.agent)
+    welcome = await second.greet(boot="boot-2", caps=Caps(journal="folder-1"))
+    assert welcome.have == {command: 1}
+    await second.say(command, 1, "whole")
+    await second.send(End(id=command, total=2))
+    assert (await api.end(command))["state"] == "ok"
+    assert await api.output(command) == "half whole"
+
+
+async def test_a_journal_that_was_lost_is_another_memory(gateway: Any, api: Any, dial: Any) -> None:
+    first = await dial(gateway)
+    await first.greet(boot="boot-1", caps=Caps(journal="folder-1"))
+    command = await api.start(first.agent)
+    await first.command()
+    second = await dial(gateway, first.agent)
+    await second.greet(boot="boot-2", caps=Caps(journal="folder-2"))
+    assert (await api.end(command))["error"]["code"] == "outcome_unknown"
+
+
+async def test_doorbells_that_are_lost_cost_time_only(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+) -> None:
+    """The holder's inbox is gone at the moment of the ring: for a command, for its input, for its cancel."""
+    holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api, store = api_of(other), await redis_of(own_valkey)
+    peer = await dial(holder)
+    await peer.greet()
+    inbox = inbox_key((await store.submit("HGET", agent_key(peer.agent), "lease")).decode())
+
+    await store.submit("UNLINK", inbox)
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    await store.submit("UNLINK", inbox)
+    await api.http.post(f"/v1/commands/{command}/input?n=0", content=b"hello")
+    assert (await peer.expect(Chunk)).payload == b"hello"
+    await store.submit("UNLINK", inbox)
+    await api.http.delete(f"/v1/commands/{command}")
+    await peer.expect(Cancel)
+    await peer.send(End(id=command, total=0, state="cancelled"))
+    assert (await api.end(command))["state"] == "cancelled"
+
+
+async def test_a_claim_that_redis_lost_is_made_again(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+) -> None:
+    """A server that was killed comes back with its last second missing: rows say less than the links."""
+    holder = make_gateway(own_valkey.url)
+    api, store = api_of(holder), await redis_of(own_valkey)
+    stale, gone = await dial(holder), await dial(holder)
+    for peer in (stale, gone):
+        await peer.greet()
+    await store.submit("HSET", agent_key(stale.agent), "lease", "", "gen", 5, "sid", "older")
+    await store.submit("DEL", agent_key(gone.agent))
+    await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+
+    async def online(agent: str) -> bool:
+        answer = await api.http.get(f"/v1/agents/{agent}")
+        return bool(answer.status_code == 200 and answer.json()["state"] == "online")
+
+    async with asyncio.timeout(20):
+        while not (await online(stale.agent) and await online(gone.agent)):
+            await asyncio.sleep(0.05)
+    for peer in (stale, gone):
+        command = await api.start(peer.agent)
+        assert (await peer.expect(Cmd)).id == command
+
+
+async def test_an_eviction_that_was_never_heard(own_valkey: Any, make_gateway: Any, dial: Any, redis_of: Any) -> None:
+    holder = make_gateway(own_valkey.url)
+    store = await redis_of(own_valkey)
+    peer = await dial(holder)
+    welcome = await peer.greet()
+    await store.submit(
+        "HSET", agent_key(peer.agent), "lease", "node-2#elsewhere", "gen", welcome.gen + 1, "sid", "newer"
+    )  # fmt: skip
+    await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    assert await peer.close_code() == Close.SUPERSEDED
+
+
+async def test_a_command_posted_right_after_a_node_died_waits(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    """The agent is away, not offline, though it was claimed long ago and its node has begun a new life since."""
+    holder = make_gateway(own_valkey.url)
+    peer = await dial(holder)
+    await peer.greet(conn=1)
+    holder.signal(signal.SIGKILL)
+    holder.wait()
+    holder.start()
+    api = api_of(holder)
+    assert (await api.agent(peer.agent))["state"] == "away"
+    command = await api.start(peer.agent)
+    again = await dial(holder, peer.agent)
+    await again.greet(conn=2)
+    assert (await again.command()).id == command
+
+
+@pytest.mark.timeout(120)
+async def test_after_a_long_outage_no_linked_agent_is_called_offline(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    """Each node comes back at its own moment; until then the others know nothing of its agents, and say so."""
+    holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api = api_of(other)
+    peer = await dial(holder)
+    await peer.greet()
+    holder.signal(signal.SIGSTOP)  # it comes back later than the other
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    deadline = time.monotonic() + 60
+    while True:  # until the other node, too, has been cut off for longer than 30 s
+        metrics = (await api.http.get(f"{other.admin}/metrics")).text
+        if value(metrics, "fairlead_beat_age_seconds") > 31:
+            break
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.2)
+    os.kill(own_valkey.pid, signal.SIGCONT)
+    while (answer := await api.post({"agent": peer.agent, "method": "work"})).status_code == 503:
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.1)
+    assert answer.status_code == 202, answer.text
+    assert answer.json()["presence"] == "away"
+    holder.signal(signal.SIGCONT)
+    assert (await peer.command()).id == answer.json()["id"]
+
+
+async def test_links_are_given_up_when_redis_stays_away(
+    own_valkey: Any, make_gateway: Any, dial: Any
+) -> None:  # fmt: skip
+    holder = make_gateway(own_valkey.url, "--bus-grace", "3")
+    peer = await dial(holder)
+    await peer.greet()
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert await peer.close_code() == Close.BUS_AWAY
+    assert time.monotonic() - began >= 2
+
+
+async def test_data_that_redis_lost_is_told_to_everybody(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any, until: Any
+) -> None:
+    holder = make_gateway(own_valkey.url)
+    api, store = api_of(holder), await redis_of(own_valkey)
+    peer = await dial(holder)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    await peer.say(command, 0, "x")
+    await peer.expect(Rx)
+    assert (await api.post({"agent": "never-seen", "method": "m"})).status_code == 404
+    followed = asyncio.ensure_future(api.lines(command))
+
+    async def following() -> bool:
+        return value((await api.http.get(f"{holder.admin}/metrics")).text, "fairlead_followers") == 1
+
+    await until(following)
+    await store.submit("FLUSHALL")
+    answer = await api.post({"agent": peer.agent, "method": "m"})
+    if answer.status_code != 202:  # otherwise the beat was faster
+        assert answer.status_code == 503
+        assert answer.json()["code"] == "bus_unavailable"
+    await peer.say(command, 1, "y")
+    assert (await peer.expect(Cancel)).id == command
+    assert (await followed)[-1]["error"]["code"] == "record_lost"
+
+    async def told() -> bool:
+        metrics = (await api.http.get(f"{holder.admin}/metrics")).text
+        names = "fairlead_data_lost_total", "fairlead_agents_reclaimed_total", "fairlead_node_fenced_total"
+        return [value(metrics, name) for name in names] == [1, 1, 1]
+
+    await until(told)
+    assert (await api.post({"agent": "never-seen", "method": "m"})).status_code == 503
+    gone = await api.http.get(f"/v1/commands/{command}")
+    assert gone.status_code == 404
+    assert "lost it with its data" in gone.json()["detail"]
+
+
+async def test_repeated_cancels_do_not_put_the_end_off(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    began = time.monotonic()
+    while (await api.get(command))["targets"][0]["end"] is None:
+        await api.http.delete(f"/v1/commands/{command}")
+        assert time.monotonic() - began < 15
+        await asyncio.sleep(0.5)
+    assert (await api.end(command))["error"]["code"] == "cancel_unconfirmed"
+
+
+async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
+    gateway: Any, api: Any, dial: Any, until: Any
+) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    headers = {"idempotency-key": f"key-{peer.agent}", "accept": "application/x-ndjson"}
+    body = {"agent": peer.agent, "method": "work"}
+    posts = [asyncio.ensure_future(api.http.post("/v1/commands", json=body, headers=headers)) for _ in range(8)]
+    command = (await peer.command()).id
+    await peer.say(command, 0, "once")
+    await peer.send(End(id=command, total=1))
+    for post in posts:
+        lines = [json.loads(line) for line in (await post).text.splitlines()]
+        assert lines[0]["id"] == command
+        assert [line["text"] for line in lines if "text" in line] == ["once"]
+        assert lines[-1]["end"]["state"] == "ok"
+
+    async def left() -> bool:
+        return value((await api.http.get(f"{gateway.admin}/metrics")).text, "fairlead_followers") == 0
+
+    await until(left)
+
+
+async def test_a_drain_hands_an_agent_over_with_what_it_runs(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    leaving, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api = api_of(other)
+    peer = await dial(leaving)
+    await peer.greet(conn=1)
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    await peer.say(command, 0, "here ")
+    await peer.expect(Rx)
+    followed = asyncio.ensure_future(api.lines(command))
+    leaving.signal(signal.SIGTERM)
+    assert (await peer.expect(Drain)).why == "shutdown"
+    assert await peer.close_code() == Close.RESTART
+    while (found := await api.agent(peer.agent))["state"] != "away":
+        await asyncio.sleep(0.02)
+    assert found["why"] == "it moves to another node"
+    waiting = await api.start(peer.agent, payload={"second": True})  # posted between the two links: it waits
+    again = await dial(other, peer.agent)
+    assert (await again.greet(conn=2)).have == {command: 1}
+    assert (await again.command()).id == waiting
+    await again.say(command, 1, "there")
+    await again.send(End(id=command, total=2))
+    lines = await followed
+    assert "".join(line.get("text", "") for line in lines) == "here there"
+    assert lines[-1]["end"]["state"] == "ok"
+    assert leaving.wait() == 0
+
+
+async def test_a_wrong_method_is_told_which_are_right(api: Any) -> None:
+    answer = await api.http.put("/v1/agents")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+    assert answer.json()["code"] == "method_not_allowed"
+
+
+async def test_integers_of_any_size_in_an_agents_error(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway, subprotocol="fairlead.v1.json")
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    error = {"code": "big", "details": {"n": 10**30}}
+    await peer.socket.send(json.dumps({"t": 7, "id": command, "total": 0, "state": "error", "error": error}))
+    assert (await api.end(command))["error"]["details"] == {"n": str(10**30)}
