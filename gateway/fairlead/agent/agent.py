@@ -24,11 +24,12 @@ from fairlead.agent import host, output
 from fairlead.agent.commands import Commands
 from fairlead.agent.connector import Connector
 from fairlead.agent.handler import Handler, Place, describe
+from fairlead.agent.journal import LIMIT, Journal
 from fairlead.agent.outlet import Outlet
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.version import __version__
 from fairlead.wire.identity import check_agent_id, uuid7
-from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Event, Hello, Resume
+from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -49,8 +50,14 @@ class Agent:
         facts: Mapping[str, str] | None = None,
         encoding: Literal["msgpack", "json"] = "msgpack",
         ssl: tls.SSLContext | None = None,
+        journal: str | os.PathLike[str] | None = None,
+        journal_limit: int = LIMIT,
     ) -> None:
         """`url` is ws:// or wss://; without a path it gets /v1/link. `ssl` replaces the system's roots.
+
+        `journal` is a folder of this agent alone, on a local disk: what was accepted, and results and events that
+        the gateway has not stored, outlive the process there. Without one a restart ends what ran. A journal of
+        `journal_limit` bytes takes no new commands, and lets handlers wait that write.
 
         Raises InvalidRequest or ConfigError when the id, the url or a fact cannot be.
         """
@@ -60,6 +67,9 @@ class Agent:
         self._outlet = Outlet()
         self._boot = secrets.token_hex(8)
         self._conn = 0
+        self._folder = journal
+        self._journal_limit = journal_limit
+        self._journal: Journal | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._stopping: asyncio.Event | None = None
@@ -94,7 +104,8 @@ class Agent:
     def emit(self, type: str, payload: object = None, *, qos: Literal[0, 1] = 1) -> None:
         """Send an event, from any thread. With `qos` 1 it is kept and repeated until it is stored.
 
-        Raises Unavailable when 1,000 events wait already, ValueError when it is too large.
+        Raises Unavailable when 1,000 events wait already or the journal cannot keep it, ValueError when it is too
+        large.
         """
         if not 0 < len(type) <= 128:
             raise ValueError(f"event type {type[:140]!r} must have 1 to 128 characters")
@@ -143,17 +154,32 @@ class Agent:
             self._stopping.set()
 
     async def serve(self) -> None:
-        """Hold the link until `stop`. Raises ConnectionRefused when the gateway does not want this agent back."""
+        """Hold the link until `stop`. Raises ConnectionRefused when the gateway does not want this agent back, and
+        ConfigError when the journal's folder cannot be used.
+        """
         for handler in self._handlers.values():
             handler.check_place()
+        if self._folder is None:
+            await self._serve(Commands(self._handlers, self._outlet), set())
+            return
+        # Not before: a child process that imports the agent's module must not take the folder.
+        self._journal = journal = Journal(self._folder, self.id, self._journal_limit)
+        try:
+            commands = Commands(self._handlers, self._outlet, journal, self._outlet.remember(journal))
+            await self._serve(commands, {journal.start(commands.freed)})
+        finally:
+            self._outlet.forget()
+            await journal.close()
+
+    async def _serve(self, commands: Commands, others: set[asyncio.Task[None]]) -> None:
+        """`others` end only by a defect, and the agent with them."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._stopping = self._stopping or asyncio.Event()
-        commands = Commands(self._handlers, self._outlet)
-        holding = asyncio.create_task(self._connector.hold(commands, commands.lost))
+        holding = asyncio.create_task(self._connector.hold(commands, commands.resumed))
         stopping = asyncio.create_task(self._stopping.wait())
         try:
             try:
-                await asyncio.wait({holding, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({holding, stopping} | others, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 await commands.close()  # whoever cancels this task leaves no command behind either
             await self._flush()
@@ -163,8 +189,9 @@ class Agent:
             await asyncio.wait({holding, stopping})
             await self._connector.leave()
             self._loop = self._stopping = None
-        if not holding.cancelled():
-            holding.result()
+        for task in (holding, *others):
+            if task.done() and not task.cancelled():
+                task.result()
 
     async def _flush(self) -> None:
         """Give the last results a moment to be stored; without a link there is nothing to wait for."""
@@ -181,6 +208,7 @@ class Agent:
             boot=self._boot,
             conn=self._conn,
             sdk=f"fairlead-python/{__version__}",
+            caps=Caps(journal=self._journal.id if self._journal is not None else ""),
             facts=self._facts,
             resume=Resume(sid) if sid else None,
             have=self._outlet.outbox.have(),

@@ -24,6 +24,8 @@ class Outward(Protocol):
 
     @property
     def chunk_limit(self) -> int: ...
+    @property
+    def has_room(self) -> bool: ...
     def post(self, message: Chunk) -> None: ...
     def tell(self, message: Credit) -> None: ...
 
@@ -59,7 +61,7 @@ class Command:
     async def write(self, kind: str, data: bytes | str) -> None:
         """Send `data` as one chunk or several; returns when all of it is on its way or kept to be sent.
 
-        Raises CancelledError when the command is over.
+        Raises CancelledError when the command is over, JournalFailed when the agent's journal cannot keep the data.
         """
         async with self._writing:  # the chunks of one write stay together
             rest = memoryview(octets(kind, data, self._outward.chunk_limit))
@@ -74,7 +76,7 @@ class Command:
         """The credit there is, once it is `least` or more."""
         stream = self._stream
         while not self.cancelled:
-            if stream.room >= least and len(stream.pending) < UNSTORED:
+            if stream.room >= least and len(stream.pending) < UNSTORED and self._outward.has_room:
                 return stream.room
             self._moved.clear()
             await self._moved.wait()

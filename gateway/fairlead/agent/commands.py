@@ -1,6 +1,7 @@
 """The commands of this agent: each accepted once, run by its handler, ended once.
 
-Called by the session with what comes from the gateway. A command is acknowledged before its handler starts. It ends
+Called by the session with what comes from the gateway. A command is acknowledged before its handler starts, and
+not before the journal has it, if there is one: until then its ack, its cancel and its repetitions wait. It ends
 by itself, by a cancel or at its deadline; the latter two do not wait long for a handler that will not stop: the
 command is ended and whatever the handler still says is dropped.
 """
@@ -9,17 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import msgspec
+
 from fairlead.agent.command import Command
-from fairlead.agent.errors import CommandError
+from fairlead.agent.errors import CommandError, JournalFailed
 from fairlead.agent.handler import Handler, Place
+from fairlead.agent.journal import Journal
 from fairlead.agent.outlet import Outlet
 from fairlead.agent.output import item, result
 from fairlead.agent.process import Processes
+from fairlead.agent.records import Accepted
 from fairlead.agent.threads import Threads
 from fairlead.wire.agent_link import CommandStream
 from fairlead.wire.messages import Ack, Cancel, Cmd, EndState, Error
@@ -60,10 +67,21 @@ class Running:
 
 
 class Commands:
-    def __init__(self, handlers: Mapping[str, Handler], outlet: Outlet) -> None:
+    def __init__(
+        self,
+        handlers: Mapping[str, Handler],
+        outlet: Outlet,
+        journal: Journal | None = None,
+        again: Iterable[Accepted] = (),
+    ) -> None:
+        """`again`: what the former process had accepted and may begin anew, once a welcome names it."""
         self._handlers = handlers
         self._outlet = outlet
+        self._journal = journal
+        self._again = list(again)
         self._running: dict[str, Running] = {}
+        self._admitting: dict[str, asyncio.Future[None]] = {}
+        """Those that the journal does not have yet."""
         self._tasks: set[asyncio.Task[None]] = set()
         """Also of commands that were ended while their handler would not stop."""
         self._processes = Processes()
@@ -74,26 +92,29 @@ class Commands:
 
     def commanded(self, cmd: Cmd) -> None:
         """Accept, refuse, or tell that it is known."""
-        if self._outlet.outbox.known(cmd.id):
-            self._outlet.tell(Ack(id=cmd.id, state="duplicate"))
+        outbox = self._outlet.outbox
+        if outbox.known(cmd.id):
+            if cmd.id not in self._admitting:
+                self._outlet.tell(Ack(id=cmd.id, state="duplicate"))
             return
         try:
-            handler = self._handlers.get(cmd.method)
-            if handler is None:
-                raise CommandError("unknown_method", f"this agent has no method {cmd.method!r}")
-            arguments = handler.arguments(cmd.payload)
-            self._book(handler)
+            handler, arguments = self._judge(cmd)
         except CommandError as e:
-            self._outlet.tell(Ack(id=cmd.id, state="refused", error=e.to_wire()))
+            self._refuse(cmd.id, e.to_wire())
             return
-        self._outlet.tell(Ack(id=cmd.id))
-        stream = self._outlet.outbox.opened(cmd, self._outlet.limits.window)
-        command = Command(cmd, stream, self._outlet)
-        running = self._running[cmd.id] = Running(command, stream, handler)
-        running.task = self._loop.create_task(self._run(running, arguments))
-        running.timer = self._loop.call_later(cmd.deadline / 1000, self._stop, running, TIMEOUT)
-        self._tasks.add(running.task)
-        running.task.add_done_callback(self._tasks.discard)
+        if self._journal is None:
+            self._outlet.tell(Ack(id=cmd.id))
+            self._start(self._opened(cmd, handler, outbox.opened(cmd, self._outlet.limits.window)), arguments)
+            return
+        try:
+            admitted = self._journal.accept(cmd)
+        except JournalFailed as e:
+            self._unbook(handler)
+            self._refuse(cmd.id, _wire(e))
+            return
+        self._admitting[cmd.id] = admitted
+        running = self._opened(cmd, handler, outbox.opened(cmd, self._outlet.limits.window))
+        admitted.add_done_callback(partial(self._admitted, running, arguments))
 
     def cancelled(self, cancel: Cancel) -> None:
         if (running := self._running.get(cancel.id)) is not None:
@@ -104,13 +125,21 @@ class Commands:
             if (running := self._running.get(command)) is not None:
                 running.command.moved()
 
-    def lost(self, commands: Iterable[str]) -> None:
-        """The gateway has ended these, or lost their results: nobody waits for them."""
-        for command in commands:
-            logger.warning("the gateway does not go on with command %s: it is stopped", command)
+    def resumed(self, lost: Iterable[str]) -> None:
+        """A link took over. The gateway has ended those that are `lost`, or their results: nobody waits for them."""
+        for command in lost:
             if (running := self._running.get(command)) is not None:
+                logger.warning("the gateway does not go on with command %s: it is stopped", command)
                 running.command.over()
                 self._stop(running, LOST)
+        again, self._again = self._again, []
+        for accepted in again:
+            if (stream := self._outlet.outbox.streams.get(accepted.cmd.id)) is not None:
+                self._begin_again(accepted, stream)
+
+    def freed(self) -> None:
+        """The journal has room: handlers that waited for it may write."""
+        self.moved(tuple(self._running))
 
     # -- the agent's end ---------------------------------------------------------------------------
 
@@ -118,11 +147,74 @@ class Commands:
         """End all that runs, and wait until it has ended or been given up."""
         for running in tuple(self._running.values()):
             self._stop(running, STOPPING)
+        if self._admitting:
+            await asyncio.wait(self._admitting.values(), timeout=STOP_TIMEOUT)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT + 1)
         await self._processes.close()
 
     # -- running -----------------------------------------------------------------------------------
+
+    def _judge(self, cmd: Cmd) -> tuple[Handler, dict[str, Any]]:
+        """Its handler, which has a place from now on, and the arguments. Raises CommandError if it cannot run."""
+        handler = self._handlers.get(cmd.method)
+        if handler is None:
+            raise CommandError("unknown_method", f"this agent has no method {cmd.method!r}")
+        arguments = handler.arguments(cmd.payload)
+        self._book(handler)
+        return handler, arguments
+
+    def _refuse(self, command: str, error: Error) -> None:
+        self._outlet.tell(Ack(id=command, state="refused", error=error))
+
+    def _opened(self, cmd: Cmd, handler: Handler, stream: CommandStream) -> Running:
+        """Its deadline runs, and it can be cancelled."""
+        running = self._running[cmd.id] = Running(Command(cmd, stream, self._outlet), stream, handler)
+        running.timer = self._loop.call_later(cmd.deadline / 1000, self._stop, running, TIMEOUT)
+        return running
+
+    def _start(self, running: Running, arguments: dict[str, Any]) -> None:
+        running.task = self._loop.create_task(self._run(running, arguments))
+        self._tasks.add(running.task)
+        running.task.add_done_callback(self._tasks.discard)
+
+    def _admitted(self, running: Running, arguments: dict[str, Any], admitted: asyncio.Future[None]) -> None:
+        """The journal has it, or could not take it."""
+        command, failure = running.command.id, admitted.exception()
+        del self._admitting[command]
+        if failure is None and running.stop is None:
+            self._outlet.tell(Ack(id=command))
+            self._start(running, arguments)
+            return
+        self._unbook(running.handler)
+        if failure is None and running.stop is not None:
+            self._outlet.tell(Ack(id=command))
+            self._end(running, running.stop.state, error=running.stop.error)
+        elif isinstance(failure, JournalFailed):
+            assert running.timer is not None
+            running.timer.cancel()
+            del self._running[command]
+            self._outlet.outbox.streams.pop(command, None)
+            self._refuse(command, _wire(failure))
+
+    def _begin_again(self, accepted: Accepted, stream: CommandStream) -> None:
+        """The former process has accepted it, and nothing came of it; the gateway still wants it, and said it may."""
+        assert self._journal is not None
+        left = min(max(0, accepted.expiry - int(time.time() * 1000)), accepted.cmd.deadline)
+        cmd = msgspec.structs.replace(accepted.cmd, deadline=left, attempt=accepted.cmd.attempt + 1)
+        try:
+            handler, arguments = self._judge(cmd)
+        except CommandError as e:
+            self._finish(cmd.id, stream, "error", error=e.to_wire())
+            return
+        try:
+            self._journal.begun_again(accepted)
+        except JournalFailed as e:
+            self._unbook(handler)
+            self._finish(cmd.id, stream, "error", error=_wire(e))
+            return
+        logger.info("command %s of the former process is begun again", cmd.id)
+        self._start(self._opened(cmd, handler, stream), arguments)
 
     def _book(self, handler: Handler) -> None:
         # Both count: a stream may wait for its receipt after its handler, a handler may outstay its stream.
@@ -131,13 +223,18 @@ class Commands:
         if handler.place != "loop" and not self._places[handler.place].slots.book():
             raise CommandError("busy", f"too many commands wait for a {handler.place}: try again later", temporary=True)
 
+    def _unbook(self, handler: Handler) -> None:
+        if handler.place != "loop":
+            self._places[handler.place].slots.give_up()
+
     def _stop(self, running: Running, why: Stop) -> None:
         if running.stop is not None:
             return
         running.stop = why
         assert running.timer is not None
-        assert running.task is not None
         running.timer.cancel()
+        if running.task is None:
+            return  # `_admitted` looks
         running.timer = self._loop.call_later(STOP_TIMEOUT, self._give_up, running)
         # Not before the task's first step: one that is cancelled before it began could not clean up.
         self._loop.call_soon(running.task.cancel)
@@ -165,6 +262,8 @@ class Commands:
             state, error = "error", Error(code="handler_failed", message="the handler cancelled itself")
         except CommandError as e:
             state, error = "error", e.to_wire()
+        except JournalFailed as e:
+            state, error = "error", _wire(e)
         except (Exception, SystemExit) as e:
             logger.exception("the handler of %s failed", running.command.method)
             failure = CommandError("handler_failed", f"{type(e).__name__}: {e}")
@@ -194,10 +293,19 @@ class Commands:
         assert running.timer is not None
         running.timer.cancel()
         command.over()
+        self._finish(command.id, running.stream, state, payload, error)
+
+    def _finish(
+        self, command: str, stream: CommandStream, state: EndState, payload: bytes = b"", error: Error | None = None
+    ) -> None:
         outbox = self._outlet.outbox
-        outbox.finished(command.id)
+        outbox.finished(command)
         # Unless the gateway has ended it, or its results were lost and the stream ended with them.
-        if outbox.streams.get(command.id) is running.stream and not running.stream.ended:
-            end = running.stream.end(state, payload, error)
-            if not running.stream.held:
+        if outbox.streams.get(command) is stream and not stream.ended:
+            end = stream.end(state, payload, error)
+            if not stream.held:
                 self._outlet.post(end)
+
+
+def _wire(failure: JournalFailed) -> Error:
+    return Error(code=failure.code, message=failure.message, temporary=True)

@@ -87,14 +87,14 @@ class Connector:
         """That of the link, and of former ones that wait for the gateway to close."""
         self._sid = ""
 
-    async def hold(self, crew: Crew, lost: Callable[[Iterable[str]], None]) -> None:
-        """For ever, or until ConnectionRefused: the gateway does not want this agent back. `lost` is told at each
+    async def hold(self, crew: Crew, resumed: Callable[[Iterable[str]], None]) -> None:
+        """For ever, or until ConnectionRefused: the gateway does not want this agent back. `resumed` is told at each
         welcome which commands cannot go on.
         """
         attempt = 0
         self._sweep.start()
         while True:
-            ending = await self._attempt(crew, lost)
+            ending = await self._attempt(crew, resumed)
             if ending.final:
                 raise ConnectionRefused(f"{ending.why}; the agent does not connect again")
             if ending.lived * 1000 >= STABLE_MS:
@@ -124,12 +124,12 @@ class Connector:
             return self._policy.cap * (0.5 + draw / 2)
         return self._policy.delay(attempt, draw)
 
-    async def _attempt(self, crew: Crew, lost: Callable[[Iterable[str]], None]) -> Ending:
+    async def _attempt(self, crew: Crew, resumed: Callable[[Iterable[str]], None]) -> Ending:
         """One connection, from the dial to its end."""
 
         def welcomed(session: Session, welcome: Welcome) -> None:
             session.begin_beat(max(welcome.hb, 100) / 1000)
-            lost(self._outlet.attach(session, welcome))
+            resumed(self._outlet.attach(session, welcome))
             crew.moved(tuple(self._outlet.outbox.streams))
 
         session = Session(self._codec, AgentLink(self._outlet.outbox), self._hello(self._sid), crew, welcomed)

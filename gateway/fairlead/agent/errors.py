@@ -1,8 +1,11 @@
-"""The one error that handlers raise on purpose. Handlers, their children and the built-in methods use it."""
+"""The error that handlers raise on purpose, and those that the journal meets them with.
+
+Used by handlers, their children, the built-in methods and whoever writes to the journal.
+"""
 
 from __future__ import annotations
 
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Unavailable
 from fairlead.wire.messages import Error, Scalar
 
 
@@ -33,6 +36,18 @@ class CommandError(FairleadError):
             temporary=self.is_temporary,
             details=details,
         )
+
+
+class JournalFailed(Unavailable):
+    """The disk did not take what must be kept: what was about to happen has not happened."""
+
+    code = "journal_failed"
+
+
+class JournalFull(JournalFailed):
+    """The journal has reached its limit: what is in it has to be stored by the gateway first."""
+
+    code = "journal_full"
 
 
 def _restored(code: str, message: str, temporary: bool, details: dict[str, Scalar]) -> CommandError:

@@ -1,16 +1,23 @@
 """The way out to the gateway, which outlives links: what is written goes to the link there is, or waits for the next.
 
 Commands and `Agent.emit` write to it; the connector attaches and detaches sessions. What must not be lost stands in
-the outbox before it is sent; what may be lost (acks, credit, events of qos 0) goes only over an open link.
+the outbox before it is sent, and in the journal before that if there is one; what may be lost (acks, credit, events
+of qos 0) goes only over an open link.
 """
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
+from fairlead.agent.errors import JournalFailed
+from fairlead.agent.journal import Journal
+from fairlead.agent.records import Accepted
 from fairlead.errors import Unavailable
 from fairlead.wire.agent_link import AgentLink, Outbox
 from fairlead.wire.messages import Event, Limits, Message, Numbered, Welcome
+
+logger = logging.getLogger("fairlead.agent")
 
 EVENTS = 1_000
 """Events not stored yet: above it `emit` fails rather than grow. More than a host has to say during an outage."""
@@ -36,6 +43,29 @@ class Outlet:
         self.outbox = Outbox()
         self.limits = Limits()
         self._way: Way | None = None
+        self._journal: Journal | None = None
+
+    def remember(self, journal: Journal) -> list[Accepted]:
+        """Go on from a journal; returns the commands that may begin again."""
+        waiting = self.outbox.events
+        self._journal, self.outbox = journal, Outbox(journal)
+        again = journal.restore(self.outbox)
+        for event in waiting.values():  # emitted before the agent served
+            if event.id not in self.outbox.events:
+                try:
+                    self.outbox.occurred(event)
+                except JournalFailed as e:
+                    logger.error("event %s of type %s is lost: %s", event.id, event.type, e.message)
+        return again
+
+    def forget(self) -> None:
+        """The journal is closed: what it holds comes back with `remember`."""
+        self._journal, self.outbox = None, Outbox()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether chunks may be made, as far as the journal is asked."""
+        return self._journal is None or self._journal.has_room
 
     @property
     def chunk_limit(self) -> int:
@@ -71,7 +101,9 @@ class Outlet:
             self._way.tell(message)
 
     def emit(self, event: Event) -> None:
-        """Raises Unavailable when too many events wait, ValueError when the payload is too large."""
+        """Raises Unavailable when too many events wait or the journal cannot keep this one, ValueError when it is too
+        large.
+        """
         if len(event.payload) > self.payload_limit:
             raise ValueError(f"event of {len(event.payload)} bytes exceeds max {self.payload_limit}")
         if event.qos == 0:
@@ -80,7 +112,7 @@ class Outlet:
             return
         if len(self.outbox.events) >= EVENTS:
             raise Unavailable(f"{EVENTS} events wait to be stored, the limit: wait, or drop some")
-        self.outbox.events[event.id] = event
+        self.outbox.occurred(event)
         self.post(event)
 
     @property

@@ -32,7 +32,13 @@ def agent() -> None:
 @click.option("--id", "name", required=True, metavar="ID", help="The agent's id.")
 @click.option("--token", envvar="FAIRLEAD_AGENT_TOKEN", show_envvar=True, metavar="TOKEN", help="Token of agents.")
 @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds the token.")
-def run(url: str, name: str, token: str | None, token_file: Path | None) -> None:
+@click.option(
+    "--journal",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="FOLDER",
+    help="Folder of this agent alone: what it accepted, and results not yet stored, outlive its process there.",
+)
+def run(url: str, name: str, token: str | None, token_file: Path | None, journal: Path | None) -> None:
     """Run the built-in agent: it runs programs on this machine for the platform."""
     from urllib.parse import urlsplit
 
@@ -61,7 +67,7 @@ def run(url: str, name: str, token: str | None, token_file: Path | None) -> None
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     from fairlead.agent.builtin import builtin_agent
 
-    builtin_agent(url, name, token).run()
+    builtin_agent(url, name, token, journal=journal).run()
 
 
 @click.group()

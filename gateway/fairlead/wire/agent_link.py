@@ -4,13 +4,15 @@ The SDK's session feeds it; it has no socket and no clock. `Outbox` lives as lon
 what the gateway has not yet stored, and the input that no handler has taken yet; `AgentLink` is one connection's
 conversation over it. Windows bound both directions while links come and go, so a fast command or a fast caller
 can never fill memory: on a new link the output goes on where the gateway's store ends, and the input where the
-handler stands, because what was buffered is dropped and asked for again.
+handler stands, because what was buffered is dropped and asked for again. An outbox may have a `Memory`, which is
+told of each change and from which the outbox of the next process is made.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import Protocol
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.close import Close
@@ -37,16 +39,36 @@ names no more than so many."""
 RESULTS_GAP = Error(code="results_gap", message="a part of the results was lost behind the gateway")
 
 
+class Memory(Protocol):
+    """What outlives the process."""
+
+    def keep(self, message: Chunk | End | Event) -> None:
+        """Called before `message` is part of the outbox. If it raises, for a chunk or an event, it never is."""
+
+    def took(self, command: str) -> None:
+        """Its handler has read input."""
+
+    def stored(self, command: str, count: int) -> None:
+        """The gateway has stored its first `count` chunks."""
+
+    def over(self, command: str) -> None:
+        """The gateway has stored its end, or wants no more of it."""
+
+    def told(self, event: str) -> None:
+        """The gateway has stored this event."""
+
+
 class CommandStream:
     """One command's output and input. `pending` is what is not yet stored, in order."""
 
     __slots__ = (
-        "command", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size", "next", "pending",
-        "room", "window",
+        "command", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size", "memory", "next",
+        "pending", "room", "window",
     )  # fmt: skip
 
-    def __init__(self, command: str, credit: int, window: int = WINDOW) -> None:
+    def __init__(self, command: str, credit: int, window: int = WINDOW, memory: Memory | None = None) -> None:
         self.command = command
+        self.memory = memory
         self.next = 0
         self.room = credit
         self.pending: deque[Chunk | End] = deque()
@@ -68,6 +90,8 @@ class CommandStream:
         if len(payload) > self.room:
             raise ValueError(f"chunk of {len(payload)} bytes exceeds the credit left, {self.room}")
         made = Chunk(id=self.command, n=self.next, kind=kind, payload=payload)
+        if self.memory is not None:
+            self.memory.keep(made)
         self.next += 1
         self.room -= len(payload)
         self.pending.append(made)
@@ -77,8 +101,10 @@ class CommandStream:
         """The end of this stream; nothing may follow. It is held, too, behind chunks that are."""
         if self.ended:
             raise ValueError(f"{self.command} has ended already")
-        self.ended = True
         made = End(id=self.command, total=self.next, state=state, payload=payload, error=error)
+        if self.memory is not None:
+            self.memory.keep(made)
+        self.ended = True
         self.pending.append(made)
         if self.held:
             self.held.append(made)
@@ -98,6 +124,8 @@ class CommandStream:
     def take(self) -> tuple[bytes, Credit | None]:
         """The oldest input chunk, for the handler, and the credit to grant once half a window was taken."""
         payload = self.input.popleft()
+        if self.memory is not None:
+            self.memory.took(self.command)
         self.input_size -= len(payload)
         self.input_owed += len(payload)
         return payload, self.settle() if self.input_owed * 2 >= self.window else None
@@ -123,6 +151,8 @@ class CommandStream:
         what lies between is gone on both sides.
         """
         self.window = window
+        if self.memory is not None:
+            self.memory.stored(self.command, have)
         while self.pending and isinstance(first := self.pending[0], Chunk) and first.n < have:
             self.pending.popleft()
         first_unstored = self.next
@@ -148,17 +178,41 @@ def _size(message: Chunk | End) -> int:
 class Outbox:
     """Everything of this process that the gateway has not stored yet: streams by command id, and events."""
 
-    __slots__ = ("_finished", "events", "streams")
+    __slots__ = ("_finished", "_memory", "events", "streams")
 
-    def __init__(self) -> None:
+    def __init__(self, memory: Memory | None = None) -> None:
+        self._memory = memory
         self.streams: dict[str, CommandStream] = {}
         self.events: dict[str, Event] = {}
         self._finished: dict[str, None] = {}
 
     def opened(self, cmd: Cmd, window: int = WINDOW) -> CommandStream:
         """The stream of a command that was just accepted."""
-        stream = self.streams[cmd.id] = CommandStream(cmd.id, cmd.credit, window)
+        stream = self.streams[cmd.id] = CommandStream(cmd.id, cmd.credit, window, self._memory)
         return stream
+
+    def restored(self, command: str, following: int, pending: Iterable[Chunk | End]) -> CommandStream:
+        """The stream of a command of a former process; `following` is the chunk that would be next. The next
+        welcome says from where on it is sent, and gives it room.
+        """
+        stream = self.streams[command] = CommandStream(command, 0, memory=self._memory)
+        stream.next = following
+        stream.pending.extend(pending)
+        stream.ended = bool(stream.pending) and isinstance(stream.pending[-1], End)
+        return stream
+
+    def dropped(self, command: str) -> None:
+        """The gateway does not go on with it."""
+        del self.streams[command]
+        self.finished(command)
+        if self._memory is not None:
+            self._memory.over(command)
+
+    def occurred(self, event: Event) -> None:
+        """An event of qos 1, to be sent until it is stored."""
+        if self._memory is not None:
+            self._memory.keep(event)
+        self.events[event.id] = event
 
     def finished(self, command: str) -> None:
         """The command is over and must not run again if it comes once more."""
@@ -179,13 +233,20 @@ class Outbox:
     def stored(self, message: Numbered) -> None:
         """The gateway has stored `message`: forget it."""
         if isinstance(message, Event):
-            self.events.pop(message.id, None)
+            if self.events.pop(message.id, None) is not None and self._memory is not None:
+                self._memory.told(message.id)
         elif not isinstance(message, Ack):
             stream = self.streams.get(message.id)
             if stream is not None and stream.pending and stream.pending[0] is message:
                 stream.pending.popleft()
-                if stream.ended and not stream.pending:
+                over = stream.ended and not stream.pending
+                if over:
                     del self.streams[message.id]
+                if self._memory is not None:
+                    if over:
+                        self._memory.over(message.id)
+                    elif isinstance(message, Chunk):
+                        self._memory.stored(message.id, message.n + 1)
 
 
 class AgentLink:
@@ -236,7 +297,7 @@ class AgentLink:
         streams = self.outbox.streams
         lost = [command for command in streams if command not in welcome.have]
         for command in lost:
-            del streams[command]
+            self.outbox.dropped(command)
         again: list[Numbered] = []
         for command, stream in streams.items():
             if stream.resume(welcome.have[command], self.window):

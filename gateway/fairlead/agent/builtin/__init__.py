@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl as tls
 from collections.abc import Mapping
 from typing import Literal
@@ -19,9 +20,10 @@ def builtin_agent(
     facts: Mapping[str, str] | None = None,
     encoding: Literal["msgpack", "json"] = "msgpack",
     ssl: tls.SSLContext | None = None,
+    journal: str | os.PathLike[str] | None = None,
 ) -> Agent:
     """An agent with the built-in methods; the options are Agent's. More methods may be added to it."""
-    agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl)
+    agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl, journal=journal)
     agent.command("exec")(Exec().execute)
     agent.command("sys.info")(system_info)
     return agent
