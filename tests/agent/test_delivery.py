@@ -1,10 +1,14 @@
-"""At least once on the wire, once in effect: repetitions, lost links, credit in both directions, events."""
+"""At least once on the wire, once in effect: repetitions, lost links, credit in both directions, events.
+
+All of it with and without a journal, which must change nothing as long as the process lives.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -66,6 +70,12 @@ class Script:
     def step(self, count: int = 1) -> None:
         for _ in range(count):
             self.go.release()
+
+
+@pytest.fixture(params=["plain", "journal"])
+def agent(request: pytest.FixtureRequest, gateway: Gateway, tmp_path: Path) -> Agent:
+    journal = tmp_path / "journal" if request.param == "journal" else None
+    return Agent(gateway.url, "edge-1", "token-1", journal=journal)
 
 
 @pytest.fixture

@@ -93,9 +93,11 @@ class Commands:
     def commanded(self, cmd: Cmd) -> None:
         """Accept, refuse, or tell that it is known."""
         outbox = self._outlet.outbox
+        if (admitting := self._admitting.get(cmd.id)) is not None:
+            admitting.add_done_callback(lambda _: self.commanded(cmd))
+            return
         if outbox.known(cmd.id):
-            if cmd.id not in self._admitting:
-                self._outlet.tell(Ack(id=cmd.id, state="duplicate"))
+            self._outlet.tell(Ack(id=cmd.id, state="duplicate"))
             return
         try:
             handler, arguments = self._judge(cmd)

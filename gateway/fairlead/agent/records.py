@@ -213,7 +213,7 @@ def replay(data: bytes) -> Replay:
         after = at + PREFIX + length
         if zlib.crc32(view[at : at + _HEAD.size]) != _CHECK.unpack_from(data, at + _HEAD.size)[0]:
             # A file system may have made the file longer before it wrote into it.
-            torn = not any(view[at:])
+            torn = not any(view[at + PREFIX :])
             return Replay(state, at, torn=torn, damage="" if torn else f"no record begins at octet {at}")
         if after > len(data):
             return Replay(state, at, torn=True)
