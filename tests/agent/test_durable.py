@@ -444,6 +444,36 @@ async def test_output_that_cannot_be_kept_ends_its_command(host: Host) -> None:
     assert len(again.of(Event)) == 10 - end.payload.count(b"journal_failed") < 5
 
 
+async def test_a_disk_that_cannot_sync_is_trusted_no_more(
+    gateway: Gateway, tmp_path: Path, serve: Callable[[Agent], Any]
+) -> None:
+    """/dev/null takes every write and no sync."""
+    agent = durable(gateway, tmp_path)
+
+    @agent.command("blocking")
+    def blocking() -> None:
+        pass
+
+    serve(agent)
+    link = await gateway.linked()
+    await link.command("c1", "flood", {"size": 1 << 30})
+    await link.expect(Chunk, "c1")
+    assert agent._journal is not None
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, agent._journal._folder._fd)
+    os.close(null)
+    for n in range(80):  # more than there are places for threads: each is given back
+        await link.command(f"r{n}", "blocking")
+        ack = await link.expect(Ack, f"r{n}")
+        assert ack.error is not None
+        assert (ack.state, ack.error.code, ack.error.temporary) == ("refused", "journal_failed", True)
+    end = await link.end("c1")
+    assert end.error is not None
+    assert end.error.code == "journal_failed"
+    with pytest.raises(Unavailable, match="an earlier sync failed"):
+        agent.emit("happened")
+
+
 # -- a full journal, in this process ---------------------------------------------------------------
 
 

@@ -186,7 +186,7 @@ def test_the_ids_of_the_last_commands_are_kept() -> None:
     ids=["second head", "gap", "unknown", "incomplete", "no record"],
 )
 def test_a_whole_record_that_makes_no_sense_is_damage(record: object) -> None:
-    before = [HEAD, Accepted(Cmd(id="c1", method="m"), 1000)]
+    before: list[Entry] = [HEAD, Accepted(Cmd(id="c1", method="m"), 1000)]
     body = msgspec.msgpack.encode(record)
     head = struct.pack("!II", len(body), zlib.crc32(body))
     data = b"".join(map(frame, before))

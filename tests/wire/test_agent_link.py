@@ -1,8 +1,9 @@
 """The agent's end of a link: whatever is lost in between, each side's store has everything once and in order.
 
 The heart is a machine of random histories: commands that write and read, a gateway that stores and grants when it
-likes, links that break with messages on the wire. It is judged by a store of its own and by the gateway's state
-machine, which raises at the first gap, repetition or byte beyond the credit.
+likes, links that break with messages on the wire, and a process that dies and leaves its memory to the next. It is
+judged by a store of its own and by the gateway's state machine, which raises at the first gap, repetition or byte
+beyond the credit.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.errors import ProtocolViolation
+from fairlead.errors import ProtocolViolation, Unavailable
 from fairlead.wire.agent_link import FINISHED, AgentLink, Outbox
 from fairlead.wire.gateway_link import Act, GatewayLink
 from fairlead.wire.messages import (
@@ -47,7 +48,7 @@ STEPS = st.one_of(
     st.tuples(st.just("agent_reads"), some),
     st.tuples(st.just("gateway_reads"), some),
     st.tuples(st.just("gateway_stores"), some),
-    st.tuples(st.sampled_from(("lose", "resume")), st.integers(0, 4), st.integers(0, 4)),
+    st.tuples(st.sampled_from(("lose", "resume", "resume", "die")), st.integers(0, 4), st.integers(0, 4)),
     st.tuples(st.sampled_from(("end", "emit")), commands),
 )
 
@@ -70,11 +71,67 @@ def payload(command: str, n: int, size: int) -> bytes:
 # -- any interleaving ------------------------------------------------------------------------------
 
 
+class Ledger:
+    """A memory: what the outbox tells it is all that the next process gets."""
+
+    def __init__(self) -> None:
+        self.pending: dict[str, list[Chunk | End]] = {}
+        self.next: dict[str, int] = {}
+        self.read: set[str] = set()
+        self.finished: list[str] = []
+        self.events: dict[str, Event] = {}
+        self.full = False
+
+    def accept(self, command: str) -> None:
+        self.pending[command], self.next[command] = [], 0
+
+    def keep(self, message: Chunk | End | Event) -> None:
+        if isinstance(message, Event):
+            self.events[message.id] = message
+            return
+        if isinstance(message, End):
+            self.next[message.id] = message.total
+        elif self.full:
+            raise Unavailable("full")
+        else:
+            assert message.n == self.next[message.id]
+            self.next[message.id] += 1
+        self.pending[message.id].append(message)
+
+    def took(self, command: str) -> None:
+        self.read.add(command)
+
+    def stored(self, command: str, count: int) -> None:
+        kept = self.pending[command]
+        self.pending[command] = [m for m in kept if isinstance(m, End) or m.n >= count]
+
+    def over(self, command: str) -> None:
+        del self.pending[command]
+        self.finished.append(command)
+
+    def told(self, event: str) -> None:
+        del self.events[event]
+
+    def outbox(self) -> Outbox:
+        """That of the next process: what ran has ended."""
+        made = Outbox(self)
+        for command in self.finished:
+            made.finished(command)
+        for command, pending in self.pending.items():
+            stream = made.restored(command, self.next[command], pending)
+            if not stream.ended:
+                stream.end("error")
+            made.finished(command)
+        made.events.update(self.events)
+        return made
+
+
 class History:
     """One agent's process, one gateway with a store, and the wire between them, which is lost now and then."""
 
     def __init__(self) -> None:
-        self.outbox = Outbox()
+        self.ledger = Ledger()
+        self.outbox = Outbox(self.ledger)
         self.produced: dict[str, list[bytes]] = {c: [] for c in COMMANDS}
         self.ended: set[str] = set()
         self.events: list[str] = []
@@ -97,6 +154,7 @@ class History:
         self.resume(0, 0)
         for command in COMMANDS:
             self.gateway.opened(command)
+            self.ledger.accept(command)
             self.outbox.opened(Cmd(id=command, method="m", credit=WINDOW), WINDOW)
             self.write(Ack(id=command))
 
@@ -121,13 +179,14 @@ class History:
         if stream is not None and not stream.ended:
             self.ended.add(command)
             made = stream.end("ok")
+            self.outbox.finished(command)
             if not stream.held:
                 self.write(made)
 
     def emit(self, _: str) -> None:
         event = Event(id=f"e{len(self.events)}", type="t")
         self.events.append(event.id)
-        self.outbox.events[event.id] = event
+        self.outbox.occurred(event)
         self.write(event)
 
     def take(self, command: str, settle: bool) -> None:
@@ -217,6 +276,12 @@ class History:
         self.down.clear()
         self.unstored.clear()
 
+    def die(self, read: int, stored: int) -> None:
+        """The agent's process ends without a word, and the next begins with what the memory has."""
+        self.lose(read, stored)
+        self.ended |= self.outbox.streams.keys()
+        self.outbox = self.ledger.outbox()
+
     def resume(self, odd: int, _: int) -> None:
         """A new link, now and then to a node with a smaller window."""
         if self.agent is not None:
@@ -252,6 +317,13 @@ class History:
         if self.agent is not None:
             assert len(self.agent.unstored) == self.agent.sent - self.agent.stored
 
+    def the_memory_is_what_the_outbox_holds(self) -> None:
+        streams = self.outbox.streams
+        assert {c: list(s.pending) for c, s in streams.items()} == self.ledger.pending
+        assert all(self.ledger.next[c] == s.next for c, s in streams.items())
+        assert self.outbox.events == self.ledger.events
+        assert all(self.outbox.known(c) for c in COMMANDS), "none is run again"
+
     def everything_is_in_order_and_once(self) -> None:
         for command in COMMANDS:
             assert self.stored[command] == self.produced[command][: len(self.stored[command])]
@@ -269,7 +341,7 @@ class History:
             self.agent_reads(1000)
         assert self.stored == self.produced
         assert sorted(self.stored_events) == sorted(self.events)
-        assert self.over == self.ended
+        assert self.over == self.ended == set(self.ledger.finished)
         assert set(self.outbox.streams) == set(COMMANDS) - self.ended
         assert not self.outbox.events
         for stream in self.outbox.streams.values():
@@ -285,6 +357,7 @@ def test_histories(steps: list[tuple[Any, ...]]) -> None:
     for name, *arguments in steps:
         getattr(history, name)(*arguments)
         history.memory_is_bounded()
+        history.the_memory_is_what_the_outbox_holds()
         history.everything_is_in_order_and_once()
     history.settle()
 
@@ -536,3 +609,38 @@ def test_ids_are_remembered_for_a_while(outbox: Outbox) -> None:
     assert not outbox.known("c0")
     assert outbox.known("c1")
     assert outbox.known("A"), "one that runs is never forgotten"
+
+
+# -- with a memory ---------------------------------------------------------------------------------
+
+
+def test_a_chunk_that_cannot_be_kept_was_never_made() -> None:
+    ledger = Ledger()
+    outbox = Outbox(ledger)
+    ledger.accept("A")
+    stream = outbox.opened(Cmd(id="A", method="m", credit=WINDOW), WINDOW)
+    first = stream.chunk("stdout", b"x" * 10)
+    ledger.full = True
+    with pytest.raises(Unavailable):
+        stream.chunk("stdout", b"y" * 10)
+    assert (stream.next, stream.room, list(stream.pending)) == (1, WINDOW - 10, [first])
+    end = stream.end("error")
+    assert end.total == 1
+    assert ledger.pending == {"A": [first, end]}
+
+
+def test_the_memory_hears_of_input_and_of_lost_results() -> None:
+    ledger = Ledger()
+    outbox = Outbox(ledger)
+    ledger.accept("A")
+    stream = outbox.opened(Cmd(id="A", method="m", credit=WINDOW), WINDOW)
+    stream.chunk("stdout", b"x")
+    link = linked(outbox)
+    link.receive(Chunk(id="A", n=0, kind="stdin", payload=b"in"))
+    assert not ledger.read
+    stream.take()
+    assert ledger.read == {"A"}
+    lost, again = linked(outbox).resend(welcome({"A": 5}))
+    assert lost == ["A"]
+    assert ledger.pending == {"A": again}
+    assert ledger.next == {"A": 5}

@@ -26,6 +26,7 @@ from fairlead.wire.messages import (
     Cmd,
     Credit,
     End,
+    Error,
     Event,
     FromAgent,
     FromGateway,
@@ -67,6 +68,7 @@ class Step(TypedDict, total=False):
     close: Closed
     lost: bool
     restart: bool
+    journal: bool
     over: str
     takes: str
     drops: list[str]
@@ -132,6 +134,16 @@ class Stage:
         self.outbox = Outbox()
         self.commands: dict[str, Cmd] = {}
         self.lost()
+
+    def reopened(self) -> None:
+        """As `restarted`, with a journal: output that was not stored is there again, what ran ends behind it."""
+        former = self.outbox
+        self.restarted()
+        for command, stream in former.streams.items():
+            restored = self.outbox.restored(command, stream.next, stream.pending)
+            if not restored.ended:
+                restored.end("error", error=Error(code="outcome_unknown"))
+        self.outbox.events.update(former.events)
 
     def lost(self) -> None:
         self.agent = AgentLink(self.outbox)
@@ -298,7 +310,7 @@ def play(stage: Stage, step: Step, broken: bool) -> None:
     elif "lost" in step:
         stage.lost()
     elif "restart" in step:
-        stage.restarted()
+        (stage.reopened if step.get("journal") else stage.restarted)()
     elif "takes" in step:
         stage.take(step["takes"])
     elif "over" in step:
