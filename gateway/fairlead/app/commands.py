@@ -5,7 +5,6 @@ HTTP in, routing out: bodies and parameters are checked here, and every fault na
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 from typing import Annotated, Literal
 
@@ -27,8 +26,6 @@ from fairlead.wire.messages import CHUNK_LIMIT
 BODY_LIMIT = 768 << 10
 PAYLOAD_LIMIT = 512 << 10
 """In base64, with its envelope, a payload of this size still fits one message of 1 MiB of the JSON twin."""
-BODY_TIMEOUT = 30.0
-"""Seconds to send a body: 768 KiB over a poor mobile link."""
 KEY_LIMIT = 255
 
 
@@ -67,7 +64,7 @@ class CommandRoutes:
         accepted = await self._dispatch.submit(_order(raw, request), follow=streamed)
         head = _encode({"id": accepted.id, "state": accepted.state, "presence": accepted.presence, "why": accepted.why})
         if streamed:
-            pages = self._results.read(accepted.id, 0, follow=True, news=accepted.news)
+            pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower)
             return ResultStream(request, head + b"\n", pages)
         return _accepted(accepted, head)
 
@@ -180,18 +177,15 @@ def describe(command: Command) -> dict[str, object]:
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises MalformedBody above `limit` bytes, or when it does not come in time."""
+    """The whole body, for whose arrival the carrier keeps the time. Raises MalformedBody above `limit` bytes."""
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            async for part in request.stream():
-                size += len(part)
-                if size > limit:
-                    raise MalformedBody(f"the body exceeds max {limit} bytes", limit=limit)
-                parts.append(part)
-    except TimeoutError as e:
-        raise MalformedBody(f"the body did not come within {BODY_TIMEOUT:g} s") from e
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise MalformedBody(f"the body exceeds max {limit} bytes", limit=limit)
+            parts.append(part)
     except ClientDisconnect as e:
         raise MalformedBody("the caller left before the body was complete") from e
     return b"".join(parts)

@@ -109,7 +109,7 @@ class Inbox:
         await trimmed
         if not integer(await kept):
             logger.warning("the inbox %s was gone; making it again", self.key)
-            await self._make()
+            await self._make_again()
 
     def ring(self, lease_node: str, doorbells: Iterable[Doorbell]) -> None:
         """Ring at the node that holds a lease. All rings of one turn of the loop go out as one entry a
@@ -125,7 +125,7 @@ class Inbox:
         heard = self._canaries[token] = asyncio.get_running_loop().create_future()
         try:
             if await self._add(self.key, [Canary(token)], create=False) is None:
-                await self._make(token)
+                await self._make_again(token)
             async with asyncio.timeout(deadline):
                 await heard
         except BusUnavailable:
@@ -155,6 +155,11 @@ class Inbox:
         made = self._add(self.key, [Canary(token)], create=True)
         await self._pipeliner.submit("EXPIRE", self.key, TTL)
         await made
+
+    async def _make_again(self, token: str = "") -> None:
+        await self._make(token)
+        # Its ids may lie behind those of the lost one, if both are of one millisecond: look at all of it, now.
+        self._reader.restart()
 
     def _add(self, key: str, doorbells: list[Doorbell], *, create: bool) -> asyncio.Future[Reply]:
         mode = () if create else ("NOMKSTREAM",)

@@ -36,10 +36,13 @@ AsgiApp = Callable[..., Awaitable[None]]
 class Config(uvicorn.Config):
     """uvicorn's configuration, and the terms that its protocol classes find through it."""
 
-    def __init__(self, app: AsgiApp, *, terms: Terms, request_timeout: float, **options: Any) -> None:
+    def __init__(
+        self, app: AsgiApp, *, terms: Terms, request_timeout: float, body_timeout: float, **options: Any
+    ) -> None:
         super().__init__(app, http=Requests, ws=Upgrade, **options)
         self.terms = terms
         self.requests = terms.sweep.deadline(request_timeout)
+        self.bodies = terms.sweep.deadline(body_timeout)
 
 
 def config(
@@ -52,6 +55,7 @@ def config(
     max_buffered: int = 1 << 20,
     deflate: bool = False,
     request_timeout: float = 10.0,
+    body_timeout: float = 30.0,
     close_timeout: float = 5.0,
     stop_timeout: int = 10,
     loop: str = "uvloop",
@@ -61,13 +65,15 @@ def config(
 ) -> Config:
     """A configuration for `app`. Nothing of uvicorn's logging is set up: that is the process's own business.
 
-    `trusted_proxies` may name the client address in X-Forwarded-For; nobody else may. `stop_timeout` bounds
+    `request_timeout` and `body_timeout` are the seconds that head and body of a request may take; what is later is
+    cut off. `trusted_proxies` may name the client address in X-Forwarded-For; nobody else may. `stop_timeout` bounds
     what uvicorn waits after `on_stop` for requests and connections that are still open.
     """
     return Config(
         app,
         terms=Terms(sweep, max_message, max_buffered, close_timeout, deflate),
         request_timeout=request_timeout,
+        body_timeout=body_timeout,
         host=host,
         port=port,
         loop=loop,
@@ -84,7 +90,7 @@ def config(
 
 
 class Requests(HttpToolsProtocol):
-    """HTTP requests: a deadline and a limit for their heads, and the hand-over to `Upgrade`."""
+    """HTTP requests: deadlines for head and body, a limit for the head, and the hand-over to `Upgrade`."""
 
     config: Config
 
@@ -96,6 +102,7 @@ class Requests(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.config.requests.discard(self)
+        self.config.bodies.discard(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -118,7 +125,12 @@ class Requests(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.config.requests.discard(self)
+        self.config.bodies.add(self, Requests._late)
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self.config.bodies.discard(self)
+        super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
         # A client must wait for our answer before it sends a frame; one that does not would lose it here,

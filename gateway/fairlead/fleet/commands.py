@@ -8,13 +8,15 @@ stored before is dropped, a terminal state is set once. Raises BusUnavailable wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from fairlead.fleet import lua, schema
 from fairlead.fleet.schema import State
+from fairlead.store.answer import Answer
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
 
@@ -69,6 +71,7 @@ class Delivery:
     attempt: int
     left: int
     cancelled: bool
+    has_input: bool
     method: str
     payload: bytes
     lane: str
@@ -84,6 +87,7 @@ class Taken:
     running: bool = False
     next: int = 0
     cancelled: bool = False
+    has_input: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +161,7 @@ class Commands:
         self._store = store
         self._output_limit = output_limit
 
-    def create(self, record: Record, valid_until: int, follower: str = "") -> Awaitable[bool]:
+    def create(self, record: Record, valid_until: int, follower: str = "") -> Answer[bool]:
         """Write the record, its target queued. False when it stood there already.
 
         `follower` is a lease name whose inbox is rung when there are results (see `read`).
@@ -171,63 +175,29 @@ class Commands:
                 "hold", record.hold_until, "traceparent", record.traceparent, "retry", record.retry, "w", follower,
             ),
         )  # fmt: skip
-        return self._created(reply)
-
-    async def _created(self, reply: asyncio.Future[Reply]) -> bool:
-        word = text(items(await reply)[0])
-        if word == "late":
-            raise lua.late("command")
-        return word == "ok"
+        return Answer(reply, _created)
 
     def discard(self, command: str) -> asyncio.Future[Reply]:
         """Take back a record that never reached an agent."""
         return self._store.submit("DEL", schema.cmd_key(command))
 
-    def take_over(self, command: str, agent: str, gen: int, memory: str) -> Awaitable[Taken | Settled]:
+    def take_over(self, command: str, agent: str, gen: int, memory: str) -> Answer[Taken | Settled]:
         """Own one open command from generation `gen` on, before welcome; nothing is sent yet."""
-        return self._taken(self._fence(command, agent, gen, memory, ""))
+        return Answer(self._fence(command, agent, gen, memory, ""), _taken)
 
-    def fence(self, command: str, agent: str, gen: int, memory: str) -> Awaitable[Delivery | Settled]:
+    def fence(self, command: str, agent: str, gen: int, memory: str) -> Answer[Delivery | Settled]:
         """Own one open command and read what is to be written to the link: see fence.lua."""
-        return self._fenced(self._fence(command, agent, gen, memory, "1"))
+        return Answer(self._fence(command, agent, gen, memory, "1"), _fenced)
 
     def _fence(self, command: str, agent: str, gen: int, memory: str, deliver: str) -> asyncio.Future[Reply]:
         unknown, expired = _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)
         keys = schema.cmd_key(command), schema.out_key(command)
         return self._store.run(lua.FENCE, keys, (agent, gen, memory, unknown, expired, deliver))
 
-    async def _taken(self, reply: asyncio.Future[Reply]) -> Taken | Settled:
-        answer = items(await reply)
-        kind = text(answer[0])
-        if kind == "queued":
-            return Taken(True)
-        if kind not in ("sent", "running"):
-            return _settled(answer)
-        return Taken(False, kind == "running", integer(answer[1]), octets(answer[4]) != b"")
-
-    async def _fenced(self, reply: asyncio.Future[Reply]) -> Delivery | Settled:
-        answer = items(await reply)
-        kind = text(answer[0])
-        if kind not in ("sent", "running"):
-            return _settled(answer)
-        return Delivery(
-            kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
-            text(answer[5]), octets(answer[6]), text(answer[7]), text(answer[8]), text(answer[9]),
-        )  # fmt: skip
-
-    def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Awaitable[Stored]:
+    def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[Stored]:
         """Store what the agent sent, in order. `steps` are made by `accepted`, `data` and `ending` below."""
-        return self._stored(
-            self._store.run(
-                lua.APPEND,
-                (schema.cmd_key(command), schema.out_key(command), schema.in_key(command)),
-                (agent, gen, self._output_limit, *steps),
-            )
-        )
-
-    async def _stored(self, reply: asyncio.Future[Reply]) -> Stored:
-        answer = items(await reply)
-        return Stored(text(answer[0]), text(answer[2]), _names(answer[3]))
+        keys = schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
+        return Answer(self._store.run(lua.APPEND, keys, (agent, gen, self._output_limit, *steps)), _stored)
 
     async def finish(
         self, command: str, agent: str, state: State, ending: Ending, only_from: State | None = None
@@ -249,16 +219,14 @@ class Commands:
         why = text(answer[0])
         return Settled(why, _names(answer[1]) if why == "ended" else ())
 
-    async def add_input(self, command: str, agent: str, n: int, payload: bytes, end: bool) -> tuple[str, int]:
+    def add_input(self, command: str, agent: str, n: int, payload: bytes, end: bool) -> Answer[tuple[str, int]]:
         """Store input chunk `n`; the end of input carries no data. Returns (word, number): see input.lua."""
         reply = self._store.run(
             lua.INPUT,
             (schema.cmd_key(command), schema.in_key(command)),
             (agent, n, payload, "1" if end else "", INPUT_LIMIT),
         )
-        answer = items(await reply)
-        number = answer[1] if len(answer) > 1 else 0
-        return text(answer[0]), number if isinstance(number, int) else 0
+        return Answer(reply, _added)
 
     def consume_input(self, command: str, n: int) -> asyncio.Future[Reply]:
         """The agent has consumed all input before chunk `n`: drop it, so that there is room for more."""
@@ -273,40 +241,23 @@ class Commands:
             chunks.append((fields[b"p"], fields[b"e"] == b"1"))
         return chunks
 
-    async def read(self, command: str, offset: int, size: int, follower: str = "") -> Page | None:
+    def read(self, command: str, offset: int, size: int, follower: str = "") -> Answer[Page | None]:
         """About `size` bytes of results from `offset` on; None when there is no such command.
 
         `follower` is a lease name whose inbox is rung when more has come.
         """
         reply = self._store.run(lua.READ, (schema.cmd_key(command), schema.out_key(command)), (offset, size, follower))
-        answer = items(await reply)
-        if text(answer[0]) != "ok":
-            return None
-        results = []
-        for entry in items(answer[2]):
-            entry_id, flat = items(entry)
-            fields = items(flat)
-            results.append(
-                Result(
-                    int(octets(entry_id).partition(b"-")[0]) - 1,
-                    text(fields[1]),
-                    integer(fields[3]),
-                    text(fields[5]),
-                    octets(fields[7]),
-                )
-            )
-        record = table(answer[3])
-        return Page(integer(answer[1]), results, _command(command, record) if record else None)
+        return Answer(reply, partial(_page, command))
 
-    async def look_up(self, command: str) -> Command | None:
+    def look_up(self, command: str) -> Answer[Command | None]:
         """The whole record; None when there is none (any more)."""
-        row = table(await self._store.submit("HGETALL", schema.cmd_key(command)))
-        return _command(command, row) if row else None
+        reply = self._store.submit("HGETALL", schema.cmd_key(command))
+        return Answer(reply, lambda reply: _command(command, row) if (row := table(reply)) else None)
 
-    async def agent_of(self, command: str) -> str | None:
+    def agent_of(self, command: str) -> Answer[str | None]:
         """Whose command it is; None when there is no such command."""
-        reply = await self._store.submit("HGET", schema.cmd_key(command), "agent")
-        return None if reply is None else text(reply)
+        reply = self._store.submit("HGET", schema.cmd_key(command), "agent")
+        return Answer(reply, lambda reply: None if reply is None else text(reply))
 
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
         """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
@@ -341,6 +292,66 @@ def data(n: int, kind: str, payload: bytes) -> tuple[Arg, ...]:
 def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
     """The end; nothing may follow it."""
     return ("e", total, state.value, _encode(how))
+
+
+def _created(reply: Reply) -> bool:
+    word = text(items(reply)[0])
+    if word == "late":
+        raise lua.late("command")
+    return word == "ok"
+
+
+def _taken(reply: Reply) -> Taken | Settled:
+    answer = items(reply)
+    kind = text(answer[0])
+    if kind == "queued":
+        return Taken(True)
+    if kind not in ("sent", "running"):
+        return _settled(answer)
+    return Taken(False, kind == "running", integer(answer[1]), octets(answer[4]) != b"", answer[5] == 1)
+
+
+def _fenced(reply: Reply) -> Delivery | Settled:
+    answer = items(reply)
+    kind = text(answer[0])
+    if kind not in ("sent", "running"):
+        return _settled(answer)
+    return Delivery(
+        kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
+        answer[5] == 1, text(answer[6]), octets(answer[7]), text(answer[8]), text(answer[9]), text(answer[10]),
+    )  # fmt: skip
+
+
+def _stored(reply: Reply) -> Stored:
+    answer = items(reply)
+    return Stored(text(answer[0]), text(answer[2]), _names(answer[3]))
+
+
+def _added(reply: Reply) -> tuple[str, int]:
+    answer = items(reply)
+    number = answer[1] if len(answer) > 1 else 0
+    return text(answer[0]), number if isinstance(number, int) else 0
+
+
+def _page(command: str, reply: Reply) -> Page | None:
+    answer = items(reply)
+    if text(answer[0]) != "ok":
+        return None
+    results = []
+    for entry in items(answer[2]):
+        entry_id, flat = items(entry)
+        fields = items(flat)
+        results.append(
+            Result(
+                int(octets(entry_id).partition(b"-")[0]) - 1,
+                text(fields[1]),
+                integer(fields[3]),
+                text(fields[5]),
+                octets(fields[7]),
+            )
+        )
+    record = table(answer[3])
+    return Page(integer(answer[1]), results, _command(command, record) if record else None)
 
 
 def _command(command: str, row: dict[bytes, bytes]) -> Command:

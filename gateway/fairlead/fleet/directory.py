@@ -9,13 +9,15 @@ that is `NodeTable`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 
 from fairlead.fleet import lua, schema
 from fairlead.fleet.schema import AgentRow
+from fairlead.store.answer import Answer
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
 
@@ -62,8 +64,10 @@ class Directory:
         valid_until: int,
         *,
         own_gen: int | None = None,
-    ) -> Awaitable[Claimed | Overtaken]:
+    ) -> Answer[Claimed | Overtaken]:
         """Make `lease` the owner of `agent`. With `own_gen` again, and only if no newer generation stands there."""
+        # Before the claim: one that is answered is surely in the index.
+        self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent)
         reply = self._store.run(
             lua.CLAIM,
             (schema.agent_key(agent), schema.open_key(agent)),
@@ -77,49 +81,18 @@ class Directory:
                 "" if own_gen is None else own_gen,
             ),
         )
-        indexed = self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent)
-        return self._claimed(reply, indexed)
+        return Answer(reply, _claimed)
 
-    async def _claimed(self, reply: asyncio.Future[Reply], indexed: asyncio.Future[Reply]) -> Claimed | Overtaken:
-        answer = items(await reply)
-        await indexed
-        if text(answer[0]) != "ok":
-            return Overtaken(text(answer[0]), integer(answer[1]))
-        return Claimed(
-            integer(answer[1]),
-            integer(answer[2]),
-            text(answer[3]),
-            text(answer[4]),
-            integer(answer[5]),
-            [text(command) for command in answer[6:]],
-        )
-
-    async def release(self, agent: str, sid: str, close: int, drained: bool) -> bool:
+    def release(self, agent: str, sid: str, close: int, drained: bool) -> Answer[bool]:
         """Give the lease up, if it is still that session's."""
         reply = self._store.run(lua.RELEASE, (schema.agent_key(agent),), (sid, int(close), "1" if drained else "0"))
-        return integer(await reply) == 1
+        return Answer(reply, lambda reply: integer(reply) == 1)
 
-    def dispatch(self, agent: str, command: str, expires: int, valid_until: int) -> Awaitable[AgentRow | Full | None]:
+    def dispatch(self, agent: str, command: str, expires: int, valid_until: int) -> Answer[AgentRow | Full | None]:
         """Add `command` to the agent's open ones and read its row. None: no such agent was ever seen."""
-        return self._dispatched(
-            agent,
-            self._store.run(
-                lua.DISPATCH,
-                (schema.agent_key(agent), schema.open_key(agent)),
-                (command, expires, schema.OPEN_LIMIT, valid_until),
-            ),
-        )
-
-    async def _dispatched(self, agent: str, reply: asyncio.Future[Reply]) -> AgentRow | Full | None:
-        answer = items(await reply)
-        match text(answer[0]):
-            case "ok":
-                return AgentRow.parse(agent, _values(answer[1:]))
-            case "full":
-                return Full(integer(answer[1]))
-            case "late":
-                raise lua.late("dispatch")
-        return None
+        keys = schema.agent_key(agent), schema.open_key(agent)
+        reply = self._store.run(lua.DISPATCH, keys, (command, expires, schema.OPEN_LIMIT, valid_until))
+        return Answer(reply, partial(_dispatched, agent))
 
     def settle(self, agent: str, command: str) -> asyncio.Future[Reply]:
         """The command is over: it is no longer open for its agent."""
@@ -128,21 +101,20 @@ class Directory:
     async def open_commands(self, agent: str) -> list[str]:
         return [text(c) for c in items(await self._store.submit("HKEYS", schema.open_key(agent)))]
 
-    async def look_up(self, agent: str) -> AgentRow | None:
-        reply = await self._store.submit("HMGET", schema.agent_key(agent), *AgentRow.FIELDS)
-        return AgentRow.parse(agent, _values(items(reply)))
+    def look_up(self, agent: str) -> Answer[AgentRow | None]:
+        reply = self._store.submit("HMGET", schema.agent_key(agent), *AgentRow.FIELDS)
+        return Answer(reply, lambda reply: AgentRow.parse(agent, _values(items(reply))))
 
     async def owners(self, agents: Sequence[str]) -> list[tuple[str, int]]:
         """Lease and generation of each; ("", 0) where there is none."""
         replies = [self._store.submit("HMGET", schema.agent_key(a), "lease", "gen") for a in agents]
-        rows = [_values(items(answer)) for answer in await asyncio.gather(*replies)]
+        rows = [_values(items(await reply)) for reply in replies]
         return [((lease or b"").decode(), int(gen or 0)) for lease, gen in rows]
 
     async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
         """The rows of those that exist, in the order of `agents`."""
-        replies = [self._store.submit("HMGET", schema.agent_key(a), *AgentRow.FIELDS) for a in agents]
-        rows = [AgentRow.parse(a, _values(items(await r))) for a, r in zip(agents, replies, strict=True)]
-        return [row for row in rows if row is not None]
+        answers = [self.look_up(agent) for agent in agents]
+        return [row for answer in answers if (row := await answer) is not None]
 
     async def page(self, shard: int, after: str, count: int) -> list[str]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
@@ -163,6 +135,32 @@ class Directory:
             return False
         await self._store.submit("ZREM", schema.index_key(schema.index_shard(agent)), agent)
         return True
+
+
+def _claimed(reply: Reply) -> Claimed | Overtaken:
+    answer = items(reply)
+    if text(answer[0]) != "ok":
+        return Overtaken(text(answer[0]), integer(answer[1]))
+    return Claimed(
+        integer(answer[1]),
+        integer(answer[2]),
+        text(answer[3]),
+        text(answer[4]),
+        integer(answer[5]),
+        [text(command) for command in answer[6:]],
+    )
+
+
+def _dispatched(agent: str, reply: Reply) -> AgentRow | Full | None:
+    answer = items(reply)
+    match text(answer[0]):
+        case "ok":
+            return AgentRow.parse(agent, _values(answer[1:]))
+        case "full":
+            return Full(integer(answer[1]))
+        case "late":
+            raise lua.late("dispatch")
+    return None
 
 
 def _values(replies: list[Reply]) -> list[bytes | None]:

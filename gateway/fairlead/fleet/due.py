@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from fairlead.fleet import lua, schema
+from fairlead.store.answer import outcomes
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
 
@@ -55,9 +56,9 @@ class Due:
 
     async def _taken(self, replies: list[asyncio.Future[Reply]]) -> list[Taken]:
         taken: list[Taken] = []
-        failure: BaseException | None = None
-        for answer in await asyncio.gather(*replies, return_exceptions=True):
-            if isinstance(answer, BaseException):
+        failure: Exception | None = None
+        for answer in await outcomes(replies):
+            if isinstance(answer, Exception):
                 failure = answer
                 continue
             now, *members = items(answer)

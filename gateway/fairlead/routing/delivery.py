@@ -144,13 +144,14 @@ class Deliveries:
                     traceparent=found.traceparent, retry=found.retry or "never",  # type: ignore[arg-type]
                 )
             )  # fmt: skip  # lane and retry were checked when the command was posted
-        self.carry_on(session, command, found.cancelled)
+        self.carry_on(session, command, found.cancelled, found.has_input)
 
-    def carry_on(self, session: Session, command: str, cancelled: bool) -> None:
+    def carry_on(self, session: Session, command: str, cancelled: bool, has_input: bool) -> None:
         """The stream is open on this link: what stands in the store for it is sent."""
         if cancelled:
             session.send(messages.Cancel(id=command, why=CANCELLED))
-        self.feed(session, command)
+        if has_input:
+            self.feed(session, command)
 
     def granted(self, session: Session, command: str) -> None:
         """The agent has consumed input: what is behind it may go, and more may be sent."""

@@ -16,6 +16,7 @@ from fairlead.errors import BusUnavailable
 from fairlead.fleet.directory import Directory
 from fairlead.hub.session import Session
 from fairlead.routing.times import redis_back
+from fairlead.store.answer import outcomes
 from fairlead.store.pipeliner import Pipeliner
 
 logger = logging.getLogger(__name__)
@@ -59,14 +60,12 @@ class Departures:
     async def release_some(self) -> None:
         """One batch; what Redis did not answer waits for the next."""
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
-        answers = await asyncio.gather(
-            *(self._directory.release(d.agent, d.sid, d.code, d.drained) for d in batch), return_exceptions=True
-        )
+        answers = await outcomes([self._directory.release(d.agent, d.sid, d.code, d.drained) for d in batch])
         failed = []
         for departure, answer in zip(batch, answers, strict=True):
             if isinstance(answer, BusUnavailable):
                 failed.append(departure)
-            elif isinstance(answer, BaseException):
+            elif isinstance(answer, Exception):
                 logger.error("the lease of %s could not be released", departure.agent, exc_info=answer)
         if failed:
             self._waiting.extend(failed)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 from dataclasses import dataclass
 
 from fairlead.bus.doorbell import Cancel, Deliver, Input
@@ -28,7 +27,7 @@ from fairlead.fleet.due import Due
 from fairlead.fleet.era import Eras
 from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, AgentRow, Presence, State
 from fairlead.routing.closing import Closing
-from fairlead.routing.followers import Followers
+from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import CANCEL_AGAIN_MS, RING_AGAIN_MS
 from fairlead.telemetry import Metrics
@@ -65,7 +64,7 @@ class Order:
 class Accepted:
     """The command stands in Redis. `replayed`: it did so before, under the same Idempotency-Key.
 
-    `news` is set when there are results, if the caller wanted to follow and the command is new; it belongs
+    `follower` is told when there are results, if the caller wanted to follow and the command is new; it belongs
     to `Results.read` then.
     """
 
@@ -74,7 +73,7 @@ class Accepted:
     presence: str
     why: str
     replayed: bool = False
-    news: asyncio.Event | None = None
+    follower: Follower | None = None
 
 
 class Dispatch:
@@ -107,7 +106,7 @@ class Dispatch:
 
         Raises AgentUnknown, AgentOffline, IdempotencyConflict, Unavailable and BusUnavailable.
         """
-        command = uuid7(self._standing.now(), secrets.token_bytes(10))
+        command = uuid7(self._standing.now(), random.randbytes(10))
         if order.key_digest:
             body, first = await self._records.remember(order.key_digest, order.body_digest, command)
             if body != order.body_digest:
@@ -120,17 +119,17 @@ class Dispatch:
             command = first
         if not follow:
             return await self._place(command, order, None)
-        news = self._followers.join(command)
+        follower = self._followers.join(command)
         try:
-            accepted = await self._place(command, order, news)
+            accepted = await self._place(command, order, follower)
         except BaseException:
-            self._followers.leave(command, news)
+            self._followers.leave(command, follower)
             raise
-        if accepted.news is None:
-            self._followers.leave(command, news)
+        if accepted.follower is None:
+            self._followers.leave(command, follower)
         return accepted
 
-    async def _place(self, command: str, order: Order, news: asyncio.Event | None) -> Accepted:
+    async def _place(self, command: str, order: Order, follower: Follower | None) -> Accepted:
         standing = self._standing
         if not standing.good:
             raise BusUnavailable("this node has no good beat: it does not know who is here")
@@ -142,10 +141,10 @@ class Dispatch:
             order.retry, order.traceparent,
         )  # fmt: skip
         scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, hold, expires))
-        creating = self._records.create(record, valid, standing.lease if news is not None else "")
+        creating = self._records.create(record, valid, standing.lease if follower is not None else "")
         dispatching = self._directory.dispatch(order.agent, command, expires, valid)
-        created, row = await asyncio.gather(creating, dispatching)
         await scheduled
+        created, row = await creating, await dispatching
         if not isinstance(row, AgentRow):
             if created:
                 await self._take_back(command, order)
@@ -165,7 +164,7 @@ class Dispatch:
             await self._fail_offline(command, order, now - since, why)
         self._metrics.accepted.inc()
         # Under one Idempotency-Key another call may have made it first: its news may have come before us.
-        return Accepted(command, State.QUEUED.value, presence.value, why, news=news if created else None)
+        return Accepted(command, State.QUEUED.value, presence.value, why, follower=follower if created else None)
 
     async def check_data(self) -> None:
         """An agent is unknown: raise BusUnavailable if Redis has just lost its data, and with it who is linked."""
@@ -224,8 +223,9 @@ class Dispatch:
             # Should the bell be lost, the keeper rings it again.
             looked = self._due.schedule(command, agent, self._standing.now() + RING_AGAIN_MS)
             stored = self._records.add_input(command, agent, n, payload, end)
-            row, (word, number) = await asyncio.gather(self._directory.look_up(agent), stored)
+            row = await self._directory.look_up(agent)
             await looked
+            word, number = await stored
             if word != "full":
                 break
             if loop.time() > patience:

@@ -152,7 +152,11 @@ class Keeper:
         after = ""
         while page := await self._directory.page(shard, after, SWEEP_PAGE):
             now = self._standing.now()
-            for row in await self._directory.look_up_all(page):
-                if now - row.seen > schema.FORGET_MS and not self._standing.table.holds(row.lease, now):
-                    await self._directory.forget(row.agent, now - schema.FORGET_MS, row.lease)
+            rows = {row.agent: row for row in await self._directory.look_up_all(page)}
+            for agent in page:
+                row = rows.get(agent)
+                if row is None:  # its claim was refused
+                    await self._directory.forget(agent, 0, "")
+                elif now - row.seen > schema.FORGET_MS and not self._standing.table.holds(row.lease, now):
+                    await self._directory.forget(agent, now - schema.FORGET_MS, row.lease)
             after = page[-1]

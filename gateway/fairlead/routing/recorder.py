@@ -8,9 +8,7 @@ store has answered: acknowledged is stored.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import commands
@@ -20,6 +18,7 @@ from fairlead.hub.session import Session, pending_size
 from fairlead.routing.closing import Closing
 from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import redis_back
+from fairlead.store.answer import Answer, outcomes
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg
 from fairlead.telemetry import Metrics
@@ -91,15 +90,15 @@ class Recorder:
     async def _try(self, session: Session, steps: dict[str, list[Arg]], events: list[Event]) -> bool:
         """One attempt at all that is left; what succeeds leaves `steps` and `events`."""
         agent, gen = session.agent, session.gen
-        asked: list[tuple[str, Awaitable[Stored]]] = [
+        asked: list[tuple[str, Answer[Stored]]] = [
             (command, self._records.append(command, agent, gen, todo)) for command, todo in steps.items()
         ]
         added = [self._records.add_event(agent, e.type, e.id, e.time, e.payload) for e in events]
-        answers = await asyncio.gather(*(answer for _, answer in asked), return_exceptions=True)
-        failure: BaseException | None = None
+        answers = await outcomes([answer for _, answer in asked])
+        failure: Exception | None = None
         fenced = False
         for (command, _), stored in zip(asked, answers, strict=True):
-            if isinstance(stored, BaseException):
+            if isinstance(stored, Exception):
                 failure = stored
                 continue
             del steps[command]

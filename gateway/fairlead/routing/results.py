@@ -6,13 +6,12 @@ lost doorbell costs time only. When Redis is away it waits: the caller's stream 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from fairlead.errors import BusUnavailable, RecordLost
 from fairlead.fleet.commands import Command, Commands, Result
-from fairlead.routing.followers import Followers
+from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import redis_back
 from fairlead.store.pipeliner import Pipeliner
@@ -43,22 +42,22 @@ class Results:
         self._standing = standing
 
     async def read(
-        self, command: str, offset: int, follow: bool, news: asyncio.Event | None = None
+        self, command: str, offset: int, follow: bool, follower: Follower | None = None
     ) -> AsyncGenerator[News]:
         """Results from `offset` on, as they come, until the command is over.
 
-        `news`: of a command that was just posted here with this node as its follower, so that there is nothing to
-        read until it is set. Without `follow` it stops where the results stop now. Raises CommandUnknown when there is
+        `follower`: of a command that was just posted here with this node as its follower, so that there is nothing to
+        read until it is told. Without `follow` it stops where the results stop now. Raises CommandUnknown when there is
         no such command, RecordLost when there is none any more, and BusUnavailable when Redis stays away.
         """
-        known = expected = news is not None
-        with self._followers.follow(command, news) as news:
+        known = expected = follower is not None
+        with self._followers.follow(command, follower) as follower:
             while True:
                 if expected:
                     expected = False
-                    if not await _rung(news):
+                    if not await follower.wait(LOOK_AGAIN):
                         yield News([])
-                news.clear()
+                follower.clear()
                 try:
                     page = await self._records.read(command, offset, PAGE_BYTES, self._standing.lease if follow else "")
                 except BusUnavailable:
@@ -82,15 +81,5 @@ class Results:
                     continue
                 if not follow:
                     return
-                if not await _rung(news):
+                if not await follower.wait(LOOK_AGAIN):
                     yield News([])
-
-
-async def _rung(news: asyncio.Event) -> bool:
-    """Wait for a doorbell; False when none came for a while."""
-    try:
-        async with asyncio.timeout(LOOK_AGAIN):
-            await news.wait()
-    except TimeoutError:
-        return False
-    return True

@@ -6,7 +6,6 @@ older owner still wants to append is refused; only then is anything written to t
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 
 from fairlead.fleet.commands import Commands, Taken
@@ -21,11 +20,10 @@ class Takeover:
 
     async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, Taken]:
         """Own `commands` from the session's generation on; returns those that go on."""
-        answers = await asyncio.gather(
-            *(self._records.take_over(c, session.agent, session.gen, session.memory) for c in commands)
-        )
+        answers = [self._records.take_over(c, session.agent, session.gen, session.memory) for c in commands]
         taken: dict[str, Taken] = {}
-        for command, found in zip(commands, answers, strict=True):
+        for command, answer in zip(commands, answers, strict=True):
+            found = await answer
             if isinstance(found, Taken):
                 taken[command] = found
             else:
@@ -40,5 +38,5 @@ class Takeover:
         for command, found in taken.items():
             if not found.queued and session.link.stream(command) is None:
                 session.link.opened(command, found.next, have.get(command, 0))
-                self._deliveries.carry_on(session, command, found.cancelled)
+                self._deliveries.carry_on(session, command, found.cancelled, found.has_input)
         self._deliveries.deliver(session, [command for command, found in taken.items() if not found.running])

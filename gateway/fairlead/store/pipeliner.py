@@ -78,6 +78,8 @@ class Pipeliner:
         self._wake = asyncio.Event()
         self._up = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Kept, since Python 3.11 asks for its process id, a system call, whenever the running loop is looked up."""
         self.last_error = BusUnavailable(f"Redis at {self.address} is not connected yet")
         self.on_change: list[Callable[[bool], None]] = []
         """Called with `available` at each transition."""
@@ -126,12 +128,17 @@ class Pipeliner:
         The future fails with `BusUnavailable` (at once when the breaker is open or the backlog is full) or
         `StoreError`. Cancelling it does not take the command back.
         """
-        return self._enqueue(_Call(asyncio.get_running_loop().create_future(), pack(args), None))
+        return self._enqueue(_Call(self._future(), pack(args), None))
 
     def run(self, script: Script, keys: Sequence[bytes | str], args: Sequence[Arg]) -> asyncio.Future[Reply]:
         """Run a script; like `submit`, and the future may fail with `ScriptError`."""
         packed = pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
-        return self._enqueue(_Call(asyncio.get_running_loop().create_future(), packed, script))
+        return self._enqueue(_Call(self._future(), packed, script))
+
+    def _future(self) -> asyncio.Future[Reply]:
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop.create_future()
 
     def _enqueue(self, call: _Call) -> asyncio.Future[Reply]:
         if not self._up.is_set():

@@ -12,6 +12,6 @@ local count = redis.call('HLEN', KEYS[2])
 if count >= tonumber(ARGV[3]) and redis.call('HEXISTS', KEYS[2], ARGV[1]) == 0 then return {'full', count} end
 redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
 local life = tonumber(ARGV[2]) - now + 60000
-if redis.call('PTTL', KEYS[2]) < life then redis.call('PEXPIRE', KEYS[2], life) end
+if count == 0 then redis.call('PEXPIRE', KEYS[2], life) else redis.call('PEXPIRE', KEYS[2], life, 'GT') end
 row[6] = ''
 return {'ok', unpack(row, 1, 10)}

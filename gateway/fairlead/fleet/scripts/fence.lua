@@ -4,7 +4,7 @@
 -- '1' to deliver, '' to take over only.
 -- The owner of an agent makes itself the owner of an open command: from here on appends of older gens are refused.
 -- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (taking over: to be delivered)
--- or {'sent' | 'running', next, attempt, ms left, cancel, method, payload, lane, traceparent, retry}
+-- or {'sent' | 'running', next, attempt, ms left, cancel, has input, method, payload, lane, traceparent, retry}
 --   'sent': to be written to the link, again if it was before, because the agent has not acked it
 --   'running': the agent remembers it: it goes on at chunk `next`
 -- Method and what follows come only when delivering.
@@ -12,44 +12,45 @@
 -- to run again, took no input (which is gone) and has not been sent too often: then it is queued anew, its chunks
 -- count from 0 again, and an entry of kind `retry` tells readers that what stands before it is void.
 local TIMES = 5 -- a command that kills its agent each time must not do so for ever
-local row = read_row(KEYS[1], ARGV[1])
-if not row then return {'gone'} end
+local agent, gen, deliver = ARGV[1], tonumber(ARGV[2]), ARGV[6] ~= ''
+local rec
+if deliver then
+  rec = redis.call('HMGET', KEYS[1], 't:' .. agent, 'expires', 'cancel', 'retry', 'in_next', 'w', 'open', 'retention',
+    'method', 'payload', 'lane', 'traceparent')
+else
+  rec = redis.call('HMGET', KEYS[1], 't:' .. agent, 'expires', 'cancel', 'retry', 'in_next', 'w', 'open', 'retention')
+end
+if not rec[1] then return {'gone'} end
+local row, cancelled, has_input = parse_row(rec[1]), rec[3] or '', rec[5] and 1 or 0
 if OVER[row.state] then return {'over'} end
-local gen = tonumber(ARGV[2])
 if row.gen > gen then return {'stale'} end
-local rec = redis.call('HMGET', KEYS[1], 'expires', 'cancel', 'method', 'payload', 'lane', 'traceparent', 'retry')
-local left = tonumber(rec[1]) - now_ms()
+row.gen = gen
+local left = tonumber(rec[2]) - now_ms()
+
+local function finish(state, blob)
+  finish_row(KEYS[1], agent, row, state, blob, tonumber(rec[7]), rec[8])
+  return {'ended', state, rec[6] or ''}
+end
+
 if row.state ~= 'queued' and row.memory ~= ARGV[3] then
-  local safe = rec[7] == 'safe' and not rec[2] and row.attempt < TIMES
-  if not safe or redis.call('HEXISTS', KEYS[1], 'in_next') == 1 then
-    finish_row(KEYS[1], ARGV[1], row, 'failed', ARGV[4])
-    return {'ended', 'failed', followers(KEYS[1])}
+  if rec[4] ~= 'safe' or cancelled ~= '' or has_input == 1 or row.attempt >= TIMES then
+    return finish('failed', ARGV[4])
   end
-  move_row(KEYS[1], row, 'queued')
-  row.next = 0
+  row.state, row.next = 'queued', 0
   local seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
-  redis.call('XADD', KEYS[2], string.format('%.0f-0', seq), 'a', ARGV[1], 'n', row.attempt, 'k', 'retry', 'p', '')
+  redis.call('XADD', KEYS[2], string.format('%.0f-0', seq), 'a', agent, 'n', row.attempt, 'k', 'retry', 'p', '')
   redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1]))
 end
-if row.state == 'queued' then
-  if left <= 0 then
-    local state = row.attempt == 0 and 'expired' or 'failed' -- one that was sent before may have run
-    finish_row(KEYS[1], ARGV[1], row, state, row.attempt == 0 and ARGV[5] or ARGV[4])
-    return {'ended', state, followers(KEYS[1])}
-  end
-  if ARGV[6] == '' then
-    row.gen = gen
-    write_row(KEYS[1], ARGV[1], row)
-    return {'queued'}
-  end
-  move_row(KEYS[1], row, 'sent')
-  row.memory = ARGV[3]
+if row.state == 'queued' and left <= 0 then
+  if row.attempt == 0 then return finish('expired', ARGV[5]) end
+  return finish('failed', ARGV[4]) -- it was sent before and may have run
 end
-row.gen = gen
-if ARGV[6] == '' then
-  write_row(KEYS[1], ARGV[1], row)
-  return {row.state, row.next, row.attempt, math.max(left, 0), rec[2] or ''}
+if deliver then
+  if row.state == 'queued' then row.state, row.memory = 'sent', ARGV[3] end
+  if row.state == 'sent' then row.attempt = row.attempt + 1 end
 end
-if row.state == 'sent' then row.attempt = row.attempt + 1 end
-write_row(KEYS[1], ARGV[1], row)
-return {row.state, row.next, row.attempt, math.max(left, 0), rec[2] or '', rec[3], rec[4], rec[5], rec[6], rec[7] or ''}
+redis.call('HSET', KEYS[1], 't:' .. agent, pack_row(row))
+if row.state == 'queued' then return {'queued'} end
+left = math.max(left, 0)
+if not deliver then return {row.state, row.next, row.attempt, left, cancelled, has_input} end
+return {row.state, row.next, row.attempt, left, cancelled, has_input, rec[9], rec[10], rec[11], rec[12], rec[4] or ''}

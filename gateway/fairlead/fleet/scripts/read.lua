@@ -1,5 +1,4 @@
 #!lua
---include row
 -- KEYS: cmd, out. ARGV: offset, bytes wanted, follower ('' or a node's lease name).
 -- Returns {'ok', seq, entries, record} | {'gone'}. State and entries are of one moment: when no target is open and
 -- the entries reach seq, nothing more will come; only then `record` holds the command's fields but its payload.

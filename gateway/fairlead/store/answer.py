@@ -1,0 +1,40 @@
+"""What a call to the server will answer, already sent: awaited when it is needed, read into what the caller expects.
+
+Returned by the methods of `fleet`, so that a caller who needs several answers sends all of them in one batch and then
+awaits one after the other. A coroutine in its place would need a task each to run beside others, at some ten times
+the cost, and would complain when the caller left without awaiting it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Generator, Iterable
+from typing import Any, Generic, TypeVar
+
+from fairlead.store.reply import Reply
+
+T = TypeVar("T")
+
+
+class Answer(Generic[T]):
+    """`await answer` gives the reply as `read` sees it; raises what the call or `read` raised."""
+
+    __slots__ = ("_read", "_reply")
+
+    def __init__(self, reply: asyncio.Future[Reply], read: Callable[[Reply], T]) -> None:
+        self._reply = reply
+        self._read = read
+
+    def __await__(self) -> Generator[Any, None, T]:
+        return self._read((yield from self._reply.__await__()))
+
+
+async def outcomes(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
+    """What each of `answers` gave or raised, in their order."""
+    taken: list[T | Exception] = []
+    for answer in answers:
+        try:
+            taken.append(await answer)
+        except Exception as e:
+            taken.append(e)
+    return taken
