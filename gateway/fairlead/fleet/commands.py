@@ -34,7 +34,19 @@ class Ending(msgspec.Struct, omit_defaults=True, frozen=True):
     details: dict[str, str | int | float | bool | None] = {}
 
 
+class About(msgspec.Struct, array_like=True, frozen=True):
+    """What stands in a record and never changes, and what no script looks at. Times in ms of Redis TIME."""
+
+    agent: str
+    method: str
+    lane: str
+    created: int
+    hold_until: int
+    traceparent: str
+
+
 _encode = msgspec.msgpack.Encoder().encode
+_decode_about = msgspec.msgpack.Decoder(About).decode
 _decode = msgspec.msgpack.Decoder(Ending).decode
 
 OUTCOME_UNKNOWN = Ending(
@@ -55,6 +67,7 @@ class Record:
     method: str
     payload: bytes
     lane: str
+    created: int
     expires: int
     retention: int
     hold_until: int
@@ -72,11 +85,11 @@ class Delivery:
     left: int
     cancelled: bool
     has_input: bool
+    retry: str
     method: str
     payload: bytes
     lane: str
     traceparent: str
-    retry: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,13 +179,15 @@ class Commands:
 
         `follower` is a lease name whose inbox is rung when there are results (see `read`).
         """
+        about = About(
+            record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent
+        )  # fmt: skip
         reply = self._store.run(
             lua.CREATE,
             (schema.cmd_key(record.id),),
             (
-                record.agent, record.expires, record.retention, valid_until,
-                "method", record.method, "payload", record.payload, "lane", record.lane,
-                "hold", record.hold_until, "traceparent", record.traceparent, "retry", record.retry, "w", follower,
+                record.agent, record.expires, record.retention, record.retry, valid_until, follower, _encode(about),
+                record.payload,
             ),
         )  # fmt: skip
         return Answer(reply, _created)
@@ -256,8 +271,8 @@ class Commands:
 
     def agent_of(self, command: str) -> Answer[str | None]:
         """Whose command it is; None when there is no such command."""
-        reply = self._store.submit("HGET", schema.cmd_key(command), "agent")
-        return Answer(reply, lambda reply: None if reply is None else text(reply))
+        reply = self._store.submit("HGET", schema.cmd_key(command), "about")
+        return Answer(reply, lambda reply: None if reply is None else _decode_about(octets(reply)).agent)
 
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
         """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
@@ -316,9 +331,10 @@ def _fenced(reply: Reply) -> Delivery | Settled:
     kind = text(answer[0])
     if kind not in ("sent", "running"):
         return _settled(answer)
+    about = _decode_about(octets(answer[7]))
     return Delivery(
         kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
-        answer[5] == 1, text(answer[6]), octets(answer[7]), text(answer[8]), text(answer[9]), text(answer[10]),
+        answer[5] == 1, text(answer[6]), about.method, octets(answer[8]), about.lane, about.traceparent,
     )  # fmt: skip
 
 
@@ -368,10 +384,11 @@ def _command(command: str, row: dict[bytes, bytes]) -> Command:
                 None if blob is None else _decode(blob),
             )
         )  # fmt: skip
+    about = _decode_about(row[b"about"])
+    _, seq, _, truncated = row[b"sum"].split(b"|")
     return Command(
-        command, row[b"agent"].decode(), row[b"method"].decode(), row[b"lane"].decode(), int(row[b"created"]),
-        int(row[b"expires"]), int(row[b"hold"]), int(row.get(b"cancel", b"0")), b"in_next" in row, int(row[b"seq"]),
-        row.get(b"truncated") == b"1", targets,
+        command, about.agent, about.method, about.lane, about.created, int(row[b"terms"].partition(b"|")[0]),
+        about.hold_until, int(row.get(b"cancel", b"0")), b"in" in row, int(seq), truncated == b"1", targets,
     )  # fmt: skip
 
 

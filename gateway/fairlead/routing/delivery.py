@@ -141,7 +141,7 @@ class Deliveries:
                 Cmd(
                     id=command, method=found.method, payload=found.payload, deadline=found.left,
                     lane=found.lane, credit=session.link.window, attempt=found.attempt,  # type: ignore[arg-type]
-                    traceparent=found.traceparent, retry=found.retry or "never",  # type: ignore[arg-type]
+                    traceparent=found.traceparent, retry=found.retry,  # type: ignore[arg-type]
                 )
             )  # fmt: skip  # lane and retry were checked when the command was posted
         self.carry_on(session, command, found.cancelled, found.has_input)

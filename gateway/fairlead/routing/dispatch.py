@@ -137,7 +137,7 @@ class Dispatch:
         hold = now + (min(order.deadline, AWAY_MS) if order.queue is None else order.queue)
         expires = now + order.deadline + (order.queue or 0)
         record = Record(
-            command, order.agent, order.method, order.payload, order.lane, expires, self._retention_ms, hold,
+            command, order.agent, order.method, order.payload, order.lane, now, expires, self._retention_ms, hold,
             order.retry, order.traceparent,
         )  # fmt: skip
         scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, hold, expires))

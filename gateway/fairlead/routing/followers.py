@@ -47,13 +47,16 @@ def _give_up(waiter: asyncio.Future[bool]) -> None:
 class Followers:
     def __init__(self) -> None:
         self._waiting: dict[str, set[Follower]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None  # looking it up is a system call in Python 3.11
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
     def join(self, command: str) -> Follower:
         """What is told whenever `command` has news, until it is given to `leave`."""
-        follower = Follower(asyncio.get_running_loop())
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        follower = Follower(self._loop)
         self._waiting.setdefault(command, set()).add(follower)
         return follower
 

@@ -13,13 +13,16 @@ logger = logging.getLogger(__name__)
 class Tasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None  # looking it up is a system call in Python 3.11
 
     def __len__(self) -> int:
         return len(self._running)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Run `work` now; an exception that leaves it is a defect, and logged as one."""
-        task = asyncio.get_running_loop().create_task(work)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        task = self._loop.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._done)
 

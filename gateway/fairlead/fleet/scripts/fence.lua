@@ -4,10 +4,10 @@
 -- '1' to deliver, '' to take over only.
 -- The owner of an agent makes itself the owner of an open command: from here on appends of older gens are refused.
 -- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (taking over: to be delivered)
--- or {'sent' | 'running', next, attempt, ms left, cancel, has input, method, payload, lane, traceparent, retry}
+-- or {'sent' | 'running', next, attempt, ms left, cancel, has input, retry, about, payload}
 --   'sent': to be written to the link, again if it was before, because the agent has not acked it
 --   'running': the agent remembers it: it goes on at chunk `next`
--- Method and what follows come only when delivering.
+-- `retry` and what follows come only when delivering.
 -- A command that was sent to another memory has an outcome that nobody knows. It ends so, unless it was posted as safe
 -- to run again, took no input (which is gone) and has not been sent too often: then it is queued anew, its chunks
 -- count from 0 again, and an entry of kind `retry` tells readers that what stands before it is void.
@@ -15,30 +15,31 @@ local TIMES = 5 -- a command that kills its agent each time must not do so for e
 local agent, gen, deliver = ARGV[1], tonumber(ARGV[2]), ARGV[6] ~= ''
 local rec
 if deliver then
-  rec = redis.call('HMGET', KEYS[1], 't:' .. agent, 'expires', 'cancel', 'retry', 'in_next', 'w', 'open', 'retention',
-    'method', 'payload', 'lane', 'traceparent')
+  rec = redis.call('HMGET', KEYS[1], 't:' .. agent, 'sum', 'terms', 'w', 'in', 'cancel', 'about', 'payload')
 else
-  rec = redis.call('HMGET', KEYS[1], 't:' .. agent, 'expires', 'cancel', 'retry', 'in_next', 'w', 'open', 'retention')
+  rec = redis.call('HMGET', KEYS[1], 't:' .. agent, 'sum', 'terms', 'w', 'in', 'cancel')
 end
 if not rec[1] then return {'gone'} end
-local row, cancelled, has_input = parse_row(rec[1]), rec[3] or '', rec[5] and 1 or 0
+local row, has_input, cancelled = parse_row(rec[1]), rec[5] and 1 or 0, rec[6] or ''
 if OVER[row.state] then return {'over'} end
 if row.gen > gen then return {'stale'} end
 row.gen = gen
-local left = tonumber(rec[2]) - now_ms()
+local sum, expires, retention, retry = parse_sum(rec[2]), parse_terms(rec[3])
+local left = expires - now_ms()
 
 local function finish(state, blob)
-  finish_row(KEYS[1], agent, row, state, blob, tonumber(rec[7]), rec[8])
-  return {'ended', state, rec[6] or ''}
+  finish_row(KEYS[1], agent, row, state, blob, sum, retention)
+  return {'ended', state, rec[4]}
 end
 
 if row.state ~= 'queued' and row.memory ~= ARGV[3] then
-  if rec[4] ~= 'safe' or cancelled ~= '' or has_input == 1 or row.attempt >= TIMES then
+  if retry ~= 'safe' or cancelled ~= '' or has_input == 1 or row.attempt >= TIMES then
     return finish('failed', ARGV[4])
   end
   row.state, row.next = 'queued', 0
-  local seq = redis.call('HINCRBY', KEYS[1], 'seq', 1)
-  redis.call('XADD', KEYS[2], string.format('%.0f-0', seq), 'a', agent, 'n', row.attempt, 'k', 'retry', 'p', '')
+  sum.seq = sum.seq + 1
+  redis.call('HSET', KEYS[1], 'sum', pack_sum(sum))
+  redis.call('XADD', KEYS[2], string.format('%.0f-0', sum.seq), 'a', agent, 'n', row.attempt, 'k', 'retry', 'p', '')
   redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1]))
 end
 if row.state == 'queued' and left <= 0 then
@@ -53,4 +54,4 @@ redis.call('HSET', KEYS[1], 't:' .. agent, pack_row(row))
 if row.state == 'queued' then return {'queued'} end
 left = math.max(left, 0)
 if not deliver then return {row.state, row.next, row.attempt, left, cancelled, has_input} end
-return {row.state, row.next, row.attempt, left, cancelled, has_input, rec[9], rec[10], rec[11], rec[12], rec[4] or ''}
+return {row.state, row.next, row.attempt, left, cancelled, has_input, retry, rec[7], rec[8]}

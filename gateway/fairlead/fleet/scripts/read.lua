@@ -1,15 +1,17 @@
 #!lua
+--include row
 -- KEYS: cmd, out. ARGV: offset, bytes wanted, follower ('' or a node's lease name).
 -- Returns {'ok', seq, entries, record} | {'gone'}. State and entries are of one moment: when no target is open and
 -- the entries reach seq, nothing more will come; only then `record` holds the command's fields but its payload.
 local STEP, MOST = 32, 1024 -- entries: a step of the largest chunks is 2 MiB more than was wanted
-local rec = redis.call('HMGET', KEYS[1], 'open', 'seq', 'w')
+local rec = redis.call('HMGET', KEYS[1], 'sum', 'w')
 if not rec[1] then return {'gone'} end
-local seq, from, wanted = tonumber(rec[2]), tonumber(ARGV[1]), tonumber(ARGV[2])
-if ARGV[3] ~= '' and rec[1] ~= '0' and not string.find(' ' .. (rec[3] or '') .. ' ', ' ' .. ARGV[3] .. ' ', 1, true) then
+local sum, from, wanted = parse_sum(rec[1]), tonumber(ARGV[1]), tonumber(ARGV[2])
+local seq, open = sum.seq, sum.open > 0
+if ARGV[3] ~= '' and open and not string.find(' ' .. rec[2] .. ' ', ' ' .. ARGV[3] .. ' ', 1, true) then
   -- The newest 16 are kept: a node that stopped following is dropped by those that come after it.
   local kept, count = ARGV[3], 1
-  for name in string.gmatch(rec[3] or '', '%S+') do
+  for name in string.gmatch(rec[2], '%S+') do
     count = count + 1
     if count <= 16 then kept = kept .. ' ' .. name end
   end
@@ -25,7 +27,7 @@ while from + #entries < seq and size < wanted and #entries < MOST do
   end
 end
 local record = {}
-if rec[1] == '0' and from + #entries >= seq then
+if not open and from + #entries >= seq then
   local all = redis.call('HGETALL', KEYS[1])
   for i = 1, #all, 2 do
     if all[i] ~= 'payload' then

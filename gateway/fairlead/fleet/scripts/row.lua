@@ -1,6 +1,9 @@
--- Shared by the scripts of {id}: a target's row is one field `t:<agent>` of the command's hash,
--- state|gen|next|attempt|memory. The memory comes last, since it is the agent's own word and may hold anything.
--- Each call into the store costs a microsecond, so scripts read all they need with one HMGET and write with one HSET.
+-- Shared by the scripts of {id}. The hash of a command holds few fields, each of them packed, because every field that
+-- is looked up costs a walk over those before it:
+--   t:<agent>  a target's row, state|gen|next|attempt|memory; the memory is the agent's own word and may hold anything
+--   sum        open|seq|bytes|truncated: targets not yet over, entries and bytes of results, '1' when some were dropped
+--   terms      expires|retention|retry, which scripts need; `about` and `payload` hold what they only pass on
+--   w          the followers' leases · e:<agent> how a target ended · in  next|bytes|end of the input · cancel  when
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
@@ -17,10 +20,24 @@ local function pack_row(row)
   return string.format('%s|%.0f|%.0f|%.0f|', row.state, row.gen, row.next, row.attempt) .. row.memory
 end
 
--- Terminal states are set once. `blob` is the end as the API shows it; `open` the targets that were open until now.
--- What else is to be written in the same step follows, as field, value …
-local function finish_row(key, agent, row, state, blob, open, retention, ...)
+local function parse_sum(packed)
+  local open, seq, bytes, truncated = string.match(packed, '^(%d+)|(%d+)|(%d+)|(%d)$')
+  return {open = tonumber(open), seq = tonumber(seq), bytes = tonumber(bytes), truncated = truncated}
+end
+
+local function pack_sum(sum)
+  return string.format('%.0f|%.0f|%.0f|%s', sum.open, sum.seq, sum.bytes, sum.truncated)
+end
+
+local function parse_terms(packed)
+  local expires, retention, retry = string.match(packed, '^(%d+)|(%d+)|(%a+)$')
+  return tonumber(expires), retention, retry
+end
+
+-- Terminal states are set once. `blob` is the end as the API shows it.
+local function finish_row(key, agent, row, state, blob, sum, retention)
   row.state = state
-  redis.call('HSET', key, 't:' .. agent, pack_row(row), 'e:' .. agent, blob, 'open', open - 1, ...)
-  if open == 1 then redis.call('PEXPIRE', key, retention) end
+  sum.open = sum.open - 1
+  redis.call('HSET', key, 't:' .. agent, pack_row(row), 'sum', pack_sum(sum), 'e:' .. agent, blob)
+  if sum.open == 0 then redis.call('PEXPIRE', key, retention) end
 end
