@@ -9,11 +9,13 @@ PY     := $(BIN)/python -I
 STAMP  := $(VENV)/.installed
 # Two workers: the tests start real servers and measure time, more would only wait for each other on small machines.
 JOBS   ?= 2
+# Minutes.
+SOAK   ?= 30
 UV     := .cache/uv/bin/uv
 UV_VERSION := 0.13.8
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run bench requirements clean
+.PHONY: help venv fmt lint test run bench soak requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +47,9 @@ test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Va
 
 run: $(STAMP) ## A gateway, its Valkey and three agents on this machine (RUN="--port 0" for free ports)
 	@exec $(BIN)/fairlead demo $(RUN)
+
+soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 minutes, SEED=… replays)
+	$(PY) tests/faults/play.py --soak $(SOAK) $(if $(SEED),--seed $(SEED))
 
 bench: $(STAMP) ## The benchmarks
 	$(PY) tests/bench/run.py

@@ -8,8 +8,8 @@
 local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w')
 if not rec[1] then return {'gone', 0, '', ''} end
 local row, followers = parse_row(rec[1]), rec[4]
-if OVER[row.state] then return {'over', row.next, row.state, followers} end
 if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, ''} end
+if OVER[row.state] then return {'over', row.next, row.state, followers} end
 row.gen = tonumber(ARGV[2]) -- an owner that has just claimed again and has not taken this command over yet
 local limit, sum = tonumber(ARGV[3]), parse_sum(rec[2])
 local status, i, first = 'ok', 4, sum.seq == 0

@@ -1,0 +1,110 @@
+"""TCP in between, so that a scenario may cut what it likes: in front of the nodes' link ports, and of a Valkey.
+
+Each connection goes to a random backend that takes it. `cut` ends connections as a cable does that is pulled out near
+the gateway; `hush` lets them stand and forwards nothing more, as a firewall does that has forgotten them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterable
+
+CONNECT = 2.0
+
+
+class Pipe:
+    """One connection through the balancer."""
+
+    def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
+        self.near = near
+        self.far = far
+        self.hushed = False
+
+    def cut(self) -> None:
+        self.near.transport.abort()
+        self.far.transport.abort()
+
+
+class Balancer:
+    def __init__(self, backends: Callable[[], Iterable[int]], rng: random.Random) -> None:
+        """`backends` gives the ports that may be tried now."""
+        self._backends = backends
+        self._rng = rng
+        self._server: asyncio.Server | None = None
+        self.pipes: set[Pipe] = set()
+        self._serving: set[asyncio.Task[None]] = set()
+        self.port = 0
+        self.hushed = False
+        """New connections carry nothing either."""
+
+    async def start(self) -> None:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for pipe in tuple(self.pipes):
+            pipe.cut()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=5)
+        await self._server.wait_closed()
+
+    def cut(self, share: float = 1.0) -> int:
+        """End a share of the connections, both ways at once; returns how many."""
+        chosen = [pipe for pipe in self.pipes if self._rng.random() < share]
+        for pipe in chosen:
+            pipe.cut()
+        return len(chosen)
+
+    def hush(self, share: float) -> int:
+        """Forward nothing more on a share of the connections; both ends believe that they stand."""
+        chosen = [pipe for pipe in self.pipes if self._rng.random() < share]
+        for pipe in chosen:
+            pipe.hushed = True
+        return len(chosen)
+
+    async def _accept(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._serving.add(task)
+        try:
+            await self._serve(reader, near)
+        finally:
+            self._serving.discard(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
+        ports = list(self._backends())
+        self._rng.shuffle(ports)
+        for port in ports:
+            try:
+                async with asyncio.timeout(CONNECT):
+                    back, far = await asyncio.open_connection("127.0.0.1", port)
+                break
+            except (OSError, TimeoutError):
+                continue
+        else:
+            near.transport.abort()
+            return
+        pipe = Pipe(near, far)
+        pipe.hushed = self.hushed
+        self.pipes.add(pipe)
+        try:
+            await asyncio.gather(self._pump(pipe, reader, far), self._pump(pipe, back, near))
+        finally:
+            self.pipes.discard(pipe)
+            pipe.cut()
+
+    async def _pump(self, pipe: Pipe, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                if pipe.hushed:
+                    continue
+                sink.write(data)
+                await sink.drain()
+        except (OSError, RuntimeError):
+            pass
+        # Either end that is over ends both, after what was under way.
+        if not pipe.hushed:
+            sink.close()

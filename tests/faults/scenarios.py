@@ -1,0 +1,196 @@
+"""The faults, one function each: what is done to the world while commands run on all agents, and what must be true.
+
+Each takes a world with its traffic running and returns when the fault is over; `run.play` then waits until the fleet
+is whole again, ends the traffic, and judges. What only one scenario can know (an append was fenced, an agent moved) it
+asserts itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+from traffic import Traffic
+from unruly import HABITS, meet
+from world import NodeProcess, World
+
+Scenario = Callable[[World, Traffic], Awaitable[None]]
+BUSY = 1.0
+"""Seconds for commands to be everywhere before the fault comes."""
+
+
+async def kill_holder(world: World, traffic: Traffic) -> None:
+    """kill -9 of a node in mid-stream; it comes back a little later."""
+    victim = world.a_node()
+    entry = traffic.call(world.names[0], 60, 0.05)
+    await asyncio.sleep(BUSY)
+    victim = await world.holder(entry.agent)
+    await kill(victim)
+    await asyncio.sleep(world.rng.uniform(0.5, 3.0))
+    await victim.start()
+
+
+async def restart_nodes(world: World, traffic: Traffic) -> None:
+    """SIGTERM to one node after the other, each back before the next goes."""
+    for node in world.nodes:
+        await asyncio.sleep(BUSY)
+        node.signal(signal.SIGTERM)
+        code = await node.ended()
+        assert code == 0, f"{node.name} ended with {code} after SIGTERM"
+        await node.start()
+        await world.all_online()
+
+
+async def freeze_node(world: World, traffic: Traffic) -> None:
+    """SIGSTOP of a node until its agents have moved, with their streams in its sockets; then it wakes."""
+    victim = world.a_node()
+    other = next(node for node in world.nodes if node is not victim)
+    held = int(await world.metric(victim, "fairlead_agents"))
+    moved = int(await world.metric(other, "fairlead_agents"))
+    for name in world.names:
+        traffic.call(name, 200, 0.1)  # they run when it freezes, and still when their agents have moved
+    await asyncio.sleep(BUSY)
+    victim.signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        # It must be dead to the others (15 s), and its agents silent for 2.5 heartbeats.
+        while time.monotonic() - began < 20 or int(await world.metric(other, "fairlead_agents")) == moved:
+            assert time.monotonic() - began < 45, f"none of {held} agents left the frozen node"
+            await asyncio.sleep(0.2)
+    finally:
+        victim.signal(signal.SIGCONT)
+    await _until(lambda: world.metric(victim, "fairlead_appends_fenced_total"), "the woken node was refused no append")
+
+
+async def kill_valkey(world: World, traffic: Traffic) -> None:
+    """kill -9 of Valkey, and its restart on the same file."""
+    await asyncio.sleep(BUSY)
+    os.kill(world.valkey.pid, signal.SIGKILL)
+    await asyncio.sleep(world.rng.uniform(0.2, 2.0))
+    await world.valkey.restart()
+
+
+async def freeze_valkey(world: World, traffic: Traffic) -> None:
+    """SIGSTOP of Valkey for some seconds: it executes then what its clients gave up."""
+    await asyncio.sleep(BUSY)
+    os.kill(world.valkey.pid, signal.SIGSTOP)
+    await asyncio.sleep(world.rng.uniform(2.0, 6.0))
+    os.kill(world.valkey.pid, signal.SIGCONT)
+
+
+async def empty_valkey(world: World, traffic: Traffic) -> None:
+    """FLUSHALL: every row and record is gone, every link stands."""
+    await asyncio.sleep(BUSY)
+    await world.redis("FLUSHALL")
+    took = await world.all_online(30)
+    for node in world.nodes:
+        assert await world.metric(node, "fairlead_data_lost_total") == 1, f"{node.name} did not tell of the loss"
+    assert took < 30
+
+
+async def drop_agents(world: World, traffic: Traffic) -> None:
+    """All links cut at once."""
+    await asyncio.sleep(BUSY)
+    cut = world.balancer.cut()
+    assert cut >= len(world.names)
+
+
+async def half_open(world: World, traffic: Traffic) -> None:
+    """A third of the links stands and carries nothing more."""
+    await asyncio.sleep(BUSY)
+    assert world.balancer.hush(0.35) > 0
+
+
+async def one_identity_twice(world: World, traffic: Traffic) -> None:
+    """A second process under the name of a first: the newer wins, the older stays away, what it ran is unknown."""
+    name = world.names[0]
+    running = traffic.call(name, 200, 0.05)
+    while not running.lines:
+        await asyncio.sleep(0.05)
+    older = world.agent_task(name)
+    world.start_agent(name)
+    async with asyncio.timeout(20):
+        await asyncio.wait({older})
+    assert "4507" in repr(older.exception()), "the older process was not sent away"
+    async with asyncio.timeout(30):
+        while not running.error:
+            await asyncio.sleep(0.05)
+    assert running.error == "outcome_unknown", running.error
+
+
+async def cut_off(world: World, traffic: Traffic) -> None:
+    """One node alone loses Valkey: its line carries nothing more, new connections neither, until it is mended."""
+    node, line = world.nodes[0], world.valkey_line
+    await asyncio.sleep(BUSY)
+    line.hushed = True
+    line.hush(1.0)
+    fenced = "fairlead_beat_age_seconds"
+    await _until(lambda: _over(world, node, fenced, 16), "the node that was cut off does not know it", 40)
+    line.hushed = False
+    line.cut()
+    await _until(lambda: world.metric(node, "fairlead_redis_up"), "the node did not come back", 20)
+
+
+async def lose_thousand(world: World, traffic: Traffic) -> None:
+    """A thousand idle agents beside the busy ones, all dropped at once."""
+    world.idle = [f"idle-{i}" for i in range(1_000)]
+    for start in range(0, len(world.idle), 100):
+        for name in world.idle[start : start + 100]:
+            world.start_agent(name)
+        await world.linked(len(world.names) + start + 100)
+    await world.all_online()
+    assert world.balancer.cut() >= len(world.everybody)
+
+
+async def slow_readers(world: World, traffic: Traffic) -> None:
+    """Callers that post commands with much output and read nothing of it: the nodes must not keep it for them."""
+    before = {node.name: node.rss() for node in world.nodes}
+    lazy = [await world.lazy_caller(name, 200) for name in world.names[:8]]
+    await asyncio.sleep(5.0)
+    for node in world.nodes:
+        grown = node.rss() - before[node.name]
+        assert grown < 64 << 20, f"{node.name} has grown by {grown >> 20} MiB for callers that read nothing"
+    for writer in lazy:
+        writer.transport.abort()
+
+
+async def misbehave(world: World, traffic: Traffic) -> None:
+    """Agents that answer twice, out of order, with gaps, too late or never: each command has its explicit end."""
+    told = await asyncio.gather(*(meet(world, world.a_node(), habit) for habit in HABITS))
+    for (habit, expected), got in zip(HABITS.items(), told, strict=True):
+        assert got == expected, f"an agent that answers {habit.__name__} led to {got}, not to {expected}"
+
+
+async def storm(world: World, traffic: Traffic) -> None:
+    """Faults in a row, some of them at once."""
+    for _ in range(4):
+        await world.rng.choice([kill_holder, kill_valkey, freeze_valkey, drop_agents, half_open])(world, traffic)
+        await asyncio.sleep(world.rng.uniform(0.0, 3.0))
+
+
+SCENARIOS: dict[str, Scenario] = {
+    scenario.__name__: scenario
+    for scenario in (
+        kill_holder, restart_nodes, freeze_node, kill_valkey, freeze_valkey, empty_valkey, drop_agents, half_open,
+        one_identity_twice, cut_off, lose_thousand, slow_readers, misbehave, storm,
+    )
+}  # fmt: skip
+
+
+async def kill(node: NodeProcess) -> None:
+    node.signal(signal.SIGKILL)
+    await node.ended()
+
+
+async def _over(world: World, node: NodeProcess, metric: str, limit: float) -> float:
+    return float(await world.metric(node, metric) > limit)
+
+
+async def _until(value: Callable[[], Awaitable[float]], otherwise: str, patience: float = 20) -> None:
+    deadline = time.monotonic() + patience
+    while not await value():
+        assert time.monotonic() < deadline, otherwise
+        await asyncio.sleep(0.1)

@@ -1,0 +1,120 @@
+"""Agents that break the rules, each in its own way, over the raw protocol; and what their commands must come to.
+
+Met by the scenario `misbehave`. They use the `websockets` library, so that they can do what the SDK never would.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+
+import websockets
+from websockets.asyncio.client import ClientConnection
+from world import AGENT_TOKEN, NodeProcess, World
+
+from fairlead.wire.codec import agent_codec
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Chunk, Cmd, End, Hello, Message
+
+CODEC = agent_codec(SUBPROTOCOL_MSGPACK)
+DEADLINE = 2.0
+"""Seconds of the commands here: most of these agents let it pass."""
+
+
+class Unruly:
+    def __init__(self, socket: ClientConnection) -> None:
+        self.socket = socket
+        self.command = ""
+
+    async def say(self, *messages: Message) -> None:
+        for message in messages:
+            await self.socket.send(CODEC.encode(message))
+
+    def chunk(self, n: int) -> Chunk:
+        return Chunk(id=self.command, n=n, kind="stdout", payload=f"{n}\n".encode())
+
+    def end(self, total: int) -> End:
+        return End(id=self.command, total=total)
+
+    async def met(self) -> None:
+        """Wait for the command."""
+        while True:
+            message = CODEC.decode(await self.socket.recv())
+            if isinstance(message, Cmd):
+                self.command = message.id
+                return
+
+
+async def twice(agent: Unruly) -> None:
+    for _ in range(2):
+        await agent.say(Ack(id=agent.command), agent.chunk(0), agent.end(1))
+
+
+async def out_of_order(agent: Unruly) -> None:
+    await agent.say(Ack(id=agent.command), agent.chunk(1), agent.chunk(0), agent.end(2))
+
+
+async def with_a_gap(agent: Unruly) -> None:
+    await agent.say(Ack(id=agent.command), agent.chunk(0), agent.chunk(2), agent.end(3))
+
+
+async def a_wrong_total(agent: Unruly) -> None:
+    await agent.say(Ack(id=agent.command), agent.chunk(0), agent.end(7))
+
+
+async def after_its_deadline(agent: Unruly) -> None:
+    await agent.say(Ack(id=agent.command))
+    await asyncio.sleep(DEADLINE + 4)
+    await agent.say(agent.chunk(0), agent.end(1))
+
+
+async def for_another(agent: Unruly) -> None:
+    agent.command = "01890a5d-ac96-774b-bcce-b302099a8057"
+    await agent.say(Ack(id=agent.command), agent.chunk(0), agent.end(1))
+
+
+async def never(agent: Unruly) -> None:
+    pass
+
+
+Habit = Callable[[Unruly], Awaitable[None]]
+
+HABITS: dict[Habit, tuple[str, list[str]]] = {
+    twice: ("ok", ["0\n"]),
+    out_of_order: ("deadline", []),
+    with_a_gap: ("deadline", ["0\n"]),
+    a_wrong_total: ("deadline", ["0\n"]),
+    after_its_deadline: ("deadline", []),
+    for_another: ("deadline", []),
+    never: ("deadline", []),
+}
+"""How the command ends, by its error's code or its state, and the output that a caller reads."""
+
+
+async def meet(world: World, node: NodeProcess, habit: Habit) -> tuple[str, list[str]]:
+    """Post a command to an agent of that habit; what its caller is told."""
+    name = f"unruly-{habit.__name__}"
+    async with websockets.connect(
+        f"ws://127.0.0.1:{node.link}/v1/link",
+        subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
+        additional_headers={"Authorization": f"Bearer {AGENT_TOKEN}"},
+        compression=None,
+        ping_interval=None,
+        proxy=None,
+    ) as socket:
+        agent = Unruly(socket)
+        await agent.say(Hello(agent=name, boot="unruly", conn=1))
+        await socket.recv()
+        body = {"agent": name, "method": "work", "deadline": DEADLINE}
+        caller = asyncio.create_task(
+            world.http.post(
+                f"http://127.0.0.1:{node.api}/v1/commands", json=body, headers={"accept": "application/x-ndjson"}
+            )
+        )
+        async with asyncio.timeout(10):
+            await agent.met()
+        await habit(agent)
+        answer = await caller
+    lines = [json.loads(line) for line in answer.text.splitlines()]
+    end = lines[-1]["end"]
+    return (end["error"]["code"] if end["error"] else end["state"]), [x["text"] for x in lines if "text" in x]

@@ -1,0 +1,262 @@
+"""The processes of one run: a Valkey, some nodes, a load balancer, and agents of the real SDK in this process.
+
+Made by the scenarios. Nodes are `fairlead serve` processes as a user starts them; agents run on this process's event
+loop, so that what they execute can be counted exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+import httpx2
+from balancer import Balancer
+from ledger import Ledger
+
+from fairlead.agent import Agent, Command
+from fairlead.errors import BusUnavailable
+from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import Reply
+
+AGENT_TOKEN = "development-agent-token"
+PLATFORM = {"authorization": "Bearer development-platform-token"}
+READY = re.compile(r"is ready: links on [\d.]+:(\d+), api on [\d.]+:(\d+), admin on [\d.]+:(\d+)")
+PATIENCE = 60.0
+HEARTBEAT = 3
+
+
+class NodeProcess:
+    """One `fairlead serve`; keeps its ports over restarts."""
+
+    def __init__(self, name: str, redis: str, folder: Path, flags: Sequence[str] = ()) -> None:
+        self.name = name
+        self._redis = redis
+        self._log = folder / f"{name}.log"
+        self._flags = flags
+        self._process: subprocess.Popen[bytes] | None = None
+        self.link = self.api = self.admin = 0
+
+    async def start(self) -> None:
+        with self._log.open("ab") as sink:
+            before = sink.tell()
+            self._process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "fairlead", "serve", "--node", self.name, "--redis", self._redis,
+                    "--link-port", str(self.link), "--api-port", str(self.api), "--admin-port", str(self.admin),
+                    "--heartbeat", str(HEARTBEAT), "--accept-rate", "2000", "--drain-rate", "500", *self._flags,
+                ],
+                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+            )  # fmt: skip
+        deadline = time.monotonic() + PATIENCE
+        while not (found := READY.search(self.log(before))):
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.name} did not start:\n{self.log(before)}")
+            await asyncio.sleep(0.05)
+        self.link, self.api, self.admin = map(int, found.groups())
+
+    def log(self, start: int = 0) -> str:
+        return self._log.read_bytes()[start:].decode()
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    async def ended(self) -> int:
+        """Wait for its end; the exit code."""
+        assert self._process is not None
+        return await asyncio.to_thread(self._process.wait, PATIENCE)
+
+    async def stop(self) -> None:
+        if self.running:
+            self.signal(signal.SIGCONT)
+            self.signal(signal.SIGTERM)
+            try:
+                await self.ended()
+            except subprocess.TimeoutExpired:
+                self.signal(signal.SIGKILL)
+                await self.ended()
+
+    def rss(self) -> int:
+        """Resident bytes."""
+        with open(f"/proc/{self.pid}/statm") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class World:
+    """`async with World(folder, rng, agents=50) as world:` until all agents are online."""
+
+    def __init__(
+        self, folder: Path, rng: random.Random, *, agents: int, nodes: int = 2, flags: Sequence[str] = ()
+    ) -> None:
+        self.folder = folder
+        self.rng = rng
+        self.ledger = Ledger()
+        self.valkey = EmbeddedValkey(folder / "valkey")
+        self._flags = flags
+        self._count = nodes
+        self.nodes: list[NodeProcess] = []
+        self.balancer = Balancer(lambda: [node.link for node in self.nodes if node.running], rng)
+        self.valkey_line = Balancer(lambda: [self.valkey.port], rng)
+        self.names = [f"agent-{i}" for i in range(agents)]
+        """Agents that get commands."""
+        self.idle: list[str] = []
+        """Agents that get none."""
+        self._agents: dict[str, tuple[Agent, asyncio.Task[None]]] = {}
+        self.http = httpx2.AsyncClient(
+            headers=PLATFORM, trust_env=False, timeout=httpx2.Timeout(15, connect=2),
+            limits=httpx2.Limits(max_connections=2000, max_keepalive_connections=200),
+        )  # fmt: skip
+
+    async def __aenter__(self) -> World:
+        await self.valkey.start()
+        self.store = Pipeliner(self.valkey.url)
+        self.store.start()
+        await self.valkey_line.start()
+        # The first node reaches Valkey over a line of its own, which a scenario may cut.
+        urls = [f"redis://127.0.0.1:{self.valkey_line.port}", *[self.valkey.url] * (self._count - 1)]
+        self.nodes = [NodeProcess(f"node-{i + 1}", url, self.folder, self._flags) for i, url in enumerate(urls)]
+        await asyncio.gather(*(node.start() for node in self.nodes))
+        await self.balancer.start()
+        for name in self.names:
+            self.start_agent(name)
+        await self.all_online()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.valkey.running:
+            os.kill(self.valkey.pid, signal.SIGCONT)
+        for node in self.nodes:
+            if node.running:
+                node.signal(signal.SIGCONT)
+        for agent, _ in self._agents.values():
+            agent.stop()
+        await asyncio.gather(*(task for _, task in self._agents.values()), return_exceptions=True)
+        await self.balancer.stop()
+        await asyncio.gather(*(node.stop() for node in self.nodes))
+        await self.http.aclose()
+        await self.store.aclose()
+        await self.valkey_line.stop()
+        await self.valkey.stop()
+
+    @property
+    def everybody(self) -> set[str]:
+        return {*self.names, *self.idle}
+
+    def start_agent(self, name: str) -> None:
+        agent = Agent(f"ws://127.0.0.1:{self.balancer.port}", id=name, token=AGENT_TOKEN)
+        ledger = self.ledger
+
+        @agent.command("work")
+        async def work(command: Command, count: int, pause: float):  # type: ignore[no-untyped-def]  # a generator
+            ledger.executed(command.id)
+            for n in range(count):
+                yield f"{command.id} {n}\n"
+                await asyncio.sleep(pause)
+
+        @agent.command("flood")
+        async def flood(count: int):  # type: ignore[no-untyped-def]  # a generator
+            for _ in range(16 * count):
+                yield b"x" * 65_536
+
+        self._agents[name] = (agent, asyncio.create_task(agent.serve()))
+
+    async def linked(self, count: int) -> None:
+        """Wait until the nodes hold that many agents."""
+        async with asyncio.timeout(PATIENCE):
+            while sum([await self.metric(node, "fairlead_agents") for node in self.nodes]) < count:
+                await asyncio.sleep(0.1)
+
+    async def lazy_caller(self, agent: str, count: int) -> asyncio.StreamWriter:
+        """A caller that posts a command of `count` MiB of output, follows it, and reads nothing."""
+        node = self.a_node()
+        _, writer = await asyncio.open_connection("127.0.0.1", node.api, limit=1024)
+        body = json.dumps({"agent": agent, "method": "flood", "payload": {"count": count}, "deadline": 20}).encode()
+        headers = {"host": "x", "content-length": len(body), "accept": "application/x-ndjson", **PLATFORM}
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        writer.write(f"POST /v1/commands HTTP/1.1\r\n{head}\r\n".encode() + body)
+        await writer.drain()
+        return writer
+
+    async def all_online(self, timeout: float = PATIENCE) -> float:
+        """Wait until every agent is online at every running node; seconds that it took."""
+        began = time.monotonic()
+        while True:
+            states = [await self._online(node) for node in self.nodes if node.running]
+            if states and all(state == self.everybody for state in states):
+                return time.monotonic() - began
+            if time.monotonic() - began > timeout:
+                missing = sorted(self.everybody.difference(*states))[:5] if states else ["no node runs"]
+                raise TimeoutError(f"not all agents are online after {timeout:g} s: {missing} …")
+            await asyncio.sleep(0.1)
+
+    async def _online(self, node: NodeProcess) -> set[str]:
+        online: set[str] = set()
+        cursor = ""
+        try:
+            while True:
+                answer = await self.http.get(f"http://127.0.0.1:{node.api}/v1/agents?limit=1000&cursor={cursor}")
+                if answer.status_code != 200:
+                    return set()
+                page = answer.json()
+                online |= {agent["id"] for agent in page["agents"] if agent["state"] == "online"}
+                cursor = page["cursor"] or ""
+                if not cursor:
+                    return online & self.everybody
+        except httpx2.RequestError:
+            return set()
+
+    async def metric(self, node: NodeProcess, name: str) -> float:
+        """The sum of all samples of `name` at one node."""
+        answer = await self.http.get(f"http://127.0.0.1:{node.admin}/metrics")
+        lines = [line for line in answer.text.splitlines() if line.startswith((f"{name} ", f"{name}{{"))]
+        return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    async def redis(self, *args: str | bytes | int) -> Reply:
+        """One command to Valkey, repeated while it is away."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return await self.store.submit(*args)
+            except BusUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+                await self.store.wait_available(1.0)
+
+    def a_node(self) -> NodeProcess:
+        """A random node that runs."""
+        return self.rng.choice([node for node in self.nodes if node.running])
+
+    async def holder(self, agent: str) -> NodeProcess:
+        """The node that holds `agent` now."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                answer = await self.http.get(f"http://127.0.0.1:{self.a_node().api}/v1/agents/{agent}")
+                for node in self.nodes:
+                    if node.name == answer.json().get("node"):
+                        return node
+                await asyncio.sleep(0.1)  # a node learns at its next beat that another has started
+
+    def agent_task(self, name: str) -> asyncio.Task[None]:
+        """The task in which the newest process of `name` serves."""
+        return self._agents[name][1]
