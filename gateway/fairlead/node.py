@@ -11,7 +11,7 @@ import logging
 import secrets
 from types import TracebackType
 
-from fairlead.bus.doorbell import Doorbell
+from fairlead.bus.doorbell import Doorbell, Muster
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.connection import Terms
 from fairlead.carrier.sweep import Sweep
@@ -132,7 +132,21 @@ class Node:
 
     def _hear(self, doorbells: list[Doorbell]) -> None:
         """The inbox rings before what it rings for could be made: the one circle, closed here."""
+        if Muster() in doorbells:
+            self._tasks.spawn(self._muster())
         self._deliveries.hear(doorbells)
+
+    async def _muster(self) -> None:
+        try:
+            self.standing.table = await self._load.read(self.standing.now(), self.standing.back)
+        except BusUnavailable as e:
+            logger.debug("the table of nodes is read at the next beat: %s", e)
+
+    def _call_muster(self) -> None:
+        """This node has come or goes: the others should know before their next beat."""
+        for row in self.standing.table.rows():
+            if row.lease != self.standing.lease and row.alive(self.standing.now()):
+                self._inbox.ring(row.lease, (Muster(),))
 
     async def __aenter__(self) -> Node:
         await self.start()
@@ -156,6 +170,7 @@ class Node:
             await check_server(self._store)
             await self._inbox.start()
             await self._beat(begin=True)
+            self._call_muster()
         except BaseException:
             await self.stop()
             raise
@@ -210,6 +225,8 @@ class Node:
         if self.standing.since_beat < float("inf") and self._store.available:
             try:
                 await self._load.leave(self.settings.node, self.standing.epoch, self.standing.now())
+                self._call_muster()
+                await asyncio.sleep(0)  # rings leave in the next turn of the loop; closing the inbox waits behind them
             except BusUnavailable:
                 pass  # the row grows old by itself
         await self._inbox.aclose()

@@ -13,6 +13,7 @@ from fairlead.bus.doorbell import (
     Doorbell,
     Evict,
     Input,
+    Muster,
     Wake,
     decode,
     encode,
@@ -27,6 +28,7 @@ doorbells: st.SearchStrategy[Doorbell] = st.one_of(
     st.builds(Cancel, ids, ids),
     st.builds(Input, ids, ids),
     st.builds(Canary, ids),
+    st.builds(Muster),
 )
 
 
@@ -40,7 +42,7 @@ def test_foreign_bytes_are_no_doorbells_and_no_error(payload: bytes) -> None:
     assert isinstance(decode(payload), list)
 
 
-@given(st.lists(doorbells, max_size=20), st.integers(0, 20), st.integers(7, 1000))
+@given(st.lists(doorbells, max_size=20), st.integers(0, 20), st.integers(8, 1000))
 def test_kinds_of_a_newer_version_are_skipped(rung: list[Doorbell], place: int, kind: int) -> None:
     raw = msgspec.msgpack.decode(encode(rung))
     raw.insert(place, [kind, "whatever", {"this": "means"}])

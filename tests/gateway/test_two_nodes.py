@@ -99,3 +99,18 @@ async def test_a_frozen_node_delivers_nothing_when_it_wakes(
     await again.send(End(id=command, total=2))
     assert (await api.end(command))["state"] == "ok"
     assert await api.output(command) == "fresh end"
+
+
+async def test_nodes_know_at_once_who_comes_and_goes(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+) -> None:
+    """Not at their next beat, up to 5 s later: until then an agent of a new node would be called away."""
+    one = make_gateway(own_valkey.url, name="node-1")
+    store = await redis_of(own_valkey)
+    beaten = await store.submit("HGET", "fl1:node:{node-1}", "at")
+    two = make_gateway(own_valkey.url, name="node-2")
+    peer = await dial(two)
+    await peer.greet()
+    found = await api_of(one).agent(peer.agent)
+    if await store.submit("HGET", "fl1:node:{node-1}", "at") == beaten:  # otherwise the beat has told it
+        assert (found["state"], found["node"]) == ("online", "node-2")

@@ -59,7 +59,11 @@ class Canary(msgspec.Struct, frozen=True, array_like=True, tag=6):
     token: str
 
 
-Doorbell: TypeAlias = Deliver | Wake | Evict | Cancel | Input | Canary
+class Muster(msgspec.Struct, frozen=True, array_like=True, tag=7):
+    """To all nodes: one has come or gone, read the table of nodes now and not at your next beat."""
+
+
+Doorbell: TypeAlias = Deliver | Wake | Evict | Cancel | Input | Canary | Muster
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[list[Doorbell]] = msgspec.msgpack.Decoder(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from fairlead.bus.doorbell import Canary, Cancel, Deliver, Doorbell, Evict, Input, Wake
+from fairlead.bus.doorbell import Canary, Cancel, Deliver, Doorbell, Evict, Input, Muster, Wake
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.commands import Commands, Delivery, Settled
 from fairlead.hub.hub import Hub
@@ -73,8 +73,8 @@ class Deliveries:
                         session.send(messages.Cancel(id=command, why=CANCELLED))
                 case Evict(agent, gen, code):
                     self._hub.evict(agent, gen, code)
-                case Canary():
-                    pass
+                case Muster() | Canary():
+                    pass  # for the node and for the inbox
 
     def _rung(self, agent: str, command: str) -> None:
         session = self._hub.get(agent)
