@@ -12,7 +12,7 @@ from fairlead.wire.framing import close_payload, is_close_code
 
 PROTOCOL = Path(__file__).resolve().parent.parent.parent / "docs" / "protocol.md"
 COMEBACK = {
-    Close.RESTART, Close.REBALANCE, Close.AGE, Close.BUS_AWAY, Close.SUPERSEDED, Close.SILENT,
+    Close.RESTART, Close.REBALANCE, Close.AGE, Close.BUS_AWAY, Close.DISCONNECTED, Close.SUPERSEDED, Close.SILENT,
     Close.SLOW_READER, Close.RATE, Close.FULL,
 }  # fmt: skip
 FINAL = {

@@ -1,26 +1,36 @@
-"""`/v1/agents`: who is there, where, since when, and why not.
+"""`/v1/agents`: who is there, where, since when, and why not; labels; and the end of a link.
 
 Served from the directory's index, never by asking the nodes: a slow node cannot make it wait.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fairlead.app.commands import whole
+from fairlead.app import shapes
+from fairlead.app.commands import read_body, validated, whole
 from fairlead.app.times import iso
-from fairlead.errors import AgentUnknown, InvalidRequest
-from fairlead.fleet.schema import INDEX_SHARDS, AgentRow, Presence
+from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest
+from fairlead.fleet import selector
+from fairlead.fleet.directory import Full
+from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence
 from fairlead.node import Node
 from fairlead.wire.close import describe as describe_close
 from fairlead.wire.identity import check_agent_id
 
 PAGE = 100
 PAGE_LIMIT = 1_000
+SCAN = 2_000
+"""Agents that one request goes through at most: a selector that few match gives short pages, not slow ones."""
+LABELS_LIMIT = 64 << 10
 
 _encode = msgspec.json.Encoder().encode
+_decode_labels = msgspec.json.Decoder(shapes.Labels).decode
+_decode_map = msgspec.json.Decoder(dict[str, str]).decode
 
 
 class AgentRoutes:
@@ -33,42 +43,94 @@ class AgentRoutes:
         """One page, and the cursor of the next; no cursor: that was all. Ordered by shard, then by name."""
         limit = max(1, whole(request, "limit", PAGE, PAGE_LIMIT))
         shard, after = _cursor(request.query_params.get("cursor", ""))
-        names: list[str] = []
-        while shard < INDEX_SHARDS and len(names) < limit:
-            found = await self._directory.page(shard, after, limit - len(names))
-            names += found
-            if len(names) < limit:
-                shard, after = shard + 1, ""
+        wanted = selector.parse(request.query_params.get("selector", ""))
+        state = _state(request.query_params.get("state", ""))
+        found: list[shapes.Agent] = []
+        left = SCAN
+        while shard < INDEX_SHARDS and len(found) < limit and left > 0:
+            count = min(left, limit - len(found) if not wanted.terms and not state else PAGE_LIMIT)
+            names = await self._directory.page(shard, after, count)
+            left -= max(len(names), 1)
+            for row in await self._directory.look_up_all(names):
+                after = row.agent
+                one = shapes.Agent(**self._describe(row))
+                if wanted.matches(one.labels, one.facts) and state in (None, one.state):
+                    found.append(one)
+                    if len(found) == limit:
+                        break
             else:
-                after = found[-1]
-        rows = await self._directory.look_up_all(names)
+                after = names[-1] if names else after
+                if len(names) < count:
+                    shard, after = shard + 1, ""
         cursor = f"{shard}:{after}" if shard < INDEX_SHARDS else None
-        page = {"agents": [self._describe(row) for row in rows], "cursor": cursor}
-        return Response(_encode(page), media_type="application/json")
+        return Response(_encode(shapes.AgentPage(found, cursor)), media_type="application/json")
 
     async def get(self, request: Request) -> Response:
+        row = await self._row(request)
+        at, _, what = row.trouble.partition(" ")
+        answer = shapes.AgentDetail(
+            **self._describe(row),
+            session=shapes.Session(row.sid, row.gen, row.boot, row.conn),
+            last_reason=row.reason or None,
+            trouble=shapes.Trouble(iso(int(at)) or "", what) if what else None,
+            open_commands=sorted(await self._directory.open_commands(row.agent)),
+        )
+        return Response(_encode(answer), media_type="application/json")
+
+    async def label(self, request: Request) -> Response:
+        """Set or remove labels; all that the agent has afterwards."""
+        agent = check_agent_id(request.path_params["id"])
+        changes = validated(_decode_labels, await read_body(request, LABELS_LIMIT), "a change of labels").labels
+        labels = await self._directory.label(agent, changes)
+        if labels is None:
+            raise self._unknown(agent)
+        if isinstance(labels, Full):
+            raise InvalidRequest(f"{labels.count} labels exceed max {LABEL_LIMIT}", field="labels")
+        return Response(_encode(shapes.Labels(dict(labels))), media_type="application/json")
+
+    async def disconnect(self, request: Request) -> Response:
+        """Close the link; the agent connects again."""
+        row = await self._row(request)
+        presence, _, why = self._standing.table.presence(row, self._standing.now())
+        if presence is not Presence.ONLINE:
+            raise AgentOffline(f"agent {row.agent!r} has no link to close: {why}", agent=row.agent)
+        self._dispatch.disconnect(row)
+        answer = shapes.Disconnected(row.agent, row.lease.partition("#")[0])
+        return Response(_encode(answer), 202, media_type="application/json")
+
+    async def _row(self, request: Request) -> AgentRow:
         agent = check_agent_id(request.path_params["id"])
         row = await self._directory.look_up(agent)
         if row is None:
             await self._dispatch.check_data()
-            raise AgentUnknown(f"no agent {agent!r} was ever seen here", agent=agent)
-        answer = self._describe(row)
-        answer["open_commands"] = sorted(await self._directory.open_commands(agent))
-        answer["session"] = {"sid": row.sid, "gen": row.gen, "boot": row.boot, "conn": row.conn}
-        return Response(_encode(answer), media_type="application/json")
+            raise self._unknown(agent)
+        return row
 
-    def _describe(self, row: AgentRow) -> dict[str, object]:
+    def _unknown(self, agent: str) -> AgentUnknown:
+        return AgentUnknown(f"no agent {agent!r} was ever seen here", agent=agent)
+
+    def _describe(self, row: AgentRow) -> dict[str, Any]:
         presence, since, why = self._standing.table.presence(row, self._standing.now())
         online = presence is Presence.ONLINE
         return {
             "id": row.agent,
-            "state": presence.value,
+            "state": presence,
             "node": row.lease.partition("#")[0] if online else None,
             "since": iso(since),
             "why": None if online else why,
             "last_close": describe_close(row.close) if row.close else None,
-            "facts": msgspec.json.decode(row.facts or "{}"),
+            "facts": _decode_map(row.facts),
+            "labels": _decode_map(row.labels),
         }
+
+
+def _state(text: str) -> Presence | None:
+    if not text:
+        return None
+    try:
+        return Presence(text)
+    except ValueError as e:
+        raise InvalidRequest(f"state {text[:32]!r} is none of {', '.join(Presence)}", field="state") from e
 
 
 def _cursor(text: str) -> tuple[int, str]:

@@ -6,18 +6,21 @@ HTTP in, routing out: bodies and parameters are checked here, and every fault na
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from fairlead.app import shapes
 from fairlead.app.problem import MalformedBody
-from fairlead.app.stream import NDJSON, ResultStream, end_of
+from fairlead.app.stream import LINES, ResultStream, end_of, wanted
 from fairlead.app.times import iso
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.commands import Command
+from fairlead.fleet.schema import State
 from fairlead.node import Node
 from fairlead.routing.dispatch import Accepted, Order
 from fairlead.wire.identity import check_agent_id, check_command_id
@@ -29,25 +32,9 @@ PAYLOAD_LIMIT = 512 << 10
 KEY_LIMIT = 255
 
 
-class Queue(msgspec.Struct, forbid_unknown_fields=True):
-    """on_offline: wait for the agent so many seconds."""
+T = TypeVar("T")
 
-    queue: Annotated[float, msgspec.Meta(gt=0, le=7 * 86400)]
-
-
-class Body(msgspec.Struct, forbid_unknown_fields=True):
-    """POST /v1/commands. `deadline` is in seconds."""
-
-    agent: str
-    method: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
-    payload: msgspec.Raw = msgspec.Raw(b"{}")
-    deadline: Annotated[float, msgspec.Meta(ge=0.1, le=86400)] = 60.0
-    lane: Literal["interactive", "bulk"] = "interactive"
-    on_offline: Literal["fail"] | Queue = "fail"
-    retry: Literal["never", "safe"] = "never"
-
-
-_decode = msgspec.json.Decoder(Body).decode
+_decode = msgspec.json.Decoder(shapes.NewCommand).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -58,15 +45,15 @@ class CommandRoutes:
         self._standing = node.standing
 
     async def post(self, request: Request) -> ASGIApp:
-        """202 and the id, or the stream of its results when the caller accepts NDJSON."""
+        """202 and the id, or the stream of its results when the caller accepts one."""
         raw = await read_body(request, BODY_LIMIT)
-        streamed = NDJSON in request.headers.get("accept", "")
-        accepted = await self._dispatch.submit(_order(raw, request), follow=streamed)
-        head = _encode({"id": accepted.id, "state": accepted.state, "presence": accepted.presence, "why": accepted.why})
-        if streamed:
+        form = wanted(request)
+        accepted = await self._dispatch.submit(_order(raw, request), follow=form is not None)
+        head = shapes.Accepted(accepted.id, accepted.state, accepted.presence, accepted.why)
+        if form is not None:
             pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower)
-            return ResultStream(request, head + b"\n", pages)
-        return _accepted(accepted, head)
+            return ResultStream(request, form, head, pages)
+        return _accepted(accepted, _encode(head))
 
     async def get(self, request: Request) -> Response:
         found = await self._dispatch.look_up(check_command_id(request.path_params["id"]))
@@ -76,16 +63,18 @@ class CommandRoutes:
         """From offset `from` on, as NDJSON; with `follow` until the command ends."""
         command = check_command_id(request.path_params["id"])
         offset = whole(request, "from", 0, 1 << 53)
+        if "from" not in request.query_params and (last := request.headers.get("last-event-id", "")):
+            offset = number("Last-Event-ID", last, 1 << 53) + 1
         follow = flag(request, "follow")
         if not await self._dispatch.exists(command):
             raise self._standing.unknown(command)
-        return ResultStream(request, b"", self._results.read(command, offset, follow))
+        return ResultStream(request, wanted(request) or LINES, None, self._results.read(command, offset, follow))
 
     async def delete(self, request: Request) -> Response:
         """Ask for the end; 202 with the state now. Deleting what is over changes nothing."""
         command = check_command_id(request.path_params["id"])
         state = await self._dispatch.cancel(command)
-        return Response(_encode({"id": command, "state": state}), 202, media_type="application/json")
+        return Response(_encode(shapes.Cancelled(command, state)), 202, media_type="application/json")
 
     async def input(self, request: Request) -> Response:
         """Chunk `n` of the input, then the end of it when `end` is set."""
@@ -101,12 +90,7 @@ class CommandRoutes:
 
 
 def _order(raw: bytes, request: Request) -> Order:
-    try:
-        body = _decode(raw)
-    except msgspec.ValidationError as e:
-        raise InvalidRequest(f"the body is not a command: {e}", field=_field(str(e))) from e
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
-        raise MalformedBody(f"the body is not JSON: {e}") from e
+    body = validated(_decode, raw, "a command")
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
         raise InvalidRequest(f"a payload of {len(payload)} bytes exceeds max {PAYLOAD_LIMIT}", field="payload")
@@ -121,12 +105,22 @@ def _order(raw: bytes, request: Request) -> Order:
         payload=payload,
         deadline=int(body.deadline * 1000),
         lane=body.lane,
-        queue=int(body.on_offline.queue * 1000) if isinstance(body.on_offline, Queue) else None,
+        queue=int(body.on_offline.queue * 1000) if isinstance(body.on_offline, shapes.Queue) else None,
         retry=body.retry,
         traceparent=request.headers.get("traceparent", "")[:64],
         key_digest=hashlib.sha256(key.encode()).hexdigest() if key else "",
         body_digest=hashlib.sha256(raw).hexdigest() if key else "",
     )
+
+
+def validated(decode: Callable[[bytes], T], raw: bytes, what: str) -> T:
+    """The body as its type. Raises InvalidRequest that names the member, MalformedBody when it is no JSON."""
+    try:
+        return decode(raw)
+    except msgspec.ValidationError as e:
+        raise InvalidRequest(f"the body is not {what}: {e}", field=_field(str(e))) from e
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
+        raise MalformedBody(f"the body is not JSON: {e}") from e
 
 
 def _field(message: str) -> str:
@@ -144,36 +138,19 @@ def _accepted(accepted: Accepted, body: bytes) -> Response:
     return Response(body, 202, headers, media_type="application/json")
 
 
-def describe(command: Command) -> dict[str, object]:
-    """A command as GET shows it. Every target is in exactly one state, and the counts add up."""
-    counts: dict[str, int] = {}
-    for target in command.targets:
-        counts[target.state.value] = counts.get(target.state.value, 0) + 1
+def describe(command: Command) -> shapes.Command:
+    """A command as GET shows it."""
+    counts: dict[State, int] = {}
     targets = []
     for target in command.targets:
+        counts[target.state] = counts.get(target.state, 0) + 1
         end = end_of(command, target) if target.state.over else None
-        targets.append(
-            {
-                "agent": target.agent,
-                "state": target.state.value,
-                "attempt": target.attempt,
-                "total": target.next,
-                "end": end,
-            }
-        )
-    return {
-        "id": command.id,
-        "method": command.method,
-        "lane": command.lane,
-        "state": command.targets[0].state.value if len(command.targets) == 1 else None,
-        "created": iso(command.created),
-        "expires": iso(command.expires),
-        "cancel_asked": bool(command.cancel_asked),
-        "results": command.seq,
-        "truncated": command.truncated,
-        "counts": counts,
-        "targets": targets,
-    }
+        targets.append(shapes.Target(target.agent, target.state, target.attempt, target.next, end))
+    return shapes.Command(
+        command.id, command.method, command.lane, targets[0].state if len(targets) == 1 else None,
+        iso(command.created), iso(command.expires), bool(command.cancel_asked), command.seq, command.truncated,
+        counts, targets,
+    )  # fmt: skip
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -194,8 +171,10 @@ async def read_body(request: Request, limit: int) -> bytes:
 def whole(request: Request, name: str, default: int, most: int) -> int:
     """A query parameter that is a whole number from 0 to `most`."""
     given = request.query_params.get(name)
-    if given is None:
-        return default
+    return default if given is None else number(name, given, most)
+
+
+def number(name: str, given: str, most: int) -> int:
     if not given.isascii() or not given.isdigit() or len(given) > 20 or int(given) > most:
         raise InvalidRequest(f"{name}={given[:32]!r} is not a whole number from 0 to {most}", field=name)
     return int(given)

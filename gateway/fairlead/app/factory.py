@@ -10,10 +10,12 @@ from collections.abc import Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
+from fairlead.app import openapi
 from fairlead.app.agents import AgentRoutes
 from fairlead.app.auth import Token
 from fairlead.app.commands import CommandRoutes
@@ -51,10 +53,16 @@ def api_app(node: Node) -> ASGIApp:
         Route("/v1/commands/{id}/results", Resource(GET=commands.results)),
         Route("/v1/commands/{id}/input", Resource(POST=commands.input)),
         Route("/v1/agents", Resource(GET=agents.list)),
-        Route("/v1/agents/{id}", Resource(GET=agents.get)),
+        Route("/v1/agents/{id}", Resource(GET=agents.get, PATCH=agents.label)),
+        Route("/v1/agents/{id}/session", Resource(DELETE=agents.disconnect)),
+        Route("/v1/openapi.json", Resource(GET=_openapi)),
     ]
     router = Router(routes, default=_not_found, redirect_slashes=False)
     return Api(router, Token(node.settings.platform_token, "platform"))
+
+
+async def _openapi(request: Request) -> Response:
+    return Response(openapi.document(), media_type="application/json")
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

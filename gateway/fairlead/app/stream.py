@@ -1,4 +1,4 @@
-"""Results as NDJSON over HTTP, line by line as they come.
+"""Results over HTTP, line by line as they come: as NDJSON, or as server-sent events for browsers.
 
 Not Starlette's StreamingResponse: that one starts two tasks for each response, and tells of a caller who left only
 when something is written. Here the caller's absence is looked for whenever there is nothing to send for a while.
@@ -10,11 +10,15 @@ import base64
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from fairlead.app import shapes
+from fairlead.app.openapi import NDJSON, SSE
 from fairlead.errors import FairleadError
 from fairlead.fleet.commands import Command, Ending, Result, Target
 from fairlead.routing.results import News
@@ -22,74 +26,87 @@ from fairlead.routing.results import News
 logger = logging.getLogger(__name__)
 
 _encode = msgspec.json.Encoder().encode
-NDJSON = "application/x-ndjson"
-_START = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [
-        (b"content-type", NDJSON.encode()),
-        (b"cache-control", b"no-store"),
-        (b"x-accel-buffering", b"no"),
-    ],
-}
-KEEP_ALIVE = b"{}\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How lines are written. `keep_alive` says nothing, in time for the least patient proxy."""
+
+    name: str
+    start: dict[str, Any]
+    keep_alive: bytes
+    events: bool
+
+    def line(self, made: object, offset: int | None = None) -> bytes:
+        data = _encode(made)
+        if not self.events:
+            return data + b"\n"
+        # The id comes back as Last-Event-ID when a browser connects again.
+        return (b"" if offset is None else b"id: %d\n" % offset) + b"data: " + data + b"\n\n"
+
+
+def _start(kind: str) -> dict[str, Any]:
+    headers = [(b"content-type", kind.encode()), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+LINES = Format(NDJSON, _start(NDJSON), b"{}\n", events=False)
+EVENTS = Format(SSE, _start(SSE), b":\n\n", events=True)
+
+
+def wanted(request: Request) -> Format | None:
+    """The format of the stream that the caller accepts, None when it asked for none."""
+    accept = request.headers.get("accept", "")
+    if SSE in accept:
+        return EVENTS
+    return LINES if NDJSON in accept else None
 
 
 class ResultStream:
     """An ASGI response. `head` is the first line, if any; `pages` are `Results.read`'s."""
 
-    def __init__(self, request: Request, head: bytes, pages: AsyncGenerator[News]) -> None:
+    def __init__(self, request: Request, form: Format, head: object | None, pages: AsyncGenerator[News]) -> None:
         self._request = request
+        self._form = form
         self._head = head
         self._pages = pages
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(_START)
-        body = self._head
-        if body:
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+        form = self._form
+        await send(form.start)
+        if self._head is not None:
+            await send({"type": "http.response.body", "body": form.line(self._head), "more_body": True})
         body = b""
         try:
             async with aclosing(self._pages) as pages:
                 async for news in pages:
-                    body = b"".join(map(_line, news.results))
+                    body = b"".join([form.line(_line(result), result.offset) for result in news.results])
                     if news.ended is not None:
                         # The end goes out with the last results and closes the response: one write, not three.
-                        body += b"".join(_encode({"end": end_of(news.ended, t)}) + b"\n" for t in news.ended.targets)
+                        body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
                         break
                     if not body:
                         if await self._request.is_disconnected():
                             return
-                        body = KEEP_ALIVE
+                        body = form.keep_alive
                     await send({"type": "http.response.body", "body": body, "more_body": True})
                     body = b""
         except FairleadError as e:
             # The status is out already: the stream ends without an `end`, and says why.
-            body = _error(e)
+            body = form.line(_error(e))
         except Exception:
             logger.exception("a stream of results failed")
-            body = _error(FairleadError("an internal error; the gateway's log tells more"))
+            body = form.line(_error(FairleadError("an internal error; the gateway's log tells more")))
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-def _error(error: FairleadError) -> bytes:
-    return _encode({"error": {"code": error.code, "message": error.message, "temporary": error.temporary}}) + b"\n"
+def _error(error: FairleadError) -> dict[str, object]:
+    return {"error": {"code": error.code, "message": error.message, "temporary": error.temporary}}
 
 
-def _line(result: Result) -> bytes:
+def _line(result: Result) -> dict[str, object]:
     member, value = octets(result.payload)
-    return (
-        _encode(
-            {
-                "offset": result.offset,
-                "agent": result.agent,
-                "n": result.n,
-                "kind": result.kind,
-                member: value,
-            }
-        )
-        + b"\n"
-    )
+    return {"offset": result.offset, "agent": result.agent, "n": result.n, "kind": result.kind, member: value}
 
 
 def octets(payload: bytes) -> tuple[str, str]:
@@ -100,25 +117,15 @@ def octets(payload: bytes) -> tuple[str, str]:
         return "base64", base64.b64encode(payload).decode()
 
 
-def end_of(command: Command, target: Target) -> dict[str, object]:
+def end_of(command: Command, target: Target) -> shapes.End:
     """How a target ended, as the API shows it."""
     ending = target.ending or Ending()
-    error: dict[str, object] | None = None
+    error: shapes.Fault | None = None
     if ending.code:
-        error = {
-            "code": ending.code,
-            "message": ending.message,
-            "temporary": ending.temporary,
-            "details": ending.details,
-        }
-    return {
-        "agent": target.agent,
-        "state": target.state.value,
-        "payload": payload_of(ending),
-        "error": error,
-        "total": target.next,
-        "truncated": command.truncated,
-    }
+        error = shapes.Fault(ending.code, ending.message, ending.temporary, ending.details)
+    return shapes.End(
+        target.agent, target.state, payload_of(ending), error, target.next, command.truncated
+    )  # fmt: skip
 
 
 def payload_of(ending: Ending) -> object:

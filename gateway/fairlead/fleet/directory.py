@@ -9,7 +9,7 @@ that is `NodeTable`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +19,7 @@ from fairlead.fleet import lua, schema
 from fairlead.fleet.schema import AgentRow
 from fairlead.store.answer import Answer
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Reply, integer, items, text
+from fairlead.store.reply import Reply, integer, items, octets, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The agent has too many open commands."""
+    """The agent has too many open commands, or labels."""
 
     count: int
 
@@ -83,9 +83,10 @@ class Directory:
         )
         return Answer(reply, _claimed)
 
-    def release(self, agent: str, sid: str, close: int, drained: bool) -> Answer[bool]:
+    def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> Answer[bool]:
         """Give the lease up, if it is still that session's."""
-        reply = self._store.run(lua.RELEASE, (schema.agent_key(agent),), (sid, int(close), "1" if drained else "0"))
+        ending = sid, int(close), "1" if drained else "0", reason
+        reply = self._store.run(lua.RELEASE, (schema.agent_key(agent),), ending)
         return Answer(reply, lambda reply: integer(reply) == 1)
 
     def dispatch(self, agent: str, command: str, expires: int, valid_until: int) -> Answer[AgentRow | Full | None]:
@@ -115,6 +116,16 @@ class Directory:
         """The rows of those that exist, in the order of `agents`."""
         answers = [self.look_up(agent) for agent in agents]
         return [row for answer in answers if (row := await answer) is not None]
+
+    def label(self, agent: str, changes: Mapping[str, str | None]) -> Answer[dict[str, str] | Full | None]:
+        """Set labels, or remove those that are None; all of them afterwards. None: no such agent was ever seen."""
+        flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
+        reply = self._store.run(lua.LABEL, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
+        return Answer(reply, _labelled)
+
+    def note_trouble(self, agent: str, what: str) -> asyncio.Future[Reply]:
+        """Keep the last thing that went wrong with this agent, for whoever asks why."""
+        return self._store.run(lua.TROUBLE, (schema.agent_key(agent),), (what,))
 
     async def page(self, shard: int, after: str, count: int) -> list[str]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
@@ -160,6 +171,16 @@ def _dispatched(agent: str, reply: Reply) -> AgentRow | Full | None:
             return Full(integer(answer[1]))
         case "late":
             raise lua.late("dispatch")
+    return None
+
+
+def _labelled(reply: Reply) -> dict[str, str] | Full | None:
+    answer = items(reply)
+    match text(answer[0]):
+        case "ok":
+            return msgspec.json.decode(octets(answer[1]), type=dict[str, str])
+        case "full":
+            return Full(integer(answer[1]))
     return None
 
 

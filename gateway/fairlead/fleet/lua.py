@@ -31,6 +31,8 @@ READ = _load("read")
 TAKE_DUE = _load("take_due")
 PUT_OFF = _load("put_off")
 FORGET = _load("forget")
+LABEL = _load("label")
+TROUBLE = _load("trouble")
 
 
 def late(what: str) -> BusUnavailable:

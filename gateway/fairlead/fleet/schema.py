@@ -3,8 +3,8 @@
 fl1:era              string  `mark lost-at`: of one life of the data. By the first node that finds none; no TTL
 fl1:nodes            zset    node name → last beat (ms). By beat; entries older than 24 h are cut off
 fl1:node:{n}         hash    one node's counts, state and epoch. By beat; 150 s after the last one
-fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, last seen and close. By claim and release; no TTL,
-                             the sweep forgets after 30 days
+fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels, last seen, close and trouble. By claim, release
+                             and the platform; no TTL, the sweep forgets after 30 days
 fl1:open:{a}         hash    open command id → its deadline (ms). By dispatch and settle; the last deadline and a minute
 fl1:agents:{0..63}   zset    index of agent ids, all of score 0: paged by name. By claim; no TTL, owned by the sweep
 fl1:cmd:{id}         hash    the record, a row per target, followers. By create … finish; deadline + retention, then
@@ -41,6 +41,8 @@ AWAY_MS = 30_000
 """An agent that lost its link comes back within this time when its node or network restarts."""
 TOMBSTONE_MS = 24 * 3600_000
 FORGET_MS = 30 * 24 * 3600_000
+LABEL_LIMIT = 64
+"""As many as an agent may have facts."""
 OPEN_LIMIT = 1_000
 """Open commands of one agent; `hello.have` and `welcome.have` hold 1,024."""
 
@@ -166,23 +168,30 @@ class AgentRow:
     boot: str
     conn: int
     sid: str
-    facts: str
     up: int
     seen: int
     close: int
     drained: bool
+    facts: str = "{}"
+    labels: str = "{}"
+    reason: str = ""
+    trouble: str = ""
+    """JSON, JSON, the words of the last close, and `time what` of the last command that failed."""
 
-    FIELDS = ("lease", "gen", "boot", "conn", "sid", "facts", "up", "seen", "close", "drained")
+    FIELDS = (
+        "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "trouble",
+    )  # fmt: skip
 
     @classmethod
     def parse(cls, agent: str, values: list[bytes | None]) -> AgentRow | None:
-        """From HMGET of FIELDS; None when the agent was never seen."""
+        """From HMGET of FIELDS, or of the first nine; None when the agent was never seen."""
         if values[1] is None:
             return None
-        lease, gen, boot, conn, sid, facts, up, seen, close, drained = (v or b"" for v in values)
+        lease, gen, boot, conn, sid, up, seen, close, drained, *told = (v or b"" for v in values)
+        facts, labels, reason, trouble = (word.decode() for word in told or (b"", b"", b"", b""))
         return cls(
-            agent, lease.decode(), int(gen), boot.decode(), int(conn or 0), sid.decode(), facts.decode(),
-            int(up or 0), int(seen or 0), int(close or 0), drained == b"1",
+            agent, lease.decode(), int(gen), boot.decode(), int(conn or 0), sid.decode(), int(up or 0),
+            int(seen or 0), int(close or 0), drained == b"1", facts or "{}", labels or "{}", reason, trouble,
         )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 
 from fairlead.hub.session import Session
-from fairlead.wire.close import Close
+from fairlead.wire.close import MEANING, Close
 from fairlead.wire.messages import Drain
 
 SLOT_STEP = 0.05
@@ -60,7 +60,7 @@ class Hub:
         """Close the agent's session, if it is of `gen` or older."""
         session = self._sessions.get(agent)
         if session is not None and session.gen <= gen:
-            session.close(code, "another node has taken over")
+            session.close(code, MEANING.get(code, "closed from elsewhere"))
 
     async def drain(self, rate: float, timeout: float) -> int:
         """Tell every agent its slot at once, then close each at its slot, `rate` a second; returns how many.

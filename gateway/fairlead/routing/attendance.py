@@ -116,7 +116,7 @@ class Attendance:
         self._metrics.closed.labels(str(code)).inc()
         if session.gen:
             self._hub.remove(session)
-            self._departures.add(session, code)
+            self._departures.add(session, code, reason)
 
     # -- claim and welcome -------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Attendance:
                 session.close(Close.INTERNAL, "the gateway could not take this agent in")
         if not session.open and unsure:
             await asyncio.sleep(VALID_MS / 1000)
-            self._departures.add(session, Close.ABNORMAL)
+            self._departures.add(session, Close.ABNORMAL, "the link was lost before its welcome")
 
     async def _attempt(self, session: Session, hello: Hello) -> bool:
         """One claim and what follows from it; False when this session does not become the agent's."""
@@ -169,7 +169,7 @@ class Attendance:
         session.gen = claimed.gen
         if not session.open or not self._hub.add(session):
             session.close(Close.SUPERSEDED, "superseded by a newer link")
-            self._departures.add(session, Close.ABNORMAL)
+            self._departures.add(session, Close.ABNORMAL, "superseded by a newer link")
             return False
         self._evict_elsewhere(session, claimed)
         taken = await self._takeover.fence(session, claimed.open)

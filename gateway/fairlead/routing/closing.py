@@ -14,6 +14,8 @@ from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
 from fairlead.telemetry import Metrics
 
+TROUBLE = frozenset({"failed", "timeout", "offline", "expired"})
+
 
 class Closing:
     def __init__(self, directory: Directory, due: Due, inbox: Inbox, metrics: Metrics) -> None:
@@ -22,9 +24,11 @@ class Closing:
         self._inbox = inbox
         self._metrics = metrics
 
-    def over(self, command: str, agent: str, state: str, followers: Iterable[str]) -> None:
-        """A target came into its terminal state just now."""
+    def over(self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "") -> None:
+        """A target came into its terminal state just now; `code` is that of its error."""
         self._metrics.commands.labels(state).inc()
+        if state in TROUBLE:
+            self._directory.note_trouble(agent, f"command {command} ended as {state}{code and ': ' + code}")
         self.forget(command, agent)
         self.wake(command, followers)
 

@@ -128,7 +128,9 @@ class Deliveries:
     def settled(self, agent: str, command: str, found: Settled) -> None:
         """The fence found nothing to deliver."""
         if found.why == "ended":
-            self._closing.over(command, agent, found.state, found.followers)
+            self._closing.over(
+                command, agent, found.state, found.followers, "outcome_unknown" if found.state == "failed" else ""
+            )
         elif found.why != "stale":
             self._closing.forget(command, agent)
 

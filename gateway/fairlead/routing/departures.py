@@ -27,12 +27,13 @@ BATCH = 256
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """The session `sid` of `agent` ended with `code`; `drained`: it had been told to leave."""
+    """The session `sid` of `agent` ended with `code` and `reason`; `drained`: it had been told to leave."""
 
     agent: str
     sid: str
     code: int
     drained: bool
+    reason: str
 
 
 class Departures:
@@ -46,8 +47,8 @@ class Departures:
         """Leases that are still to be given up."""
         return len(self._waiting)
 
-    def add(self, session: Session, code: int) -> None:
-        self._waiting.append(Departure(session.agent, session.sid, code, session.drained))
+    def add(self, session: Session, code: int, reason: str) -> None:
+        self._waiting.append(Departure(session.agent, session.sid, code, session.drained, reason[:123]))
         self._news.set()
 
     async def release_forever(self) -> None:
@@ -60,7 +61,7 @@ class Departures:
     async def release_some(self) -> None:
         """One batch; what Redis did not answer waits for the next."""
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
-        answers = await outcomes([self._directory.release(d.agent, d.sid, d.code, d.drained) for d in batch])
+        answers = await outcomes([self._directory.release(d.agent, d.sid, d.code, d.drained, d.reason) for d in batch])
         failed = []
         for departure, answer in zip(batch, answers, strict=True):
             if isinstance(answer, BusUnavailable):

@@ -11,7 +11,7 @@ import asyncio
 import random
 from dataclasses import dataclass
 
-from fairlead.bus.doorbell import Cancel, Deliver, Input
+from fairlead.bus.doorbell import Cancel, Deliver, Evict, Input
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import (
     AgentOffline,
@@ -31,6 +31,7 @@ from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import CANCEL_AGAIN_MS, RING_AGAIN_MS
 from fairlead.telemetry import Metrics
+from fairlead.wire.close import Close
 from fairlead.wire.identity import uuid7
 
 INPUT_PATIENCE = 20.0
@@ -69,7 +70,7 @@ class Accepted:
     """
 
     id: str
-    state: str
+    state: State
     presence: str
     why: str
     replayed: bool = False
@@ -115,7 +116,7 @@ class Dispatch:
                     id=first,
                 )
             if first != command and (found := await self._records.look_up(first)) is not None:
-                return Accepted(first, found.targets[0].state.value, "", "", replayed=True)
+                return Accepted(first, found.targets[0].state, "", "", replayed=True)
             command = first
         if not follow:
             return await self._place(command, order, None)
@@ -164,7 +165,7 @@ class Dispatch:
             await self._fail_offline(command, order, now - since, why)
         self._metrics.accepted.inc()
         # Under one Idempotency-Key another call may have made it first: its news may have come before us.
-        return Accepted(command, State.QUEUED.value, presence.value, why, follower=follower if created else None)
+        return Accepted(command, State.QUEUED, presence.value, why, follower=follower if created else None)
 
     async def check_data(self) -> None:
         """An agent is unknown: raise BusUnavailable if Redis has just lost its data, and with it who is linked."""
@@ -184,7 +185,7 @@ class Dispatch:
         done = await self._records.finish(command, order.agent, State.OFFLINE, how, only_from=State.QUEUED)
         if done.why != "ok":
             return  # it came back in this very moment, and has the command
-        self._closing.over(command, order.agent, State.OFFLINE.value, done.followers)
+        self._closing.over(command, order.agent, State.OFFLINE.value, done.followers, how.code)
         if order.key_digest:
             self._records.unbind(order.key_digest)
         raise AgentOffline(message, agent=order.agent, id=command, why=why, absent_s=absent_ms // 1000)
@@ -198,7 +199,11 @@ class Dispatch:
     async def exists(self, command: str) -> bool:
         return await self._records.agent_of(command) is not None
 
-    async def cancel(self, command: str) -> str:
+    def disconnect(self, row: AgentRow) -> None:
+        """Have the agent's link closed, wherever it is; the agent connects again."""
+        self._inbox.ring(row.lease, (Evict(row.agent, row.gen, Close.DISCONNECTED),))
+
+    async def cancel(self, command: str) -> State:
         """Ask for the end of a command; returns its state now. A command that is over stays as it is."""
         found = await self.look_up(command)
         for target in found.targets:
@@ -210,7 +215,7 @@ class Dispatch:
                 row = await self._directory.look_up(target.agent)
                 if row is not None and row.lease:
                     self._inbox.ring(row.lease, (Cancel(target.agent, command),))
-        return (await self.look_up(command)).targets[0].state.value
+        return (await self.look_up(command)).targets[0].state
 
     async def add_input(self, command: str, n: int, payload: bytes, end: bool) -> None:
         """Store input chunk `n` and tell the agent's node. Raises InvalidRequest, with what was expected."""

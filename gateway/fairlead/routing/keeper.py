@@ -127,7 +127,7 @@ class Keeper:
             state, how = State.FAILED, OUTCOME_UNKNOWN  # it waits to be run again: the first run may have done it
         done = await self._records.finish(command.id, target.agent, state, how, only_from)
         if done.why == "ok":
-            self._closing.over(command.id, target.agent, state.value, done.followers)
+            self._closing.over(command.id, target.agent, state.value, done.followers, how.code)
         elif done.why == "kept":
             return command.expires + GRACE_MS
         else:

@@ -125,7 +125,7 @@ class Recorder:
             ended = await self._records.finish(command, session.agent, State.FAILED, how)
             self._dismiss(session, command)
             if ended.why == "ok":
-                self._closing.over(command, session.agent, State.FAILED.value, ended.followers)
+                self._closing.over(command, session.agent, State.FAILED.value, ended.followers, how.code)
         elif stored.why == "fenced":
             session.link.ended(command)
         elif stored.why != "ok":

@@ -29,6 +29,7 @@ class Close(IntEnum):
     REBALANCE = 4001
     AGE = 4002
     BUS_AWAY = 4003
+    DISCONNECTED = 4004
     SUPERSEDED = 4007
     SILENT = 4008
     SLOW_READER = 4408
@@ -61,6 +62,7 @@ MEANING: dict[int, str] = {
     Close.REBALANCE: "the node has more than its share: reconnect",
     Close.AGE: "the link reached its greatest age: reconnect",
     Close.BUS_AWAY: "the node has lost Redis for too long: reconnect",
+    Close.DISCONNECTED: "disconnected by the platform: reconnect",
     Close.SUPERSEDED: "superseded by a newer attempt of the same process",
     Close.SILENT: "nothing was heard for 2.5 heartbeats",
     Close.SLOW_READER: "the agent does not read what it is sent",

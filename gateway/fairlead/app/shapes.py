@@ -1,0 +1,181 @@
+"""What the API takes and gives, as types: handlers encode these, and the OpenAPI document is made of them.
+
+Read by the handlers and by `openapi`. One source, so that the document cannot say something else than the answers.
+Times are RFC 3339 in UTC with milliseconds; durations are seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct, field
+
+from fairlead.fleet.schema import Presence, State
+
+AgentId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$", description="An agent's id.")]
+CommandId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$",
+        description="A command's id, a UUID of version 7.",
+    ),
+]
+Method = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
+LabelKey = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*\Z")]
+LabelValue = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\s,()=!]+\Z")]
+
+
+class Queue(Struct, forbid_unknown_fields=True):
+    """on_offline: wait for the agent so many seconds."""
+
+    queue: Annotated[float, Meta(gt=0, le=7 * 86400)]
+
+
+class NewCommand(Struct, forbid_unknown_fields=True):
+    """A command to be run on one agent."""
+
+    agent: AgentId
+    method: Method
+    payload: Annotated[Raw, Meta(description="JSON for the agent, passed on as it is.")] = field(
+        default_factory=lambda: Raw(b"{}")
+    )
+    deadline: Annotated[float, Meta(ge=0.1, le=86400, description="Seconds for all of it.")] = 60.0
+    lane: Literal["interactive", "bulk"] = "interactive"
+    on_offline: Annotated[
+        Literal["fail"] | Queue, Meta(description="What to do when the agent is offline: fail, or wait.")
+    ] = "fail"
+    retry: Annotated[
+        Literal["never", "safe"], Meta(description="`safe`: run it again when its outcome is unknown.")
+    ] = "never"
+
+
+class Accepted(Struct):
+    """The command is written down. `why` says in words why its agent is not online."""
+
+    id: CommandId
+    state: State
+    presence: Annotated[str, Meta(description="online, away or offline; empty when the post was a repetition.")]
+    why: str
+
+
+class Fault(Struct):
+    """What went wrong, for a program (`code`, `temporary`) and for a person (`message`)."""
+
+    code: str
+    message: str
+    temporary: bool
+    details: dict[str, str | int | float | bool | None] = {}
+
+
+class End(Struct):
+    """How a command ended at its agent. `payload` is what the agent returned."""
+
+    agent: AgentId
+    state: State
+    payload: Annotated[object, Meta(description="Any JSON, null when nothing was returned.")]
+    error: Fault | None
+    total: Annotated[int, Meta(ge=0, description="Chunks of output.")]
+    truncated: Annotated[bool, Meta(description="Output beyond the limit was dropped.")]
+
+
+class Target(Struct):
+    """One agent of a command."""
+
+    agent: AgentId
+    state: State
+    attempt: Annotated[int, Meta(ge=0, description="How often it was sent.")]
+    total: Annotated[int, Meta(ge=0, description="Chunks of output stored so far.")]
+    end: End | None
+
+
+class Command(Struct):
+    """A command as it stands. Every target is in exactly one state, and `counts` add up to their number."""
+
+    id: CommandId
+    method: str
+    lane: str
+    state: Annotated[State | None, Meta(description="That of the only target; null when there are several.")]
+    created: str | None
+    expires: str | None
+    cancel_asked: bool
+    results: Annotated[int, Meta(ge=0, description="Result lines: the next offset.")]
+    truncated: bool
+    counts: dict[State, int]
+    targets: list[Target]
+
+
+class Cancelled(Struct):
+    """The end of the command was asked for; `state` is what it is now."""
+
+    id: CommandId
+    state: State
+
+
+class Agent(Struct):
+    """An agent as the platform sees it. `facts` are its own words, `labels` the platform's."""
+
+    id: AgentId
+    state: Presence
+    node: str | None
+    since: Annotated[str | None, Meta(description="Linked since, or last seen.")]
+    why: Annotated[str | None, Meta(description="Why it is not online, in words.")]
+    last_close: Annotated[str | None, Meta(description="Close code of its last link, in words.")]
+    facts: dict[str, str]
+    labels: dict[str, str]
+
+
+class Session(Struct):
+    """The agent's link: the last one when it has none. `conn` counts the attempts of this boot."""
+
+    sid: str
+    gen: int
+    boot: str
+    conn: int
+
+
+class Trouble(Struct):
+    """The last command that failed on this agent."""
+
+    at: str
+    what: str
+
+
+class AgentDetail(Agent, kw_only=True):
+    """An agent with its link, what is open for it, and what went wrong last."""
+
+    session: Session
+    last_reason: Annotated[str | None, Meta(description="What was said when its last link closed.")]
+    trouble: Trouble | None
+    open_commands: list[CommandId]
+
+
+class AgentPage(Struct):
+    """One page; `cursor` asks for the next, null: that was all."""
+
+    agents: list[Agent]
+    cursor: str | None
+
+
+class Labels(Struct, forbid_unknown_fields=True):
+    """Labels to set; null removes one."""
+
+    labels: Annotated[dict[LabelKey, LabelValue | None], Meta(max_length=64)]
+
+
+class Disconnected(Struct):
+    """The agent was told to connect anew."""
+
+    id: AgentId
+    node: str
+
+
+class Problem(Struct):
+    """RFC 9457. `code` is stable and for programs; more members may stand beside these."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+    temporary: bool
+    field_: str | None = field(default=None, name="field")

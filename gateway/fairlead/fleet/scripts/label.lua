@@ -1,0 +1,14 @@
+#!lua
+-- KEYS: agent row. ARGV: limit of labels, then per label: key, '1' to set or '' to remove, value.
+-- Returns {'ok', labels as JSON} | {'unknown'} | {'full', count}. Nothing is changed unless all of it is.
+local row = redis.call('HMGET', KEYS[1], 'gen', 'labels')
+if not row[1] then return {'unknown'} end
+local labels, count = cjson.decode(row[2] or '{}'), 0
+for i = 2, #ARGV, 3 do
+  if ARGV[i + 1] == '1' then labels[ARGV[i]] = ARGV[i + 2] else labels[ARGV[i]] = nil end
+end
+for _ in pairs(labels) do count = count + 1 end
+if count > tonumber(ARGV[1]) then return {'full', count} end
+local packed = cjson.encode(labels)
+redis.call('HSET', KEYS[1], 'labels', packed)
+return {'ok', packed}

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.errors import InvalidRequest
+from fairlead.fleet.selector import LENGTH_LIMIT, TERM_LIMIT, parse
+
+LABELS = {"env": "prod", "team": "core", "os": "label-os"}
+FACTS = {"os": "linux", "kernel": "6.1.0", "env": "what the agent says"}
+
+
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ("", True),
+        ("  ", True),
+        ("env=prod", True),
+        ("env==prod", True),
+        ("env = prod , team=core", True),
+        ("env=dev", False),
+        ("env!=dev", True),
+        ("env!=prod", False),
+        ("env in (prod,dev)", True),
+        ("env in(dev, stage)", False),
+        ("env notin (dev,stage)", True),
+        ("env notin (prod)", False),
+        ("env", True),
+        ("retired", False),
+        ("!retired", True),
+        ("! retired", True),
+        ("!env", False),
+        ("missing!=x", True),
+        ("missing notin (x)", True),
+        ("missing=x", False),
+        ("missing=", False),
+        ("kernel=6.1.0", True),
+        ("os=label-os", True),  # a label stands before a fact of the same name
+        ("fact.os=linux", True),
+        ("label.os=linux", False),
+        ("label.kernel", False),
+        ("fact.env=prod", False),
+        ("in=x", False),
+        ("inside", False),
+        ("env in (prod),os in (label-os),!retired,team!=edge", True),
+    ],
+)
+def test_selectors(selector: str, matches: bool) -> None:
+    assert parse(selector).matches(LABELS, FACTS) is matches
+
+
+@pytest.mark.parametrize(
+    "selector",
+    ["=", "a=b=c", "a in b", "a in ()", "a in (", "a in (x,)", "!a=b", "!a in (x)", ",a", "a,,b", "a,", "a b", "()",
+     "a>1", "a=(b)", "x" * (LENGTH_LIMIT + 1), ",".join(["a"] * (TERM_LIMIT + 1)), "é=1", "a\n=\nb c"],
+)  # fmt: skip
+def test_what_is_no_selector_is_told_where(selector: str) -> None:
+    with pytest.raises(InvalidRequest) as fault:
+        parse(selector)
+    assert fault.value.details["field"] == "selector"
+
+
+keys = st.from_regex(r"[a-z][a-z0-9._/-]{0,10}", fullmatch=True).filter(lambda k: not k.startswith(("label.", "fact.")))
+values = st.from_regex(r"[A-Za-z0-9.:/@+-]{1,12}", fullmatch=True)
+terms = st.tuples(keys, st.sampled_from(["=", "!=", "in", "notin", "", "!"]), st.lists(values, min_size=1, max_size=4))
+
+
+@given(st.lists(terms, max_size=6), st.dictionaries(keys, values, max_size=6))
+def test_it_means_what_it_says(asked: list[tuple[str, str, list[str]]], labels: dict[str, str]) -> None:
+    written, expected = [], True
+    for key, sign, wanted in asked:
+        found = labels.get(key)
+        if sign in ("=", "!="):
+            written.append(f"{key}{sign}{wanted[0]}")
+            expected &= (found == wanted[0]) is (sign == "=")
+        elif sign in ("in", "notin"):
+            written.append(f"{key} {sign} ({', '.join(wanted)})")
+            expected &= (found in wanted) is (sign == "in")
+        else:
+            written.append(f"{sign}{key}")
+            expected &= (found is not None) is (sign == "")
+    assert parse(",".join(written)).matches(labels, {}) is expected
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_selector_or_a_fault(text: str) -> None:
+    try:
+        parse(text).matches(LABELS, FACTS)
+    except InvalidRequest:
+        pass

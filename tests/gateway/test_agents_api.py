@@ -1,0 +1,171 @@
+"""The platform's view of agents: selectors, labels, the end of a link, streams for browsers, the document."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from typing import Any
+
+import pytest
+
+from fairlead.wire.close import Close
+from fairlead.wire.messages import Ack, Chunk, End
+
+
+async def listed(api: Any, **query: str | int) -> list[str]:
+    """All ids, page after page."""
+    found: list[str] = []
+    cursor = ""
+    while True:
+        answer = await api.http.get("/v1/agents", params={**query, "cursor": cursor})
+        assert answer.status_code == 200, answer.text
+        found += [agent["id"] for agent in answer.json()["agents"]]
+        cursor = answer.json()["cursor"]
+        if not cursor:
+            return found
+
+
+async def test_selectors_see_labels_and_facts(gateway: Any, api: Any, dial: Any) -> None:
+    fleet = secrets.token_hex(4)
+    peers = [await dial(gateway) for _ in range(6)]
+    for n, peer in enumerate(peers):
+        await peer.greet(facts={"fleet": fleet, "os": "linux" if n % 2 else "windows"})
+    for peer in peers[:2]:
+        answer = await api.http.patch(f"/v1/agents/{peer.agent}", json={"labels": {"env": "prod", "ring": "1"}})
+        assert answer.json() == {"labels": {"env": "prod", "ring": "1"}}
+    names = [peer.agent for peer in peers]
+    mine = f"fleet={fleet}"
+    assert sorted(await listed(api, selector=mine)) == sorted(names)
+    assert sorted(await listed(api, selector=mine, limit=1)) == sorted(names)
+    assert sorted(await listed(api, selector=f"{mine},os=linux")) == sorted(names[1::2])
+    assert sorted(await listed(api, selector=f"{mine},env in (prod,dev)")) == sorted(names[:2])
+    assert sorted(await listed(api, selector=f"{mine},env in (prod,dev),os=linux,!retired")) == [names[1]]
+    assert await listed(api, selector=f"{mine},fact.env") == []
+    await peers[5].socket.close()
+    async with asyncio.timeout(20):
+        while sorted(await listed(api, selector=mine, state="online")) != sorted(names[:5]):
+            await asyncio.sleep(0.05)
+    bad = await api.http.get("/v1/agents", params={"selector": "os>linux"})
+    assert (bad.status_code, bad.json()["field"]) == (422, "selector")
+    bad = await api.http.get("/v1/agents", params={"state": "asleep"})
+    assert (bad.status_code, bad.json()["field"]) == (422, "state")
+
+
+async def test_labels_are_the_platforms_and_outlive_links(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet(facts={"env": "what the agent says"})
+    url = f"/v1/agents/{peer.agent}"
+    await api.http.patch(url, json={"labels": {"env": "prod", "owner": "core"}})
+    assert (await api.http.patch(url, json={"labels": {"owner": None}})).json() == {"labels": {"env": "prod"}}
+    again = await dial(gateway, peer.agent)
+    await again.greet(conn=2, facts={"env": "still something else"})
+    found = await api.agent(peer.agent)
+    assert (found["labels"], found["facts"]["env"]) == ({"env": "prod"}, "still something else")
+
+
+@pytest.mark.parametrize(
+    ("labels", "field"),
+    [
+        ({"a b": "x"}, "labels"),
+        ({"": "x"}, "labels"),
+        ({"a": "x,y"}, "labels"),
+        ({"a": ""}, "labels"),
+        ({"a": 1}, "labels"),
+        ({f"k{n}": "x" for n in range(65)}, "labels"),
+    ],
+)
+async def test_labels_that_cannot_be(gateway: Any, api: Any, dial: Any, labels: Any, field: str) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    answer = await api.http.patch(f"/v1/agents/{peer.agent}", json={"labels": labels})
+    assert answer.status_code == 422, answer.text
+    assert answer.json()["field"].startswith(field)
+
+
+async def test_too_many_labels_in_all(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    url = f"/v1/agents/{peer.agent}"
+    assert (await api.http.patch(url, json={"labels": {f"k{n}": "x" for n in range(64)}})).status_code == 200
+    answer = await api.http.patch(url, json={"labels": {"one-more": "x"}})
+    assert (answer.status_code, "exceed max 64" in answer.json()["detail"]) == (422, True)
+    assert len((await api.agent(peer.agent))["labels"]) == 64
+
+
+async def test_a_label_for_nobody(api: Any) -> None:
+    answer = await api.http.patch("/v1/agents/nobody-of-that-name", json={"labels": {"a": "b"}})
+    assert (answer.status_code, answer.json()["code"]) == (404, "agent_unknown")
+
+
+async def test_an_agent_is_disconnected_and_told_to_come_back(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    answer = await api.http.delete(f"/v1/agents/{peer.agent}/session")
+    assert (answer.status_code, answer.json()) == (202, {"id": peer.agent, "node": "node-1"})
+    assert await peer.close_code() == Close.DISCONNECTED
+
+    async def told() -> bool:
+        found = await api.agent(peer.agent)
+        return bool(found["state"] == "away" and found["last_reason"] == "disconnected by the platform: reconnect")
+
+    await until(told)
+    answer = await api.http.delete(f"/v1/agents/{peer.agent}/session")
+    assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
+
+
+async def test_an_agent_tells_its_last_trouble(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    assert (await api.agent(peer.agent))["trouble"] is None
+    command = await api.start(peer.agent, deadline=0.2)
+    await peer.command()
+
+    async def told() -> bool:
+        trouble = (await api.agent(peer.agent))["trouble"]
+        return bool(trouble and trouble["what"] == f"command {command} ended as timeout: deadline")
+
+    await until(told)
+
+
+async def test_results_as_server_sent_events(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    headers = {"accept": "text/event-stream"}
+    body = {"agent": peer.agent, "method": "work"}
+    call = asyncio.ensure_future(api.http.post("/v1/commands", json=body, headers=headers))
+    command = (await peer.command()).id
+    await peer.send(Ack(id=command))
+    for n in range(3):
+        await peer.send(Chunk(id=command, n=n, kind="stdout", payload=f"line\n{n}".encode()))
+    await peer.send(End(id=command, total=3))
+    answer = await call
+    assert answer.headers["content-type"] == "text/event-stream"
+    events = [_event(block) for block in answer.text.split("\n\n") if block]
+    assert json.loads(events[0]["data"])["id"] == command
+    assert [(e["id"], json.loads(e["data"])["text"]) for e in events[1:-1]] == [
+        (str(n), f"line\n{n}") for n in range(3)
+    ]
+    assert json.loads(events[-1]["data"])["end"]["state"] == "ok"
+    # A browser connects again by itself and says what it has.
+    url = f"/v1/commands/{command}/results?follow=true"
+    answer = await api.http.get(url, headers={**headers, "last-event-id": "1"})
+    events = [_event(block) for block in answer.text.split("\n\n") if block]
+    assert [e.get("id") for e in events] == ["2", None]
+    answer = await api.http.get(url, headers={**headers, "last-event-id": "x"})
+    assert (answer.status_code, answer.json()["field"]) == (422, "Last-Event-ID")
+
+
+def _event(block: str) -> dict[str, str]:
+    return dict(line.split(": ", 1) for line in block.split("\n"))
+
+
+async def test_the_document_knows_every_route(api: Any) -> None:
+    answer = await api.http.get("/v1/openapi.json")
+    document = answer.json()
+    assert document["openapi"] == "3.1.0"
+    for path, operations in document["paths"].items():
+        known = {method.upper() for method in operations}
+        concrete = path.replace("{command}", "01890a5d-ac96-774b-bcce-b302099a8057").replace("{agent}", "a")
+        refused = await api.http.request("TRACE", concrete)
+        assert set(refused.headers["allow"].split(", ")) == known, path
