@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+NOT_RUN = frozenset({"expired", "offline", "agent_offline", "agent_unknown"})
+"""Ends and errors that promise that the command did not run."""
+
 
 @dataclass(slots=True)
 class Entry:
@@ -27,6 +30,14 @@ class Entry:
     """The code of an explicit error, "" when there was none."""
     attached: int = 0
     """How often its results were taken up again."""
+    stall: float = 0.0
+    """Seconds: the longest time in which its caller heard nothing. The worst of all is how long the fault was felt."""
+    _last: float = 0.0
+
+    def heard(self, now: float) -> None:
+        if self._last:
+            self.stall = max(self.stall, now - self._last)
+        self._last = now
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +70,9 @@ class Ledger:
         self.entries.append(entry)
         return entry
 
-    def executed(self, command: str) -> None:
-        self._executed[command] += 1
+    def executed(self, key: str) -> None:
+        """By the caller's key, not by the id: one key that ran under two ids is a command that was doubled."""
+        self._executed[key] += 1
 
     def judge(self) -> Judgement:
         lost, doubled, broken = [], [], []
@@ -70,9 +82,11 @@ class Ledger:
             outcomes[entry.ends[0] if entry.ends and not entry.error else entry.error or "nothing"] += 1
             if not entry.ends and not entry.error:
                 lost.append(entry)
-            if len(entry.ends) > 1 or len(set(entry.lines)) != len(entry.lines) or self._executed[entry.id] > 1:
+            if len(entry.ends) > 1 or len(set(entry.lines)) != len(entry.lines) or self._executed[entry.key] > 1:
                 doubled.append(entry)
-            whole = entry.lines == expected and self._executed[entry.id] == 1
-            if entry.lines != expected[: len(entry.lines)] or (entry.ends == ["ok"] and not whole):
+            whole = entry.lines == expected and self._executed[entry.key] == 1
+            astray = entry.lines != expected[: len(entry.lines)]
+            ran_against_its_word = (NOT_RUN & {entry.error, *entry.ends}) and self._executed[entry.key]
+            if astray or ran_against_its_word or (entry.ends == ["ok"] and not whole):
                 broken.append(entry)
         return Judgement(len(self.entries), dict(outcomes), lost, doubled, broken)

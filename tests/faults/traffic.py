@@ -64,6 +64,7 @@ class Traffic:
 
     async def _follow(self, entry: Entry, pause: float) -> None:
         give_up = time.monotonic() + PATIENCE
+        entry.heard(time.monotonic())
         while not entry.ends and not entry.error and time.monotonic() < give_up:
             node = self._world.a_node() if any(n.running for n in self._world.nodes) else None
             if node is None:
@@ -85,7 +86,7 @@ class Traffic:
         else:
             body = {
                 "agent": entry.agent, "method": "work", "deadline": DEADLINE,
-                "payload": {"count": entry.count, "pause": pause},
+                "payload": {"key": entry.key, "count": entry.count, "pause": pause},
             }  # fmt: skip
             headers = {"idempotency-key": entry.key, "accept": "application/x-ndjson"}
             stream = http.stream("POST", base, json=body, headers=headers)
@@ -99,6 +100,7 @@ class Traffic:
                 self._take(entry, json.loads(raw))
 
     def _take(self, entry: Entry, line: dict[str, object]) -> None:
+        entry.heard(time.monotonic())
         if "offset" in line:
             assert line["offset"] == entry.offset, f"offset {line['offset']} in place of {entry.offset}: {entry}"
             entry.offset += 1

@@ -168,8 +168,8 @@ class World:
         ledger = self.ledger
 
         @agent.command("work")
-        async def work(command: Command, count: int, pause: float):  # type: ignore[no-untyped-def]  # a generator
-            ledger.executed(command.id)
+        async def work(command: Command, key: str, count: int, pause: float):  # type: ignore[no-untyped-def]  # a generator
+            ledger.executed(key)
             for n in range(count):
                 yield f"{command.id} {n}\n"
                 await asyncio.sleep(pause)
