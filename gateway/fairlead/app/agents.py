@@ -41,10 +41,10 @@ class AgentRoutes:
 
     async def list(self, request: Request) -> Response:
         """One page, and the cursor of the next; no cursor: that was all. Ordered by shard, then by name."""
-        limit = max(1, whole(request, "limit", PAGE, PAGE_LIMIT))
+        limit = whole(request, "limit", PAGE, PAGE_LIMIT, least=1)
         shard, after = _cursor(request.query_params.get("cursor", ""))
         wanted = selector.parse(request.query_params.get("selector", ""))
-        state = _state(request.query_params.get("state", ""))
+        state = _state(request.query_params.get("state"))
         found: list[shapes.Agent] = []
         left = SCAN
         while shard < INDEX_SHARDS and len(found) < limit and left > 0:
@@ -124,8 +124,8 @@ class AgentRoutes:
         }
 
 
-def _state(text: str) -> Presence | None:
-    if not text:
+def _state(text: str | None) -> Presence | None:
+    if text is None:
         return None
     try:
         return Presence(text)

@@ -63,8 +63,10 @@ class CommandRoutes:
         """From offset `from` on, as NDJSON; with `follow` until the command ends."""
         command = check_command_id(request.path_params["id"])
         offset = whole(request, "from", 0, 1 << 53)
-        if "from" not in request.query_params and (last := request.headers.get("last-event-id", "")):
-            offset = number("Last-Event-ID", last, 1 << 53) + 1
+        last = request.headers.get("last-event-id")
+        if last is not None:
+            after = number("Last-Event-ID", last, (1 << 53) - 1) + 1
+            offset = offset if "from" in request.query_params else after
         follow = flag(request, "follow")
         if not await self._dispatch.exists(command):
             raise self._standing.unknown(command)
@@ -168,15 +170,16 @@ async def read_body(request: Request, limit: int) -> bytes:
     return b"".join(parts)
 
 
-def whole(request: Request, name: str, default: int, most: int) -> int:
-    """A query parameter that is a whole number from 0 to `most`."""
+def whole(request: Request, name: str, default: int, most: int, least: int = 0) -> int:
+    """A query parameter that is a whole number from `least` to `most`."""
     given = request.query_params.get(name)
-    return default if given is None else number(name, given, most)
+    return default if given is None else number(name, given, most, least)
 
 
-def number(name: str, given: str, most: int) -> int:
-    if not given.isascii() or not given.isdigit() or len(given) > 20 or int(given) > most:
-        raise InvalidRequest(f"{name}={given[:32]!r} is not a whole number from 0 to {most}", field=name)
+def number(name: str, given: str, most: int, least: int = 0) -> int:
+    legal = given.isascii() and given.isdigit() and len(given) <= 20
+    if not legal or not least <= int(given) <= most:
+        raise InvalidRequest(f"{name}={given[:32]!r} is not a whole number from {least} to {most}", field=name)
     return int(given)
 
 

@@ -50,6 +50,7 @@ class Operation:
 WHOLE = {"type": "integer", "minimum": 0, "maximum": 1 << 53, "default": 0}
 FLAG = {"type": "boolean", "default": False}
 TEXT = {"type": "string"}
+EVENT_ID = {**TEXT, "pattern": "^[0-9]{1,15}$"}
 LATER = (422, 503)
 KNOWN = (404, *LATER)
 
@@ -77,7 +78,7 @@ OPERATIONS = (
         params=(
             Param("from", "The first offset.", WHOLE),
             Param("follow", "Wait for what is still to come.", FLAG),
-            Param("Last-Event-ID", "As `from` less 1, for server-sent events.", TEXT, "header"),
+            Param("Last-Event-ID", "As `from` less 1, for server-sent events.", EVENT_ID, "header"),
         ),
     ),
     Operation(
@@ -118,6 +119,8 @@ PATH_PARAMS = {
     "command": {"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"},
     "agent": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
 }
+FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
+"""What may be done with a command that was accepted."""
 FAULTS = {
     400: "The body is not JSON, or too large.",
     401: "No or a wrong credential.",
@@ -169,7 +172,10 @@ def _operation(operation: Operation) -> dict[str, Any]:
         content = {"application/json": {"schema": {"type": "object"}}}
     elif operation.gives is not None:
         content = {"application/json": {"schema": _ref(operation.gives)}}
+    answers: dict[str, dict[str, Any]]
     answers = {str(operation.status): {"description": "As asked.", **({"content": content} if content else {})}}
+    if operation.gives is shapes.Accepted:
+        answers[str(operation.status)]["links"] = {name: _link(name) for name in FOLLOW}
     if operation.streams:
         lines = {kind: {"schema": {"type": "string"}} for kind in (NDJSON, SSE)}
         answers["200"] = {"description": "A stream of lines, as the caller accepts.", "content": lines}
@@ -190,6 +196,10 @@ def _operation(operation: Operation) -> dict[str, Any]:
         schema = {"type": "string", "format": "binary"}
         made["requestBody"] = {"content": {"application/octet-stream": {"schema": schema}}}
     return made
+
+
+def _link(name: str) -> dict[str, Any]:
+    return {"operationId": name, "parameters": {"command": "$response.body#/id"}}
 
 
 def _ref(kind: type) -> dict[str, str]:

@@ -22,7 +22,7 @@ CommandId = Annotated[
 ]
 Method = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 LabelKey = Annotated[str, Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*\Z")]
-LabelValue = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[^\s,()=!]+\Z")]
+LabelValue = Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[A-Za-z0-9._:/@+~-]+\Z")]
 
 
 class Queue(Struct, forbid_unknown_fields=True):
