@@ -51,6 +51,7 @@ def config(
     port: int = 0,
     *,
     sweep: Sweep,
+    path: str | None = None,
     max_message: int = 1 << 20,
     max_buffered: int = 1 << 20,
     deflate: bool = False,
@@ -65,9 +66,10 @@ def config(
 ) -> Config:
     """A configuration for `app`. Nothing of uvicorn's logging is set up: that is the process's own business.
 
-    `request_timeout` and `body_timeout` are the seconds that head and body of a request may take; what is later is
-    cut off. `trusted_proxies` may name the client address in X-Forwarded-For; nobody else may. `stop_timeout` bounds
-    what uvicorn waits after `on_stop` for requests and connections that are still open.
+    With a `path` it listens on a Unix socket there, in place of `host` and `port`; a `Server` that is given sockets
+    listens on them alone. `request_timeout` and `body_timeout` are the seconds that head and body of a request may
+    take; what is later is cut off. `trusted_proxies` may name the client address in X-Forwarded-For; nobody else
+    may. `stop_timeout` bounds what uvicorn waits after `on_stop` for requests and connections that are still open.
     """
     return Config(
         app,
@@ -76,6 +78,7 @@ def config(
         body_timeout=body_timeout,
         host=host,
         port=port,
+        uds=path,
         loop=loop,
         log_config=None,
         access_log=access_log,
@@ -170,6 +173,14 @@ class Server(uvicorn.Server):
         """Where it listens; known once `started` is true."""
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return host, port
+
+    @property
+    def where(self) -> str:
+        """The address in words for a log."""
+        if self.config.uds is not None:
+            return str(self.config.uds)
+        host, port = self.address
+        return f"{host}:{port}"
 
     def stop(self) -> None:
         """What a signal does: the first call drains, the second stops at once."""

@@ -1,7 +1,7 @@
 """The body of `fairlead serve`: one node and its three ports, until a signal says stop.
 
-Called by the command line with checked settings. SIGTERM or Ctrl-C drains first and ends with code 0; a second
-one ends at once.
+Called by the command line with checked settings, and by `workers` in each of its processes. SIGTERM or Ctrl-C
+drains first and ends with code 0; a second one ends at once.
 """
 
 from __future__ import annotations
@@ -11,13 +11,17 @@ import gc
 import logging
 import resource
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
 
 import uvloop
 
 from fairlead.app.admin import admin_app
 from fairlead.app.factory import api_app, link_app
 from fairlead.carrier.server import Server, config
+from fairlead.cli.ports import Ports, own_ports
 from fairlead.errors import ConfigError
 from fairlead.node import Node
 from fairlead.settings import Settings
@@ -33,43 +37,60 @@ GC_THRESHOLD = 100_000
 
 def run(settings: Settings) -> int:
     """Serve until told to stop; the exit code."""
+    log_to_stderr(settings.log_level)
+    settings = _with_files(settings)
+    if settings.workers > 1:
+        from fairlead.cli.workers import Supervisor
+
+        return Supervisor(settings).run()
+    return uvloop.run(_serve_alone(settings, own_ports(settings)))
+
+
+def log_to_stderr(level: str, node: str = "") -> None:
+    """Set up logging; workers, whose lines meet in one stream, name their node in each."""
     logging.basicConfig(
         stream=sys.stderr,
-        level=settings.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        level=level.upper(),
+        format=f"%(asctime)s %(levelname)s {node and node + ' '}%(name)s %(message)s",
+        force=True,
     )
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    return uvloop.run(_serve(_with_files(settings)))
 
 
-async def _serve(settings: Settings) -> int:
+async def _serve_alone(settings: Settings, ports: Ports) -> int:
     async with AsyncExitStack() as stack:
         url = settings.redis
         if url == "embedded":
             url = (await stack.enter_async_context(EmbeddedValkey(settings.data))).url
-        node = await stack.enter_async_context(Node(settings, url))
-        api, admin, link = _servers(node)
+        await serve_node(settings, url, ports)
+    return 0
+
+
+async def serve_node(settings: Settings, redis_url: str, ports: Ports, ready: Callable[[], None] | None = None) -> None:
+    """One node until it has drained. `ready` is called once everything listens."""
+    async with Node(settings, redis_url) as node:
+        api, admin, link = _servers(node, ports)
         # What has been imported and made lives as long as the process: no collection need look at it again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 1000)
         async with asyncio.TaskGroup() as group:
-            for server in (api, admin):
-                group.create_task(server.serve())
-            group.create_task(_tell(node, {"links": link, "api": api, "admin": admin}))
-            await link.serve()
+            group.create_task(api.serve(ports.api))
+            group.create_task(admin.serve(None if isinstance(ports.admin, Path) else ports.admin))
+            group.create_task(_tell(node, {"links": link, "api": api, "admin": admin}, ready))
+            await link.serve(ports.link)
             # Results and health are served until the last link has gone.
             api.should_exit = admin.should_exit = True
-    return 0
 
 
-def _servers(node: Node) -> tuple[Server, Server, Server]:
+def _servers(node: Node, ports: Ports) -> tuple[Server, Server, Server]:
     settings, sweep = node.settings, node.sweep
-    api = config(api_app(node), settings.api_host, settings.api_port, sweep=sweep, stop_timeout=5)
-    admin = config(admin_app(node), settings.admin_host, settings.admin_port, sweep=sweep, stop_timeout=1)
+    path = str(ports.admin) if isinstance(ports.admin, Path) else None
+    api = config(api_app(node), sweep=sweep, stop_timeout=5)
+    admin = config(admin_app(node), path=path, sweep=sweep, stop_timeout=1)
     link = config(
-        link_app(node), settings.link_host, settings.link_port, sweep=sweep,
-        max_message=settings.message_limit, max_buffered=settings.queue_limit, stop_timeout=6,
+        link_app(node), sweep=sweep, max_message=settings.message_limit, max_buffered=settings.queue_limit,
+        stop_timeout=6,
     )  # fmt: skip
     return (
         Server(api, own_signals=False),
@@ -78,12 +99,14 @@ def _servers(node: Node) -> tuple[Server, Server, Server]:
     )
 
 
-async def _tell(node: Node, servers: dict[str, Server]) -> None:
+async def _tell(node: Node, servers: dict[str, Server], ready: Callable[[], None] | None) -> None:
     """Say where everything listens, once it does: ports may have been chosen by the system."""
     while not all(server.started for server in servers.values()):  # noqa: ASYNC110  # uvicorn announces nothing
         await asyncio.sleep(0.02)
-    where = ", ".join(f"{name} on {s.address[0]}:{s.address[1]}" for name, s in servers.items())
+    where = ", ".join(f"{name} on {server.where}" for name, server in servers.items())
     logger.info("node %s is ready: %s", node.settings.node, where)
+    if ready is not None:
+        ready()
 
 
 def _with_files(settings: Settings) -> Settings:
@@ -96,6 +119,4 @@ def _with_files(settings: Settings) -> Settings:
     if settings.capacity <= most:
         return settings
     logger.warning("capacity %d is cut to %d: this process may open %d files", settings.capacity, most, hard)
-    from dataclasses import replace
-
     return replace(settings, capacity=most)

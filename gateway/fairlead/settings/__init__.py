@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fairlead.errors import ConfigError
-from fairlead.settings.rules import KIB, MIB, RULES, Fault
+from fairlead.settings.rules import KIB, MIB, NODE_LIMIT, RULES, Fault
 
 PREFIX = "FAIRLEAD_"
 CLIENT_KEYS = frozenset({"FAIRLEAD_API", "FAIRLEAD_TOKEN", "FAIRLEAD_CONFIG"})
@@ -33,6 +33,7 @@ class Settings:
     """Checked values, made by `load`. The meaning and the limit of each stand in RULES."""
 
     node: str
+    workers: int = 1
     link_host: str = "127.0.0.1"
     link_port: int = 8080
     api_host: str = "127.0.0.1"
@@ -92,7 +93,7 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
 
 def node_name(hostname: str) -> str:
     """A legal node name made of a host name; `node` when nothing of it can be used."""
-    return re.sub(r"[^A-Za-z0-9._-]", "-", hostname).lstrip("._-")[:64] or "node"
+    return re.sub(r"[^A-Za-z0-9._-]", "-", hostname).lstrip("._-")[:NODE_LIMIT] or "node"
 
 
 def is_loopback(host: str) -> bool:
@@ -209,6 +210,13 @@ def _contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
             if port and [host, port] == place:
                 names = (f"{one}_host", f"{one}_port", f"{other}_host", f"{other}_port")
                 yield names, f"{one}_port and {other}_port are both {port} on {host}; give each its own"
+    longest = f"{s.node}-{s.workers - 1}"
+    if s.workers > 1 and len(longest) > NODE_LIMIT:
+        yield (
+            ("node", "workers"),
+            f"node {s.node} has {len(s.node)} characters, and with {s.workers} workers the last would be called "
+            f"{longest}; allowed are {NODE_LIMIT}, so give a shorter name as node",
+        )
     if s.queue_limit < s.message_limit:
         yield (
             ("queue_limit", "message_limit"),

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 KIB = 1024
 MIB = 1024 * KIB
+NODE_LIMIT = 64
+"""Characters of a node's name: it stands in every lease."""
 
 
 class Fault(Exception):
@@ -110,10 +112,12 @@ def _redis(raw: object) -> str:
 
 RULES: Mapping[str, Rule] = {
     "node": _text(
-        r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}",
-        "1 to 64 of A-Z a-z 0-9 . _ -, the first a letter or digit",
+        rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NODE_LIMIT - 1}}}",
+        f"1 to {NODE_LIMIT} of A-Z a-z 0-9 . _ -, the first a letter or digit",
         "Name of this node; the host's name unless given",
     ),
+    # One for each core of the biggest machines that run a gateway; more would only share cores.
+    "workers": _whole(1, 64, "Processes that share the ports, each a node of its own: NODE-0, NODE-1 and so on"),
     "link_host": _host("Address for the links of agents"),
     "link_port": _port("Port for the links of agents"),
     "api_host": _host("Address for the platform API"),
@@ -128,7 +132,7 @@ RULES: Mapping[str, Rule] = {
     "platform_token": _token("What callers of the API present"),
     "platform_token_file": _path("File that holds the token of the platform"),
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
-    "capacity": _whole(1, 1_000_000, "Links this node takes at most"),
+    "capacity": _whole(1, 1_000_000, "Links this node takes at most, each worker as many"),
     "accept_rate": _number(0.1, 100_000, "New links per second"),
     "heartbeat": _number(1, 3600, "Seconds of silence after which an agent shows that it lives"),
     "hello_timeout": _number(0.1, 300, "Seconds an agent has for its first message"),

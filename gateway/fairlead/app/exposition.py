@@ -1,0 +1,38 @@
+"""Metrics of several workers as one exposition, each sample with the label of its worker.
+
+Called by `merged` with what the workers answered. It works on lines, not on parsed samples: a label is put in
+front of what stands in the braces, so names, values and escaped labels pass as they were written. It adds
+nothing up: sums are Prometheus's work, and a sum would hide the one worker that is ill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+def merge(expositions: Mapping[int, str]) -> str:
+    """One HELP and TYPE for each family, then the samples of all workers, in the order of their numbers."""
+    heads: dict[str, list[str]] = {}
+    samples: dict[str, list[str]] = {}
+    for worker, text in sorted(expositions.items()):
+        family = ""
+        for line in text.split("\n"):  # splitlines would also cut inside a label value, at U+2028
+            if line.startswith(("# HELP ", "# TYPE ")):
+                kind, family = line[2:6], line[7:].partition(" ")[0]
+                head = heads.setdefault(family, [])
+                if not any(known.startswith(f"# {kind}") for known in head):
+                    head.append(line)
+            elif line and not line.startswith("#"):
+                samples.setdefault(family, []).append(labelled(line, worker))
+    lines = [line for family, head in heads.items() for line in (*head, *samples.get(family, []))]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def labelled(sample: str, worker: int) -> str:
+    """`name{a="b"} 1` with the label `worker` before the others."""
+    name_end = min(at for at in (sample.find("{"), sample.find(" ")) if at >= 0)
+    name, rest = sample[:name_end], sample[name_end:]
+    label = f'worker="{worker}"'
+    if rest.startswith("{"):
+        return f"{name}{{{label}{'' if rest[1:].lstrip().startswith('}') else ','}{rest[1:]}"
+    return f"{name}{{{label}}}{rest}"

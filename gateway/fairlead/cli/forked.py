@@ -1,0 +1,111 @@
+"""One process forked from the supervisor: its birth, its way out, and when it may be born again.
+
+Used by `workers` alone. The supervisor has one thread and no event loop, so the fork copies nothing that is in
+the middle of something. Signals are blocked across it: the child must not run, or answer through, the handlers
+of its parent. It leads a session of its own, so Ctrl-C at a terminal reaches the supervisor alone; and on
+the supervisor's death, however sudden, the kernel tells it to stop (PR_SET_PDEATHSIG).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import NoReturn
+
+from fairlead.errors import ConfigError, FairleadError
+
+logger = logging.getLogger("fairlead")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+"""What the supervisor handles, and its children must not."""
+FAILED, MISCONFIGURED = 1, 2
+RESTART, RESTART_MOST = 1.0, 30.0
+"""Seconds before the first restart and the most of later ones; half of each is drawn, lest all come back at once."""
+STABLE = 60.0
+"""Seconds after which a process counts as good: the next restart is a first one again."""
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Forked:
+    """One place among the supervisor's children, held by one process after the other. `body` runs in each."""
+
+    def __init__(self, name: str, body: Callable[[], None]) -> None:
+        self.name = name
+        self.pid = 0
+        """0 while there is none."""
+        self.restarts = 0
+        self._body = body
+        self._failures = 0
+        self._started = 0.0
+        self._due = 0.0
+
+    @property
+    def wait(self) -> float:
+        """Seconds until it may be started; only of use while there is none."""
+        return self._due - time.monotonic()
+
+    def start(self) -> None:
+        self._started = time.monotonic()
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        supervisor = os.getpid()
+        if (pid := os.fork()) == 0:
+            self._live(supervisor)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        self.pid = pid
+        logger.info("%s runs as pid %d", self.name, pid)
+
+    def reap(self) -> int | None:
+        """The exit code if it has ended, negative for a signal."""
+        if not self.pid:
+            return None
+        pid, status = os.waitpid(self.pid, os.WNOHANG)
+        if not pid:
+            return None
+        self.pid = 0
+        return os.waitstatus_to_exitcode(status)
+
+    def postpone(self) -> float:
+        """After an end that nobody asked for: the seconds until the next start."""
+        if time.monotonic() - self._started > STABLE:
+            self._failures = 0
+        most = min(RESTART_MOST, RESTART * (1 << min(self._failures, 10)))
+        pause = random.uniform(0.5, 1.0) * most
+        self._failures += 1
+        self.restarts += 1
+        self._due = time.monotonic() + pause
+        return pause
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.pid:
+            os.kill(self.pid, number)  # not reaped yet, so the pid is still this child's
+
+    def _live(self, supervisor: int) -> NoReturn:
+        code = FAILED
+        try:
+            os.setsid()
+            signal.set_wakeup_fd(-1)
+            for number in SIGNALS:
+                signal.signal(number, signal.SIG_DFL)
+            if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+                raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
+            if os.getppid() == supervisor:  # it may have died before the kernel was told
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+                self._body()
+            code = 0
+        except FairleadError as e:
+            code = MISCONFIGURED if isinstance(e, ConfigError) else FAILED
+            logger.error("%s ends: %s", self.name, e.message)  # told for people, as main does
+        except BaseException:
+            logger.exception("%s ends by a defect", self.name)
+        finally:
+            logging.shutdown()
+            sys.stderr.flush()
+            # Not sys.exit: what the supervisor has opened around this frame is the supervisor's to close.
+            os._exit(code)

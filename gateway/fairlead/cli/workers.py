@@ -1,0 +1,238 @@
+"""`fairlead serve --workers N`: the supervisor of N nodes that share the link port and the API port.
+
+Called by `serve`. A plain loop over signals and `waitpid`, and that for two reasons: every process, restarted ones
+too, is forked from it, and a process with an event loop or threads must not fork; and what supervises must
+have nothing that can hang. So it serves nothing: the admin port belongs to one more child, restarted like the
+rest. Each worker is a node of its own in the fleet, NODE-0 to NODE-(N-1), and counted apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import uvloop
+
+from fairlead.app.board import Board
+from fairlead.app.merged import Worker, merged_app
+from fairlead.carrier.server import Server, config
+from fairlead.carrier.sweep import Sweep
+from fairlead.cli.forked import FAILED, MISCONFIGURED, SIGNALS, Forked
+from fairlead.cli.ports import Ports, bind, reserve
+from fairlead.cli.serve import log_to_stderr, serve_node
+from fairlead.errors import ConfigError
+from fairlead.settings import Settings
+from fairlead.store.embedded import EmbeddedValkey
+
+logger = logging.getLogger("fairlead")
+
+TURN = 1.0
+"""Seconds of the longest wait, so that /livez can tell a loop that turns from one that does not."""
+STOP_SPARE = 30.0
+"""Seconds for what follows a worker's drain: open requests, the last results, Redis. Then SIGKILL."""
+READY = 128
+"""A worker writes this plus its number to the wake-up pipe; bytes below are numbers of signals."""
+
+
+class Supervisor:
+    def __init__(self, settings: Settings) -> None:
+        if sys.platform != "linux":
+            raise ConfigError("workers above 1 need Linux, which spreads connections over them and ends them with us")
+        self._settings = settings
+        self._board = Board(settings.workers)
+        self._workers: list[Forked] = []
+        self._admin: Forked | None = None
+        self._ready: set[int] = set()
+        self._where = ""
+        self._complete = False
+        """All workers have been ready at once: from then on a worker's end is never ours."""
+        self._stopping = False
+        self._deadline = 0.0
+        self._code = 0
+
+    def run(self) -> int:
+        """0 when all have drained, 1 when one had to be killed or failed; raises ConfigError before the first fork."""
+        with ExitStack() as stack:
+            # Signals come as bytes to where workers say that they are ready: one thing to wait for.
+            self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+            for number in SIGNALS:
+                signal.signal(number, lambda *_: None)
+            link_port, api_port, admin = self._open_ports(stack)
+            folder = Path(stack.enter_context(_private_folder()))
+            redis_url = self._redis(stack)
+            shared = replace(self._settings, link_port=link_port, api_port=api_port)
+            workers = [
+                Worker(number, f"{shared.node}-{number}", folder / f"{number}.sock") for number in range(shared.workers)
+            ]
+            self._workers = [
+                Forked(
+                    f"worker {worker.node}",
+                    partial(_work, replace(shared, node=worker.node), redis_url, worker, admin, self._mouth),
+                )
+                for worker in workers
+            ]
+            self._admin = Forked("the admin port", partial(_administer, workers, self._board, admin))
+            # A collection in a child would write to every page that it shares with its siblings.
+            gc.collect()
+            gc.freeze()
+            return self._supervise()
+
+    def _open_ports(self, stack: ExitStack) -> tuple[int, int, list[socket.socket]]:
+        s = self._settings
+        link, link_port = reserve("link", s.link_host, s.link_port)
+        api, api_port = reserve("api", s.api_host, s.api_port)
+        admin = bind("admin", s.admin_host, s.admin_port)
+        for one in (*link, *api, *admin):
+            stack.enter_context(one)
+        for one in admin:
+            one.listen()  # here: probes wait for a moment while the process that answers them is restarted
+        self._where = ", ".join(
+            "{} on {}:{}".format(name, *sockets[0].getsockname()[:2])
+            for name, sockets in (("links", link), ("api", api), ("admin", admin))
+        )
+        return link_port, api_port, admin
+
+    def _redis(self, stack: ExitStack) -> str:
+        if self._settings.redis != "embedded":
+            return self._settings.redis
+        server = EmbeddedValkey(self._settings.data)
+        asyncio.run(server.start())  # a loop that has ended before the first fork
+        stack.callback(lambda: asyncio.run(server.stop()))
+        return server.url
+
+    def _supervise(self) -> int:
+        assert self._admin is not None
+        while not (self._stopping and not any(worker.pid for worker in self._workers)):
+            self._board.turn()
+            for child in (*self._workers, self._admin):
+                if not child.pid and child.wait <= 0 and (not self._stopping or child is self._admin):
+                    child.start()
+            self._show()
+            self._hear(TURN)
+            self._reap()
+            if self._stopping and time.monotonic() > self._deadline:
+                self._kill("the drain has taken too long")
+        # The last to go: until then it says who still drains.
+        self._admin.signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SPARE
+        while self._admin.pid:
+            self._hear(TURN)
+            self._admin.reap()
+            if time.monotonic() > deadline:
+                self._admin.signal(signal.SIGKILL)
+        logger.info("all workers have ended")
+        return self._code
+
+    def _hear(self, most: float) -> None:
+        """Wait for a signal, a worker's word or a restart that is due; act on the first two."""
+        dues = [child.wait for child in self._workers if not child.pid and not self._stopping]
+        pause = max(0.0, min([most, *dues]))
+        if not select.select([self._ear], [], [], pause)[0]:
+            return
+        for byte in os.read(self._ear, 4096):
+            if byte >= READY:
+                self._note_ready(byte - READY)
+            elif byte in (signal.SIGTERM, signal.SIGINT):
+                self._told_to_stop()
+
+    def _note_ready(self, number: int) -> None:
+        self._ready.add(number)
+        if not self._complete and len(self._ready) == len(self._workers):
+            self._complete = True
+            logger.info("%d workers are ready: %s", len(self._workers), self._where)
+
+    def _told_to_stop(self) -> None:
+        if self._stopping:
+            self._kill("told to stop twice")
+        else:
+            self._stop()
+
+    def _stop(self) -> None:
+        self._stopping = True
+        self._deadline = time.monotonic() + self._settings.drain_timeout + STOP_SPARE
+        for worker in self._workers:
+            worker.signal(signal.SIGTERM)
+
+    def _kill(self, why: str) -> None:
+        logger.warning("%s: killing the workers that are left", why)
+        for worker in self._workers:
+            worker.signal(signal.SIGKILL)
+
+    def _reap(self) -> None:
+        for number, worker in enumerate(self._workers):
+            if (code := worker.reap()) is not None:
+                self._ready.discard(number)
+                self._ended(worker, code)
+        if self._admin is not None and (code := self._admin.reap()) is not None:
+            self._restart(self._admin, code)
+
+    def _ended(self, worker: Forked, code: int) -> None:
+        if self._stopping:
+            # One that was told to stop before it could listen to signals has nothing to drain.
+            if code not in (0, -signal.SIGTERM):
+                self._code = self._code or FAILED
+                logger.error("%s ended %s", worker.name, _how(code))
+        elif code == MISCONFIGURED and not self._complete:
+            logger.error("%s cannot start, and no restart would change that: stopping", worker.name)
+            self._code = MISCONFIGURED
+            self._stop()
+        else:
+            self._restart(worker, code)
+
+    def _restart(self, child: Forked, code: int) -> None:
+        logger.error("%s ended %s; it is started again in %.1f s", child.name, _how(code), child.postpone())
+
+    def _show(self) -> None:
+        for number, worker in enumerate(self._workers):
+            self._board.set(number, pid=worker.pid, restarts=worker.restarts)
+
+
+def _work(settings: Settings, redis_url: str, worker: Worker, admin: list[socket.socket], mouth: int) -> None:
+    """A worker's life, in its own process."""
+    for one in admin:
+        one.close()  # a worker that outlives its supervisor would keep the port, and answer nobody there
+    log_to_stderr(settings.log_level, settings.node)
+    ports = Ports(
+        bind("link", settings.link_host, settings.link_port, shared=True),
+        bind("api", settings.api_host, settings.api_port, shared=True),
+        worker.path,
+    )
+    uvloop.run(serve_node(settings, redis_url, ports, lambda: _say(mouth, READY + worker.number)))
+
+
+def _say(mouth: int, byte: int) -> None:
+    os.write(mouth, bytes((byte,)))
+
+
+def _administer(workers: list[Worker], board: Board, sockets: list[socket.socket]) -> None:
+    """The life of the process that serves the admin port."""
+
+    async def serve() -> None:
+        async with Sweep() as sweep:
+            await Server(config(merged_app(workers, board), sweep=sweep, stop_timeout=1)).serve(sockets)
+
+    uvloop.run(serve())
+
+
+def _private_folder() -> TemporaryDirectory[str]:
+    try:
+        return TemporaryDirectory(prefix="fairlead-")
+    except OSError as e:
+        raise ConfigError(f"no folder for the workers' admin sockets can be made ({e}); set TMPDIR to another") from e
+
+
+def _how(code: int) -> str:
+    return f"by signal {-code}" if code < 0 else f"with exit code {code}"
