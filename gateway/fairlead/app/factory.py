@@ -6,7 +6,7 @@ handler can forget it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -47,18 +47,21 @@ def link_app(node: Node) -> ASGIApp:
 def api_app(node: Node) -> ASGIApp:
     """What the platform reaches, behind its token."""
     commands, agents = CommandRoutes(node), AgentRoutes(node)
+    # The paths without a parameter are found by name: a route is a regular expression, tried one after the other.
+    exact: dict[str, ASGIApp] = {
+        "/v1/commands": Resource(POST=commands.post),
+        "/v1/agents": Resource(GET=agents.list),
+        "/v1/openapi.json": Resource(GET=_openapi),
+    }
     routes = [
-        Route("/v1/commands", Resource(POST=commands.post)),
         Route("/v1/commands/{id}", Resource(GET=commands.get, DELETE=commands.delete)),
         Route("/v1/commands/{id}/results", Resource(GET=commands.results)),
         Route("/v1/commands/{id}/input", Resource(POST=commands.input)),
-        Route("/v1/agents", Resource(GET=agents.list)),
         Route("/v1/agents/{id}", Resource(GET=agents.get, PATCH=agents.label)),
         Route("/v1/agents/{id}/session", Resource(DELETE=agents.disconnect)),
-        Route("/v1/openapi.json", Resource(GET=_openapi)),
     ]
     router = Router(routes, default=_not_found, redirect_slashes=False)
-    return Api(router, Token(node.settings.platform_token, "platform"))
+    return Api(exact, router, Token(node.settings.platform_token, "platform"))
 
 
 async def _openapi(request: Request) -> Response:
@@ -91,7 +94,8 @@ class Api:
     they send anything, and a stream tells its own errors.
     """
 
-    def __init__(self, router: Router, token: Token) -> None:
+    def __init__(self, exact: Mapping[str, ASGIApp], router: Router, token: Token) -> None:
+        self._exact = exact
         self._router = router
         self._token = token
 
@@ -101,7 +105,7 @@ class Api:
             return
         try:
             self._token.check(scope["headers"])
-            await self._router(scope, receive, send)
+            await self._exact.get(scope["path"], self._router)(scope, receive, send)
         except FairleadError as e:
             await told(scope, e)(scope, receive, send)
         except Exception as e:

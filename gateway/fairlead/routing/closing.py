@@ -12,6 +12,7 @@ from fairlead.bus.doorbell import Wake
 from fairlead.bus.inbox import Inbox
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
+from fairlead.fleet.schema import State
 from fairlead.telemetry import Metrics
 
 TROUBLE = frozenset({"failed", "timeout", "offline", "expired"})
@@ -22,11 +23,11 @@ class Closing:
         self._directory = directory
         self._due = due
         self._inbox = inbox
-        self._metrics = metrics
+        self._ended = {state.value: metrics.commands.labels(state.value) for state in State if state.over}
 
     def over(self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "") -> None:
         """A target came into its terminal state just now; `code` is that of its error."""
-        self._metrics.commands.labels(state).inc()
+        self._ended[state].inc()
         if state in TROUBLE:
             self._directory.note_trouble(agent, f"command {command} ended as {state}{code and ': ' + code}")
         self.forget(command, agent)

@@ -41,4 +41,5 @@ def uuid7(now_ms: int, entropy: bytes) -> str:
     rand_a = rand & 0xFFF
     rand_b = (rand >> 12) & ((1 << 62) - 1)
     value = (now_ms & ((1 << 48) - 1)) << 80 | 0x7 << 76 | rand_a << 64 | 0b10 << 62 | rand_b
-    return str(uuid.UUID(int=value))
+    digits = f"{value:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
