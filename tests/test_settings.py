@@ -148,6 +148,8 @@ def test_contradictions() -> None:
     assert "could never" in faults_of({"FAIRLEAD_QUEUE_LIMIT": "200000"})[0]
     same = {"FAIRLEAD_AGENT_TOKEN": SECRET_A, "FAIRLEAD_PLATFORM_TOKEN": SECRET_A}
     assert "are the same" in faults_of(same)[0]
+    assert "called " + "n" * 63 + "-1;" in faults_of({"FAIRLEAD_NODE": "n" * 63, "FAIRLEAD_WORKERS": "2"})[0]
+    assert load({"FAIRLEAD_NODE": "n" * 62}, None, {"workers": "10"}).workers == 10
     free = load({}, None, {"link_port": 0, "api_port": 0, "admin_port": 0})
     assert free.link_port == free.api_port == 0
 

@@ -41,7 +41,7 @@ from fairlead.wire.messages import (
 AGENT_TOKEN = "development-agent-token"
 PLATFORM_TOKEN = "development-platform-token"
 PLATFORM = {"authorization": f"Bearer {PLATFORM_TOKEN}"}
-READY = re.compile(r"is ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
+READY = re.compile(r"(?:is|are) ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
 PATIENCE = 20.0
 
 M = TypeVar("M", bound=Message)
