@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
@@ -18,6 +17,7 @@ from fairlead.errors import ProtocolViolation
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close import Close
 from fairlead.wire.codec import Codec
+from fairlead.wire.lanes import Lanes
 from fairlead.wire.messages import (
     Bye,
     Cancel,
@@ -63,8 +63,8 @@ class Session:
         self._welcomed = welcomed
         self._loop = loop = asyncio.get_running_loop()
         self._connection: Connection | None = None
-        self._queue: deque[Numbered] = deque()
-        """What stands in the outbox and was not yet written on this link, in order."""
+        self._queue: Lanes[Numbered] = Lanes()
+        """What stands in the outbox and was not yet written on this link, lane by lane."""
         self._left = False
         self._beat = FIRST_BEAT
         self._timer: asyncio.TimerHandle | None = None
@@ -90,7 +90,7 @@ class Session:
 
     def post(self, message: Numbered) -> None:
         """Write it behind all that was posted before, as soon as the socket takes it."""
-        self._queue.append(message)
+        self._queue.add(self.link.outbox.lane(message), (message,))
         self._pump()
 
     def begin_beat(self, interval: float) -> None:
@@ -117,7 +117,7 @@ class Session:
         while self._queue and self._connection is not None and not self._left:
             if self._connection.closing or self._connection.congested:
                 return
-            self.tell(self._queue.popleft())
+            self.tell(self._queue.take())
 
     # -- the one timer -----------------------------------------------------------------------------
 
@@ -177,7 +177,8 @@ class Session:
             self._lose(violation.close_code, violation.message)
             return
         if self.link.released:
-            self._queue.extend(self.link.released)
+            for released in self.link.released:
+                self._queue.add(self.link.outbox.lane(released), (released,))
             self.link.released.clear()
             self._pump()
         if moved:

@@ -27,6 +27,7 @@ from fairlead.wire.messages import (
     Error,
     Event,
     FromGateway,
+    Lane,
     Numbered,
     Rx,
     Welcome,
@@ -62,12 +63,20 @@ class CommandStream:
     """One command's output and input. `pending` is what is not yet stored, in order."""
 
     __slots__ = (
-        "command", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size", "memory", "next",
-        "pending", "room", "window",
+        "command", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size", "lane", "memory",
+        "next", "pending", "room", "window",
     )  # fmt: skip
 
-    def __init__(self, command: str, credit: int, window: int = WINDOW, memory: Memory | None = None) -> None:
+    def __init__(
+        self,
+        command: str,
+        credit: int,
+        window: int = WINDOW,
+        memory: Memory | None = None,
+        lane: Lane = "interactive",
+    ) -> None:
         self.command = command
+        self.lane = lane
         self.memory = memory
         self.next = 0
         self.room = credit
@@ -188,8 +197,13 @@ class Outbox:
 
     def opened(self, cmd: Cmd, window: int = WINDOW) -> CommandStream:
         """The stream of a command that was just accepted."""
-        stream = self.streams[cmd.id] = CommandStream(cmd.id, cmd.credit, window, self._memory)
+        stream = self.streams[cmd.id] = CommandStream(cmd.id, cmd.credit, window, self._memory, cmd.lane)
         return stream
+
+    def lane(self, message: Numbered) -> Lane:
+        """The lane of a message: its command's, or interactive."""
+        stream = self.streams.get(message.id)
+        return stream.lane if stream is not None else "interactive"
 
     def restored(self, command: str, following: int, pending: Iterable[Chunk | End]) -> CommandStream:
         """The stream of a command of a former process; `following` is the chunk that would be next. The next
