@@ -1,17 +1,40 @@
 """What was asked, what was executed, what came back; and the judgement over it.
 
-Filled by traffic (the callers' side) and by the agents (executions). A command is *lost* when nobody ever told its
-caller an end or an error, *doubled* when it was executed twice or something of it was told twice, *broken* when it
-ended well and its results are not what was written.
+Filled by traffic (the callers' side) and by the agents (executions, events). A command is *lost* when nobody ever told
+its caller an end or an error, *doubled* when it took effect twice or something of it was told twice, *broken* when its
+end is not the one that its results and its callers' acts allow. All is booked by the caller's own key: one key that ran
+under two ids is a command that was doubled.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 NOT_RUN = frozenset({"expired", "offline", "agent_offline", "agent_unknown"})
 """Ends and errors that promise that the command did not run."""
+ATTEMPTS = 5
+"""How often a command that is safe to repeat may run."""
+
+
+class Way(StrEnum):
+    """What its caller does with a command."""
+
+    WORK = "work"
+    ECHO = "echo"
+    """Sends each line as input, reads it back."""
+    CANCEL = "cancel"
+    """Asks for the end in mid-stream."""
+    SAFE = "safe"
+    """Says that a second run does no harm."""
+    BULK = "bulk"
+    """A MiB at once."""
+
+
+def line(key: str, n: int, width: int) -> str:
+    """Line `n` of a command's output; no two lines of a run are the same."""
+    return f"{key} {n} {'x' * width}\n"
 
 
 @dataclass(slots=True)
@@ -21,23 +44,51 @@ class Entry:
     key: str
     agent: str
     count: int
+    way: Way = Way.WORK
+    width: int = 0
     id: str = ""
-    lines: list[str] = field(default_factory=list)
+    ids: set[str] = field(default_factory=set)
+    """Every id that any answer gave for the key: there may be one."""
+    via: str = ""
+    """The node its results are read at."""
+    pieces: list[str] = field(default_factory=list)
     offset: int = 0
     ends: list[str] = field(default_factory=list)
     """States, one each time that an end was told in one reading."""
     error: str = ""
     """The code of an explicit error, "" when there was none."""
+    wrong: str = ""
+    """What a caller met that no promise allows."""
+    cancelled: bool = False
+    """Its end was asked for, and the wish accepted, before any end was told."""
     attached: int = 0
     """How often its results were taken up again."""
-    stall: float = 0.0
-    """Seconds: the longest time in which its caller heard nothing. The worst of all is how long the fault was felt."""
-    _last: float = 0.0
+    news: list[float] = field(default_factory=list)
+    """When its caller began, and when it was told something."""
 
-    def heard(self, now: float) -> None:
-        if self._last:
-            self.stall = max(self.stall, now - self._last)
-        self._last = now
+    @property
+    def over(self) -> bool:
+        return bool(self.ends or self.error)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+    @property
+    def stall(self) -> float:
+        """Seconds: the longest time in which its caller heard nothing."""
+        return max((b - a for a, b in zip(self.news, self.news[1:], strict=False)), default=0.0)
+
+    def healed(self, mended: float) -> float:
+        """Seconds from the fault's end to the first news of a command that was open then."""
+        later = [at for at in self.news if at > mended]
+        return later[0] - mended if later and self.news[0] < mended else 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.key} ({self.way}) {self.id or 'no id'} at {self.agent}: ends {self.ends}, error {self.error!r}, "
+            f"{len(self.text)} characters, offset {self.offset}, ids {len(self.ids)}, {self.wrong or 'no complaint'}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +114,44 @@ class Judgement:
 class Ledger:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
+        self.told: set[str] = set()
+        """Events that agents have emitted and that must come to be stored."""
         self._executed: Counter[str] = Counter()
 
-    def open(self, key: str, agent: str, count: int) -> Entry:
-        entry = Entry(key, agent, count)
+    def open(self, agent: str, count: int, way: Way, width: int) -> Entry:
+        entry = Entry(f"key-{len(self.entries)}", agent, count, way, width)
         self.entries.append(entry)
         return entry
 
     def executed(self, key: str) -> None:
-        """By the caller's key, not by the id: one key that ran under two ids is a command that was doubled."""
         self._executed[key] += 1
 
     def judge(self) -> Judgement:
         lost, doubled, broken = [], [], []
         outcomes: Counter[str] = Counter()
         for entry in self.entries:
-            expected = [f"{entry.id} {n}" for n in range(entry.count)]
-            outcomes[entry.ends[0] if entry.ends and not entry.error else entry.error or "nothing"] += 1
-            if not entry.ends and not entry.error:
+            outcomes[entry.error or (entry.ends[0] if entry.ends else "nothing")] += 1
+            if not entry.over:
                 lost.append(entry)
-            if len(entry.ends) > 1 or len(set(entry.lines)) != len(entry.lines) or self._executed[entry.key] > 1:
+            if self._doubled(entry):
                 doubled.append(entry)
-            whole = entry.lines == expected and self._executed[entry.key] == 1
-            astray = entry.lines != expected[: len(entry.lines)]
-            ran_against_its_word = (NOT_RUN & {entry.error, *entry.ends}) and self._executed[entry.key]
-            if astray or ran_against_its_word or (entry.ends == ["ok"] and not whole):
+            elif self._broken(entry):
                 broken.append(entry)
         return Judgement(len(self.entries), dict(outcomes), lost, doubled, broken)
+
+    def _doubled(self, entry: Entry) -> bool:
+        lines = entry.text.splitlines()
+        runs = ATTEMPTS if entry.way is Way.SAFE else 1
+        told_twice = len(set(lines)) != len(lines) or len(entry.ends) > 1
+        return told_twice or self._executed[entry.key] > runs or len(entry.ids) > 1
+
+    def _broken(self, entry: Entry) -> bool:
+        expected = "".join(line(entry.key, n, entry.width) for n in range(entry.count))
+        runs = self._executed[entry.key]
+        if entry.wrong or not expected.startswith(entry.text):
+            return True
+        if entry.ends == ["ok"] and (entry.text != expected or not runs or entry.cancelled):
+            return True
+        if "cancelled" in entry.ends and entry.way is not Way.CANCEL:
+            return True
+        return bool(NOT_RUN & {entry.error, *entry.ends} and runs)

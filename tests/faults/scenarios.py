@@ -29,7 +29,26 @@ async def kill_holder(world: World, traffic: Traffic) -> None:
     await asyncio.sleep(BUSY)
     victim = await world.holder(entry.agent)
     await kill(victim)
+    world.mend()
     await asyncio.sleep(world.rng.uniform(0.5, 3.0))
+    await victim.start()
+
+
+async def kill_caller(world: World, traffic: Traffic) -> None:
+    """kill -9 of the node at which a caller reads: it goes on at another one, from the offset where it stood."""
+    entry = traffic.call(world.names[0], 60, 0.05)
+    async with asyncio.timeout(20):
+        while not entry.pieces:
+            await asyncio.sleep(0.02)
+    victim = next(node for node in world.nodes if node.name == entry.via)
+    await kill(victim)
+    world.mend()
+    stood = entry.offset
+    async with asyncio.timeout(30):
+        while not entry.over:
+            await asyncio.sleep(0.05)
+    assert 0 < stood < entry.offset == 60, f"it stood at {stood} and came to {entry.offset}"
+    assert entry.attached, "the stream did not break although its node was killed"
     await victim.start()
 
 
@@ -62,6 +81,7 @@ async def freeze_node(world: World, traffic: Traffic) -> None:
             await asyncio.sleep(0.2)
     finally:
         victim.signal(signal.SIGCONT)
+        world.mend()
     await _until(lambda: world.metric(victim, "fairlead_appends_fenced_total"), "the woken node was refused no append")
 
 
@@ -71,6 +91,7 @@ async def kill_valkey(world: World, traffic: Traffic) -> None:
     os.kill(world.valkey.pid, signal.SIGKILL)
     await asyncio.sleep(world.rng.uniform(0.2, 2.0))
     await world.valkey.restart()
+    world.mend()
 
 
 async def freeze_valkey(world: World, traffic: Traffic) -> None:
@@ -79,12 +100,15 @@ async def freeze_valkey(world: World, traffic: Traffic) -> None:
     os.kill(world.valkey.pid, signal.SIGSTOP)
     await asyncio.sleep(world.rng.uniform(2.0, 6.0))
     os.kill(world.valkey.pid, signal.SIGCONT)
+    world.mend()
 
 
 async def empty_valkey(world: World, traffic: Traffic) -> None:
     """FLUSHALL: every row and record is gone, every link stands."""
     await asyncio.sleep(BUSY)
     await world.redis("FLUSHALL")
+    world.mend()
+    world.ledger.told.clear()  # what was stored is gone with the rest; what comes now must be stored
     took = await world.all_online(30)
     for node in world.nodes:
         assert await world.metric(node, "fairlead_data_lost_total") == 1, f"{node.name} did not tell of the loss"
@@ -95,6 +119,7 @@ async def drop_agents(world: World, traffic: Traffic) -> None:
     """All links cut at once."""
     await asyncio.sleep(BUSY)
     cut = world.balancer.cut()
+    world.mend()
     assert cut >= len(world.names)
 
 
@@ -102,13 +127,14 @@ async def half_open(world: World, traffic: Traffic) -> None:
     """A third of the links stands and carries nothing more."""
     await asyncio.sleep(BUSY)
     assert world.balancer.hush(0.35) > 0
+    world.mend()
 
 
 async def one_identity_twice(world: World, traffic: Traffic) -> None:
     """A second process under the name of a first: the newer wins, the older stays away, what it ran is unknown."""
     name = world.names[0]
     running = traffic.call(name, 200, 0.05)
-    while not running.lines:
+    while not running.pieces:
         await asyncio.sleep(0.05)
     older = world.agent_task(name)
     world.start_agent(name)
@@ -121,6 +147,28 @@ async def one_identity_twice(world: World, traffic: Traffic) -> None:
     assert running.error == "outcome_unknown", running.error
 
 
+async def replace_agents(world: World, traffic: Traffic) -> None:
+    """New processes under the names of others, one of them again and again: each new one is another memory."""
+    await asyncio.sleep(BUSY)
+    fighting, *others = world.rng.sample(world.names, 5)
+    for name in others:
+        world.start_agent(name)
+    for _ in range(4):
+        world.start_agent(fighting)
+        await asyncio.sleep(world.rng.uniform(0.1, 0.6))
+
+
+async def kill_machines(world: World, traffic: Traffic) -> None:
+    """kill -9 of agents that keep a journal, again and again, and their restart on it."""
+    machines = await world.add_machines(3)
+    for _ in range(4):
+        await asyncio.sleep(BUSY)
+        machine = world.rng.choice(machines)
+        machine.kill()
+        await asyncio.sleep(world.rng.uniform(0.0, 0.5))
+        machine.start(world.balancer.port)
+
+
 async def cut_off(world: World, traffic: Traffic) -> None:
     """One node alone loses Valkey: its line carries nothing more, new connections neither, until it is mended."""
     node, line = world.nodes[0], world.valkey_line
@@ -131,6 +179,7 @@ async def cut_off(world: World, traffic: Traffic) -> None:
     await _until(lambda: _over(world, node, fenced, 16), "the node that was cut off does not know it", 40)
     line.hushed = False
     line.cut()
+    world.mend()
     await _until(lambda: world.metric(node, "fairlead_redis_up"), "the node did not come back", 20)
 
 
@@ -139,10 +188,11 @@ async def lose_thousand(world: World, traffic: Traffic) -> None:
     world.idle = [f"idle-{i}" for i in range(1_000)]
     for start in range(0, len(world.idle), 100):
         for name in world.idle[start : start + 100]:
-            world.start_agent(name)
+            world.start_agent(name, tells=False)
         await world.linked(len(world.names) + start + 100)
     await world.all_online()
     assert world.balancer.cut() >= len(world.everybody)
+    world.mend()
 
 
 async def slow_readers(world: World, traffic: Traffic) -> None:
@@ -174,8 +224,9 @@ async def storm(world: World, traffic: Traffic) -> None:
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
-        kill_holder, restart_nodes, freeze_node, kill_valkey, freeze_valkey, empty_valkey, drop_agents, half_open,
-        one_identity_twice, cut_off, lose_thousand, slow_readers, misbehave, storm,
+        kill_holder, kill_caller, restart_nodes, freeze_node, kill_valkey, freeze_valkey, empty_valkey, drop_agents,
+        half_open, one_identity_twice, replace_agents, kill_machines, cut_off, lose_thousand, slow_readers,
+        misbehave, storm,
     )
 }  # fmt: skip
 

@@ -1,7 +1,8 @@
 """Callers: commands to random agents through random nodes, each followed to its end whatever breaks on the way.
 
 A caller does what docs/delivery.md tells callers to do: it posts under an Idempotency-Key, repeats the post when its
-outcome is unknown or the error is temporary, and takes results up again where they broke off, at another node.
+outcome is unknown or the error is temporary, and takes results up again where they broke off, at another node. Some
+post twice at once and once more at the end, some send input, some cancel: see `Way`.
 """
 
 from __future__ import annotations
@@ -9,16 +10,23 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import Coroutine
+from typing import Any
 
 import httpx2
-from ledger import Entry
-from world import World
+from ledger import Entry, Way, line
+from world import NodeProcess, World
 
 DEADLINE = 45.0
 """Seconds that a command has: longer than any fault here lasts."""
 PATIENCE = 100.0
 """Seconds after which a caller gives up: a command that says nothing until then is lost."""
 PAUSE = 0.2
+TWINS = 0.2
+"""Share of the callers that post twice."""
+SHARES = {Way.WORK: 70, Way.ECHO: 12, Way.CANCEL: 8, Way.SAFE: 8, Way.BULK: 2}
+ENDLESS = 500
+"""Lines of a command that is going to be cancelled: it would take longer than its deadline."""
 
 
 class Traffic:
@@ -42,41 +50,88 @@ class Traffic:
         await asyncio.gather(self._poster, return_exceptions=True)
 
     async def settle(self) -> None:
-        """Wait until every caller has its end or has given up."""
+        """Wait until every caller has its end or has given up. Raises what a caller has failed with."""
+        done: set[asyncio.Task[None]] = set()
         if self._callers:
-            await asyncio.wait(self._callers, timeout=PATIENCE + 10)
+            done, _ = await asyncio.wait(self._callers, timeout=PATIENCE + 10)
         for caller in self._callers:
             caller.cancel()
+        for caller in done:
+            caller.result()
 
-    def call(self, agent: str, count: int, pause: float) -> Entry:
+    def call(self, agent: str, count: int, pause: float, way: Way = Way.WORK) -> Entry:
         """One command, followed in the background."""
-        entry = self._world.ledger.open(f"key-{len(self._world.ledger.entries)}", agent, count)
-        task = asyncio.create_task(self._follow(entry, pause))
-        self._callers.add(task)
-        task.add_done_callback(self._callers.discard)
+        if way is Way.CANCEL:
+            count = ENDLESS
+        if way is Way.BULK:
+            count, pause = 256, 0.0
+        entry = self._world.ledger.open(agent, count, way, 4_096 if way is Way.BULK else 0)
+        self._start(self._follow(entry, pause))
         return entry
+
+    def _start(self, caller: Coroutine[Any, Any, None]) -> None:
+        self._callers.add(asyncio.create_task(caller))
 
     async def _post_forever(self) -> None:
         rng = self._world.rng
+        ways, weights = list(SHARES), list(SHARES.values())
         while True:
-            self.call(rng.choice(self._world.names), rng.randrange(1, 2 * self._count), self._pause)
+            way = rng.choices(ways, weights)[0]
+            self.call(rng.choice(self._world.names), rng.randrange(1, 2 * self._count), self._pause, way)
             await asyncio.sleep(rng.expovariate(self._rate))
 
     async def _follow(self, entry: Entry, pause: float) -> None:
         give_up = time.monotonic() + PATIENCE
-        entry.heard(time.monotonic())
-        while not entry.ends and not entry.error and time.monotonic() < give_up:
-            node = self._world.a_node() if any(n.running for n in self._world.nodes) else None
-            if node is None:
-                await asyncio.sleep(PAUSE)
-                continue
-            try:
-                await self._read(entry, node.api, pause)
-            except httpx2.RequestError:
-                pass
-            if not entry.ends and not entry.error:
-                entry.attached += 1
-                await asyncio.sleep(self._world.rng.uniform(0.5, 1.5) * PAUSE)
+        entry.news.append(time.monotonic())
+        twin = self._world.rng.random() < TWINS
+        helpers = []
+        if twin:
+            helpers.append(asyncio.create_task(self._repeat(entry, pause, give_up)))
+        if entry.way is Way.ECHO:
+            helpers.append(asyncio.create_task(self._feed(entry, pause, give_up)))
+        if entry.way is Way.CANCEL:
+            helpers.append(asyncio.create_task(self._cancel(entry, give_up)))
+        try:
+            while not entry.over and time.monotonic() < give_up:
+                node = await self._anywhere()
+                entry.via = node.name
+                try:
+                    await self._read(entry, node.api, pause)
+                except httpx2.RequestError:
+                    pass
+                if not entry.over:
+                    entry.attached += 1
+                    await self._breathe()
+            if twin and entry.ends:
+                await self._repeat(entry, pause, give_up)
+        finally:
+            # What fails in a helper is a defect of the harness and must not be taken for silence.
+            for helper in helpers:
+                if not helper.done():
+                    helper.cancel()
+            failures = await asyncio.gather(*helpers, return_exceptions=True)
+        for failure in failures:
+            if isinstance(failure, Exception):
+                raise failure
+
+    async def _anywhere(self) -> NodeProcess:
+        while not any(node.running for node in self._world.nodes):
+            await self._breathe()
+        return self._world.a_node()
+
+    async def _breathe(self) -> None:
+        await asyncio.sleep(self._world.rng.uniform(0.5, 1.5) * PAUSE)
+
+    def _request(self, entry: Entry, pause: float) -> tuple[dict[str, object], dict[str, str]]:
+        """Body and headers of the post: the same for each repetition."""
+        payload: dict[str, object] = {"key": entry.key}
+        if entry.way is not Way.ECHO:
+            payload |= {"count": entry.count, "width": entry.width, "pause": pause}
+        body: dict[str, object] = {
+            "agent": entry.agent, "method": "echo" if entry.way is Way.ECHO else "work", "deadline": DEADLINE,
+            "payload": payload, "retry": "safe" if entry.way is Way.SAFE else "never",
+        }  # fmt: skip
+        return body, {"idempotency-key": entry.key}
 
     async def _read(self, entry: Entry, api: int, pause: float) -> None:
         """Post the command, or take its results up again, until they end or break off."""
@@ -84,12 +139,8 @@ class Traffic:
         if entry.id:
             stream = http.stream("GET", f"{base}/{entry.id}/results?from={entry.offset}&follow=true")
         else:
-            body = {
-                "agent": entry.agent, "method": "work", "deadline": DEADLINE,
-                "payload": {"key": entry.key, "count": entry.count, "pause": pause},
-            }  # fmt: skip
-            headers = {"idempotency-key": entry.key, "accept": "application/x-ndjson"}
-            stream = http.stream("POST", base, json=body, headers=headers)
+            body, headers = self._request(entry, pause)
+            stream = http.stream("POST", base, json=body, headers=headers | {"accept": "application/x-ndjson"})
         async with stream as answer:
             if answer.status_code != 200:
                 problem = json.loads(await answer.aread())
@@ -99,18 +150,80 @@ class Traffic:
             async for raw in answer.aiter_lines():
                 self._take(entry, json.loads(raw))
 
-    def _take(self, entry: Entry, line: dict[str, object]) -> None:
-        entry.heard(time.monotonic())
-        if "offset" in line:
-            assert line["offset"] == entry.offset, f"offset {line['offset']} in place of {entry.offset}: {entry}"
+    def _take(self, entry: Entry, told: dict[str, object]) -> None:
+        if "offset" in told:
+            entry.news.append(time.monotonic())
+            if told["offset"] != entry.offset:
+                entry.wrong = f"offset {told['offset']} in place of {entry.offset}"
             entry.offset += 1
-            entry.lines += str(line["text"]).splitlines()
-        elif isinstance(end := line.get("end"), dict):
+            if told["kind"] == "retry":
+                entry.pieces.clear()
+                if entry.way is not Way.SAFE:
+                    entry.wrong = "run again, though it was not safe"
+            else:
+                entry.pieces.append(str(told["text"]))
+        elif isinstance(end := told.get("end"), dict):
+            entry.news.append(time.monotonic())
             entry.ends.append(str(end["state"]))
             if end["error"]:
                 entry.error = str(end["error"]["code"])
-        elif isinstance(error := line.get("error"), dict):
+        elif isinstance(error := told.get("error"), dict):
             if not error["temporary"]:
                 entry.error = str(error["code"])
-        elif "id" in line:
-            entry.id = str(line["id"])
+        elif "id" in told:
+            entry.id = str(told["id"])
+            entry.ids.add(entry.id)
+
+    async def _repeat(self, entry: Entry, pause: float, give_up: float) -> None:
+        """Post it under its key once more: at once, when it is a race, or after its end."""
+        body, headers = self._request(entry, pause)
+        while time.monotonic() < give_up:
+            node = await self._anywhere()
+            try:
+                url = f"http://127.0.0.1:{node.api}/v1/commands"
+                answer = await self._world.http.post(url, json=body, headers=headers)
+            except httpx2.RequestError:
+                pass
+            else:
+                told = answer.json()
+                if answer.status_code == 202:
+                    entry.ids.add(str(told["id"]))
+                    return
+                if not told["temporary"] or answer.status_code == 409:
+                    if told["code"] == "idempotency_conflict":
+                        entry.wrong = "the same body was called another"
+                    return
+            await self._breathe()
+
+    async def _feed(self, entry: Entry, pause: float, give_up: float) -> None:
+        """Send each line as input, and the end of it; each chunk again until a node says that it is taken."""
+        for n in range(entry.count + 1):
+            data = line(entry.key, n, entry.width).encode() if n < entry.count else b""
+            path = f"input?n={n}" if data else f"input?n={n}&end=true"
+            if not await self._ask(entry, "POST", path, give_up, data):
+                return
+            await asyncio.sleep(pause)
+
+    async def _cancel(self, entry: Entry, give_up: float) -> None:
+        while not entry.pieces:
+            await asyncio.sleep(PAUSE)
+        if await self._ask(entry, "DELETE", "", give_up):
+            entry.cancelled = not entry.over
+
+    async def _ask(self, entry: Entry, method: str, path: str, give_up: float, data: bytes = b"") -> bool:
+        """Ask until a node has done it; False when the command took no more."""
+        while not entry.over and time.monotonic() < give_up:
+            if entry.id:
+                node = await self._anywhere()
+                url = f"http://127.0.0.1:{node.api}/v1/commands/{entry.id}/{path}".rstrip("/")
+                try:
+                    answer = await self._world.http.request(method, url, content=data)
+                except httpx2.RequestError:
+                    pass
+                else:
+                    if answer.is_success:
+                        return True
+                    if not answer.json()["temporary"]:
+                        return False
+            await self._breathe()
+        return False

@@ -10,8 +10,9 @@ import json
 from collections.abc import Awaitable, Callable
 
 import websockets
+from crew import TOKEN
 from websockets.asyncio.client import ClientConnection
-from world import AGENT_TOKEN, NodeProcess, World
+from world import NodeProcess, World
 
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Chunk, Cmd, End, Hello, Message
@@ -97,7 +98,7 @@ async def meet(world: World, node: NodeProcess, habit: Habit) -> tuple[str, list
     async with websockets.connect(
         f"ws://127.0.0.1:{node.link}/v1/link",
         subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
-        additional_headers={"Authorization": f"Bearer {AGENT_TOKEN}"},
+        additional_headers={"Authorization": f"Bearer {TOKEN}"},
         compression=None,
         ping_interval=None,
         proxy=None,

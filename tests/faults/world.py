@@ -21,19 +21,20 @@ from types import TracebackType
 
 import httpx2
 from balancer import Balancer
+from crew import TOKEN, enlist, tell
 from ledger import Ledger
 
-from fairlead.agent import Agent, Command
+from fairlead.agent import Agent
 from fairlead.errors import BusUnavailable
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply
 
-AGENT_TOKEN = "development-agent-token"
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 READY = re.compile(r"is ready: links on [\d.]+:(\d+), api on [\d.]+:(\d+), admin on [\d.]+:(\d+)")
 PATIENCE = 60.0
 HEARTBEAT = 3
+CREW = Path(__file__).with_name("crew.py")
 
 
 class NodeProcess:
@@ -101,6 +102,33 @@ class NodeProcess:
             return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
+class Machine:
+    """An agent with a journal, as a process that may be killed."""
+
+    def __init__(self, name: str, folder: Path) -> None:
+        self.name = name
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        folder.mkdir()
+
+    def start(self, port: int) -> None:
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, str(CREW), f"ws://127.0.0.1:{port}", self.name, str(self._folder)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def booked(self, book: str) -> list[str]:
+        """Whole lines only: a process may be killed while it writes one."""
+        path = self._folder / book
+        return path.read_text().split("\n")[:-1] if path.exists() else []
+
+
 class World:
     """`async with World(folder, rng, agents=50) as world:` until all agents are online."""
 
@@ -120,7 +148,12 @@ class World:
         """Agents that get commands."""
         self.idle: list[str] = []
         """Agents that get none."""
+        self.machines: list[Machine] = []
+        self.mended = 0.0
         self._agents: dict[str, tuple[Agent, asyncio.Task[None]]] = {}
+        self._tellers: dict[str, asyncio.Task[None]] = {}
+        self._started: list[str] = []
+        self._replaced: list[asyncio.Task[None]] = []
         self.http = httpx2.AsyncClient(
             headers=PLATFORM, trust_env=False, timeout=httpx2.Timeout(15, connect=2),
             limits=httpx2.Limits(max_connections=2000, max_keepalive_connections=200),
@@ -149,9 +182,14 @@ class World:
         for node in self.nodes:
             if node.running:
                 node.signal(signal.SIGCONT)
+        for teller in self._tellers.values():
+            teller.cancel()
+        for machine in self.machines:
+            machine.kill()
         for agent, _ in self._agents.values():
             agent.stop()
-        await asyncio.gather(*(task for _, task in self._agents.values()), return_exceptions=True)
+        serving = [task for _, task in self._agents.values()]
+        await asyncio.gather(*serving, *self._replaced, return_exceptions=True)
         await self.balancer.stop()
         await asyncio.gather(*(node.stop() for node in self.nodes))
         await self.http.aclose()
@@ -163,23 +201,44 @@ class World:
     def everybody(self) -> set[str]:
         return {*self.names, *self.idle}
 
-    def start_agent(self, name: str) -> None:
-        agent = Agent(f"ws://127.0.0.1:{self.balancer.port}", id=name, token=AGENT_TOKEN)
-        ledger = self.ledger
-
-        @agent.command("work")
-        async def work(command: Command, key: str, count: int, pause: float):  # type: ignore[no-untyped-def]  # a generator
-            ledger.executed(key)
-            for n in range(count):
-                yield f"{command.id} {n}\n"
-                await asyncio.sleep(pause)
-
-        @agent.command("flood")
-        async def flood(count: int):  # type: ignore[no-untyped-def]  # a generator
-            for _ in range(16 * count):
-                yield b"x" * 65_536
-
+    def start_agent(self, name: str, *, tells: bool = True) -> None:
+        """Start an agent, or a new process of one that runs. What the older had not sent is gone with it."""
+        life = str(len(self._started))
+        self._started.append(name)
+        agent = Agent(f"ws://127.0.0.1:{self.balancer.port}", id=name, token=TOKEN)
+        enlist(agent, self.ledger.executed)
+        self.ledger.told -= {event for event in self.ledger.told if event.split()[0] == name}
+        if name in self._tellers:
+            self._tellers.pop(name).cancel()
+        if tells:
+            self._tellers[name] = asyncio.create_task(tell(agent, life, self.ledger.told.add))
+        if name in self._agents:
+            self._replaced.append(self._agents[name][1])
         self._agents[name] = (agent, asyncio.create_task(agent.serve()))
+
+    async def add_machines(self, count: int) -> list[Machine]:
+        """Agents with a journal, each a process of its own, that get commands as the others do."""
+        added = [Machine(f"machine-{i}", self.folder / f"machine-{i}") for i in range(count)]
+        for machine in added:
+            machine.start(self.balancer.port)
+        self.machines += added
+        self.names += [machine.name for machine in added]
+        await self.all_online()
+        return added
+
+    async def hush(self) -> None:
+        """No more events; what the machines have booked goes to the ledger."""
+        for teller in self._tellers.values():
+            teller.cancel()
+        await asyncio.gather(*self._tellers.values(), return_exceptions=True)
+        for machine in self.machines:
+            for key in machine.booked("runs"):
+                self.ledger.executed(key)
+            self.ledger.told |= set(machine.booked("told"))
+
+    def mend(self) -> None:
+        """The fault ends now: from here on the fleet heals."""
+        self.mended = time.monotonic()
 
     async def linked(self, count: int) -> None:
         """Wait until the nodes hold that many agents."""

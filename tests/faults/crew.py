@@ -1,0 +1,74 @@
+"""What the harness's agents can do, and one of them as a process of its own that keeps a journal.
+
+`enlist` is called for the agents in the harness's process, and by `main` here. A process books what it does in files
+that are written before anybody can be told of it, so that its death hides nothing:
+
+    python crew.py URL NAME FOLDER
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from ledger import line
+
+from fairlead.agent import Agent, Command
+
+TOKEN = "development-agent-token"
+PERIOD = 1.0
+"""Seconds between the events of one agent."""
+
+
+def enlist(agent: Agent, book: Callable[[str], None]) -> None:
+    """Give the agent its methods. `book` is told the key of each execution."""
+
+    @agent.command("work")
+    async def work(command: Command, key: str, count: int, width: int, pause: float) -> AsyncIterator[str]:
+        book(key)
+        for n in range(count):
+            yield line(key, n, width)
+            await asyncio.sleep(pause)
+
+    @agent.command("echo")
+    async def echo(command: Command, key: str) -> AsyncIterator[bytes]:
+        book(key)
+        async for data in command.stdin:
+            yield data
+
+    @agent.command("flood")
+    async def flood(count: int) -> AsyncIterator[bytes]:
+        for _ in range(16 * count):
+            yield b"x" * 65_536
+
+
+async def tell(agent: Agent, life: str, book: Callable[[str], None]) -> None:
+    """Emit an event each second, for as long as the agent serves; `book` what was taken to be sent."""
+    n = 0
+    while True:
+        await asyncio.sleep(PERIOD)
+        event = f"{agent.id} {life} {n}"
+        agent.emit("told", event)
+        book(event)
+        n += 1
+
+
+async def serve(url: str, name: str, folder: Path) -> None:
+    agent = Agent(url, id=name, token=TOKEN, journal=folder / "journal")
+    runs = os.open(folder / "runs", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    told = os.open(folder / "told", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    enlist(agent, lambda key: _write(runs, key))
+    async with asyncio.TaskGroup() as group:
+        group.create_task(agent.serve())
+        group.create_task(tell(agent, str(os.getpid()), lambda event: _write(told, event)))
+
+
+def _write(file: int, word: str) -> None:
+    os.write(file, f"{word}\n".encode())
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], sys.argv[2], Path(sys.argv[3])))
