@@ -6,6 +6,7 @@
     │   ├── Unauthorized       no or wrong credential
     │   ├── AgentUnknown       no agent of that id was ever seen
     │   ├── CommandUnknown     no command of that id, or its results have expired
+    │   ├── ResultsTrimmed     results that are gone because they were read
     │   └── IdempotencyConflict  the same Idempotency-Key with another body
     ├── Unavailable            right request, wrong moment: temporary
     │   ├── RecordLost         what was followed is gone: not temporary, and not the caller's fault
@@ -54,6 +55,12 @@ class AgentUnknown(InvalidRequest):
 
 class CommandUnknown(InvalidRequest):
     code = "command_unknown"
+
+
+class ResultsTrimmed(InvalidRequest):
+    """Results that were retained as a window, and have been read."""
+
+    code = "results_trimmed"
 
 
 class IdempotencyConflict(InvalidRequest):

@@ -79,15 +79,15 @@ class Node:
         standing.epoch = secrets.token_hex(6)
         self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
         closing = Closing(self.directory, due, inbox, metrics)
+        recorder = Recorder(store, records, closing, tasks, metrics)
         self._deliveries = deliveries = Deliveries(
-            store, hub, records, closing, followers, standing, tasks, metrics, self.sweep.silence
+            store, hub, records, recorder, closing, followers, standing, tasks, metrics, self.sweep.silence
         )
         takeover = Takeover(records, deliveries)
         self._departures = departures = Departures(store, self.directory)
         self._reconciler = Reconciler(store, self.directory, hub, takeover, standing, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
         store.on_connect = self._reconciler.doubt
-        recorder = Recorder(store, records, closing, tasks, metrics)
         self.attendance = Attendance(
             store, self.directory, hub, inbox, recorder, deliveries, takeover, departures, standing, self.sweep, tasks,
             metrics,
@@ -113,7 +113,7 @@ class Node:
             metrics,
             int(settings.retention * 1000),
         )
-        self.results = Results(store, records, followers, standing)
+        self.results = Results(store, self.directory, records, inbox, followers, standing)
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"

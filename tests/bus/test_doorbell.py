@@ -14,6 +14,7 @@ from fairlead.bus.doorbell import (
     Evict,
     Input,
     Muster,
+    Room,
     Wake,
     decode,
     encode,
@@ -29,6 +30,7 @@ doorbells: st.SearchStrategy[Doorbell] = st.one_of(
     st.builds(Input, ids, ids),
     st.builds(Canary, ids),
     st.builds(Muster),
+    st.builds(Room, ids, ids),
 )
 
 
@@ -42,7 +44,7 @@ def test_foreign_bytes_are_no_doorbells_and_no_error(payload: bytes) -> None:
     assert isinstance(decode(payload), list)
 
 
-@given(st.lists(doorbells, max_size=20), st.integers(0, 20), st.integers(8, 1000))
+@given(st.lists(doorbells, max_size=20), st.integers(0, 20), st.integers(9, 1000))
 def test_kinds_of_a_newer_version_are_skipped(rung: list[Doorbell], place: int, kind: int) -> None:
     raw = msgspec.msgpack.decode(encode(rung))
     raw.insert(place, [kind, "whatever", {"this": "means"}])

@@ -42,7 +42,6 @@ class CommandRoutes:
     def __init__(self, node: Node) -> None:
         self._dispatch = node.dispatch
         self._results = node.results
-        self._standing = node.standing
 
     async def post(self, request: Request) -> ASGIApp:
         """202 and the id, or the stream of its results when the caller accepts one."""
@@ -68,8 +67,7 @@ class CommandRoutes:
             after = number("Last-Event-ID", last, (1 << 53) - 1) + 1
             offset = offset if "from" in request.query_params else after
         follow = flag(request, "follow")
-        if not await self._dispatch.exists(command):
-            raise self._standing.unknown(command)
+        await self._results.check(command, offset)
         return ResultStream(request, wanted(request) or LINES, None, self._results.read(command, offset, follow))
 
     async def delete(self, request: Request) -> Response:
@@ -109,6 +107,7 @@ def _order(raw: bytes, request: Request) -> Order:
         lane=body.lane,
         queue=int(body.on_offline.queue * 1000) if isinstance(body.on_offline, shapes.Queue) else None,
         retry=body.retry,
+        retain=body.retain,
         traceparent=request.headers.get("traceparent", "")[:64],
         key_digest=hashlib.sha256(key.encode()).hexdigest() if key else "",
         body_digest=hashlib.sha256(raw).hexdigest() if key else "",

@@ -74,7 +74,7 @@ OPERATIONS = (
     Operation(
         "get", "/v1/commands/{command}/results", "getResults",
         "Results from an offset on, as lines; with `follow` until the command has ended. The last line is its end.",
-        200, None, streams=True, faults=KNOWN,
+        200, None, streams=True, faults=(410, *KNOWN),
         params=(
             Param("from", "The first offset.", WHOLE),
             Param("follow", "Wait for what is still to come.", FLAG),
@@ -127,6 +127,7 @@ FAULTS = {
     404: "There is no such thing.",
     405: "The path knows other methods.",
     409: "The agent is offline.",
+    410: "Results that were kept as a window have been read, and are gone.",
     422: "Something of the request is not as it must be; `field` names it.",
     503: "Not now: Redis is away, the agent is overloaded, or the node drains. Repeat it later.",
 }

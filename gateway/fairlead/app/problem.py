@@ -21,6 +21,7 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.Unauthorized: (401, "Unauthorized"),
     errors.AgentUnknown: (404, "Unknown agent"),
     errors.CommandUnknown: (404, "Unknown command"),
+    errors.ResultsTrimmed: (410, "Results are gone"),
     errors.IdempotencyConflict: (422, "Idempotency-Key used with another body"),
     errors.InvalidRequest: (422, "Invalid request"),
     errors.BusUnavailable: (503, "Redis is away"),

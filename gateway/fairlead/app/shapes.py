@@ -44,6 +44,10 @@ class NewCommand(Struct, forbid_unknown_fields=True):
     on_offline: Annotated[
         Literal["fail"] | Queue, Meta(description="What to do when the agent is offline: fail, or wait.")
     ] = "fail"
+    retain: Annotated[
+        Literal["all", "window"],
+        Meta(description="`window`: results go as they are read, and the agent waits for its reader."),
+    ] = "all"
     retry: Annotated[
         Literal["never", "safe"], Meta(description="`safe`: run it again when its outcome is unknown.")
     ] = "never"

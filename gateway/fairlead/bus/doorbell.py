@@ -63,7 +63,14 @@ class Muster(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """To all nodes: one has come or gone, read the table of nodes now and not at your next beat."""
 
 
-Doorbell: TypeAlias = Deliver | Wake | Evict | Cancel | Input | Canary | Muster
+class Room(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """To the agent's node: the reader of this command's results has come on, so its agent may send more."""
+
+    agent: str
+    command: str
+
+
+Doorbell: TypeAlias = Deliver | Wake | Evict | Cancel | Input | Canary | Muster | Room
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[list[Doorbell]] = msgspec.msgpack.Decoder(

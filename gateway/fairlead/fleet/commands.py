@@ -60,7 +60,8 @@ CANCELLED = Ending(code="cancelled", message="cancelled while it waited for the 
 @dataclass(frozen=True, slots=True)
 class Record:
     """A command as the platform posted it. Times in ms; `hold` is how long an absent agent is waited for.
-    `retry`: `safe` when it may be run again after an outcome that nobody knows."""
+    `retry`: `safe` when it may be run again after an outcome that nobody knows.
+    `retain`: `window` when results go as they are read, and the agent waits for the reader."""
 
     id: str
     agent: str
@@ -72,6 +73,7 @@ class Record:
     retention: int
     hold_until: int
     retry: str = "never"
+    retain: str = "all"
     traceparent: str = ""
 
 
@@ -114,11 +116,12 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The answer to append. `why`: ok, gone, over, fenced, gap."""
+    """The answer to append. `why`: ok, gone, over, fenced, gap. `held`: bytes that wait in a window for a reader."""
 
     why: str
     state: str
     followers: tuple[str, ...]
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +165,23 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Results from one offset on, of `seq` that there are. `ended`: these were the last, and how it ended."""
+    """Results from one offset on, of `seq` that there are. `ended`: these were the last, and how it ended.
+
+    `held`: bytes in the store of results that are retained as a window, -1 of others.
+    """
 
     seq: int
     results: list[Result]
     ended: Command | None
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """There are no results at that offset: they were trimmed away up to `edge`, or there are only `edge` of them."""
+
+    trimmed: bool
+    edge: int
 
 
 class Commands:
@@ -186,8 +201,8 @@ class Commands:
             lua.CREATE,
             (schema.cmd_key(record.id),),
             (
-                record.agent, record.expires, record.retention, record.retry, valid_until, follower, _encode(about),
-                record.payload,
+                record.agent, record.expires, record.retention, record.retry, record.retain, valid_until, follower,
+                _encode(about), record.payload,
             ),
         )  # fmt: skip
         return Answer(reply, _created)
@@ -256,13 +271,21 @@ class Commands:
             chunks.append((fields[b"p"], fields[b"e"] == b"1"))
         return chunks
 
-    def read(self, command: str, offset: int, size: int, follower: str = "") -> Answer[Page | None]:
+    def read(
+        self, command: str, offset: int, size: int, follower: str = "", behind: int = 0
+    ) -> Answer[Page | Beyond | None]:
         """About `size` bytes of results from `offset` on; None when there is no such command.
 
-        `follower` is a lease name whose inbox is rung when more has come.
+        `follower` is a lease name whose inbox is rung when more has come. Results before the offset `behind` may go,
+        if they are retained as a window.
         """
-        reply = self._store.run(lua.READ, (schema.cmd_key(command), schema.out_key(command)), (offset, size, follower))
-        return Answer(reply, partial(_page, command))
+        keys = schema.cmd_key(command), schema.out_key(command)
+        return Answer(self._store.run(lua.READ, keys, (offset, size, follower, behind)), partial(_page, command))
+
+    def held(self, command: str) -> Answer[int]:
+        """Bytes of results in the store; 0 when there is no such command."""
+        reply = self._store.submit("HGET", schema.cmd_key(command), "sum")
+        return Answer(reply, lambda reply: 0 if reply is None else int(octets(reply).split(b"|")[2]))
 
     def look_up(self, command: str) -> Answer[Command | None]:
         """The whole record; None when there is none (any more)."""
@@ -340,7 +363,7 @@ def _fenced(reply: Reply) -> Delivery | Settled:
 
 def _stored(reply: Reply) -> Stored:
     answer = items(reply)
-    return Stored(text(answer[0]), text(answer[2]), _names(answer[3]))
+    return Stored(text(answer[0]), text(answer[2]), _names(answer[3]), integer(answer[4]))
 
 
 def _added(reply: Reply) -> tuple[str, int]:
@@ -349,9 +372,12 @@ def _added(reply: Reply) -> tuple[str, int]:
     return text(answer[0]), number if isinstance(number, int) else 0
 
 
-def _page(command: str, reply: Reply) -> Page | None:
+def _page(command: str, reply: Reply) -> Page | Beyond | None:
     answer = items(reply)
-    if text(answer[0]) != "ok":
+    word = text(answer[0])
+    if word in ("beyond", "trimmed"):
+        return Beyond(word == "trimmed", integer(answer[1]))
+    if word != "ok":
         return None
     results = []
     for entry in items(answer[2]):
@@ -367,7 +393,7 @@ def _page(command: str, reply: Reply) -> Page | None:
             )
         )
     record = table(answer[3])
-    return Page(integer(answer[1]), results, _command(command, record) if record else None)
+    return Page(integer(answer[1]), results, _command(command, record) if record else None, integer(answer[4]))
 
 
 def _command(command: str, row: dict[bytes, bytes]) -> Command:

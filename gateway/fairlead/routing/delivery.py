@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from fairlead.bus.doorbell import Canary, Cancel, Deliver, Doorbell, Evict, Input, Muster, Wake
+from fairlead.bus.doorbell import Canary, Cancel, Deliver, Doorbell, Evict, Input, Muster, Room, Wake
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.commands import Commands, Delivery, Settled
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.closing import Closing
 from fairlead.routing.followers import Followers
+from fairlead.routing.recorder import Recorder
 from fairlead.routing.standing import Standing
 from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import redis_back
@@ -37,6 +38,7 @@ class Deliveries:
         store: Pipeliner,
         hub: Hub,
         records: Commands,
+        recorder: Recorder,
         closing: Closing,
         followers: Followers,
         standing: Standing,
@@ -47,6 +49,7 @@ class Deliveries:
         self._store = store
         self._hub = hub
         self._records = records
+        self._recorder = recorder
         self._closing = closing
         self._followers = followers
         self._standing = standing
@@ -73,6 +76,10 @@ class Deliveries:
                         session.send(messages.Cancel(id=command, why=CANCELLED))
                 case Evict(agent, gen, code):
                     self._hub.evict(agent, gen, code)
+                case Room(agent, command):
+                    session = self._hub.get(agent)
+                    if session is not None and session.ready:
+                        self._tasks.spawn(self._recorder.make_room(session, command))
                 case Muster() | Canary():
                     pass  # for the node and for the inbox
 

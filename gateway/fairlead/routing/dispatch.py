@@ -56,6 +56,7 @@ class Order:
     lane: str
     queue: int | None
     retry: str
+    retain: str
     traceparent: str
     key_digest: str
     body_digest: str
@@ -139,7 +140,7 @@ class Dispatch:
         expires = now + order.deadline + (order.queue or 0)
         record = Record(
             command, order.agent, order.method, order.payload, order.lane, now, expires, self._retention_ms, hold,
-            order.retry, order.traceparent,
+            order.retry, order.retain, order.traceparent,
         )  # fmt: skip
         scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, hold, expires))
         creating = self._records.create(record, valid, standing.lease if follower is not None else "")
@@ -195,9 +196,6 @@ class Dispatch:
         if found is None:
             raise self._standing.unknown(command)
         return found
-
-    async def exists(self, command: str) -> bool:
-        return await self._records.agent_of(command) is not None
 
     def disconnect(self, row: AgentRow) -> None:
         """Have the agent's link closed, wherever it is; the agent connects again."""

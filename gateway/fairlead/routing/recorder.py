@@ -27,6 +27,9 @@ from fairlead.wire.messages import Ack, Cancel, Chunk, End, Error, Event, FromAg
 
 logger = logging.getLogger(__name__)
 
+HELD_LIMIT = 4 << 20
+"""Bytes of one command's results that wait for their reader, when they are retained as a window: above it the agent
+gets no more credit, so at most one window more comes."""
 PATIENCE = 300.0
 """Seconds to wait for Redis with a batch in hand."""
 
@@ -138,6 +141,25 @@ class Recorder:
             self._closing.over(command, session.agent, stored.state, stored.followers)
         else:
             self._closing.wake(command, stored.followers)
+            stream = session.link.stream(command)
+            if stream is not None and stored.held > HELD_LIMIT:
+                stream.full = True
+
+    async def make_room(self, session: Session, command: str) -> None:
+        """A reader has come on: grant what was withheld for it, if there is room in the store."""
+        stream = session.link.stream(command)
+        if stream is None or not stream.full:
+            return
+        try:
+            held = await self._records.held(command)
+        except BusUnavailable:
+            return  # the reader rings again
+        if held > HELD_LIMIT or not session.ready:
+            return
+        size, stream.withheld, stream.full = stream.withheld, 0, False
+        credit = session.link.repay(command, size)
+        if credit is not None:
+            session.send(credit)
 
     def _dismiss(self, session: Session, command: str) -> None:
         """Nobody waits for more of this command: an agent that still runs it should stop."""
@@ -150,8 +172,10 @@ class Recorder:
             if numbered:
                 session.send(session.link.store(numbered))
             for command, size in sizes.items():
-                credit = session.link.repay(command, size)
-                if credit is not None:
+                stream = session.link.stream(command)
+                if stream is not None and stream.full:
+                    stream.withheld += size
+                elif (credit := session.link.repay(command, size)) is not None:
                     session.send(credit)
         session.relieved(pending)
 

@@ -1,16 +1,22 @@
 """Reads results back, from any offset, on any node, for as long as the command goes on.
 
 Called by the API. A reader that is woken reads what has grown; one that is not reads again after a while, so a
-lost doorbell costs time only. When Redis is away it waits: the caller's stream pauses and goes on.
+lost doorbell costs time only. When Redis is away it waits: the caller's stream pauses and goes on. Results that are
+retained as a window go as they are read, and the agent's node is told that there is room: so a slow caller slows the
+agent, and nobody's memory grows.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from fairlead.errors import BusUnavailable, RecordLost
-from fairlead.fleet.commands import Command, Commands, Result
+from fairlead.bus.doorbell import Room
+from fairlead.bus.inbox import Inbox
+from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsTrimmed
+from fairlead.fleet.commands import Beyond, Command, Commands, Page, Result
+from fairlead.fleet.directory import Directory
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import redis_back
@@ -21,6 +27,9 @@ LOOK_AGAIN = 5.0
 """Seconds without a doorbell until a follower looks by itself."""
 OUTAGE = 30.0
 """Seconds that a follower waits for Redis before its caller is told."""
+BEHIND = 1 << 20
+"""Bytes of a window that stay behind the reader: what a caller whose connection broke had not received yet is in the
+buffers between, which hold less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +43,41 @@ class News:
     ended: Command | None = None
 
 
+class _Position:
+    """Where one reader stands, and what may go behind it."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.behind = 0
+        """All before this offset has surely been received."""
+        self._read: deque[tuple[int, int]] = deque()
+        self._size = 0
+
+    def passed(self, results: list[Result]) -> None:
+        for result in results:
+            self._read.append((result.offset + 1, len(result.payload)))
+            self._size += len(result.payload)
+        while self._read and self._size - self._read[0][1] >= BEHIND:
+            self.behind, size = self._read.popleft()
+            self._size -= size
+        if results:
+            self.offset = results[-1].offset + 1
+
+
 class Results:
-    def __init__(self, store: Pipeliner, records: Commands, followers: Followers, standing: Standing) -> None:
+    def __init__(
+        self,
+        store: Pipeliner,
+        directory: Directory,
+        records: Commands,
+        inbox: Inbox,
+        followers: Followers,
+        standing: Standing,
+    ) -> None:
         self._store = store
+        self._directory = directory
         self._records = records
+        self._inbox = inbox
         self._followers = followers
         self._standing = standing
 
@@ -48,9 +88,11 @@ class Results:
 
         `follower`: of a command that was just posted here with this node as its follower, so that there is nothing to
         read until it is told. Without `follow` it stops where the results stop now. Raises CommandUnknown when there is
-        no such command, RecordLost when there is none any more, and BusUnavailable when Redis stays away.
+        no such command, InvalidRequest and ResultsTrimmed when there are no such results, RecordLost when there is no
+        record any more, and BusUnavailable when Redis stays away.
         """
         known = expected = follower is not None
+        at = _Position(offset)
         with self._followers.follow(command, follower) as follower:
             while True:
                 if expected:
@@ -59,27 +101,55 @@ class Results:
                         yield News([])
                 follower.clear()
                 try:
-                    page = await self._records.read(command, offset, PAGE_BYTES, self._standing.lease if follow else "")
+                    page = await self._page(command, at, follow, known)
                 except BusUnavailable:
                     if not follow or not await redis_back(self._store, OUTAGE):
                         raise
                     continue
-                if page is None and known:
-                    raise RecordLost(
-                        f"the record of command {command} is gone, it has expired or Redis has lost its data: "
-                        "what became of the command is not known"
-                    )
-                if page is None:
-                    raise self._standing.unknown(command)
                 known = True
                 if page.results or page.ended is not None:
                     yield News(page.results, page.ended)
                 if page.ended is not None:
                     return
-                offset = page.results[-1].offset + 1 if page.results else offset
-                if offset < page.seq and page.results:
+                at.passed(page.results)
+                if page.held >= 0 and follow:
+                    await self._tell_room(command)
+                if at.offset < page.seq and page.results:
                     continue
                 if not follow:
                     return
                 if not await follower.wait(LOOK_AGAIN):
                     yield News([])
+
+    async def check(self, command: str, offset: int) -> None:
+        """Raise what `read` would raise at once, before anything of the answer is on its way."""
+        await self._page(command, _Position(offset), follow=False, known=False, size=1)
+
+    async def _page(self, command: str, at: _Position, follow: bool, known: bool, size: int = PAGE_BYTES) -> Page:
+        lease = self._standing.lease if follow else ""
+        page = await self._records.read(command, at.offset, size, lease, at.behind if follow else 0)
+        if page is None and known:
+            raise RecordLost(
+                f"the record of command {command} is gone, it has expired or Redis has lost its data: "
+                "what became of the command is not known"
+            )
+        if page is None:
+            raise self._standing.unknown(command)
+        if isinstance(page, Beyond) and page.trimmed:
+            raise ResultsTrimmed(
+                f"results before offset {page.edge} have been read and are gone: this command keeps a window only",
+                first=page.edge,
+            )
+        if isinstance(page, Beyond):
+            raise InvalidRequest(f"from={at.offset} is beyond the {page.edge} results that there are", field="from")
+        return page
+
+    async def _tell_room(self, command: str) -> None:
+        """The agent's node may grant more. Lost, it is told again when this reader looks again."""
+        try:
+            agent = await self._records.agent_of(command)
+            row = await self._directory.look_up(agent) if agent is not None else None
+        except BusUnavailable:
+            return
+        if row is not None and row.lease:
+            self._inbox.ring(row.lease, (Room(row.agent, command),))

@@ -53,8 +53,8 @@ class Stream:
     """One open command as this link sees it. All sizes in bytes."""
 
     __slots__ = (
-        "feeding", "input_consumed", "input_dropped", "input_ended", "input_news", "input_next", "input_room",
-        "input_sizes", "input_spent", "next", "owed", "room",
+        "feeding", "full", "input_consumed", "input_dropped", "input_ended", "input_news", "input_next", "input_room",
+        "input_sizes", "input_spent", "next", "owed", "room", "withheld",
     )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
@@ -63,6 +63,10 @@ class Stream:
         """What the agent may still send before it is granted more."""
         self.owed = 0
         """What was stored and not yet granted back."""
+        self.full = False
+        """The store holds so much for a reader that no more is granted until he has come on."""
+        self.withheld = 0
+        """What was stored meanwhile."""
         self.input_next = input_next
         self.input_room = window
         self.input_ended = False

@@ -2,16 +2,18 @@
 --include row
 -- KEYS: cmd, out, in. ARGV: agent, gen, output limit in bytes, then per item either
 --   'a' | 'c', n, kind, payload | 'e', total, state, end blob
--- Returns {status, next, state, followers} with status
+-- Returns {status, next, state, followers, held} with status
 --   'ok' all is stored · 'gone' | 'over' nothing more is wanted · 'fenced' another owner has it · 'gap' n > next.
+-- `held`: bytes in the store of results that are retained as a window, 0 of others: these have the limit instead.
 -- Repeating it changes nothing: chunks before `next` are dropped. State and data move in one step.
 local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w')
-if not rec[1] then return {'gone', 0, '', ''} end
+if not rec[1] then return {'gone', 0, '', '', 0} end
 local row, followers = parse_row(rec[1]), rec[4]
-if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, ''} end
-if OVER[row.state] then return {'over', row.next, row.state, followers} end
+if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0} end
+if OVER[row.state] then return {'over', row.next, row.state, followers, 0} end
 row.gen = tonumber(ARGV[2]) -- an owner that has just claimed again and has not taken this command over yet
 local limit, sum = tonumber(ARGV[3]), parse_sum(rec[2])
+local _, retention, _, retain = parse_terms(rec[3])
 local status, i, first = 'ok', 4, sum.seq == 0
 local ended, blob
 while i <= #ARGV do
@@ -24,7 +26,7 @@ while i <= #ARGV do
     if n == row.next then
       local payload = ARGV[i + 3]
       row.next = row.next + 1
-      if sum.bytes + #payload > limit then
+      if retain == 'all' and sum.bytes + #payload > limit then
         sum.truncated = '1'
       else
         sum.seq = sum.seq + 1
@@ -41,7 +43,6 @@ while i <= #ARGV do
 end
 if row.state == 'sent' then row.state = 'running' end
 if ended then
-  local _, retention = parse_terms(rec[3])
   finish_row(KEYS[1], ARGV[1], row, ended, blob, sum, retention)
   local life = sum.open == 0 and retention or redis.call('PTTL', KEYS[1])
   redis.call('PEXPIRE', KEYS[2], life)
@@ -50,4 +51,4 @@ else
   redis.call('HSET', KEYS[1], 't:' .. ARGV[1], pack_row(row), 'sum', pack_sum(sum))
   if first and sum.seq > 0 then redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1])) end
 end
-return {status, row.next, row.state, followers}
+return {status, row.next, row.state, followers, retain == 'window' and sum.bytes or 0}

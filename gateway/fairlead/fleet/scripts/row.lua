@@ -2,7 +2,7 @@
 -- is looked up costs a walk over those before it:
 --   t:<agent>  a target's row, state|gen|next|attempt|memory; the memory is the agent's own word and may hold anything
 --   sum        open|seq|bytes|truncated: targets not yet over, entries and bytes of results, '1' when some were dropped
---   terms      expires|retention|retry, which scripts need; `about` and `payload` hold what they only pass on
+--   terms      expires|retention|retry|retain, which scripts need; `about` and `payload` hold what they only pass on
 --   w          the followers' leases · e:<agent> how a target ended · in  next|bytes|end of the input · cancel  when
 local function now_ms()
   local t = redis.call('TIME')
@@ -30,8 +30,8 @@ local function pack_sum(sum)
 end
 
 local function parse_terms(packed)
-  local expires, retention, retry = string.match(packed, '^(%d+)|(%d+)|(%a+)$')
-  return tonumber(expires), retention, retry
+  local expires, retention, retry, retain = string.match(packed, '^(%d+)|(%d+)|(%a+)|(%a+)$')
+  return tonumber(expires), retention, retry, retain
 end
 
 -- Terminal states are set once. `blob` is the end as the API shows it.

@@ -1,0 +1,125 @@
+"""Results that are retained as a window: they go as they are read, and the agent waits for its reader."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx2
+
+from fairlead.fleet.schema import out_key
+from fairlead.wire.messages import Ack, Bye, Chunk, Cmd, Credit, End
+
+CHUNK = 64 << 10
+COUNT = 400
+"""25 MiB: more than the store keeps of any command."""
+HELD = 6 << 20
+"""What the store may hold: 4 MiB, a window of the agent, and what was under way."""
+
+
+class Source:
+    """An agent that sends COUNT chunks as fast as its credit goes."""
+
+    def __init__(self, peer: Any, cmd: Cmd) -> None:
+        self.peer = peer
+        self.command = cmd.id
+        self.room = cmd.credit
+        self.sent = 0
+        self.waits = asyncio.Event()
+
+    async def run(self) -> None:
+        while self.sent < COUNT:
+            while self.room < CHUNK:
+                try:
+                    async with asyncio.timeout(1.0):
+                        message = await self.peer.receive()
+                except TimeoutError:
+                    self.waits.set()
+                    continue
+                assert not isinstance(message, Bye), message
+                if isinstance(message, Credit):
+                    self.room += message.bytes
+            self.waits.clear()
+            payload = f"{self.sent:08d}".encode() * (CHUNK // 8)
+            await self.peer.send(Chunk(id=self.command, n=self.sent, kind="file", payload=payload))
+            self.sent += 1
+            self.room -= CHUNK
+        await self.peer.send(End(id=self.command, total=COUNT))
+
+
+async def begin(api: Any, peer: Any) -> Source:
+    command = await api.start(peer.agent, retain="window")
+    cmd = await peer.command()
+    await peer.send(Ack(id=command))
+    return Source(peer, cmd)
+
+
+async def read(api: Any, command: str, offset: int, most: int = COUNT + 1) -> tuple[list[str], bool]:
+    """First octets of each result from `offset` on, up to `most` of them; and whether the end was told."""
+    seen: list[str] = []
+    async with api.http.stream("GET", f"/v1/commands/{command}/results?from={offset}&follow=true") as answer:
+        assert answer.status_code == 200
+        async for raw in answer.aiter_lines():
+            line = json.loads(raw)
+            if "offset" in line:
+                assert line["offset"] == offset + len(seen)
+                seen.append(line["text"][:8])
+                if len(seen) == most:
+                    break
+            elif "end" in line:
+                return seen, True
+    return seen, False
+
+
+async def test_a_caller_that_does_not_read_slows_the_agent(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+) -> None:
+    holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api, store = api_of(other), await redis_of(own_valkey)
+    peer = await dial(holder)
+    await peer.greet()
+    source = await begin(api, peer)
+    running = asyncio.create_task(source.run())
+    async with asyncio.timeout(20):
+        await source.waits.wait()
+    assert source.sent * CHUNK < HELD  # nobody reads: it waits, far from its end
+    seen, ended = await read(api, source.command, 0)
+    await running
+    assert (seen, ended) == ([f"{n:08d}" for n in range(COUNT)], True)
+    assert await store.submit("XLEN", out_key(source.command)) * CHUNK < HELD
+    gone = await api.http.get(f"/v1/commands/{source.command}/results?from=0")
+    assert (gone.status_code, gone.json()["code"]) == (410, "results_trimmed")
+    assert gone.json()["first"] > 0
+
+
+async def test_a_reader_that_breaks_off_takes_up_where_it_was(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    source = await begin(api, peer)
+    running = asyncio.create_task(source.run())
+    seen: list[str] = []
+    ended = False
+    while not ended:
+        try:
+            part, ended = await read(api, source.command, len(seen), most=90)
+        except httpx2.RequestError:
+            continue
+        seen += part
+        if len(seen) == COUNT and not ended:
+            part, ended = await read(api, source.command, len(seen))
+    await running
+    assert seen == [f"{n:08d}" for n in range(COUNT)]
+
+
+async def test_an_offset_beyond_the_results(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.say(command, 0, "one")
+    await peer.send(End(id=command, total=1))
+    await api.end(command)
+    answer = await api.http.get(f"/v1/commands/{command}/results?from=2")
+    assert (answer.status_code, answer.json()["field"]) == (422, "from")
+    assert "beyond the 1 results" in answer.json()["detail"]
