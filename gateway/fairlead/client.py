@@ -1,16 +1,18 @@
 """A small client of the platform API, for the command line and for scripts that want no more than it.
 
 Synchronous: one command is one conversation, and a thread per conversation is what its callers already have.
-It never retries by itself, because only the caller knows what it has already shown; what it must know for
-that (offsets, Idempotency-Key, chunk numbers that may be repeated) is in the signatures. Errors come back as
-the gateway's own tree: a problem document of code `agent_offline` is raised as AgentOffline.
+Of several addresses, each a node of one fleet, it uses one until that cannot be connected or loses a
+connection, then the next. It never repeats a request that was sent, because only the caller knows what it has
+already shown; what it must know for that (offsets, Idempotency-Key, chunk numbers that may be repeated) is in
+the signatures. Errors come back as the gateway's own tree: a problem document of code `agent_offline` is raised
+as AgentOffline.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
@@ -156,8 +158,8 @@ class _Problem(msgspec.Struct):
     temporary: bool = False
 
 
-class Client:
-    """The platform API at one address. Thread-safe, as the connection pool below it is."""
+class _Base:
+    """One address of the API, and its connections."""
 
     def __init__(self, api: str, token: str) -> None:
         try:
@@ -167,13 +169,33 @@ class Client:
         if url.scheme not in ("http", "https") or not url.host:
             raise InvalidRequest(f"API address {api!r} must begin with http:// or https:// and a host", field="api")
         self.api = api
-        self._http = httpx2.Client(
+        self.http = httpx2.Client(
             base_url=url,
             headers={"Authorization": f"Bearer {token}", "User-Agent": "fairlead-cli"},
             timeout=httpx2.Timeout(IDLE_TIMEOUT, connect=CONNECT_TIMEOUT),
             # A proxy named in the environment is for the world outside: it cannot reach our loopback.
             trust_env=not is_loopback(url.host),
         )
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx2.ConnectError as e:
+            raise ConnectionRefused(f"cannot reach the API at {self.api}: {e}") from e
+        except httpx2.ConnectTimeout as e:
+            raise ConnectionRefused(f"the API at {self.api} took no connection within {CONNECT_TIMEOUT:g} s") from e
+        except httpx2.RequestError as e:
+            raise ConnectionLost(f"the connection to the API at {self.api} was lost: {e or type(e).__name__}") from e
+
+
+class Client:
+    """The platform API at one address, or at several, separated by commas. Thread-safe, as the pools below it are."""
+
+    def __init__(self, api: str, token: str) -> None:
+        self._bases = [_Base(one, token) for one in addresses(api)]
+        self._current = 0
+        """The base that is tried first. Threads may race to move it on: then one base more is tried, no harm."""
 
     def __enter__(self) -> Client:
         return self
@@ -182,7 +204,8 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        self._http.close()
+        for base in self._bases:
+            base.http.close()
 
     def agent(self, agent: str) -> Agent:
         return self._call("GET", f"/v1/agents/{agent}", Agent)
@@ -235,16 +258,17 @@ class Client:
         headers: Mapping[str, str] | None = None,
         content: bytes | None = None,
     ) -> T:
-        with self._translated():
-            answer = self._http.request(method, path, params=params, headers=headers, content=content)
+        base, answer = self._send(method, path, params, headers, content)
+        with self._watched(base), closing(answer):
+            body = answer.read()
         if not answer.is_success:
-            raise self._error(answer.status_code, answer.content)
+            raise self._error(base, answer.status_code, body)
         if kind is None:
             return None  # type: ignore[return-value]  # no type was asked for: T is None
         try:
-            return msgspec.json.decode(answer.content, type=kind)
+            return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as e:
-            raise FairleadError(f"{self.api} answered {method} {path} with something else than its API: {e}") from e
+            raise FairleadError(f"{base.api} answered {method} {path} with something else than its API: {e}") from e
 
     @contextmanager
     def _stream(
@@ -255,40 +279,66 @@ class Client:
         params: Mapping[str, str | int] | None = None,
         content: bytes | None = None,
     ) -> Iterator[Iterator[Line]]:
-        with (
-            self._translated(),
-            self._http.stream(method, path, params=params, headers=headers, content=content) as answer,
-        ):
+        base, answer = self._send(method, path, params, headers, content)
+        with self._watched(base), closing(answer):
             if not answer.is_success:
                 body = b""
                 for part in answer.iter_bytes():
                     body += part
                     if len(body) > PROBLEM_LIMIT:
                         break
-                raise self._error(answer.status_code, body)
+                raise self._error(base, answer.status_code, body)
             yield (line for raw in _split(answer.iter_bytes()) if (line := _read(raw)) is not None)
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except httpx2.ConnectError as e:
-            raise ConnectionRefused(f"cannot reach the API at {self.api}: {e}") from e
-        except httpx2.ConnectTimeout as e:
-            raise ConnectionRefused(f"the API at {self.api} took no connection within {CONNECT_TIMEOUT:g} s") from e
-        except httpx2.RequestError as e:
-            raise ConnectionLost(f"the connection to the API at {self.api} was lost: {e or type(e).__name__}") from e
+    def _send(
+        self,
+        method: str,
+        path: str,
+        params: Mapping[str, str | int] | None,
+        headers: Mapping[str, str] | None,
+        content: bytes | None,
+    ) -> tuple[_Base, httpx2.Response]:
+        """The head of the answer of the first base that takes a connection; its body is still to be read."""
+        refusals: list[ConnectionRefused] = []
+        first = self._current
+        for i in range(len(self._bases)):
+            base = self._bases[(first + i) % len(self._bases)]
+            request = base.http.build_request(method, path, params=params, headers=headers, content=content)
+            try:
+                with self._watched(base):
+                    return base, base.http.send(request, stream=True)
+            except ConnectionRefused as e:
+                refusals.append(e)
+        if len(refusals) == 1:
+            raise refusals[0]
+        raise ConnectionRefused("; ".join(e.message for e in refusals)) from refusals[-1]
 
-    def _error(self, status: int, body: bytes) -> FairleadError:
+    @contextmanager
+    def _watched(self, base: _Base) -> Iterator[None]:
+        """Translate httpx's errors, and leave a base that has failed: the next request goes to the one after it."""
+        try:
+            with base.translated():
+                yield
+        except (ConnectionRefused, ConnectionLost):
+            if self._bases[self._current] is base:
+                self._current = (self._current + 1) % len(self._bases)
+            raise
+
+    def _error(self, base: _Base, status: int, body: bytes) -> FairleadError:
         try:
             problem = msgspec.json.decode(body, type=_Problem)
         except msgspec.MsgspecError:
-            problem = _Problem(detail=f"{self.api} answered HTTP {status}", temporary=status in (429, 502, 503, 504))
+            problem = _Problem(detail=f"{base.api} answered HTTP {status}", temporary=status in (429, 502, 503, 504))
         kind = _BY_CODE.get(problem.code)
         if kind is None:
             refused = Unauthorized if status in (401, 403) else InvalidRequest
             kind = Unavailable if problem.temporary else refused if 400 <= status < 500 else FairleadError
         return kind(problem.detail or problem.title or f"HTTP {status}", status=status, code=problem.code)
+
+
+def addresses(api: str) -> list[str]:
+    """The addresses in a list separated by commas; one that is empty or none is told by its use."""
+    return [one for part in api.split(",") if (one := part.strip())] or [api]
 
 
 class ConnectionLost(Unavailable):

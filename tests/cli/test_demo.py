@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ import psutil
 import pytest
 
 from fairlead.cli.child import Child, tail
-from fairlead.cli.demo import check_ports, free_ports
+from fairlead.cli.demo import check_doors, free_doors
 from fairlead.errors import ConfigError
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -24,17 +25,32 @@ WAIT = 50.0
 
 
 def test_taken_ports_are_all_named(run: Run) -> None:
-    link, api, admin = free_ports()
-    with socket.create_server(("127.0.0.1", link)), socket.create_server(("127.0.0.1", admin)):
+    one, two = free_doors(2)
+    assert len({*one, *two}) == 6
+    with socket.create_server(("127.0.0.1", one.link)), socket.create_server(("127.0.0.1", two.admin)):
         with pytest.raises(ConfigError) as caught:
-            check_ports((link, api, admin))
-        done = run("demo", "--port", str(link))
-    assert f"port {link} (agents' links)" in caught.value.message
-    assert f"port {admin} (probes and metrics)" in caught.value.message
-    assert f"port {api}" not in caught.value.message
+            check_doors([one, two])
+        done = run("demo", "--port", str(one.link))
+    assert f"port {one.link} (agents' links)" in caught.value.message
+    assert f"port {two.admin} (probes and metrics)" in caught.value.message
+    assert f"port {one.api}" not in caught.value.message
     assert done.returncode == 2
     assert "--port 0" in done.stderr.decode()
-    check_ports((link, api, admin))
+    check_doors([one, two])
+
+
+def test_each_node_takes_three_ports_in_a_row(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = run("demo", "--port", str(port - 5), "--nodes", "2")
+    assert f"port {port} (probes and metrics) cannot be had" in done.stderr.decode()
+    assert done.returncode == 2
+
+
+def test_the_ports_of_all_nodes_must_exist(run: Run) -> None:
+    done = run("demo", "--port", "65531", "--nodes", "2")
+    assert done.returncode == 2
+    assert "65530 is the highest" in done.stderr.decode()
 
 
 def python(code: str) -> list[str]:
@@ -140,13 +156,16 @@ def demo(tmp_path: Path) -> Iterator[Running]:
 
 
 def test_the_demo_runs_commands_and_ends_in_order(demo: Running, run: Run) -> None:
-    api = re.search(r"API +(http://\S+)", demo.shown)
-    assert api is not None
-    env = {"FAIRLEAD_API": api[1]}
-    assert run("agents", "ls", "-o", "name", env=env).stdout.decode().split() == ["agent-1", "agent-2"]
-    done = run("exec", "agent-2", "--", "tr", "a-z", "A-Z", env=env, input=b"hello\n")
-    assert (done.stdout, done.returncode) == (b"HELLO\n", 0), done.stderr
-    assert len(demo.family) >= 4
+    apis = [words[1] for line in demo.shown.splitlines() if (words := line.split())[:1] == ["API"]]
+    assert len(apis) == 1, "one line, for the eye and for awk"
+    urls = apis[0].split(",")
+    assert len(set(urls)) == 2
+    rows = json.loads(run("agents", "ls", "-o", "json", env={"FAIRLEAD_API": apis[0]}).stdout)["agents"]
+    assert {row["id"]: row["node"] for row in rows} == {"agent-1": "node-1", "agent-2": "node-2"}
+    for url in (apis[0], *urls):
+        done = run("exec", "agent-2", "--", "tr", "a-z", "A-Z", env={"FAIRLEAD_API": url}, input=b"hello\n")
+        assert (done.stdout, done.returncode) == (b"HELLO\n", 0), done.stderr
+    assert len(demo.family) >= 5
     demo.process.send_signal(signal.SIGINT)
     assert demo.wait() == 0, demo.talk
     assert not [one for one in demo.family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]

@@ -17,6 +17,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
 class Api(Protocol):
+    url: str
     pages: list[dict[str, object]]
     cursors: list[str | None]
 
@@ -68,6 +69,33 @@ def test_an_unreachable_gateway_is_3_with_the_next_step(run: Run) -> None:
         assert done.returncode == 3
         assert url in done.stderr.decode()
         assert "make run" in done.stderr.decode()
+
+
+def dead_url() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def test_the_first_api_that_can_be_reached_is_used(run: Run, api: Api) -> None:
+    api.pages = [{"agents": [{"id": "a", "state": "online"}], "cursor": None}]
+    env = {"FAIRLEAD_API": f"{dead_url()}, {api.url},{dead_url()},"}
+    done = run("agents", "ls", "-o", "name", env=env)
+    assert (done.stdout, done.stderr, done.returncode) == (b"a\n", b"", 0)
+    assert len(api.cursors) == 1
+
+
+def test_when_no_api_can_be_reached_all_are_named(run: Run) -> None:
+    one, two = dead_url(), dead_url()
+    done = run("agents", "ls", "--api", f"{one},{two}")
+    assert done.returncode == 3
+    assert one in done.stderr.decode()
+    assert two in done.stderr.decode()
+
+
+def test_the_development_token_goes_to_no_other_machine_of_several(run: Run, api: Api) -> None:
+    done = run("agents", "ls", "--api", f"{api.url},http://192.0.2.1")
+    assert done.returncode == 2
+    assert "http://192.0.2.1: set FAIRLEAD_TOKEN" in done.stderr.decode()
 
 
 def test_agents_ls_takes_all_pages(run: Run, api: Api) -> None:

@@ -28,8 +28,8 @@ def api_options(command: F) -> F:
         default=DEFAULT_API,
         show_default=True,
         show_envvar=True,
-        metavar="URL",
-        help="Address of the platform API.",
+        metavar="URL[,URL]",
+        help="Address of the platform API. Of several nodes, the next is asked when one cannot be reached.",
     )
     token = click.option(
         "--token",
@@ -43,15 +43,16 @@ def api_options(command: F) -> F:
 
 
 def connect(api: str, token: str | None) -> Client:
-    from fairlead.client import Client
+    from fairlead.client import Client, addresses
     from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN, is_loopback
 
     if not token:
-        try:
-            host = urlsplit(api).hostname or ""
-        except ValueError:  # Client says what is wrong with the address
-            host = "localhost"
-        if not is_loopback(host):
-            raise click.UsageError(f"no token for the API at {api}: set FAIRLEAD_TOKEN")
+        for one in addresses(api):
+            try:
+                host = urlsplit(one).hostname or ""
+            except ValueError:  # Client says what is wrong with the address
+                continue
+            if not is_loopback(host):
+                raise click.UsageError(f"no token for the API at {one}: set FAIRLEAD_TOKEN")
         token = DEVELOPMENT_PLATFORM_TOKEN
     return Client(api, token)

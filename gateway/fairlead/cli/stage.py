@@ -14,9 +14,10 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -25,6 +26,9 @@ from fairlead.cli.connection import connect
 from fairlead.client import Client
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.store.embedded import EmbeddedValkey
+
+if TYPE_CHECKING:
+    from fairlead.cli.demo import Doors
 
 HOST = "127.0.0.1"
 READY_TIMEOUT = 30.0
@@ -38,12 +42,13 @@ GATEWAY_STOP = 15.0
 class Demo:
     """The processes of one demo, from the first start to the last end."""
 
-    def __init__(self, ports: tuple[int, int, int], data: Path, count: int) -> None:
-        self._link, self._api, self._admin = ports
+    def __init__(self, doors: Sequence[Doors], data: Path, count: int) -> None:
+        self._doors = doors
         self._data = data
-        self._names = [f"agent-{i + 1}" for i in range(count)]
         self._valkey: EmbeddedValkey | None = None
-        self._gateway: Child | None = None
+        self._nodes = [f"node-{i + 1}" for i in range(len(doors))]
+        self._gateways: list[Child] = []
+        self._names = [f"agent-{i + 1}" for i in range(count)]
         self._agents: list[Child] = []
         self._signals = 0
 
@@ -71,21 +76,26 @@ class Demo:
                 child.kill()
 
     def _children(self) -> list[Child]:
-        return [*self._agents, *([self._gateway] if self._gateway is not None else [])]
+        return [*self._agents, *self._gateways]
 
     async def _work(self) -> None:
         try:
             self._data.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise ConfigError(f"folder {self._data} cannot be made ({e.strerror}); name another: --data FOLDER") from e
-        with connect(self._api_url, None) as client:
+        with connect(self._api, None) as client:
             await self._start(client)
             self._show()
             await self._supervise()
 
     @property
-    def _api_url(self) -> str:
-        return f"http://{HOST}:{self._api}"
+    def _api(self) -> str:
+        """As --api takes it: the addresses of all nodes."""
+        return ",".join(f"http://{HOST}:{one.api}" for one in self._doors)
+
+    def _place(self, agent: int) -> int:
+        """The node that an agent is linked to: in turn."""
+        return agent % len(self._nodes)
 
     async def _start(self, client: Client) -> None:
         _tell(f"valkey: starting, data in {self._data / 'valkey'}")
@@ -93,22 +103,21 @@ class Demo:
         await self._valkey.start()
         _tell(f"valkey: ready at {self._valkey.url} (pid {self._valkey.pid})")
 
-        flags = {
-            "node": "demo",
-            "link-port": self._link,
-            "api-port": self._api,
-            "admin-port": self._admin,
-            "redis": self._valkey.url,
-            "drain-timeout": 5,  # nobody waits a minute for the end of a demo
-        }
-        self._gateway = self._child("gateway", "serve", *(f"--{key}={value}" for key, value in flags.items()))
-        _tell(f"gateway: starting, log in {self._gateway.log}")
-        await self._gateway.start()
-        await self._until(self._gateway, self._gateway_ready)
-        _tell(f"gateway: ready (pid {self._gateway.pid})")
+        self._gateways = [
+            self._gateway(name, doors, self._valkey.url) for name, doors in zip(self._nodes, self._doors, strict=True)
+        ]
+        for child in self._gateways:
+            _tell(f"{child.name}: starting, log in {child.log}")
+            await child.start()
+        for child, doors in zip(self._gateways, self._doors, strict=True):
+            await self._until(child, partial(_is_ready, doors.admin))
+            _tell(f"{child.name}: ready (pid {child.pid})")
 
-        url = f"--url=ws://{HOST}:{self._link}"
-        self._agents = [self._child(name, "agent", "run", url, f"--id={name}") for name in self._names]
+        links = [f"ws://{HOST}:{one.link}" for one in self._doors]
+        self._agents = [
+            self._child(name, "agent", "run", f"--url={links[self._place(i)]}", f"--id={name}")
+            for i, name in enumerate(self._names)
+        ]
         _tell(f"agents: starting, logs in {self._data}/agent-*.log")
         for child in self._agents:
             await child.start()
@@ -116,24 +125,22 @@ class Demo:
             await self._until(child, partial(asyncio.to_thread, _is_online, client, child.name))
             _tell(f"{child.name}: online (pid {child.pid})")
 
+    def _gateway(self, name: str, doors: Doors, redis: str) -> Child:
+        flags = {
+            "node": name,
+            "link-port": doors.link,
+            "api-port": doors.api,
+            "admin-port": doors.admin,
+            "redis": redis,
+            "drain-timeout": 5,  # nobody waits a minute for the end of a demo
+        }
+        return self._child(name, "serve", *(f"--{key}={value}" for key, value in flags.items()))
+
     def _child(self, name: str, *args: str) -> Child:
         env = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
         env["PYTHONUNBUFFERED"] = "1"
         # -P: a folder of the working directory must not stand in for the standard library.
         return Child(name, [sys.executable, "-P", "-m", "fairlead", *args], self._data / f"{name}.log", env)
-
-    async def _gateway_ready(self) -> bool:
-        """GET /readyz by hand: one line of HTTP needs no client."""
-        try:
-            async with asyncio.timeout(2):
-                reader, writer = await asyncio.open_connection(HOST, self._admin)
-                try:
-                    writer.write(f"GET /readyz HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
-                    return (await reader.readline()).split()[1:2] == [b"200"]
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError):
-            return False
 
     async def _until(self, child: Child, ready: Callable[[], Awaitable[bool]]) -> None:
         """Wait until `ready`. Raises FairleadError when the child dies before, or takes too long."""
@@ -149,21 +156,24 @@ class Demo:
 
     def _show(self) -> None:
         assert self._valkey is not None
-        assert self._gateway is not None
         command = _command()
-        api = "" if self._api == 8081 else f" --api {self._api_url}"
-        pids = ", ".join(f"{child.name} (pid {child.pid})" for child in self._agents)
+        api = "" if self._doors[0].api == 8081 else f" --api {self._api}"
+        nodes = "\n".join(
+            f"  {child.name:<7} pid {child.pid}, links ws://{HOST}:{doors.link}, probes http://{HOST}:{doors.admin}/readyz"
+            for child, doors in zip(self._gateways, self._doors, strict=True)
+        )
+        agents = ", ".join(
+            f"{child.name} (pid {child.pid}) at {self._nodes[self._place(i)]}" for i, child in enumerate(self._agents)
+        )
         click.echo(
             f"""
 Fairlead is ready.
 
-  gateway   pid {self._gateway.pid}
-    links   ws://{HOST}:{self._link}
-    API     {self._api_url}
-    probes  http://{HOST}:{self._admin}/readyz
-  valkey    pid {self._valkey.pid}, {self._valkey.url}
-  agents    {pids}
-  logs      {self._data}/*.log
+  API     {self._api}
+{nodes}
+  valkey  pid {self._valkey.pid}, {self._valkey.url}
+  agents  {agents}
+  logs    {self._data}/*.log
 
 Try, in another terminal:
 
@@ -192,18 +202,32 @@ Ctrl-C ends all of it.
                 end.cancel()
 
     async def _end(self) -> None:
-        """Agents first, so that they leave in peace; the gateway next; the store they all write to last."""
+        """Agents first, so that they leave in peace; the gateways next; the store they all write to last."""
         if self._children():
             _tell("ending")
-        gently = await asyncio.gather(*(child.stop(AGENT_STOP) for child in self._agents))
-        killed = [child.name for child, well in zip(self._agents, gently, strict=True) if not well]
-        if self._gateway is not None and not await self._gateway.stop(GATEWAY_STOP):
-            killed.append(self._gateway.name)
+        killed: list[str] = []
+        for children, patience in ((self._agents, AGENT_STOP), (self._gateways, GATEWAY_STOP)):
+            gently = await asyncio.gather(*(child.stop(patience) for child in children))
+            killed += [child.name for child, well in zip(children, gently, strict=True) if not well]
         if self._valkey is not None:
             await self._valkey.stop()
         for name in killed:
             _tell(f"{name}: did not end when told to, and was killed; see {self._data}/{name}.log")
         _tell("all ended")
+
+
+async def _is_ready(admin: int) -> bool:
+    """GET /readyz by hand: one line of HTTP needs no client."""
+    try:
+        async with asyncio.timeout(2):
+            reader, writer = await asyncio.open_connection(HOST, admin)
+            try:
+                writer.write(f"GET /readyz HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
+                return (await reader.readline()).split()[1:2] == [b"200"]
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
 
 
 def _is_online(client: Client, name: str) -> bool:
