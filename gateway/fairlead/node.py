@@ -28,6 +28,7 @@ from fairlead.routing.delivery import Deliveries
 from fairlead.routing.departures import Departures
 from fairlead.routing.dispatch import Dispatch
 from fairlead.routing.followers import Followers
+from fairlead.routing.inquiry import Inquiry
 from fairlead.routing.keeper import Keeper
 from fairlead.routing.reconciler import Reconciler
 from fairlead.routing.recorder import Recorder
@@ -80,8 +81,19 @@ class Node:
         self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
         closing = Closing(self.directory, due, inbox, metrics)
         recorder = Recorder(store, records, closing, tasks, metrics)
+        self.inquiry = Inquiry(self.directory, hub, inbox, followers, standing)
         self._deliveries = deliveries = Deliveries(
-            store, hub, records, recorder, closing, followers, standing, tasks, metrics, self.sweep.silence
+            store,
+            hub,
+            records,
+            recorder,
+            self.inquiry,
+            closing,
+            followers,
+            standing,
+            tasks,
+            metrics,
+            self.sweep.silence,
         )
         takeover = Takeover(records, deliveries)
         self._departures = departures = Departures(store, self.directory)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+import signal
 from typing import Any
 
 import pytest
 
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Ack, Chunk, End
+from fairlead.wire.messages import Ack, Chunk, End, Hb, Rx
 
 
 async def listed(api: Any, **query: str | int) -> list[str]:
@@ -169,3 +170,41 @@ async def test_the_document_knows_every_route(api: Any) -> None:
         concrete = path.replace("{command}", "01890a5d-ac96-774b-bcce-b302099a8057").replace("{agent}", "a")
         refused = await api.http.request("TRACE", concrete)
         assert set(refused.headers["allow"].split(", ")) == known, path
+
+
+async def test_how_a_link_is_doing_is_asked_of_its_node(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    peer = await dial(holder)
+    welcome = await peer.greet()
+    await peer.send(Hb(ts=1, rtt=12.5))
+    await peer.expect(Hb)
+    command = await api_of(holder).start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    await peer.expect(Rx)
+    for api in (api_of(holder), api_of(other)):
+        answer = await api.http.get(f"/v1/agents/{peer.agent}/session")
+        assert answer.status_code == 200, answer.text
+        found = answer.json()
+        assert (found["node"], found["sid"], found["rtt"]) == ("node-1", welcome.sid, 0.0125)
+        assert (found["commands"], found["messages"], found["congested"]) == (1, 1, False)
+        assert found["age"] >= 0
+    holder.signal(signal.SIGSTOP)
+    answer = await api_of(other).http.get(f"/v1/agents/{peer.agent}/session")
+    holder.signal(signal.SIGCONT)
+    assert (answer.status_code, "did not answer" in answer.json()["detail"]) == (503, True)
+
+
+async def test_the_link_of_an_agent_that_has_none(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    await peer.socket.close()
+
+    async def away() -> bool:
+        return bool((await api.agent(peer.agent))["state"] == "away")
+
+    await until(away)
+    answer = await api.http.get(f"/v1/agents/{peer.agent}/session")
+    assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from fairlead.app import shapes
 from fairlead.app.commands import read_body, validated, whole
 from fairlead.app.times import iso
-from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest
+from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
 from fairlead.fleet.directory import Full
 from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence
@@ -37,6 +37,7 @@ class AgentRoutes:
     def __init__(self, node: Node) -> None:
         self._directory = node.directory
         self._dispatch = node.dispatch
+        self._inquiry = node.inquiry
         self._standing = node.standing
 
     async def list(self, request: Request) -> Response:
@@ -87,6 +88,22 @@ class AgentRoutes:
         if isinstance(labels, Full):
             raise InvalidRequest(f"{labels.count} labels exceed max {LABEL_LIMIT}", field="labels")
         return Response(_encode(shapes.Labels(dict(labels))), media_type="application/json")
+
+    async def link(self, request: Request) -> Response:
+        """How the agent's link is doing, from the node that holds it."""
+        row = await self._row(request)
+        presence, _, why = self._standing.table.presence(row, self._standing.now())
+        if presence is not Presence.ONLINE:
+            raise AgentOffline(f"agent {row.agent!r} has no link: {why}", agent=row.agent)
+        node = row.lease.partition("#")[0]
+        state = await self._inquiry.ask(row)
+        if state is None:
+            raise Unavailable(f"node {node!r}, which holds agent {row.agent!r}, did not answer in time", node=node)
+        answer = shapes.Link(
+            node, state.sid, state.linked / 1000, None if state.rtt is None else state.rtt / 1000, state.encoding,
+            state.heard, state.streams, state.unstored, state.undelivered, state.unsent,
+        )  # fmt: skip
+        return Response(_encode(answer), media_type="application/json")
 
     async def disconnect(self, request: Request) -> Response:
         """Close the link; the agent connects again."""

@@ -58,7 +58,7 @@ def api_app(node: Node) -> ASGIApp:
         Route("/v1/commands/{id}/results", Resource(GET=commands.results)),
         Route("/v1/commands/{id}/input", Resource(POST=commands.input)),
         Route("/v1/agents/{id}", Resource(GET=agents.get, PATCH=agents.label)),
-        Route("/v1/agents/{id}/session", Resource(DELETE=agents.disconnect)),
+        Route("/v1/agents/{id}/session", Resource(GET=agents.link, DELETE=agents.disconnect)),
     ]
     router = Router(routes, default=_not_found, redirect_slashes=False)
     return Api(exact, router, Token(node.settings.platform_token, "platform"))

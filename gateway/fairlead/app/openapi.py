@@ -108,6 +108,10 @@ OPERATIONS = (
         200, shapes.Labels, takes=shapes.Labels, faults=(400, *KNOWN),
     ),
     Operation(
+        "get", "/v1/agents/{agent}/session", "getLink", "How the agent's link is doing, from the node that holds it.",
+        200, shapes.Link, faults=(409, *KNOWN),
+    ),
+    Operation(
         "delete", "/v1/agents/{agent}/session", "disconnectAgent",
         "Close the agent's link. It connects again, and goes on with what it runs.",
         202, shapes.Disconnected, faults=(409, *KNOWN),

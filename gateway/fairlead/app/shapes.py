@@ -137,6 +137,21 @@ class Session(Struct):
     conn: int
 
 
+class Link(Struct):
+    """A link as the node that holds it sees it. Times in seconds, sizes in bytes."""
+
+    node: str
+    sid: str
+    age: float
+    rtt: Annotated[float | None, Meta(description="Last round trip; null before the first heartbeat.")]
+    encoding: str
+    messages: Annotated[int, Meta(ge=0, description="Numbered messages received.")]
+    commands: Annotated[int, Meta(ge=0, description="Commands open on it.")]
+    unstored: Annotated[int, Meta(ge=0, description="Received, not yet in Redis.")]
+    undelivered: Annotated[int, Meta(ge=0, description="Commands that wait to be written to it.")]
+    congested: Annotated[bool, Meta(description="The agent does not read as fast as it is sent.")]
+
+
 class Trouble(Struct):
     """The last command that failed on this agent."""
 

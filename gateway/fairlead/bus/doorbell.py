@@ -70,7 +70,20 @@ class Room(msgspec.Struct, frozen=True, array_like=True, tag=8):
     command: str
 
 
-Doorbell: TypeAlias = Deliver | Wake | Evict | Cancel | Input | Canary | Muster | Room
+class Ask(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """To the agent's node: how is this link doing? `asker` is the lease name to ring when it is written down."""
+
+    agent: str
+    asker: str
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True, tag=10):
+    """To whoever asked: how this agent's link is doing stands in Redis now."""
+
+    agent: str
+
+
+Doorbell: TypeAlias = Deliver | Wake | Evict | Cancel | Input | Canary | Muster | Room | Ask | Told
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[list[Doorbell]] = msgspec.msgpack.Decoder(

@@ -127,6 +127,15 @@ class Directory:
         """Keep the last thing that went wrong with this agent, for whoever asks why."""
         return self._store.run(lua.TROUBLE, (schema.agent_key(agent),), (what,))
 
+    def tell(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
+        """Write down how the agent's link is doing, for whoever has asked."""
+        return self._store.submit("SET", schema.told_key(agent), state, "PX", schema.TOLD_MS)
+
+    def told(self, agent: str) -> Answer[bytes]:
+        """What `tell` wrote a moment ago; b"" when that was not."""
+        reply = self._store.submit("GET", schema.told_key(agent))
+        return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
+
     async def page(self, shard: int, after: str, count: int) -> list[str]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
         start = f"({after}" if after else "-"

@@ -13,6 +13,7 @@ fl1:out:{id}         stream  results; entry `k-0` holds offset k-1. By append; w
 fl1:in:{id}          stream  input; entry `k-0` holds chunk k-1. By input; with the command
 fl1:due:{0..15}      zset    `id agent` → when the keeper looks at it next (ms). By dispatch; emptied by the keeper
 fl1:idem:{hash}      string  body hash and command id of an Idempotency-Key. By dispatch; 24 h
+fl1:told:{a}         string  how an agent's link is doing, for whoever has just asked. By its node; 10 s
 fl1:events           stream  events of agents. By the recorder; about 100,000 entries
 
 `fl1` is the schema's version: nodes of two versions never misread each other. Scripts use keys of one hash tag
@@ -43,6 +44,7 @@ TOMBSTONE_MS = 24 * 3600_000
 FORGET_MS = 30 * 24 * 3600_000
 LABEL_LIMIT = 64
 """As many as an agent may have facts."""
+TOLD_MS = 10_000
 OPEN_LIMIT = 1_000
 """Open commands of one agent; `hello.have` and `welcome.have` hold 1,024."""
 
@@ -57,6 +59,10 @@ def agent_key(agent: str) -> str:
 
 def open_key(agent: str) -> str:
     return f"fl1:open:{{{agent}}}"
+
+
+def told_key(agent: str) -> str:
+    return f"fl1:told:{{{agent}}}"
 
 
 def index_key(shard: int) -> str:

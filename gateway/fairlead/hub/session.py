@@ -64,7 +64,7 @@ class Attendant(Protocol):
 class Session:
     __slots__ = (
         "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "gen", "link", "memory",
-        "paused", "pending", "pending_bytes", "recording", "rung", "sid", "waiter",
+        "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since", "waiter",
     )  # fmt: skip
 
     def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int) -> None:
@@ -79,6 +79,10 @@ class Session:
         self.conn = 0
         self.sid = ""
         self.gen = 0
+        self.since = 0.0
+        """When its welcome was sent, by the event loop's clock."""
+        self.rtt: float | None = None
+        """The last round trip that the agent told, in ms."""
         self.drained = False
         """Told to leave: its absence afterwards is no loss."""
         self.pending: list[FromAgent | None] | None = None
@@ -164,6 +168,7 @@ class Session:
             if message.echo is None:  # an echo is an answer already: answering it would never end
                 self.send(Hb(echo=message.ts))
             if message.rtt is not None and 0 <= message.rtt < INSANE_RTT_MS:
+                self.rtt = message.rtt
                 self.attendant.answered(self, message.rtt)
         elif act is Act.CLAIM:
             assert isinstance(message, Hello)

@@ -191,6 +191,7 @@ class Attendance:
     def _welcome(self, session: Session, hello: Hello, claimed: Claimed, taken: dict[str, Taken]) -> None:
         terms = self._terms
         session.link.welcomed()
+        session.since = asyncio.get_running_loop().time()
         session.send(
             Welcome(
                 sid=session.sid,

@@ -10,13 +10,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from fairlead.bus.doorbell import Canary, Cancel, Deliver, Doorbell, Evict, Input, Muster, Room, Wake
+from fairlead.bus.doorbell import Ask, Canary, Cancel, Deliver, Doorbell, Evict, Input, Muster, Room, Told, Wake
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.commands import Commands, Delivery, Settled
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.closing import Closing
 from fairlead.routing.followers import Followers
+from fairlead.routing.inquiry import Inquiry
 from fairlead.routing.recorder import Recorder
 from fairlead.routing.standing import Standing
 from fairlead.routing.tasks import Tasks
@@ -39,6 +40,7 @@ class Deliveries:
         hub: Hub,
         records: Commands,
         recorder: Recorder,
+        inquiry: Inquiry,
         closing: Closing,
         followers: Followers,
         standing: Standing,
@@ -50,6 +52,7 @@ class Deliveries:
         self._hub = hub
         self._records = records
         self._recorder = recorder
+        self._inquiry = inquiry
         self._closing = closing
         self._followers = followers
         self._standing = standing
@@ -80,6 +83,12 @@ class Deliveries:
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
                         self._tasks.spawn(self._recorder.make_room(session, command))
+                case Ask(agent, asker):
+                    session = self._hub.get(agent)
+                    if session is not None and session.ready:
+                        self._tasks.spawn(self._inquiry.answer(session, asker))
+                case Told(agent):
+                    self._inquiry.told(agent)
                 case Muster() | Canary():
                     pass  # for the node and for the inbox
 

@@ -1,0 +1,89 @@
+"""Asks the node that holds an agent how its link is doing: what only that process knows.
+
+Called by the API for one agent at a time, never for lists. The question goes as a doorbell, the answer stands in Redis
+for some seconds, so it works from any node and costs nothing until somebody asks. A node that does not answer in time
+is itself part of the answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import msgspec
+
+from fairlead.bus.doorbell import Ask, Told
+from fairlead.bus.inbox import Inbox
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.schema import AgentRow
+from fairlead.hub.hub import Hub
+from fairlead.hub.session import Session
+from fairlead.routing.followers import Followers
+from fairlead.routing.standing import Standing
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 2.0
+"""Seconds: an answer takes milliseconds; a node that is that busy will not say more by being waited for."""
+
+
+class LinkState(msgspec.Struct, frozen=True, array_like=True):
+    """A link as its node sees it. Sizes in bytes, times in ms; `rtt` is the last round trip that the agent told."""
+
+    sid: str
+    linked: int
+    heard: int
+    rtt: float | None
+    streams: int
+    unstored: int
+    unsent: bool
+    undelivered: int
+    encoding: str
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(LinkState).decode
+
+
+class Inquiry:
+    def __init__(self, directory: Directory, hub: Hub, inbox: Inbox, followers: Followers, standing: Standing) -> None:
+        self._directory = directory
+        self._hub = hub
+        self._inbox = inbox
+        self._followers = followers
+        self._standing = standing
+
+    async def ask(self, row: AgentRow) -> LinkState | None:
+        """The link of an agent that is online; None when its node did not answer in time, or has another link."""
+        with self._followers.follow(_topic(row.agent)) as told:
+            self._inbox.ring(row.lease, (Ask(row.agent, self._standing.lease),))
+            if not await told.wait(PATIENCE):
+                return None
+            answer = await self._directory.told(row.agent)
+        state = _decode(answer) if answer else None
+        return state if state is not None and state.sid == row.sid else None
+
+    def told(self, agent: str) -> None:
+        """The answer stands in Redis."""
+        self._followers.wake(_topic(agent))
+
+    async def answer(self, session: Session, asker: str) -> None:
+        """Write down how the link is doing, then ring whoever asked."""
+        loop = asyncio.get_running_loop()
+        state = LinkState(
+            session.sid, int((loop.time() - session.since) * 1000), session.link.received, session.rtt,
+            len(session.link.streams or ()), session.pending_bytes,
+            session.connection is not None and session.connection.congested, len(session.rung or ()),
+            session.codec.subprotocol,
+        )  # fmt: skip
+        try:
+            await self._directory.tell(session.agent, _encode(state))
+        except BusUnavailable as e:
+            logger.debug("nobody could be told of %s: %s", session.agent, e)
+            return
+        self._inbox.ring(asker, (Told(session.agent),))
+
+
+def _topic(agent: str) -> str:
+    return f"agent {agent}"
