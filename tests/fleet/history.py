@@ -1,0 +1,609 @@
+"""The machine that makes histories of nodes that claim, deliver, store and come too late.
+
+Played by test_model.py. Every step makes one call on the server and in the reference and compares the answers;
+after every step all that can be read back is compared as well. Any call may be made twice, as by a node that lost
+the answer: the second must change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import accumulate, count
+
+import msgspec
+import pytest
+from fleet_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, World
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from reference import Accepted, Agent, Chunk, Command, End, Reference, Step
+
+from fairlead.errors import BusUnavailable
+from fairlead.fleet import schema
+from fairlead.fleet.commands import Beyond, Commands, Delivery, Ending, Page, Record, Settled, data, ending
+from fairlead.fleet.commands import accepted as ack
+from fairlead.fleet.directory import Claimed, Directory
+from fairlead.fleet.due import TAKEN_MS, Due
+from fairlead.fleet.schema import AgentRow, State
+from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
+
+
+@dataclass
+class Session:
+    """One link of one start of an agent, at one node. `gen` is what its last claim was answered."""
+
+    agent: str
+    boot: str
+    memory: str
+    conn: int
+    sid: str
+    lease: str
+    gen: int = 0
+
+
+again = st.booleans()
+which = st.sampled_from((0, 0, 1, 1, 2, 3, 4, 5))
+"""Counted from the newest."""
+agents = st.sampled_from("aaab")
+seldom = st.sampled_from((False, False, False, True))
+sizes = st.sampled_from((0, 1, 7, 30, 60))
+shifts = st.sampled_from((0, 0, 0, 0, 1, -1, -2))
+"""Chunk numbers relative to the next one: gaps and what was sent before."""
+ends = st.sampled_from((State.OK, State.FAILED, State.TIMEOUT, State.CANCELLED))
+leases = st.sampled_from(("n1#a", "n1#b", "n2#a"))
+followers = st.integers(0, 20).map(lambda n: f"f{n}#x")
+
+
+class History(RuleBasedStateMachine):
+    """What nodes may do, in any order, on time or late."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.name = next(world.names)
+        self.now = world.run(world.time())
+        self.directory = Directory(world.store)
+        self.records = Commands(world.store, OUTPUT_LIMIT)
+        self.due = Due(world.store)
+        self.model = Reference(OPEN_LIMIT, OUTPUT_LIMIT, INPUT_LIMIT)
+        self.serial = count(1)
+        self.sessions: list[Session] = []
+        self.commands: list[str] = []
+        self.taken: dict[tuple[str, str], int] = {}
+        for agent in "ba":
+            self.connect(agent, "x", "n1#a", False)
+            self.post(agent, "safe" if agent == "a" else "never", "all", False, "", False)
+
+    def valid(self, late: bool) -> int:
+        return self.now - 1 if late else self.now + FAR_MS
+
+    def agent(self, short: str) -> str:
+        return f"{self.name}-{short}"
+
+    def session(self, nth: int) -> Session:
+        return self.sessions[-1 - nth % len(self.sessions)]
+
+    def command(self, nth: int) -> str:
+        """Mostly one that is open, since there is more to break."""
+        known = self.model.commands
+        living = [command for command in self.commands if command in known and not known[command].state.over]
+        among = living if living and nth < 4 else self.commands
+        return among[-1 - nth % len(among)]
+
+    def owner(self, command: str) -> Session | None:
+        """Who claimed the command's agent last."""
+        sid = self.model.agent(self.agent_of(command)).sid
+        return next((session for session in self.sessions if session.sid == sid), None)
+
+    def agent_of(self, command: str) -> str:
+        found = self.model.commands.get(command)
+        return found.record.agent if found is not None else self.agent("a")
+
+    def repeatedly(self, again: bool, call: Callable[[], None]) -> None:
+        """Make a call, and once more as a node does that lost the answer."""
+        call()
+        if again:
+            before = self.model.seen()
+            call()
+            assert self.model.seen() == before
+
+    # -- links -------------------------------------------------------------------------------------
+
+    @rule(agent=agents, boot=st.sampled_from("xy"), lease=leases, again=again)
+    def connect(self, agent: str, boot: str, lease: str, again: bool) -> None:
+        """A link, with all that a node does before and behind its welcome. Each start has a memory of its own."""
+        name = self.agent(agent)
+        boot = f"{name}-{boot}"
+        conn = 1 + sum(session.boot == boot for session in self.sessions)
+        session = Session(name, boot, f"memory|of {boot}", conn, f"s{next(self.serial)}", lease)
+        self.sessions.append(session)
+        self.repeatedly(again, lambda: self._claim(session, False, None))
+        for command in sorted(self.model.open_of(name)):
+            self._fence(session, command, again, deliver=False)
+
+    @rule(nth=which, late=seldom, again=again)
+    def claim(self, nth: int, late: bool, again: bool) -> None:
+        """A claim that was overtaken, or that its node makes when it wakes from a freeze."""
+        self.repeatedly(again, lambda: self._claim(self.session(nth), late, None))
+
+    @rule(nth=which, late=seldom, again=again)
+    def claim_again(self, nth: int, late: bool, again: bool) -> None:
+        """A node that doubts its rows."""
+        session = self.session(nth)
+        self.repeatedly(again, lambda: self._claim(session, late, session.gen))
+
+    def _claim(self, session: Session, late: bool, own_gen: int | None) -> None:
+        s, before = session, self.model.agent(session.agent).gen
+        facts = {"conn": str(s.conn)} if own_gen is None else {}
+        found = self.world.call(
+            lambda: self.directory.claim(
+                s.agent, s.lease, s.boot, s.conn, s.sid, facts, self.valid(late), own_gen=own_gen
+            )
+        )
+        now = found.now if isinstance(found, Claimed) else 0
+        expected = self.model.claim(s.agent, s.lease, s.boot, s.conn, s.sid, facts, own_gen, late=late, now=now)
+        if isinstance(found, Claimed):
+            assert found.gen > max(before, own_gen or 0)
+            assert found.now >= self.now
+            found = replace(found, open=sorted(found.open))
+            session.gen = found.gen
+        assert found == expected
+
+    @rule(nth=which, close=st.sampled_from((1000, 4000)), drained=st.booleans(), again=again)
+    def release(self, nth: int, close: int, drained: bool, again: bool) -> None:
+        session = self.session(nth)
+
+        def call() -> None:
+            ending = session.agent, session.sid, close, drained, f"why {close}"
+            assert self.world.call(lambda: self.directory.release(*ending)) == self.model.release(*ending)
+
+        self.repeatedly(again, call)
+
+    @rule(agent=agents, lease=leases, how=st.sampled_from(("seen lately", "other lease", "absent", "lost by Redis")))
+    def forget(self, agent: str, lease: str, how: str) -> None:
+        """The sweep forgets who was absent, with what was open; a killed Redis may do so at any time."""
+        name = self.agent(agent)
+        if how == "lost by Redis":
+            self.world.call(lambda: self.world.store.submit("DEL", schema.agent_key(name), schema.open_key(name)))
+            self.model.agents.pop(name, None)
+            self.model.open_of(name).clear()
+            return
+        before = self.now + (-FAR_MS if how == "seen lately" else FAR_MS)
+        judged = lease if how == "other lease" else self.model.agent(name).lease
+        expected = self.model.forget(name, judged, long_ago=before > self.now)
+        assert self.world.run(self.directory.forget(name, before, judged)) == expected
+
+    @rule(agent=agents, text=st.sampled_from(("one", "two")), again=again)
+    def note(self, agent: str, text: str, again: bool) -> None:
+        """Labels and trouble stand beside the lease and leave it alone."""
+        name = self.agent(agent)
+
+        def call() -> None:
+            row = self.model.agents.get(name)
+            if row is not None:
+                row.labels, row.trouble = {"label": text}, text
+            labels = self.world.call(lambda: self.directory.label(name, {"label": text, "other": None}))
+            assert labels == (None if row is None else row.labels)
+            self.world.call(lambda: self.directory.note_trouble(name, text))
+
+        self.repeatedly(again, call)
+
+    # -- commands ----------------------------------------------------------------------------------
+
+    @rule(
+        agent=agents,
+        retry=st.sampled_from(("never", "safe")),
+        retain=st.sampled_from(("all", "window")),
+        past=seldom,
+        follower=st.sampled_from(("", "f0#x")),
+        again=again,
+    )
+    def post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
+        """As routing does it: when to look, the record, then into the open ones; taken back if that is refused."""
+        name, expires = self.agent(agent), self.now + (-1 if past else FAR_MS)
+        record = Record(
+            f"{self.name}-c{next(self.serial)}", name, "do", b"payload|1", "bulk", self.now, expires, RETENTION_MS,
+            expires, retry, retain, "trace",
+        )  # fmt: skip
+        self.commands.append(record.id)
+
+        def call() -> None:
+            made = self.world.call(lambda: self.records.create(record, self.valid(False), follower))
+            assert made == self.model.create(record, follower, past=past)
+
+        self.repeatedly(again, call)
+        self._schedule(record.id, 0, again)
+        if not self._dispatch(record.id, again):
+            self._settle(record.id, again)
+            self.world.call(lambda: self.records.discard(record.id))
+            del self.model.commands[record.id]
+
+    @rule(nth=which, again=again)
+    def dispatch(self, nth: int, again: bool) -> None:
+        """A second post under one Idempotency-Key."""
+        if self.command(nth) in self.model.commands:
+            self._dispatch(self.command(nth), again)
+
+    def _dispatch(self, command: str, again: bool) -> bool:
+        record = self.model.commands[command].record
+
+        def call() -> None:
+            row = self.world.call(
+                lambda: self.directory.dispatch(record.agent, command, record.expires, self.valid(False))
+            )
+            expected = self.model.dispatch(record.agent, command)
+            if isinstance(expected, Agent):
+                assert isinstance(row, AgentRow)
+                assert_row(row, expected, told=False)
+            else:
+                assert row == expected
+
+        self.repeatedly(again, call)
+        return command in self.model.open_of(record.agent)
+
+    @rule(agent=agents)
+    def post_late(self, agent: str) -> None:
+        """What the server executes after its caller gave it up changes nothing."""
+        name = self.agent(agent)
+        record = Record(f"{self.name}-late", name, "do", b"", "bulk", 0, self.valid(False), 1000, 0)
+        with pytest.raises(BusUnavailable, match="too late"):
+            self.world.call(lambda: self.records.create(record, self.valid(True)))
+        assert self.world.call(lambda: self.records.look_up(record.id)) is None
+        with pytest.raises(BusUnavailable, match="too late"):
+            self.world.call(lambda: self.directory.dispatch(name, record.id, record.expires, self.valid(True)))
+
+    @rule(nth=which, again=again)
+    def settle(self, nth: int, again: bool) -> None:
+        """What routing does with a command that is over."""
+        found = self.model.commands.get(self.command(nth))
+        if found is None or found.state.over:
+            self._settle(self.command(nth), again)
+
+    def _settle(self, command: str, again: bool) -> None:
+        agent = self.agent_of(command)
+
+        def call() -> None:
+            self.world.call(lambda: self.directory.settle(agent, command))
+            self.world.call(lambda: self.due.done(command, agent))
+            self.model.open_of(agent).discard(command)
+            self.model.due.pop((command, agent), None)
+
+        self.repeatedly(again, call)
+
+    @rule(nth=which, by=which, deliver=st.booleans(), again=again)
+    def fence(self, nth: int, by: int, deliver: bool, again: bool) -> None:
+        """By any session, however old, and for any command, its agent's or another's."""
+        self._fence(self.session(by), self.command(nth), again, deliver=deliver)
+
+    @rule(again=again)
+    def deliver(self, again: bool) -> None:
+        """Each agent's owner writes to the link what is open."""
+        for agent in "ab":
+            for command in sorted(self.model.open_of(self.agent(agent))):
+                if (owner := self.owner(command)) is not None:
+                    self._fence(owner, command, again, deliver=True)
+
+    def _fence(self, session: Session, command: str, again: bool, *, deliver: bool) -> None:
+        s = session
+
+        def call() -> None:
+            expected = self.model.fence(command, s.agent, s.gen, s.memory, deliver=deliver)
+            if not deliver:
+                assert self.world.call(lambda: self.records.take_over(command, s.agent, s.gen, s.memory)) == expected
+                return
+            found = self.world.call(lambda: self.records.fence(command, s.agent, s.gen, s.memory))
+            if not isinstance(found, Delivery):
+                assert found == expected
+                return
+            assert isinstance(expected, Command)
+            assert 0 <= found.left <= (0 if expected.past else FAR_MS)
+            assert replace(found, left=0) == Delivery(
+                expected.state is State.RUNNING, expected.next, expected.attempt, 0, expected.cancel_asked,
+                bool(expected.given), expected.record.retry, "do", b"payload|1", "bulk", "trace",
+            )  # fmt: skip
+
+        self.repeatedly(again, call)
+
+    @rule(nth=which, stale=seldom, by=which, shift=shifts, sizes=st.lists(sizes, max_size=3), again=again)
+    def append(self, nth: int, stale: bool, by: int, shift: int, sizes: list[int], again: bool) -> None:
+        """What an agent sends over a link that is still there, or that has been overtaken."""
+        self._append(nth, by if stale else None, shift, sizes, None, 0, again)
+
+    @rule(nth=which, stale=seldom, by=which, shift=shifts, sizes=st.lists(sizes, max_size=3), end=ends, again=again)
+    def append_end(
+        self, nth: int, stale: bool, by: int, shift: int, sizes: list[int], end: State, again: bool
+    ) -> None:  # fmt: skip
+        self._append(nth, by if stale else None, 0, sizes, end, shift, again)
+
+    def _append(
+        self, nth: int, by: int | None, shift: int, sizes: list[int], end: State | None, end_shift: int, again: bool
+    ) -> None:
+        command = self.command(nth)
+        found = self.model.commands.get(command)
+        session = self.session(by) if by is not None else self.owner(command)
+        if session is None:
+            return
+        if found is not None and found.state is State.QUEUED and session.gen >= found.gen:
+            # Who was not sent a command has nothing to say of it.
+            self._fence(session, command, False, deliver=True)
+        expected_next = found.next if found is not None else 0
+        first = max(0, expected_next + shift)
+        if found is not None and not found.window:
+            # What comes behind the limit: see test_model.py.
+            room = OUTPUT_LIMIT - found.size
+            fitting = sum(total <= room for total in accumulate(sizes))
+            sizes = [] if found.truncated else sizes[: fitting + 1]
+        steps: list[Step] = [Accepted()]
+        for n, size in enumerate(sizes, first):
+            steps.append(Chunk(n, "stdout", f"{next(self.serial)}".encode().ljust(size, b".")[:size]))
+        if end is not None:
+            steps.append(End(max(0, first + len(sizes) + end_shift), end, Ending(b"null", f"how {end}")))
+        packed = [arg for step in steps for arg in pack(step)]
+
+        def call() -> None:
+            stored = self.world.call(lambda: self.records.append(command, session.agent, session.gen, packed))
+            expected = self.model.append(command, session.agent, session.gen, steps)
+            assert replace(stored, followers=unordered(stored.followers)) == replace(
+                expected, followers=unordered(expected.followers)
+            )
+
+        self.repeatedly(again, call)
+
+    @rule(
+        nth=which,
+        state=st.sampled_from((State.OFFLINE, State.TIMEOUT, State.FAILED)),
+        only_from=st.sampled_from((None, State.QUEUED, State.SENT)),
+        again=again,
+    )
+    def finish(self, nth: int, state: State, only_from: State | None, again: bool) -> None:
+        command, how = self.command(nth), Ending(code="code", message=f"ended as {state}", details={"n": 1})
+        agent = self.agent_of(command)
+
+        def call() -> None:
+            done = self.world.run(self.records.finish(command, agent, state, how, only_from))
+            assert_settled(done, self.model.finish(command, agent, state, how, only_from))
+
+        self.repeatedly(again, call)
+
+    @rule(nth=which, again=again)
+    def cancel(self, nth: int, again: bool) -> None:
+        command = self.command(nth)
+        agent = self.agent_of(command)
+
+        def call() -> None:
+            assert_settled(self.world.run(self.records.cancel(command, agent)), self.model.cancel(command, agent))
+
+        self.repeatedly(again, call)
+
+    # -- input -------------------------------------------------------------------------------------
+
+    @rule(nth=which, shift=shifts, size=sizes, end=seldom, again=again)
+    def give(self, nth: int, shift: int, size: int, end: bool, again: bool) -> None:
+        command = self.command(nth)
+        found = self.model.commands.get(command)
+        n = max(0, (len(found.given) if found is not None else 0) + shift)
+        payload = b"" if end else f"{next(self.serial)}".encode().ljust(size, b".")[:size]
+        agent = self.agent_of(command)
+
+        def call() -> None:
+            stored = self.world.call(lambda: self.records.add_input(command, agent, n, payload, end))
+            expected = self.model.add_input(command, agent, n, payload, end)
+            assert stored == expected
+
+        self.repeatedly(again, call)
+
+    @rule(nth=which, shift=shifts, again=again)
+    def consume(self, nth: int, shift: int, again: bool) -> None:
+        command = self.command(nth)
+        found = self.model.commands.get(command)
+        n = max(0, (len(found.given) if found is not None else 0) + shift)
+
+        def call() -> None:
+            made_room = self.model.consume_input(command, n)
+            left = integer(self.world.call(lambda: self.records.consume_input(command, n)))
+            if made_room and found is not None:
+                assert left == found.waiting
+
+        self.repeatedly(again, call)
+
+    # -- readers -----------------------------------------------------------------------------------
+
+    @rule(nth=which, offset=st.integers(0, 6), size=st.sampled_from((0, 1, 40, 1000)))
+    def read(self, nth: int, offset: int, size: int) -> None:
+        self._read(self.command(nth), offset, size, 0)
+
+    @rule(nth=which, offset=st.integers(0, 6), again=again)
+    def read_on(self, nth: int, offset: int, again: bool) -> None:
+        """A reader that has all before `offset`."""
+        command = self.command(nth)
+        found = self.model.commands.get(command)
+        offset = min(offset, len(found.stored) if found is not None else 0)
+
+        def call() -> None:
+            self.model.read_behind(command, offset)
+            self._read(command, offset, 1000, offset)
+
+        self.repeatedly(again, call)
+
+    def _read(self, command: str, offset: int, size: int, behind: int) -> None:
+        found = self.model.commands.get(command)
+        page = self.world.call(lambda: self.records.read(command, offset, size, "", behind))
+        assert (page is None) == (found is None)
+        if page is None or found is None:
+            return
+        if isinstance(page, Beyond):
+            assert page == Beyond(False, len(found.stored)) or (
+                page.trimmed and offset < page.edge <= found.behind
+            )  # fmt: skip
+            assert page.trimmed or offset > len(found.stored)
+            return
+        if offset < found.behind == len(found.stored):
+            return  # a window that is empty: see test_model.py
+        wanted = found.stored[offset:]
+        got = [(result.n, result.kind, result.payload) for result in page.results]
+        assert [result.offset for result in page.results] == list(range(offset, offset + len(got)))
+        assert {result.agent for result in page.results} <= {found.record.agent}
+        assert got == wanted[: len(got)]
+        assert (page.seq, page.held) == (len(found.stored), found.size if found.window else -1)
+        if len(got) < len(wanted):
+            assert sum(len(payload) for _, _, payload in got) >= size
+        assert (page.ended is not None) == (found.state.over and len(got) == len(wanted))
+
+    @rule(nth=which, names=st.lists(followers, min_size=1, max_size=20), again=again)
+    def follow(self, nth: int, names: list[str], again: bool) -> None:
+        command = self.command(nth)
+        for name in names:
+
+            def call(name: str = name) -> None:
+                self.model.follow(command, name)
+                self.world.call(lambda: self.records.read(command, 0, 1, name))
+
+            self.repeatedly(again, call)
+
+    # -- the keeper's list -------------------------------------------------------------------------
+
+    @rule(nth=which, seconds=st.sampled_from((-5, 0, 600, 1200)), again=again)
+    def schedule(self, nth: int, seconds: int, again: bool) -> None:
+        self._schedule(self.command(nth), seconds, again)
+
+    def _schedule(self, command: str, seconds: int, again: bool) -> None:
+        agent, at = self.agent_of(command), self.now + seconds * 1000
+
+        def call() -> None:
+            self.world.call(lambda: self.due.schedule(command, agent, at))
+            self.model.schedule(command, agent, at)
+
+        self.repeatedly(again, call)
+
+    @rule()
+    def take(self) -> None:
+        before = self.world.run(self.world.time())
+        found = self.world.call(self.due.take)
+        # A history that failed leaves its own behind while shorter ones are looked for.
+        taken = {(t.command, t.agent): t.at for t in found if t.command.startswith(f"{self.name}-c")}
+        after = self.world.run(self.world.time())
+        assert set(taken) <= set(self.model.due)
+        for key, at in self.model.due.items():
+            if key in taken:
+                assert max(at, before) <= taken[key] <= after
+                self.model.due[key] = taken[key] + TAKEN_MS
+            else:
+                assert at > before
+        self.taken |= taken
+
+    @rule(nth=which, seconds=st.sampled_from((-1, 300, 600)), guess=seldom, again=again)
+    def put_off(self, nth: int, seconds: int, guess: bool, again: bool) -> None:
+        """By the keeper that took it, or by one that is mistaken."""
+        command = self.command(nth)
+        agent, at = self.agent_of(command), self.now + seconds * 1000
+        taken = self.now if guess else self.taken.get((command, agent), self.now)
+
+        def call() -> None:
+            done = self.world.call(lambda: self.due.put_off(command, agent, taken, at))
+            assert done == self.model.put_off(command, agent, taken + TAKEN_MS, at)
+
+        self.repeatedly(again, call)
+
+    # -- what can be read back ---------------------------------------------------------------------
+
+    @invariant()
+    def everything_agrees(self) -> None:
+        self.world.run(self._compare())
+
+    async def _compare(self) -> None:
+        store, names, ids = self.world.store, [self.agent(short) for short in "ab"], list(self.model.commands)
+        rows = [self.directory.look_up(name) for name in names]
+        opened = [store.submit("HKEYS", schema.open_key(name)) for name in names]
+        found = [self.records.look_up(id_) for id_ in ids]
+        sums = [store.submit("HGET", schema.cmd_key(id_), "sum") for id_ in ids]
+        pages = [self.records.read(id_, self.model.commands[id_].behind, 1 << 20) for id_ in ids]
+        inputs = [store.submit("XRANGE", schema.in_key(id_), "-", "+") for id_ in ids]
+        lives = [
+            [store.submit("PTTL", key(id_)) for key in (schema.cmd_key, schema.out_key, schema.in_key)] for id_ in ids
+        ]
+        due = [
+            store.submit("ZSCORE", schema.due_key(schema.due_shard(id_)), f"{id_} {self.agent_of(id_)}") for id_ in ids
+        ]
+        for name, row, commands in zip(names, rows, opened, strict=True):
+            assert_row(await row, self.model.agent(name), told=True)
+            assert {text(command) for command in items(await commands)} == self.model.open_of(name)
+        for n, id_ in enumerate(ids):
+            model, command = self.model.commands[id_], await found[n]
+            assert command is not None
+            (target,) = command.targets
+            assert (target.agent, target.state, target.gen, target.next, target.attempt, target.ending) == (
+                model.record.agent, model.state, model.gen, model.next, model.attempt, model.ending,
+            )  # fmt: skip
+            assert (command.seq, command.truncated, command.has_input, bool(command.cancel_asked)) == (
+                len(model.stored), model.truncated, bool(model.given), model.cancel_asked,
+            )  # fmt: skip
+            posted = model.record
+            assert (command.agent, command.method, command.lane, command.created, command.expires) == (
+                posted.agent, posted.method, posted.lane, posted.created, posted.expires,
+            )  # fmt: skip
+            counts = octets(await sums[n]).split(b"|")
+            assert counts == [
+                b"%d" % part for part in (not model.state.over, len(model.stored), model.size, model.truncated)
+            ]
+            page = await pages[n]
+            assert isinstance(page, Page)
+            assert [(r.n, r.kind, r.payload) for r in page.results] == model.stored[model.behind :]
+            assert (page.ended is not None) == model.state.over
+            assert chunks_of(await inputs[n], model.consumed) == model.given[model.consumed :]
+            for life in lives[n]:
+                assert integer(await life) == -2 or 0 < integer(await life) <= FAR_MS + RETENTION_MS + 60_000
+            assert integer(await lives[n][0]) > 0
+            score = await due[n]
+            at = self.model.due.get((id_, posted.agent))
+            assert (None if score is None else float(octets(score))) == at
+
+    def teardown(self) -> None:
+        """No history is left in the keeper's list; every reader gets the same from every offset."""
+        for command, agent in self.model.due:
+            self.world.call(lambda key=(command, agent): self.due.done(*key))  # type: ignore[misc]
+        for command, found in self.model.commands.items():
+            for offset in range(len(found.stored) + 1):
+                self._read(command, offset, 1000, 0)
+
+
+def assert_row(row: AgentRow | None, expected: Agent, *, told: bool) -> None:
+    if not expected.known:
+        assert row is None
+        return
+    assert row is not None
+    assert (row.lease, row.gen, row.boot, row.conn, row.sid, row.close, row.drained) == (
+        expected.lease, expected.gen, expected.boot, expected.conn, expected.sid, expected.close, expected.drained,
+    )  # fmt: skip
+    if told:
+        assert msgspec.json.decode(row.facts) == expected.facts
+        assert msgspec.json.decode(row.labels) == expected.labels
+        assert (row.reason, row.trouble.partition(" ")[2]) == (expected.reason, expected.trouble)
+
+
+def assert_settled(done: Settled, expected: Settled) -> None:
+    assert (done.why, sorted(done.followers)) == (expected.why, sorted(expected.followers))
+
+
+def unordered(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(names))
+
+
+def pack(step: Step) -> tuple[Arg, ...]:
+    match step:
+        case Accepted():
+            return ack()
+        case Chunk(n, kind, payload):
+            return data(n, kind, payload)
+        case End(total, state, how):
+            return ending(total, state, how)
+
+
+def chunks_of(reply: Reply, first: int) -> list[tuple[bytes, bool]]:
+    """Input as it lies in the stream, from chunk `first` on."""
+    chunks = []
+    for entry in items(reply):
+        entry_id, flat = items(entry)
+        if int(octets(entry_id).partition(b"-")[0]) > first:
+            fields = table(flat)
+            chunks.append((fields[b"p"], fields[b"e"] == b"1"))
+    return chunks

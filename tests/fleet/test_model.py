@@ -1,0 +1,119 @@
+"""Random histories on a real server, judged by reference.py, and the short ones that random play found.
+
+Each run plays the same histories; `FAIRLEAD_MODEL_EXAMPLES=2000` plays that many others. Every test runs on a single
+server and on a one-node cluster, so that a script which touches keys it may not fails.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from fairlead.fleet import commands, schema
+from fairlead.fleet.commands import Beyond, Commands, Ending, Page, Record, data
+from fairlead.fleet.schema import State
+from fairlead.store.reply import integer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from fleet_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, World
+from history import History
+
+EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
+
+
+@pytest.fixture(scope="module", params=["server", "cluster"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema, "OPEN_LIMIT", OPEN_LIMIT)
+        patch.setattr(commands, "INPUT_LIMIT", INPUT_LIMIT)
+        made = World(tmp_path_factory.mktemp("valkey"), cluster=request.param == "cluster")
+        yield made
+        made.close()
+
+
+@pytest.mark.timeout(36000 if EXAMPLES else 60)
+def test_histories_agree_with_the_reference(world: World) -> None:
+    class HistoryOfThis(History):
+        def __init__(self) -> None:
+            super().__init__(world)
+
+    run_state_machine_as_test(
+        HistoryOfThis,
+        settings=settings(
+            max_examples=int(EXAMPLES or 100),
+            stateful_step_count=40,
+            deadline=None,
+            derandomize=EXAMPLES is None,
+            print_blob=True,
+        ),
+    )
+
+
+AGENT, MEMORY = "agent", "memory"
+
+
+def running(world: World, *, retain: str = "all") -> tuple[Commands, str]:
+    """A command that its agent has, owned from generation 1 on."""
+    records = Commands(world.store, OUTPUT_LIMIT)
+    now = world.run(world.time())
+    command = f"{next(world.names)}-edge"
+    record = Record(
+        command, AGENT, "do", b"payload", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retain=retain
+    )  # fmt: skip
+    assert world.call(lambda: records.create(record, now + FAR_MS))
+    world.call(lambda: records.fence(command, AGENT, 1, MEMORY))
+    return records, command
+
+
+@pytest.mark.xfail(strict=True, reason="append.lua stores what fits again behind what did not")
+def test_what_is_stored_is_the_beginning_of_what_was_sent(world: World) -> None:
+    records, command = running(world)
+    for n, size in enumerate((60, 60, 0, 30)):
+        world.call(lambda n=n, size=size: records.append(command, AGENT, 1, data(n, "stdout", b"." * size)))  # type: ignore[misc]
+    page = world.call(lambda: records.read(command, 0, 1000))
+    assert isinstance(page, Page)
+    assert [result.n for result in page.results] == [0]
+
+
+@pytest.mark.xfail(strict=True, reason="read.lua answers ok without results")
+def test_a_window_that_is_empty_says_where_it_goes_on(world: World) -> None:
+    records, command = running(world, retain="window")
+    world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
+    page = world.call(lambda: records.read(command, 1, 1000, "", 1))
+    assert isinstance(page, Page)
+    assert page.held == 0
+    assert world.call(lambda: records.read(command, 0, 1000)) == Beyond(trimmed=True, edge=1)
+
+
+@pytest.mark.xfail(strict=True, reason="finish.lua leaves the life of the results as it is")
+def test_results_live_as_long_as_their_command(world: World) -> None:
+    """Nobody was there to end it before 160 s after its deadline."""
+    records, command = running(world)
+    world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
+    assert world.call(lambda: records.add_input(command, AGENT, 0, b"given", False)) == ("ok", 0)
+    keys = schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
+    for key in keys:
+        world.call(lambda key=key: world.store.submit("PEXPIRE", key, RETENTION_MS - 100_000))  # type: ignore[misc]
+    ended = world.run(records.finish(command, AGENT, State.TIMEOUT, Ending()))
+    assert ended.why == "ok"
+    lives = [integer(world.call(lambda key=key: world.store.submit("PTTL", key))) for key in keys]  # type: ignore[misc]
+    assert min(lives) > RETENTION_MS - 10_000
+
+
+@pytest.mark.xfail(strict=True, reason="create.lua looks at the target only")
+def test_a_command_is_created_once_whoever_it_is_for(world: World) -> None:
+    records, command = running(world)
+    world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"kept")))
+    now = world.run(world.time())
+    other = Record(command, "other", "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS)
+    assert not world.call(lambda: records.create(other, now + FAR_MS))
+    found = world.call(lambda: records.look_up(command))
+    assert found is not None
+    assert (found.seq, found.agent) == (1, AGENT)
