@@ -72,7 +72,6 @@ def running(world: World, *, retain: str = "all") -> tuple[Commands, str]:
     return records, command
 
 
-@pytest.mark.xfail(strict=True, reason="append.lua stores what fits again behind what did not")
 def test_what_is_stored_is_the_beginning_of_what_was_sent(world: World) -> None:
     records, command = running(world)
     for n, size in enumerate((60, 60, 0, 30)):
@@ -82,7 +81,6 @@ def test_what_is_stored_is_the_beginning_of_what_was_sent(world: World) -> None:
     assert [result.n for result in page.results] == [0]
 
 
-@pytest.mark.xfail(strict=True, reason="read.lua answers ok without results")
 def test_a_window_that_is_empty_says_where_it_goes_on(world: World) -> None:
     records, command = running(world, retain="window")
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
@@ -92,7 +90,6 @@ def test_a_window_that_is_empty_says_where_it_goes_on(world: World) -> None:
     assert world.call(lambda: records.read(command, 0, 1000)) == Beyond(trimmed=True, edge=1)
 
 
-@pytest.mark.xfail(strict=True, reason="finish.lua leaves the life of the results as it is")
 def test_results_live_as_long_as_their_command(world: World) -> None:
     """Nobody was there to end it before 160 s after its deadline."""
     records, command = running(world)
@@ -107,7 +104,6 @@ def test_results_live_as_long_as_their_command(world: World) -> None:
     assert min(lives) > RETENTION_MS - 10_000
 
 
-@pytest.mark.xfail(strict=True, reason="create.lua looks at the target only")
 def test_a_command_is_created_once_whoever_it_is_for(world: World) -> None:
     records, command = running(world)
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"kept")))
