@@ -85,6 +85,9 @@ class ResultStream:
                         # The end goes out with the last results and closes the response: one write, not three.
                         body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
                         break
+                    if news.more is not None:
+                        body += form.line({"more": news.more})
+                        break
                     if not body:
                         if await self._request.is_disconnected():
                             return

@@ -221,13 +221,11 @@ class Commands:
 
     def _fence(self, command: str, agent: str, gen: int, memory: str, deliver: str) -> asyncio.Future[Reply]:
         unknown, expired = _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)
-        keys = schema.cmd_key(command), schema.out_key(command)
-        return self._store.run(lua.FENCE, keys, (agent, gen, memory, unknown, expired, deliver))
+        return self._store.run(lua.FENCE, _keys(command), (agent, gen, memory, unknown, expired, deliver))
 
     def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[Stored]:
         """Store what the agent sent, in order. `steps` are made by `accepted`, `data` and `ending` below."""
-        keys = schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
-        return Answer(self._store.run(lua.APPEND, keys, (agent, gen, self._output_limit, *steps)), _stored)
+        return Answer(self._store.run(lua.APPEND, _keys(command), (agent, gen, self._output_limit, *steps)), _stored)
 
     async def finish(
         self, command: str, agent: str, state: State, ending: Ending, only_from: State | None = None
@@ -235,7 +233,7 @@ class Commands:
         """End a target from the gateway's side; only out of `only_from`, when given. `why` is ok when it did."""
         reply = self._store.run(
             lua.FINISH,
-            (schema.cmd_key(command),),
+            _keys(command),
             (agent, state.value, _encode(ending), only_from.value if only_from else ""),
         )
         answer = items(await reply)
@@ -244,7 +242,7 @@ class Commands:
 
     async def cancel(self, command: str, agent: str) -> Settled:
         """Cancel a queued target at once (`ended`), or note the wish for one that was sent (`asked`)."""
-        reply = self._store.run(lua.CANCEL, (schema.cmd_key(command),), (agent, _encode(CANCELLED)))
+        reply = self._store.run(lua.CANCEL, _keys(command), (agent, _encode(CANCELLED)))
         answer = items(await reply)
         why = text(answer[0])
         return Settled(why, _names(answer[1]) if why == "ended" else ())
@@ -330,6 +328,10 @@ def data(n: int, kind: str, payload: bytes) -> tuple[Arg, ...]:
 def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
     """The end; nothing may follow it."""
     return ("e", total, state.value, _encode(how))
+
+
+def _keys(command: str) -> tuple[str, str, str]:
+    return schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
 
 
 def _created(reply: Reply) -> bool:

@@ -153,7 +153,10 @@ class Directory:
         )
         if not integer(reply):
             return False
-        await self._store.submit("ZREM", schema.index_key(schema.index_shard(agent)), agent)
+        index = schema.index_key(schema.index_shard(agent))
+        await self._store.submit("ZREM", index, agent)
+        if await self.look_up(agent) is not None:  # it came back between the two
+            await self._store.submit("ZADD", index, 0, agent)
         return True
 
 

@@ -2,13 +2,12 @@
 
 Called by the API. A reader that is woken reads what has grown; one that is not reads again after a while, so a
 lost doorbell costs time only. When Redis is away it waits: the caller's stream pauses and goes on. Results that are
-retained as a window go as they are read, and the agent's node is told that there is room: so a slow caller slows the
-agent, and nobody's memory grows.
+retained as a window go when their reader asks for what is behind them, and the agent's node is told that there is room:
+so a slow caller slows the agent, and nobody's memory grows.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
@@ -27,41 +26,22 @@ LOOK_AGAIN = 5.0
 """Seconds without a doorbell until a follower looks by itself."""
 OUTAGE = 30.0
 """Seconds that a follower waits for Redis before its caller is told."""
-BEHIND = 1 << 20
-"""Bytes of a window that stay behind the reader: what a caller whose connection broke had not received yet is in the
-buffers between, which hold less."""
+TURN_BYTES = 2 << 20
+"""Bytes of a window that one request gives. A caller says with `from` of the next what it has: what was only written
+to it may still be in the megabytes of buffers between, and must stay until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class News:
     """More results; with the last of them the record of the command, which is then over.
 
-    Neither stands for "nothing new for a while", so that the caller can keep its connection alive.
+    Neither stands for "nothing new for a while", so that the caller can keep its connection alive. `more`: the caller
+    must ask again from that offset on, and says by it that it has what is before.
     """
 
     results: list[Result]
     ended: Command | None = None
-
-
-class _Position:
-    """Where one reader stands, and what may go behind it."""
-
-    def __init__(self, offset: int) -> None:
-        self.offset = offset
-        self.behind = 0
-        """All before this offset has surely been received."""
-        self._read: deque[tuple[int, int]] = deque()
-        self._size = 0
-
-    def passed(self, results: list[Result]) -> None:
-        for result in results:
-            self._read.append((result.offset + 1, len(result.payload)))
-            self._size += len(result.payload)
-        while self._read and self._size - self._read[0][1] >= BEHIND:
-            self.behind, size = self._read.popleft()
-            self._size -= size
-        if results:
-            self.offset = results[-1].offset + 1
+    more: int | None = None
 
 
 class Results:
@@ -92,7 +72,7 @@ class Results:
         record any more, and BusUnavailable when Redis stays away.
         """
         known = expected = follower is not None
-        at = _Position(offset)
+        at, read = offset, 0
         with self._followers.follow(command, follower) as follower:
             while True:
                 if expected:
@@ -101,20 +81,23 @@ class Results:
                         yield News([])
                 follower.clear()
                 try:
-                    page = await self._page(command, at, follow, known)
+                    page = await self._page(command, at, follow, known, behind=offset)
                 except BusUnavailable:
                     if not follow or not await redis_back(self._store, OUTAGE):
                         raise
                     continue
                 known = True
+                if page.results:
+                    at = page.results[-1].offset + 1
+                    read += sum(len(result.payload) for result in page.results)
+                cut = page.held >= 0 and read >= TURN_BYTES and page.ended is None and follow
                 if page.results or page.ended is not None:
-                    yield News(page.results, page.ended)
-                if page.ended is not None:
+                    yield News(page.results, page.ended, at if cut else None)
+                if page.ended is not None or cut:
                     return
-                at.passed(page.results)
                 if page.held >= 0 and follow:
                     await self._tell_room(command)
-                if at.offset < page.seq and page.results:
+                if at < page.seq and page.results:
                     continue
                 if not follow:
                     return
@@ -123,11 +106,13 @@ class Results:
 
     async def check(self, command: str, offset: int) -> None:
         """Raise what `read` would raise at once, before anything of the answer is on its way."""
-        await self._page(command, _Position(offset), follow=False, known=False, size=1)
+        await self._page(command, offset, follow=False, known=False, behind=0, size=1)
 
-    async def _page(self, command: str, at: _Position, follow: bool, known: bool, size: int = PAGE_BYTES) -> Page:
+    async def _page(
+        self, command: str, offset: int, follow: bool, known: bool, behind: int, size: int = PAGE_BYTES
+    ) -> Page:
         lease = self._standing.lease if follow else ""
-        page = await self._records.read(command, at.offset, size, lease, at.behind if follow else 0)
+        page = await self._records.read(command, offset, size, lease, behind if follow else 0)
         if page is None and known:
             raise RecordLost(
                 f"the record of command {command} is gone, it has expired or Redis has lost its data: "
@@ -141,7 +126,7 @@ class Results:
                 first=page.edge,
             )
         if isinstance(page, Beyond):
-            raise InvalidRequest(f"from={at.offset} is beyond the {page.edge} results that there are", field="from")
+            raise InvalidRequest(f"from={offset} is beyond the {page.edge} results that there are", field="from")
         return page
 
     async def _tell_room(self, command: str) -> None:

@@ -26,7 +26,8 @@ while i <= #ARGV do
     if n == row.next then
       local payload = ARGV[i + 3]
       row.next = row.next + 1
-      if retain == 'all' and sum.bytes + #payload > limit then
+      -- Once something was dropped nothing more is kept: what is behind a hole must not seem to follow.
+      if retain == 'all' and (sum.truncated == '1' or sum.bytes + #payload > limit) then
         sum.truncated = '1'
       else
         sum.seq = sum.seq + 1
@@ -41,14 +42,11 @@ while i <= #ARGV do
     break
   end
 end
-if row.state == 'sent' then row.state = 'running' end
+row.state = 'running' -- also one that a Redis which has lost its last moment says is queued
 if ended then
-  finish_row(KEYS[1], ARGV[1], row, ended, blob, sum, retention)
-  local life = sum.open == 0 and retention or redis.call('PTTL', KEYS[1])
-  redis.call('PEXPIRE', KEYS[2], life)
-  redis.call('PEXPIRE', KEYS[3], life)
+  finish_row(KEYS, ARGV[1], row, ended, blob, sum, retention)
 else
   redis.call('HSET', KEYS[1], 't:' .. ARGV[1], pack_row(row), 'sum', pack_sum(sum))
-  if first and sum.seq > 0 then redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1])) end
 end
+if first and sum.seq > 0 and sum.open > 0 then redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1])) end
 return {status, row.next, row.state, followers, retain == 'window' and sum.bytes or 0}

@@ -1,6 +1,6 @@
 #!lua
 --include row
--- KEYS: cmd, out. ARGV: agent, gen, memory, end blob for an outcome that cannot be known, end blob for expired,
+-- KEYS: cmd, out, in. ARGV: agent, gen, memory, end blob for an outcome that cannot be known, end blob for expired,
 -- '1' to deliver, '' to take over only.
 -- The owner of an agent makes itself the owner of an open command: from here on appends of older gens are refused.
 -- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (taking over: to be delivered)
@@ -28,7 +28,7 @@ local sum, expires, retention, retry = parse_sum(rec[2]), parse_terms(rec[3])
 local left = expires - now_ms()
 
 local function finish(state, blob)
-  finish_row(KEYS[1], agent, row, state, blob, sum, retention)
+  finish_row(KEYS, agent, row, state, blob, sum, retention)
   return {'ended', state, rec[4]}
 end
 

@@ -41,6 +41,7 @@ local entries, size = {}, 0
 while from + #entries < seq and size < wanted and #entries < MOST do
   local next_id = string.format('%.0f-0', from + #entries + 1)
   local part = redis.call('XRANGE', KEYS[2], next_id, '+', 'COUNT', step)
+  if #part == 0 and #entries == 0 then return {'trimmed', seq} end
   if #part == 0 then break end
   if #entries == 0 and part[1][1] ~= next_id then
     return {'trimmed', tonumber(string.match(part[1][1], '^%d+')) - 1}

@@ -34,10 +34,12 @@ local function parse_terms(packed)
   return tonumber(expires), retention, retry, retain
 end
 
--- Terminal states are set once. `blob` is the end as the API shows it.
-local function finish_row(key, agent, row, state, blob, sum, retention)
+-- Terminal states are set once. `blob` is the end as the API shows it. With the last target all keys of the command
+-- (cmd, out, in) have `retention` left, whatever life they had before.
+local function finish_row(keys, agent, row, state, blob, sum, retention)
   row.state = state
   sum.open = sum.open - 1
-  redis.call('HSET', key, 't:' .. agent, pack_row(row), 'sum', pack_sum(sum), 'e:' .. agent, blob)
-  if sum.open == 0 then redis.call('PEXPIRE', key, retention) end
+  redis.call('HSET', keys[1], 't:' .. agent, pack_row(row), 'sum', pack_sum(sum), 'e:' .. agent, blob)
+  if sum.open > 0 then return end
+  for i = 1, 3 do redis.call('PEXPIRE', keys[i], retention) end
 end
