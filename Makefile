@@ -53,6 +53,7 @@ soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 m
 
 bench: $(STAMP) ## The benchmarks
 	$(PY) tests/bench/run.py
+	$(PY) tests/bench/nodes.py
 
 requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	$(call compile,base,)

@@ -70,11 +70,11 @@ class Fleet:
         self._conn = 0
         self.agents: list[SimulatedAgent] = []
 
-    async def join(self, count: int, at_once: int = 64) -> None:
+    async def join(self, count: int, at_once: int = 64, prefix: str = "bench") -> None:
         """Connect `count` more agents and wait until each is welcomed."""
         self._conn += 1
         start = len(self.agents)
-        new = [SimulatedAgent(f"bench-{start + i}", self._conn) for i in range(count)]
+        new = [SimulatedAgent(f"{prefix}-{start + i}", self._conn) for i in range(count)]
         self.agents += new
         await each(new, self._join, at_once)
 

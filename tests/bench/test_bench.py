@@ -23,3 +23,16 @@ def test_the_whole_benchmark_at_a_tiny_scale(tmp_path: Path) -> None:
     assert len(figures["node"]["cycles"]) == 2
     assert {"fairlead", "sansio", "aiohttp"} <= figures["plain"].keys()
     assert {"1", "100", "1000"} == figures["echo"].keys()
+
+
+def test_the_benchmark_of_several_nodes_at_a_tiny_scale(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, str(HERE / "nodes.py"), "--scale", "smoke", "--out", str(out)],
+        capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert [run["count"] for run in figures["commands"]["two nodes"]] == [30, 100]
+    assert [idle["agents"] for idle in figures["idle"]] == [20, 40]
+    assert (figures["spread"]["workers"], figures["spread"]["links"]) == (2, 60)
