@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -237,6 +238,9 @@ async def test_workers_do_not_outlive_their_supervisor(own_valkey: Any, make_gat
     await asyncio.to_thread(gateway.wait)
     await until(lambda: gone(processes))
     assert gateway.log().count("drained 0 agents") == 2, "they drained, as SIGTERM would have it"
+    found = re.search(r"admin on (/\S+)/0\.sock", gateway.log())
+    assert found is not None
+    assert not Path(found[1]).exists()
     gateway.start()  # on the same ports: nobody holds them any more
 
 

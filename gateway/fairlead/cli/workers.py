@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -84,7 +85,7 @@ class Supervisor:
                 )
                 for worker in workers
             ]
-            self._admin = Forked("the admin port", partial(_administer, workers, self._board, admin))
+            self._admin = Forked("the admin port", partial(_administer, workers, self._board, admin, folder))
             # A collection in a child would write to every page that it shares with its siblings.
             gc.collect()
             gc.freeze()
@@ -217,14 +218,17 @@ def _say(mouth: int, byte: int) -> None:
     os.write(mouth, bytes((byte,)))
 
 
-def _administer(workers: list[Worker], board: Board, sockets: list[socket.socket]) -> None:
+def _administer(workers: list[Worker], board: Board, sockets: list[socket.socket], folder: Path) -> None:
     """The life of the process that serves the admin port."""
+    supervisor = os.getppid()
 
     async def serve() -> None:
         async with Sweep() as sweep:
             await Server(config(merged_app(workers, board), sweep=sweep, stop_timeout=1)).serve(sockets)
 
     uvloop.run(serve())
+    if os.getppid() != supervisor:
+        shutil.rmtree(folder, ignore_errors=True)  # who would have done it was killed
 
 
 def _private_folder() -> TemporaryDirectory[str]:
