@@ -70,6 +70,53 @@ class Agent:
     since: float | str | None = None
     facts: dict[str, str] = field(default_factory=dict)
     why: str | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LastLink:
+    """The newest link of an agent. `conn` counts the attempts of this start of it."""
+
+    sid: str
+    boot: str
+    conn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """The last command that failed on an agent."""
+
+    at: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDetail(Agent):
+    """An agent, its newest link, what is open for it and what went wrong last."""
+
+    session: LastLink
+    last_close: str | None = None
+    last_reason: str | None = None
+    trouble: Trouble | None = None
+    open_commands: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How a link is doing, from the node that holds it. Seconds and bytes."""
+
+    node: str
+    age: float
+    commands: int
+    undelivered: int
+    unstored: int
+    congested: bool
+    rtt: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    labels: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,11 +257,31 @@ class Client:
     def agent(self, agent: str) -> Agent:
         return self._call("GET", f"/v1/agents/{agent}", Agent)
 
-    def agents(self) -> Iterator[Agent]:
-        """Every agent, page after page."""
+    def detail(self, agent: str) -> AgentDetail:
+        return self._call("GET", f"/v1/agents/{agent}", AgentDetail)
+
+    def link(self, agent: str) -> Link:
+        """Raises AgentOffline when there is none, Unavailable when its node does not answer."""
+        return self._call("GET", f"/v1/agents/{agent}/session", Link)
+
+    def disconnect(self, agent: str) -> None:
+        """Close its link; it connects again."""
+        self._call("DELETE", f"/v1/agents/{agent}/session", None)
+
+    def label(self, agent: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set labels, or remove those that are None; all of them afterwards."""
+        body = msgspec.json.encode({"labels": dict(changes)})
+        return self._call("PATCH", f"/v1/agents/{agent}", Labels, content=body).labels
+
+    def agents(self, selector: str = "", state: str = "") -> Iterator[Agent]:
+        """Every agent that is meant, page after page."""
         cursor: str | int | None = None
         while True:
             params: dict[str, str | int] = {"limit": 500}
+            if selector:
+                params["selector"] = selector
+            if state:
+                params["state"] = state
             if cursor is not None:
                 params["cursor"] = cursor
             page = self._call("GET", "/v1/agents", Page, params=params)

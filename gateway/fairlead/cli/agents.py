@@ -77,15 +77,20 @@ def agents() -> None:
 
 @agents.command("ls")
 @api_options
+@click.option(
+    "-l", "--selector", default="", metavar="SELECTOR", help="Labels and facts: 'env in (prod,dev),!retired'."
+)
+@click.option("--state", type=click.Choice(["online", "away", "offline"]), help="Only those in this state.")
 @click.option("-o", "--output", type=click.Choice(["table", "json", "name"]), default="table", show_default=True)
-def ls(api: str, token: str | None, output: str) -> None:
-    """List all agents that were ever seen."""
+def ls(api: str, token: str | None, selector: str, state: str | None, output: str) -> None:
+    """List all agents that were ever seen, or those that a selector means."""
     with connect(api, token) as client:
+        found = client.agents(selector, state or "")
         if output == "name":
-            for one in client.agents():
+            for one in found:
                 click.echo(one.id)
             return
-        rows = list(client.agents())
+        rows = list(found)
     if output == "json":
         click.echo(json.dumps({"agents": [_plain(one) for one in rows]}, indent=2))
         return
@@ -96,8 +101,33 @@ def ls(api: str, token: str | None, output: str) -> None:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    if not rows:
+    if not rows and (selector or state):
+        click.echo("no agent is meant by that; `fairlead agents ls` lists all", err=True)
+    elif not rows:
         click.echo("no agent was ever seen; start one: fairlead agent run --id agent-1", err=True)
+
+
+@agents.command("label")
+@api_options
+@click.argument("agent_id", metavar="AGENT")
+@click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE|KEY-...")
+def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...]) -> None:
+    """Set labels of an agent, or remove them: fairlead agents label web-1 env=prod old-"""
+    from fairlead.wire.identity import check_agent_id
+
+    wanted: dict[str, str | None] = {}
+    for change in changes:
+        key, sign, value = change.partition("=")
+        if sign:
+            wanted[key] = value
+        elif change.endswith("-"):
+            wanted[change[:-1]] = None
+        else:
+            raise click.BadParameter(f"{change!r} is neither KEY=VALUE nor KEY-", param_hint="KEY=VALUE")
+    with connect(api, token) as client:
+        labels = client.label(check_agent_id(agent_id), wanted)
+    for key, value in sorted(labels.items()):
+        click.echo(f"{key}={value}")
 
 
 def _plain(one: Agent) -> dict[str, object]:
@@ -107,6 +137,7 @@ def _plain(one: Agent) -> dict[str, object]:
         "node": one.node,
         "since": one.since,
         "facts": one.facts,
+        "labels": one.labels,
         "why": one.why,
     }
 
