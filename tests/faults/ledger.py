@@ -98,6 +98,8 @@ class Judgement:
     lost: list[Entry]
     doubled: list[Entry]
     broken: list[Entry]
+    forgotten: list[Entry]
+    """Ran a second time because their caller repeated the post after the store had lost its data, key included."""
 
     @property
     def clean(self) -> bool:
@@ -116,6 +118,8 @@ class Ledger:
         self.entries: list[Entry] = []
         self.told: set[str] = set()
         """Events that agents have emitted and that must come to be stored."""
+        self.emptied = 0.0
+        """When the store's data was destroyed, and with it what it knew of the keys used until then."""
         self._executed: Counter[str] = Counter()
 
     def open(self, agent: str, count: int, way: Way, width: int) -> Entry:
@@ -127,23 +131,32 @@ class Ledger:
         self._executed[key] += 1
 
     def judge(self) -> Judgement:
-        lost, doubled, broken = [], [], []
+        lost: list[Entry] = []
+        doubled: list[Entry] = []
+        broken: list[Entry] = []
+        forgotten: list[Entry] = []
         outcomes: Counter[str] = Counter()
         for entry in self.entries:
             outcomes[entry.error or (entry.ends[0] if entry.ends else "nothing")] += 1
             if not entry.over:
                 lost.append(entry)
             if self._doubled(entry):
-                doubled.append(entry)
+                (forgotten if self._forgotten(entry) else doubled).append(entry)
             elif self._broken(entry):
                 broken.append(entry)
-        return Judgement(len(self.entries), dict(outcomes), lost, doubled, broken)
+        return Judgement(len(self.entries), dict(outcomes), lost, doubled, broken, forgotten)
 
     def _doubled(self, entry: Entry) -> bool:
         lines = entry.text.splitlines()
         runs = ATTEMPTS if entry.way is Way.SAFE else 1
         told_twice = len(set(lines)) != len(lines) or len(entry.ends) > 1
         return told_twice or self._executed[entry.key] > runs or len(entry.ids) > 1
+
+    def _forgotten(self, entry: Entry) -> bool:
+        """Only what cannot be known any more: a second run of a key of before, and nothing told twice."""
+        lines = entry.text.splitlines()
+        whole = len(set(lines)) == len(lines) and len(entry.ends) <= 1
+        return whole and entry.news[0] < self.emptied and self._executed[entry.key] <= 2 and len(entry.ids) <= 2
 
     def _broken(self, entry: Entry) -> bool:
         expected = "".join(line(entry.key, n, entry.width) for n in range(entry.count))

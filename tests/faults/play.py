@@ -46,6 +46,7 @@ ALLOWED = {
     "empty_valkey": frozenset({"record_lost", "agent_unknown"}),
     "one_identity_twice": frozenset({"outcome_unknown"}),
     "replace_agents": frozenset({"outcome_unknown"}),
+    "replace_behind_frozen": frozenset({"outcome_unknown"}),
     "kill_machines": frozenset({"outcome_unknown"}),
 }
 """Errors that a fault may bring to commands; all others let every command end as its caller wished."""
@@ -62,6 +63,9 @@ class Tally:
     lost: int = 0
     doubled: int = 0
     broken: int = 0
+    forgotten: int = 0
+    refused: int = 0
+    """Appends of nodes that had lost the agent. None where a node closed its links before it tried."""
     stall: float = 0.0
     healed: float = 0.0
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -92,6 +96,8 @@ async def _play(name: str, world: World, rate: float, tally: Tally) -> None:
     await traffic.settle()
     await world.hush()
     judgement = world.ledger.judge()
+    for node in world.nodes:
+        tally.refused += int(await world.metric(node, "fairlead_appends_fenced_total"))
     tally.stall = max([tally.stall, *(entry.stall for entry in world.ledger.entries)])
     tally.healed = max([tally.healed, *(entry.healed(world.mended) for entry in world.ledger.entries)])
     tally.runs += 1
@@ -99,6 +105,7 @@ async def _play(name: str, world: World, rate: float, tally: Tally) -> None:
     tally.lost += len(judgement.lost)
     tally.doubled += len(judgement.doubled)
     tally.broken += len(judgement.broken)
+    tally.forgotten += len(judgement.forgotten)
     tally.outcomes.update(judgement.outcomes)
     assert judgement.clean, judgement.describe()
     others = judgement.outcomes.keys() - {"ok", "cancelled"} - ALLOWED.get(name, frozenset())
@@ -180,15 +187,17 @@ async def _check_resources(world: World, before: dict[str, int]) -> None:
 
 
 def report(tallies: dict[str, Tally]) -> None:
-    print(
-        "\n| fault | runs | commands | ok | told otherwise | lost | doubled | broken | longest silence | worst heal |"
+    columns = (
+        "fault,runs,commands,ok,told otherwise,lost,doubled,broken,key forgotten,refused,"
+    columns += "longest silence,worst heal"
     )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print(f"\n| {columns.replace(',', ' | ')} |")
+    print("|---" * len(columns.split(",")) + "|")
     for name, t in tallies.items():
         others = ", ".join(f"{n} {word}" for word, n in sorted(t.outcomes.items()) if word != "ok")
         print(
             f"| {name} | {t.runs} | {t.commands} | {t.outcomes['ok']} | {others or '-'} | {t.lost} | {t.doubled} "
-            f"| {t.broken} | {t.stall:.1f} s | {t.healed:.1f} s |"
+            f"| {t.broken} | {t.forgotten} | {t.refused} | {t.stall:.1f} s | {t.healed:.1f} s |"
         )
 
 

@@ -13,11 +13,16 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
+from ledger import Way
 from traffic import Traffic
 from unruly import HABITS, meet
 from world import NodeProcess, World
 
 Scenario = Callable[[World, Traffic], Awaitable[None]]
+FROZEN = 5.0
+"""Seconds: less than the 7.5 s after which a link counts as silent, and enough for agents to start elsewhere."""
+SETTLED = 4.0
+"""Seconds: an agent that was told to connect again does so within two, and the loser of it is told at once."""
 BUSY = 1.0
 """Seconds for commands to be everywhere before the fault comes."""
 
@@ -82,7 +87,37 @@ async def freeze_node(world: World, traffic: Traffic) -> None:
     finally:
         victim.signal(signal.SIGCONT)
         world.mend()
-    await _until(lambda: world.metric(victim, "fairlead_appends_fenced_total"), "the woken node was refused no append")
+
+
+async def replace_behind_frozen(world: World, traffic: Traffic) -> None:
+    """A node is frozen, too shortly to be taken for dead or its links for silent; meanwhile its agents start anew at
+    another one. It wakes with open links and the chunks of the older processes: all of them must be refused, or they
+    would mix with those of the second runs."""
+    victim = world.a_node()
+    running = [traffic.call(name, 60, 0.1, Way.SAFE) for name in world.names]
+    async with asyncio.timeout(20):
+        while not all(entry.pieces for entry in running):
+            await asyncio.sleep(0.05)
+    held = [name for name in world.names if await world.holder(name) is victim]
+    before = await world.metric(victim, "fairlead_appends_fenced_total")
+    world.avoided = victim
+    victim.signal(signal.SIGSTOP)
+    try:
+        for name in held:
+            world.start_agent(name)
+        await asyncio.sleep(FROZEN)
+    finally:
+        victim.signal(signal.SIGCONT)
+        world.avoided = None
+        world.mend()
+
+    async def refused() -> float:
+        return await world.metric(victim, "fairlead_appends_fenced_total") - before
+
+    await _until(refused, f"the woken node was refused no append of {len(held)} agents that it had lost")
+    await asyncio.sleep(SETTLED)
+    sent_away = [name for name in held if world.agent_task(name).done()]
+    assert not sent_away, f"the older process has won over the newer one: {len(sent_away)} of {len(held)}"
 
 
 async def kill_valkey(world: World, traffic: Traffic) -> None:
@@ -107,6 +142,7 @@ async def empty_valkey(world: World, traffic: Traffic) -> None:
     """FLUSHALL: every row and record is gone, every link stands."""
     await asyncio.sleep(BUSY)
     await world.redis("FLUSHALL")
+    world.ledger.emptied = time.monotonic()
     world.mend()
     world.ledger.told.clear()  # what was stored is gone with the rest; what comes now must be stored
     took = await world.all_online(30)
@@ -224,9 +260,9 @@ async def storm(world: World, traffic: Traffic) -> None:
 SCENARIOS: dict[str, Scenario] = {
     scenario.__name__: scenario
     for scenario in (
-        kill_holder, kill_caller, restart_nodes, freeze_node, kill_valkey, freeze_valkey, empty_valkey, drop_agents,
-        half_open, one_identity_twice, replace_agents, kill_machines, cut_off, lose_thousand, slow_readers,
-        misbehave, storm,
+        kill_holder, kill_caller, restart_nodes, freeze_node, replace_behind_frozen, kill_valkey, freeze_valkey,
+        empty_valkey, drop_agents, half_open, one_identity_twice, replace_agents, kill_machines, cut_off,
+        lose_thousand, slow_readers, misbehave, storm,
     )
 }  # fmt: skip
 

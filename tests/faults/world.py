@@ -142,18 +142,20 @@ class World:
         self._flags = flags
         self._count = nodes
         self.nodes: list[NodeProcess] = []
-        self.balancer = Balancer(lambda: [node.link for node in self.nodes if node.running], rng)
+        self.balancer = Balancer(self._doors, rng)
         self.valkey_line = Balancer(lambda: [self.valkey.port], rng)
         self.names = [f"agent-{i}" for i in range(agents)]
         """Agents that get commands."""
         self.idle: list[str] = []
         """Agents that get none."""
         self.machines: list[Machine] = []
+        self.avoided: NodeProcess | None = None
+        """A node that the load balancer has found out: new links go elsewhere."""
         self.mended = 0.0
         self._agents: dict[str, tuple[Agent, asyncio.Task[None]]] = {}
         self._tellers: dict[str, asyncio.Task[None]] = {}
         self._started: list[str] = []
-        self._replaced: list[asyncio.Task[None]] = []
+        self._replaced: list[tuple[Agent, asyncio.Task[None]]] = []
         self.http = httpx2.AsyncClient(
             headers=PLATFORM, trust_env=False, timeout=httpx2.Timeout(15, connect=2),
             limits=httpx2.Limits(max_connections=2000, max_keepalive_connections=200),
@@ -186,16 +188,19 @@ class World:
             teller.cancel()
         for machine in self.machines:
             machine.kill()
-        for agent, _ in self._agents.values():
+        everyone = [*self._agents.values(), *self._replaced]
+        for agent, _ in everyone:
             agent.stop()
-        serving = [task for _, task in self._agents.values()]
-        await asyncio.gather(*serving, *self._replaced, return_exceptions=True)
+        await asyncio.gather(*(task for _, task in everyone), return_exceptions=True)
         await self.balancer.stop()
         await asyncio.gather(*(node.stop() for node in self.nodes))
         await self.http.aclose()
         await self.store.aclose()
         await self.valkey_line.stop()
         await self.valkey.stop()
+
+    def _doors(self) -> list[int]:
+        return [node.link for node in self.nodes if node.running and node is not self.avoided]
 
     @property
     def everybody(self) -> set[str]:
@@ -213,7 +218,7 @@ class World:
         if tells:
             self._tellers[name] = asyncio.create_task(tell(agent, life, self.ledger.told.add))
         if name in self._agents:
-            self._replaced.append(self._agents[name][1])
+            self._replaced.append(self._agents[name])
         self._agents[name] = (agent, asyncio.create_task(agent.serve()))
 
     async def add_machines(self, count: int) -> list[Machine]:
