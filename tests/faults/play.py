@@ -188,8 +188,7 @@ async def _check_resources(world: World, before: dict[str, int]) -> None:
 
 def report(tallies: dict[str, Tally]) -> None:
     columns = (
-        "fault,runs,commands,ok,told otherwise,lost,doubled,broken,key forgotten,refused,"
-    columns += "longest silence,worst heal"
+        "fault,runs,commands,ok,told otherwise,lost,doubled,broken,key forgotten,refused,longest silence,worst heal"
     )
     print(f"\n| {columns.replace(',', ' | ')} |")
     print("|---" * len(columns.split(",")) + "|")
