@@ -145,6 +145,13 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
+class More:
+    """This stream is over, the command is not: ask again from `offset` on. By that the gateway knows what was read."""
+
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     code: str
     message: str = ""
@@ -179,7 +186,7 @@ class End:
             return Exit()
 
 
-Line = Started | Chunk | End
+Line = Started | Chunk | End | More
 
 
 class _Line(msgspec.Struct):
@@ -194,6 +201,8 @@ class _Line(msgspec.Struct):
     text: str | None = None
     base64: str | None = None
     end: End | None = None
+    error: Failure | None = None
+    more: int | None = None
 
 
 class _Problem(msgspec.Struct):
@@ -432,6 +441,8 @@ def _read(raw: bytes) -> Line | None:
         line = msgspec.json.decode(raw, type=_Line)
         if line.end is not None:
             return line.end
+        if line.more is not None:
+            return More(line.more)
         if line.offset is not None:
             data = base64.b64decode(line.base64, validate=True) if line.base64 is not None else None
             return Chunk(
@@ -443,4 +454,8 @@ def _read(raw: bytes) -> Line | None:
             )
     except (msgspec.MsgspecError, ValueError) as e:
         raise FairleadError(f"a line of the stream is not understood: {e}; do client and gateway differ?") from e
+    if line.error is not None:
+        # The stream cannot go on: for a while, or for ever.
+        kind = _BY_CODE.get(line.error.code, Unavailable if line.error.temporary else FairleadError)
+        raise kind(line.error.message, code=line.error.code)
     return Started(line.id, line.state) if line.id is not None else None

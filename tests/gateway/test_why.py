@@ -32,7 +32,7 @@ async def test_why_of_an_agent_that_is_well(gateway: Any, api: Any, dial: Any) -
     code, out, err = await fairlead(gateway, "why", peer.agent)
     assert (code, err) == (0, "")
     assert out.startswith(f"{peer.agent} is online on node-1 since 20")
-    assert "round trip 3.2 ms, 1 commands open on it" in out
+    assert "round trip 3.2 ms, 1 command open on it" in out
     assert f"open        {command}" in out
 
 

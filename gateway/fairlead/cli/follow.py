@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from fairlead.client import Chunk, Client, ConnectionLost, End, Line, Started
+from fairlead.client import Chunk, Client, ConnectionLost, End, Line, More, Started
 from fairlead.errors import ConnectionRefused, Unavailable
 from fairlead.wire.retry import RetryPolicy
 
@@ -121,19 +121,29 @@ class Follower:
         return self._post()
 
     def _read_once(self) -> bool:
-        """Read one connection's lines. True when nothing more will come."""
-        with self._open() as lines:
-            for line in lines:
-                if isinstance(line, Chunk):
-                    if line.offset < self._next:
-                        continue  # shown before the connection was lost
-                    self._next = line.offset + 1
-                if isinstance(line, Started):
-                    self.command = line.id
-                while not self._credits.acquire(timeout=1):
-                    if self._left.is_set():  # nobody takes lines any more
+        """Read one stream, and the next when that says there is more. True when nothing more will come."""
+        more = True
+        while more:
+            more = False
+            with self._open() as lines:
+                for line in lines:
+                    if isinstance(line, More):
+                        more = True
+                        break
+                    if self._take(line):
                         return True
-                self._lines.put(line)
-                if isinstance(line, End):
-                    return True
         return False
+
+    def _take(self, line: Line) -> bool:
+        """Hand on one line. True when nothing more will come."""
+        if isinstance(line, Chunk):
+            if line.offset < self._next:
+                return False  # shown before the connection was lost
+            self._next = line.offset + 1
+        if isinstance(line, Started):
+            self.command = line.id
+        while not self._credits.acquire(timeout=1):
+            if self._left.is_set():  # nobody takes lines any more
+                return True
+        self._lines.put(line)
+        return isinstance(line, End)

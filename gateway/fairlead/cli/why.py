@@ -48,11 +48,15 @@ def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
     lines.append(f"  attempt     {detail.session.conn} of this start ({detail.session.boot})")
     if link is not None:
         trip = "not known yet" if link.rtt is None else f"{link.rtt * 1000:.1f} ms"
-        lines.append(f"  link        {link.age:.0f} s old, round trip {trip}, {link.commands} commands open on it")
+        lines.append(
+            f"  link        {link.age:.0f} s old, round trip {trip}, {_count(link.commands, 'command')} open on it"
+        )
         if link.congested:
             lines.append("  ! the agent does not read as fast as it is sent")
         if link.undelivered or link.unstored:
-            lines.append(f"  waiting     {link.undelivered} commands for the agent, {link.unstored} bytes for Redis")
+            lines.append(
+                f"  waiting     {_count(link.undelivered, 'command')} for the agent, {link.unstored} bytes for Redis"
+            )
     elif silence:
         lines.append(f"  ! {silence}")
     if detail.last_close:
@@ -60,8 +64,11 @@ def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
         lines.append(f"  last close  {detail.last_close}{said}")
     if detail.trouble is not None:
         lines.append(f"  last error  {detail.trouble.at} {detail.trouble.what}")
-    for command in detail.open_commands[:SHOWN]:
-        lines.append(f"  open        {command}")
+    lines += [f"  open        {command}" for command in detail.open_commands[:SHOWN]]
     if len(detail.open_commands) > SHOWN:
         lines.append(f"              and {len(detail.open_commands) - SHOWN} more")
     return lines
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
