@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import integer, items, octets
+from fairlead.store.reply import Arg, Reply, integer, items, octets
 
 T = TypeVar("T")
 
@@ -31,6 +31,7 @@ class World:
     """One server, and one loop on which every history calls it."""
 
     def __init__(self, folder: Path, *, cluster: bool) -> None:
+        self.cluster = cluster
         self._loop = asyncio.new_event_loop()
         options: tuple[str, ...] = ()
         if cluster:
@@ -68,6 +69,10 @@ class World:
             return await method()
 
         return self._loop.run_until_complete(made())
+
+    def submit(self, *args: Arg) -> Reply:
+        """One plain command."""
+        return self.call(lambda: self.store.submit(*args))
 
     def close(self) -> None:
         self.run(self.store.aclose())

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from fleet_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, World
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from reference import Accepted, Agent, Chunk, Command, End, Reference, Step
 
 from fairlead.errors import BusUnavailable
@@ -44,20 +44,22 @@ class Session:
 NO_KEY = -2
 """What PTTL says of one that is not there."""
 again = st.booleans()
-which = st.sampled_from((0, 0, 1, 1, 2, 3, 4, 5))
-"""Counted from the newest."""
+living = st.sampled_from((0, 0, 1, 2, 5))
+anyone = st.sampled_from((0, 1, 4, 5, 6))
+"""Commands and sessions are counted from the newest; from `ALL` on among those that are over as well."""
+ALL = 4
 agents = st.sampled_from("aaab")
 seldom = st.sampled_from((False, False, False, True))
 sizes = st.sampled_from((0, 1, 7, 30, 60))
-outputs = st.lists(sizes, max_size=3) | st.just([1] * 40)
+outputs = st.lists(sizes, min_size=1, max_size=3) | st.just([1] * 40)
 """read.lua takes 32 entries in a step."""
-senders = st.sampled_from((0, 0, 0, 1, 2, 3))
-"""0 is the owner of the command's agent, others any session."""
+inputs = st.lists(sizes, min_size=1, max_size=3)
 shifts = st.sampled_from((0, 0, 0, 0, 1, -1, -2))
 """Chunk numbers relative to the next one: gaps and what was sent before."""
 ends = st.sampled_from((State.OK, State.FAILED, State.TIMEOUT, State.CANCELLED))
 leases = st.sampled_from(("n1#a", "n1#b", "n2#a"))
-followers = st.integers(0, 20).map(lambda n: f"f{n}#x")
+retries = st.sampled_from(("safe", "never"))
+retains = st.sampled_from(("all", "window"))
 
 
 class History(RuleBasedStateMachine):
@@ -77,8 +79,11 @@ class History(RuleBasedStateMachine):
         self.commands: list[str] = []
         self.taken: dict[tuple[str, str], int] = {}
         for agent in "ba":
-            self.connect(agent, "x", "n1#a", False)
-            self.post(agent, "safe" if agent == "a" else "never", "all", False, "", False)
+            self._connect(agent, "x", "n1#a", False)
+
+    @initialize(retry=retries, retain=retains)
+    def begin(self, retry: str, retain: str) -> None:
+        self._post("a", retry, retain, False, "", False)
 
     def valid(self, late: bool) -> int:
         return self.now - 1 if late else self.now + FAR_MS
@@ -90,10 +95,21 @@ class History(RuleBasedStateMachine):
         return self.sessions[-1 - nth % len(self.sessions)]
 
     def command(self, nth: int) -> str:
-        """Mostly one that is open, since there is more to break."""
+        """Mostly one that is open, since there is more to break; if there is none, a new one."""
+        among = self.commands if nth >= ALL else self._open()
+        if not among:
+            self._post("a", "safe", "all", False, "", False)
+            among = self._open() or self.commands
+        return among[-1 - nth % len(among)]
+
+    def _open(self) -> list[str]:
         known = self.model.commands
-        living = [command for command in self.commands if command in known and not known[command].state.over]
-        among = living if living and nth < 4 else self.commands
+        return [command for command in self.commands if command in known and not known[command].state.over]
+
+    def rival(self, command: str, nth: int) -> Session:
+        """A session of the command's agent, or from `ALL` on of any."""
+        agent = self.agent_of(command)
+        among = [session for session in self.sessions if session.agent == agent or nth >= ALL]
         return among[-1 - nth % len(among)]
 
     def owner(self, command: str) -> Session | None:
@@ -115,9 +131,21 @@ class History(RuleBasedStateMachine):
 
     # -- links -------------------------------------------------------------------------------------
 
-    @rule(agent=agents, boot=st.sampled_from("xy"), lease=leases, again=again)
-    def connect(self, agent: str, boot: str, lease: str, again: bool) -> None:
+    @rule(agent=agents, boot=st.sampled_from("xxxy"), lease=leases, deliver=st.booleans(), again=again)
+    def connect(self, agent: str, boot: str, lease: str, deliver: bool, again: bool) -> None:
         """A link, with all that a node does before and behind its welcome. Each start has a memory of its own."""
+        self._connect(agent, boot, lease, again)
+        if deliver:
+            self._deliver(self.agent(agent), again)
+
+    @rule(agent=agents, times=st.integers(2, 7))
+    def crash(self, agent: str, times: int) -> None:
+        """An agent that dies of what it is sent, each time."""
+        for n in range(times):
+            self._connect(agent, f"crash {n % 2}", "n1#a", False)
+            self._deliver(self.agent(agent), False)
+
+    def _connect(self, agent: str, boot: str, lease: str, again: bool) -> None:
         name = self.agent(agent)
         boot = f"{name}-{boot}"
         conn = 1 + sum(session.boot == boot for session in self.sessions)
@@ -127,17 +155,13 @@ class History(RuleBasedStateMachine):
         for command in sorted(self.model.open_of(name)):
             self._fence(session, command, again, deliver=False)
 
-    @rule(nth=which, late=seldom, again=again)
-    def claim(self, nth: int, late: bool, again: bool) -> None:
-        """A claim that was overtaken, or that its node makes when it wakes from a freeze."""
-        self.repeatedly(again, lambda: self._claim(self.session(nth), late, None))
-
-    @rule(nth=which, late=seldom, ahead=seldom, again=again)
-    def claim_again(self, nth: int, late: bool, ahead: bool, again: bool) -> None:
-        """A node that doubts its rows. `ahead`: its own generation is of a time before Redis's clock was put back."""
+    @rule(nth=anyone, own=st.booleans(), late=seldom, ahead=seldom, again=again)
+    def claim(self, nth: int, own: bool, late: bool, ahead: bool, again: bool) -> None:
+        """By a link that may have been overtaken; or, with its `own` generation, by a node that doubts its rows, which
+        may be of a time before Redis's clock was put back."""
         session = self.session(nth)
-        gen = session.gen + (FAR_MS if ahead else 0)
-        self.repeatedly(again, lambda: self._claim(session, late, gen))
+        own_gen = session.gen + (FAR_MS if ahead else 0) if own else None
+        self.repeatedly(again, lambda: self._claim(session, late, own_gen))
 
     def _claim(self, session: Session, late: bool, own_gen: int | None) -> None:
         s, before = session, self.model.agent(session.agent).gen
@@ -156,7 +180,7 @@ class History(RuleBasedStateMachine):
             session.gen = found.gen
         assert found == expected
 
-    @rule(nth=which, close=st.sampled_from((1000, 4000)), drained=st.booleans(), again=again)
+    @rule(nth=anyone, close=st.sampled_from((1000, 4000)), drained=st.booleans(), again=again)
     def release(self, nth: int, close: int, drained: bool, again: bool) -> None:
         session = self.session(nth)
 
@@ -166,47 +190,38 @@ class History(RuleBasedStateMachine):
 
         self.repeatedly(again, call)
 
-    @rule(agent=agents, lease=leases, how=st.sampled_from(("seen lately", "other lease", "absent", "lost by Redis")))
-    def forget(self, agent: str, lease: str, how: str) -> None:
-        """The sweep forgets who was absent, with what was open; a killed Redis may do so at any time."""
+    @rule(agent=agents, lease=leases, how=st.sampled_from(("label", "trouble", "seen lately", "absent", "lost")))
+    def forget_or_note(self, agent: str, lease: str, how: str) -> None:
+        """What happens to a row beside its claims."""
         name = self.agent(agent)
-        if how == "lost by Redis":
-            self.world.call(lambda: self.world.store.submit("DEL", schema.agent_key(name), schema.open_key(name)))
+        row = self.model.agents.get(name)
+        if how == "label":
+            labels = self.world.call(lambda: self.directory.label(name, {"lease": lease, "other": None}))
+            if row is not None:
+                row.labels = {"lease": lease}
+            assert labels == (row.labels if row is not None else None)
+        elif how == "trouble":
+            self.world.call(lambda: self.directory.note_trouble(name, f"trouble with {lease}"))
+            if row is not None:
+                row.trouble = f"trouble with {lease}"
+        elif how == "lost":  # by a Redis that was killed, with what was open
+            self.world.submit("DEL", schema.agent_key(name), schema.open_key(name))
             self.model.agents.pop(name, None)
             self.model.open_of(name).clear()
-            return
-        before = self.now + (-FAR_MS if how == "seen lately" else FAR_MS)
-        judged = lease if how == "other lease" else self.model.agent(name).lease
-        expected = self.model.forget(name, judged, long_ago=before > self.now)
-        assert self.world.run(self.directory.forget(name, before, judged)) == expected
-
-    @rule(agent=agents, text=st.sampled_from(("one", "two")), again=again)
-    def note(self, agent: str, text: str, again: bool) -> None:
-        """Labels and trouble stand beside the lease and leave it alone."""
-        name = self.agent(agent)
-
-        def call() -> None:
-            row = self.model.agents.get(name)
-            if row is not None:
-                row.labels, row.trouble = {"label": text}, text
-            labels = self.world.call(lambda: self.directory.label(name, {"label": text, "other": None}))
-            assert labels == (None if row is None else row.labels)
-            self.world.call(lambda: self.directory.note_trouble(name, text))
-
-        self.repeatedly(again, call)
+        else:  # the sweep looks, having judged this lease dead
+            before = self.now + (-FAR_MS if how == "seen lately" else FAR_MS)
+            judged = row.lease if row is not None and how == "seen lately" else lease
+            expected = self.model.forget(name, judged, long_ago=before > self.now)
+            assert self.world.run(self.directory.forget(name, before, judged)) == expected
 
     # -- commands ----------------------------------------------------------------------------------
 
-    @rule(
-        agent=agents,
-        retry=st.sampled_from(("never", "safe")),
-        retain=st.sampled_from(("all", "window")),
-        past=seldom,
-        follower=st.sampled_from(("", "f0#x")),
-        again=again,
-    )
+    @rule(agent=agents, retry=retries, retain=retains, past=seldom, follower=st.sampled_from(("", "f0#x")), again=again)
     def post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
         """As routing does it: when to look, the record, then into the open ones; taken back if that is refused."""
+        self._post(agent, retry, retain, past, follower, again)
+
+    def _post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
         name, expires = self.agent(agent), self.now + (-1 if past else FAR_MS)
         record = Record(
             f"{self.name}-c{next(self.serial)}", name, "do", b"payload|1", "bulk", self.now, expires, RETENTION_MS,
@@ -225,11 +240,32 @@ class History(RuleBasedStateMachine):
             self.world.call(lambda: self.records.discard(record.id))
             del self.model.commands[record.id]
 
-    @rule(nth=which, again=again)
-    def dispatch(self, nth: int, again: bool) -> None:
-        """A second post under one Idempotency-Key."""
-        if self.command(nth) in self.model.commands:
-            self._dispatch(self.command(nth), again)
+    @rule(nth=living)
+    def deadline_passes(self, nth: int) -> None:
+        command = self.command(nth)
+        found = self.model.commands.get(command)
+        if found is None or found.past:
+            return
+        posted = found.record = replace(found.record, expires=self.now - 1)
+        terms = f"{posted.expires}|{posted.retention}|{posted.retry}|{posted.retain}"
+        self.world.submit("HSET", schema.cmd_key(command), "terms", terms)
+        found.past = True
+
+    @rule(nth=anyone, settle=st.booleans(), again=again)
+    def dispatch_or_settle(self, nth: int, settle: bool, again: bool) -> None:
+        """A second post under one Idempotency-Key, however late; or the keeper's look at one that is over."""
+        command = self.command(nth)
+        found = self.model.commands.get(command)
+        if found is not None and not (settle and found.state.over):
+            self._dispatch(command, again)
+        else:
+            self._settle(command, again)
+
+    def _closed(self, command: str) -> None:
+        """What routing does with a command that is over."""
+        found = self.model.commands.get(command)
+        if found is not None and found.state.over:
+            self._settle(command, False)
 
     def _dispatch(self, command: str, again: bool) -> bool:
         record = self.model.commands[command].record
@@ -259,13 +295,6 @@ class History(RuleBasedStateMachine):
         with pytest.raises(BusUnavailable, match="too late"):
             self.world.call(lambda: self.directory.dispatch(name, record.id, record.expires, self.valid(True)))
 
-    @rule(nth=which, again=again)
-    def settle(self, nth: int, again: bool) -> None:
-        """What routing does with a command that is over."""
-        found = self.model.commands.get(self.command(nth))
-        if found is None or found.state.over:
-            self._settle(self.command(nth), again)
-
     def _settle(self, command: str, again: bool) -> None:
         agent = self.agent_of(command)
 
@@ -277,18 +306,22 @@ class History(RuleBasedStateMachine):
 
         self.repeatedly(again, call)
 
-    @rule(nth=which, by=which, deliver=st.booleans(), again=again)
+    @rule(nth=living, by=st.sampled_from((1, 1, 2, 0, 5)), deliver=st.booleans(), again=again)
     def fence(self, nth: int, by: int, deliver: bool, again: bool) -> None:
-        """By any session, however old, and for any command, its agent's or another's."""
-        self._fence(self.session(by), self.command(nth), again, deliver=deliver)
+        """By any session, however old."""
+        command = self.command(nth)
+        self._fence(self.rival(command, by), command, again, deliver=deliver)
 
-    @rule(again=again)
-    def deliver(self, again: bool) -> None:
-        """Each agent's owner writes to the link what is open."""
-        for agent in "ab":
-            for command in sorted(self.model.open_of(self.agent(agent))):
-                if (owner := self.owner(command)) is not None:
-                    self._fence(owner, command, again, deliver=True)
+    @rule(agent=agents, again=again)
+    def deliver(self, agent: str, again: bool) -> None:
+        self._deliver(self.agent(agent), again)
+
+    def _deliver(self, agent: str, again: bool) -> None:
+        """The agent's owner writes to the link what is open."""
+        for command in sorted(self.model.open_of(agent)):
+            owner = self.owner(command)
+            if owner is not None:
+                self._fence(owner, command, again, deliver=True)
 
     def _fence(self, session: Session, command: str, again: bool, *, deliver: bool) -> None:
         s = session
@@ -311,23 +344,27 @@ class History(RuleBasedStateMachine):
 
         self.repeatedly(again, call)
 
-    @rule(nth=which, by=senders, shift=shifts, sizes=outputs, unsent=seldom, again=again)
-    def append(self, nth: int, by: int, shift: int, sizes: list[int], unsent: bool, again: bool) -> None:
-        """What an agent sends over a link that is still there, or that has been overtaken. `unsent`: Redis has lost
-        that it was sent the command."""
-        self._append(nth, by, shift, sizes, None, 0, unsent, again)
+    @rule(nth=living, shift=shifts, sizes=outputs, unsent=seldom, again=again)
+    def append(self, nth: int, shift: int, sizes: list[int], unsent: bool, again: bool) -> None:
+        """What an agent sends over its link. `unsent`: Redis has lost that it was sent the command."""
+        self._append(self.command(nth), None, shift, sizes, None, 0, unsent, again)
 
-    @rule(nth=which, by=senders, shift=shifts, sizes=outputs, end=ends, again=again)
-    def append_end(self, nth: int, by: int, shift: int, sizes: list[int], end: State, again: bool) -> None:
-        self._append(nth, by, 0, sizes, end, shift, False, again)
+    @rule(nth=anyone, by=anyone, sizes=outputs, end=st.none() | ends, again=again)
+    def append_late(self, nth: int, by: int, sizes: list[int], end: State | None, again: bool) -> None:
+        """What still comes over a link that has been overtaken, and would fit."""
+        command = self.command(nth)
+        self._append(command, self.rival(command, by), 0, sizes, end, 0, True, again)
+
+    @rule(nth=living, shift=shifts, sizes=st.lists(sizes, max_size=2), end=ends, again=again)
+    def append_end(self, nth: int, shift: int, sizes: list[int], end: State, again: bool) -> None:
+        self._append(self.command(nth), None, 0, sizes, end, shift, False, again)
 
     def _append(
-        self, nth: int, by: int, shift: int, sizes: list[int], end: State | None, end_shift: int, unsent: bool,
-        again: bool,
+        self, command: str, by: Session | None, shift: int, sizes: list[int], end: State | None, end_shift: int,
+        unsent: bool, again: bool,
     ) -> None:  # fmt: skip
-        command = self.command(nth)
         found = self.model.commands.get(command)
-        session = self.session(by) if by else self.owner(command)
+        session = by or self.owner(command)
         if session is None:
             return
         if found is not None and found.state is State.QUEUED and not unsent:
@@ -349,9 +386,10 @@ class History(RuleBasedStateMachine):
             )
 
         self.repeatedly(again, call)
+        self._closed(command)
 
     @rule(
-        nth=which,
+        nth=living,
         state=st.sampled_from((State.OFFLINE, State.TIMEOUT, State.FAILED)),
         only_from=st.sampled_from((None, State.QUEUED, State.SENT)),
         again=again,
@@ -365,8 +403,9 @@ class History(RuleBasedStateMachine):
             assert_settled(done, self.model.finish(command, agent, state, how, only_from))
 
         self.repeatedly(again, call)
+        self._closed(command)
 
-    @rule(nth=which, again=again)
+    @rule(nth=living, again=again)
     def cancel(self, nth: int, again: bool) -> None:
         command = self.command(nth)
         agent = self.agent_of(command)
@@ -375,10 +414,11 @@ class History(RuleBasedStateMachine):
             assert_settled(self.world.run(self.records.cancel(command, agent)), self.model.cancel(command, agent))
 
         self.repeatedly(again, call)
+        self._closed(command)
 
     # -- input -------------------------------------------------------------------------------------
 
-    @rule(nth=which, shift=shifts, sizes=st.lists(sizes, min_size=1, max_size=3), end=seldom, again=again)
+    @rule(nth=living, shift=shifts, sizes=inputs, end=seldom, again=again)
     def give(self, nth: int, shift: int, sizes: list[int], end: bool, again: bool) -> None:
         command = self.command(nth)
         agent, first = self.agent_of(command), max(0, self._given(command) + shift)
@@ -393,7 +433,7 @@ class History(RuleBasedStateMachine):
 
             self.repeatedly(again, call)
 
-    @rule(nth=which, shift=shifts, again=again)
+    @rule(nth=living, shift=shifts, again=again)
     def consume(self, nth: int, shift: int, again: bool) -> None:
         command = self.command(nth)
         found, n = self.model.commands.get(command), max(0, self._given(command) + shift)
@@ -412,11 +452,11 @@ class History(RuleBasedStateMachine):
 
     # -- readers -----------------------------------------------------------------------------------
 
-    @rule(nth=which, offset=st.integers(0, 6), size=st.sampled_from((0, 1, 40, 1000)))
+    @rule(nth=anyone, offset=st.integers(0, 6), size=st.sampled_from((0, 1, 40, 1000)))
     def read(self, nth: int, offset: int, size: int) -> None:
         self._read(self.command(nth), offset, size, 0)
 
-    @rule(nth=which, ahead=st.integers(0, 4), again=again)
+    @rule(nth=anyone, ahead=st.integers(0, 4), again=again)
     def read_on(self, nth: int, ahead: int, again: bool) -> None:
         """A reader that has all but the last `ahead`."""
         command = self.command(nth)
@@ -452,10 +492,10 @@ class History(RuleBasedStateMachine):
             assert sum(len(payload) for _, _, payload in got) >= size
         assert (page.ended is not None) == (found.state.over and len(got) == len(wanted))
 
-    @rule(nth=which, names=st.lists(followers, min_size=1, max_size=20), again=again)
-    def follow(self, nth: int, names: list[str], again: bool) -> None:
+    @rule(nth=anyone, first=st.integers(0, 20), count=st.sampled_from((1, 2, 17)), again=again)
+    def follow(self, nth: int, first: int, count: int, again: bool) -> None:
         command = self.command(nth)
-        for name in names:
+        for name in (f"f{first + n}#x" for n in range(count)):
 
             def call(name: str = name) -> None:
                 self.model.follow(command, name)
@@ -465,7 +505,7 @@ class History(RuleBasedStateMachine):
 
     # -- the keeper's list -------------------------------------------------------------------------
 
-    @rule(nth=which, seconds=st.sampled_from((-5, 0, 600, 1200)), again=again)
+    @rule(nth=anyone, seconds=st.sampled_from((-5, 0, 600, 1200)), again=again)
     def schedule(self, nth: int, seconds: int, again: bool) -> None:
         self._schedule(self.command(nth), seconds, again)
 
@@ -478,8 +518,9 @@ class History(RuleBasedStateMachine):
 
         self.repeatedly(again, call)
 
-    @rule()
-    def take(self) -> None:
+    @rule(put_off=st.booleans())
+    def take(self, put_off: bool) -> None:
+        """The keeper looks, and may then ask for a later look."""
         before = self.world.run(self.world.time())
         found = self.world.call(self.due.take)
         # A history that failed leaves its own behind while shorter ones are looked for.
@@ -493,14 +534,19 @@ class History(RuleBasedStateMachine):
             else:
                 assert at > before
         self.taken |= taken
+        if put_off:
+            for command, agent in taken:
+                self._put_off(command, agent, taken[command, agent], self.now + FAR_MS, True)
 
-    @rule(nth=which, seconds=st.sampled_from((-1, 300, 600)), guess=seldom, again=again)
+    @rule(nth=anyone, seconds=st.sampled_from((-1, 300)), guess=seldom, again=again)
     def put_off(self, nth: int, seconds: int, guess: bool, again: bool) -> None:
-        """By the keeper that took it, or by one that is mistaken."""
+        """By a keeper that took it long ago, or that is mistaken."""
         command = self.command(nth)
-        agent, at = self.agent_of(command), self.now + seconds * 1000
+        agent = self.agent_of(command)
         taken = self.now if guess else self.taken.get((command, agent), self.now)
+        self._put_off(command, agent, taken, self.now + seconds * 1000, again)
 
+    def _put_off(self, command: str, agent: str, taken: int, at: int, again: bool) -> None:
         def call() -> None:
             done = self.world.call(lambda: self.due.put_off(command, agent, taken, at))
             assert done == self.model.put_off(command, agent, taken + TAKEN_MS, at)
@@ -519,6 +565,7 @@ class History(RuleBasedStateMachine):
         opened = [store.submit("HKEYS", schema.open_key(name)) for name in names]
         exist = [store.submit("EXISTS", schema.agent_key(name)) for name in names]
         found = [self.records.look_up(id_) for id_ in ids]
+        following = [store.submit("HGET", schema.cmd_key(id_), "w") for id_ in ids]
         sums = [store.submit("HGET", schema.cmd_key(id_), "sum") for id_ in ids]
         pages = [self.records.read(id_, self.model.commands[id_].behind, 1 << 20) for id_ in ids]
         inputs = [store.submit("XRANGE", schema.in_key(id_), "-", "+") for id_ in ids]
@@ -550,6 +597,7 @@ class History(RuleBasedStateMachine):
             assert counts == [
                 b"%d" % part for part in (not model.state.over, len(model.stored), model.size, model.truncated)
             ]
+            assert set(text(await following[n]).split()) == set(model.followers)
             page = await pages[n]
             assert isinstance(page, Page)
             assert [(r.n, r.kind, r.payload) for r in page.results] == model.stored[model.behind :]
@@ -567,6 +615,7 @@ class History(RuleBasedStateMachine):
         for command, agent in self.model.due:
             self.world.call(lambda key=(command, agent): self.due.done(*key))  # type: ignore[misc]
         for command, found in self.model.commands.items():
+            self._read(command, 0, 0, 0)
             for offset in range(len(found.stored) + 1):
                 self._read(command, offset, 1000, 0)
 

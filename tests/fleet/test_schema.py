@@ -1,0 +1,101 @@
+"""What follows for agents from the rows of nodes: presence, in any combination of leases, lives and absences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.fleet.schema import ALIVE_MS, AWAY_MS, AgentRow, NodeRow, NodeTable, Presence
+
+NOW = 1_700_000_000_000
+ages = st.sampled_from((0, 1, ALIVE_MS, ALIVE_MS + 1, AWAY_MS, AWAY_MS + 1, 10 * AWAY_MS)) | st.integers(0, 3 * AWAY_MS)
+"""How long ago something was, with the edges of both limits."""
+epochs = st.sampled_from(("a", "b"))
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> NodeRow:
+    at = NOW - draw(ages)
+    return NodeRow("n1", draw(epochs), at, at - draw(ages), "ready", 1, 10, 0, "1", 0, 0, 0.0)
+
+
+@st.composite
+def agents(draw: st.DrawFn, *, linked: bool | None = None) -> AgentRow:
+    lease = f"n1#{draw(epochs)}" if (draw(st.booleans()) if linked is None else linked) else ""
+    seen = NOW - draw(ages)
+    return AgentRow("agent", lease, NOW, "boot", 1, "sid", seen, seen, 1006, draw(st.booleans()))
+
+
+def table(node: NodeRow | None, back: int = 0) -> NodeTable:
+    return NodeTable({} if node is None else {node.node: node}, back)
+
+
+@given(st.none() | nodes(), agents(linked=True), ages)
+def test_online_is_a_lease_of_a_node_that_lives_in_that_life(node: NodeRow | None, agent: AgentRow, back: int) -> None:
+    presence, since, why = table(node, NOW - back).presence(agent, NOW)
+    lives = node is not None and agent.lease == f"n1#{node.epoch}" and NOW - node.at <= ALIVE_MS
+    assert (presence is Presence.ONLINE) == lives
+    if lives:
+        assert (since, why) == (agent.up, "linked to n1")
+    else:
+        assert why == "its node n1 is gone"
+
+
+@given(st.none() | nodes(), agents(linked=False), ages)
+def test_without_a_lease_absence_counts_from_the_end_of_the_link(
+    node: NodeRow | None, agent: AgentRow, back: int
+) -> None:
+    """Nodes have no say in it, nor how long this one has known them."""
+    presence, since, why = table(node, NOW - back).presence(agent, NOW)
+    assert presence is (Presence.AWAY if NOW - agent.seen <= AWAY_MS else Presence.OFFLINE)
+    assert since == agent.seen
+    assert why == ("it moves to another node" if agent.drained else "its link closed with 1006")
+
+
+@given(st.none() | nodes(), agents(linked=True), ages)
+def test_with_a_dead_lease_absence_counts_from_the_last_sign_of_its_node(
+    node: NodeRow | None, agent: AgentRow, back: int
+) -> None:
+    presence, since, _ = table(node, NOW - back).presence(agent, NOW)
+    if presence is Presence.ONLINE:
+        return
+    if node is None:
+        sign = 0
+    elif node.lease == agent.lease:
+        sign = node.at
+    else:
+        sign = node.began  # the life of the lease had ended by then
+    assert since == max(sign, agent.seen)
+    assert (presence is Presence.AWAY) == (NOW - since <= AWAY_MS or back <= AWAY_MS)
+
+
+@given(st.none() | nodes(), agents(), ages, st.integers(0, 2 * AWAY_MS))
+def test_who_is_offline_stays_so_until_there_is_news(
+    node: NodeRow | None, agent: AgentRow, back: int, later: int
+) -> None:
+    """Time alone takes an agent from online to away and on to offline, never back."""
+    order = [Presence.ONLINE, Presence.AWAY, Presence.OFFLINE]
+    known = table(node, NOW - back)
+    now, then = (order.index(known.presence(agent, at)[0]) for at in (NOW, NOW + later))
+    assert now <= then
+
+
+@given(nodes(), agents(linked=True), st.integers(AWAY_MS + 1, 10 * AWAY_MS))
+def test_a_node_that_has_just_come_back_calls_nobody_offline_whose_node_it_does_not_know(
+    node: NodeRow, agent: AgentRow, absent: int
+) -> None:
+    agent = replace(agent, seen=NOW - absent, up=NOW - absent)
+    assert table(None, back=NOW).presence(agent, NOW)[0] is Presence.AWAY
+    assert table(None, back=0).presence(agent, NOW)[0] is Presence.OFFLINE
+
+
+@given(nodes(), epochs, ages)
+def test_a_lease_is_held_by_the_present_life_alone(node: NodeRow, epoch: str, later: int) -> None:
+    known, lease = table(node), f"n1#{epoch}"
+    assert known.holds(lease, node.at + later) == (epoch == node.epoch and later <= ALIVE_MS)
+    assert not known.holds("", node.at)
+    assert not known.holds("n2#a", node.at)
+    assert known.last_sign("n2#a") == 0
+    assert known.last_sign(lease) == (node.at if epoch == node.epoch else node.began)
