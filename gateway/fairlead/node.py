@@ -80,7 +80,7 @@ class Node:
         standing.epoch = secrets.token_hex(6)
         self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
         closing = Closing(self.directory, due, inbox, metrics)
-        recorder = Recorder(store, records, closing, tasks, metrics)
+        recorder = Recorder(store, self.directory, records, closing, tasks, metrics)
         self.inquiry = Inquiry(self.directory, hub, inbox, followers, standing)
         self._deliveries = deliveries = Deliveries(
             store,
@@ -97,7 +97,7 @@ class Node:
         )
         takeover = Takeover(records, deliveries)
         self._departures = departures = Departures(store, self.directory)
-        self._reconciler = Reconciler(store, self.directory, hub, takeover, standing, metrics)
+        self._reconciler = Reconciler(store, self.directory, hub, takeover, tasks, standing, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
         store.on_connect = self._reconciler.doubt
         self.attendance = Attendance(

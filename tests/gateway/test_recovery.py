@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import signal
 import time
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from fairlead.bus.inbox import inbox_key
 from fairlead.fleet.schema import agent_key
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Ack, Cancel, Caps, Chunk, Cmd, Drain, End, Rx
+from fairlead.wire.messages import Ack, Cancel, Caps, Chunk, Cmd, Drain, End, Hb, Rx
 
 
 def value(metrics: str, name: str) -> float:
@@ -337,3 +338,42 @@ async def test_integers_of_any_size_in_an_agents_error(gateway: Any, api: Any, d
     error = {"code": "big", "details": {"n": 10**30}}
     await peer.socket.send(json.dumps({"t": 7, "id": command, "total": 0, "state": "error", "error": error}))
     assert (await api.end(command))["error"]["details"] == {"n": str(10**30)}
+
+
+async def test_an_older_process_behind_a_frozen_node_stays_away(
+    own_valkey: Any, make_gateway: Any, dial: Any, redis_of: Any
+) -> None:
+    """What it still sends is refused, and the code says that another start of the agent is there."""
+    frozen, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    store = await redis_of(own_valkey)
+    old = await dial(frozen)
+    await old.greet(boot="boot-1")
+    lease = (await store.submit("HGET", agent_key(old.agent), "lease")).decode()
+    frozen.signal(signal.SIGSTOP)
+    new = await dial(other, old.agent)
+    await new.greet(boot="boot-2")
+    await store.submit("UNLINK", inbox_key(lease))  # the eviction is lost
+    await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+    frozen.signal(signal.SIGCONT)
+    assert await old.close_code() == Close.REPLACED
+    await new.send(Hb(ts=1))
+    await new.expect(Hb)
+
+
+async def test_a_refused_post_takes_nothing_from_its_twin(gateway: Any, api: Any, dial: Any) -> None:
+    """Two posts under one key while the agent is unknown, and then a third: one command at most is ever run."""
+    agent = f"late-{secrets.token_hex(4)}"
+    headers = {"idempotency-key": f"twins-{agent}"}
+    body = {"agent": agent, "method": "work"}
+    posts = [asyncio.ensure_future(api.http.post("/v1/commands", json=body, headers=headers)) for _ in range(6)]
+    peer = await dial(gateway, agent)
+    await peer.greet()
+    posts += [asyncio.ensure_future(api.http.post("/v1/commands", json=body, headers=headers)) for _ in range(3)]
+    answers = [await post for post in posts]
+    accepted = {answer.json()["id"] for answer in answers if answer.status_code == 202}
+    assert all(answer.status_code in (202, 404) for answer in answers)
+    assert accepted
+    ends = [(await api.get(command))["state"] for command in accepted]
+    assert sum(state != "failed" for state in ends) == 1  # the others were told 404, and did not run
+    cmd = await peer.command()
+    assert cmd.id in accepted

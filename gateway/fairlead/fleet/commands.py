@@ -303,9 +303,9 @@ class Commands:
         body, _, first = bound.partition(" ")
         return body, first
 
-    def unbind(self, key_digest: str) -> asyncio.Future[Reply]:
-        """Free an Idempotency-Key whose command was refused."""
-        return self._store.submit("DEL", schema.idem_key(key_digest))
+    def unbind(self, key_digest: str, body_digest: str, command: str) -> asyncio.Future[Reply]:
+        """Free an Idempotency-Key whose command was refused, if it is still bound to that one."""
+        return self._store.run(lua.UNBIND, (schema.idem_key(key_digest),), (f"{body_digest} {command}",))
 
     def add_event(self, agent: str, kind: str, event: str, at: int, payload: bytes) -> asyncio.Future[Reply]:
         """Append one event of an agent to the fleet's stream."""

@@ -43,6 +43,15 @@ class Overtaken:
 
 
 @dataclass(frozen=True, slots=True)
+class Owner:
+    """Which lease holds an agent, since which generation, and which start of the agent it is. Empty for none."""
+
+    lease: str
+    gen: int
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
 class Full:
     """The agent has too many open commands, or labels."""
 
@@ -106,11 +115,11 @@ class Directory:
         reply = self._store.submit("HMGET", schema.agent_key(agent), *AgentRow.FIELDS)
         return Answer(reply, lambda reply: AgentRow.parse(agent, _values(items(reply))))
 
-    async def owners(self, agents: Sequence[str]) -> list[tuple[str, int]]:
-        """Lease and generation of each; ("", 0) where there is none."""
-        replies = [self._store.submit("HMGET", schema.agent_key(a), "lease", "gen") for a in agents]
+    async def owners(self, agents: Sequence[str]) -> list[Owner]:
+        """The newest owner of each."""
+        replies = [self._store.submit("HMGET", schema.agent_key(a), "lease", "gen", "boot") for a in agents]
         rows = [_values(items(await reply)) for reply in replies]
-        return [((lease or b"").decode(), int(gen or 0)) for lease, gen in rows]
+        return [Owner((lease or b"").decode(), int(gen or 0), (boot or b"").decode()) for lease, gen, boot in rows]
 
     async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
         """The rows of those that exist, in the order of `agents`."""

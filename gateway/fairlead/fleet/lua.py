@@ -32,6 +32,7 @@ TAKE_DUE = _load("take_due")
 PUT_OFF = _load("put_off")
 FORGET = _load("forget")
 LABEL = _load("label")
+UNBIND = _load("unbind")
 TROUBLE = _load("trouble")
 
 

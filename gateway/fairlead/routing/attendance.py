@@ -168,7 +168,9 @@ class Attendance:
             return False
         session.gen = claimed.gen
         if not session.open or not self._hub.add(session):
-            session.close(Close.SUPERSEDED, "superseded by a newer link")
+            newer = self._hub.get(session.agent)
+            same = newer is None or newer.boot == session.boot
+            session.close(Close.SUPERSEDED if same else Close.REPLACED, "superseded by a newer link")
             self._departures.add(session, Close.ABNORMAL, "superseded by a newer link")
             return False
         self._evict_elsewhere(session, claimed)

@@ -17,12 +17,13 @@ from fairlead.errors import (
     AgentOffline,
     AgentUnknown,
     BusUnavailable,
+    FairleadError,
     IdempotencyConflict,
     InvalidRequest,
     Unavailable,
 )
 from fairlead.fleet.commands import Command, Commands, Ending, Record
-from fairlead.fleet.directory import Directory
+from fairlead.fleet.directory import Directory, Full
 from fairlead.fleet.due import Due
 from fairlead.fleet.era import Eras
 from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, AgentRow, Presence, State
@@ -148,16 +149,11 @@ class Dispatch:
         await scheduled
         created, row = await creating, await dispatching
         if not isinstance(row, AgentRow):
-            if created:
-                await self._take_back(command, order)
-            if row is None:
-                await self.check_data()
-                raise AgentUnknown(f"no agent {order.agent!r} was ever seen here", agent=order.agent)
-            raise Unavailable(
-                f"agent {order.agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}: "
-                "wait for some to end or cancel them",
-                agent=order.agent,
-            )
+            error = await self._refusal(order, row)
+            if not created or await self._take_back(command, order, error):
+                raise error
+            # Under one Idempotency-Key another call has dispatched it meanwhile.
+            return Accepted(command, State.QUEUED, "", "", follower=follower)
         presence, since, why = standing.table.presence(row, standing.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease whose node is not in our table may be of one that has just started: ringing costs nothing.
@@ -174,11 +170,33 @@ class Dispatch:
         if era != self._standing.era or self._standing.rebuilding:
             raise BusUnavailable("Redis has lost its data, and the agents are being claimed again: try in some seconds")
 
-    async def _take_back(self, command: str, order: Order) -> None:
-        self._closing.forget(command, order.agent)
-        if order.key_digest:
-            self._records.unbind(order.key_digest)
-        await self._records.discard(command)
+    async def _refusal(self, order: Order, row: Full | None) -> FairleadError:
+        """Why a command cannot be dispatched."""
+        if row is not None:
+            return Unavailable(
+                f"agent {order.agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}: "
+                "wait for some to end or cancel them",
+                agent=order.agent,
+            )
+        try:
+            await self.check_data()
+        except BusUnavailable as e:
+            return e
+        return AgentUnknown(f"no agent {order.agent!r} was ever seen here", agent=order.agent)
+
+    async def _take_back(self, command: str, order: Order, error: FairleadError) -> bool:
+        """End a command that could not be dispatched; False when another call under the same key has dispatched it."""
+        if not order.key_digest:
+            self._closing.forget(command, order.agent)
+            await self._records.discard(command)  # nobody else knows of it
+            return True
+        how = Ending(code=error.code, message=error.message, temporary=error.temporary)
+        done = await self._records.finish(command, order.agent, State.FAILED, how, only_from=State.QUEUED)
+        if done.why != "ok":
+            return False
+        self._closing.over(command, order.agent, State.FAILED.value, done.followers, how.code)
+        self._records.unbind(order.key_digest, order.body_digest, command)
+        return True
 
     async def _fail_offline(self, command: str, order: Order, absent_ms: int, why: str) -> None:
         message = f"agent {order.agent!r} is offline for {absent_ms // 1000} s: {why}"
@@ -188,7 +206,7 @@ class Dispatch:
             return  # it came back in this very moment, and has the command
         self._closing.over(command, order.agent, State.OFFLINE.value, done.followers, how.code)
         if order.key_digest:
-            self._records.unbind(order.key_digest)
+            self._records.unbind(order.key_digest, order.body_digest, command)
         raise AgentOffline(message, agent=order.agent, id=command, why=why, absent_s=absent_ms // 1000)
 
     async def look_up(self, command: str) -> Command:

@@ -18,7 +18,9 @@ from fairlead.fleet.directory import Directory, Overtaken
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.standing import Standing
+from fairlead.routing.superseded import close_superseded
 from fairlead.routing.takeover import Takeover
+from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import redis_back
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry import Metrics
@@ -35,12 +37,20 @@ PERIOD = 600.0
 
 class Reconciler:
     def __init__(
-        self, store: Pipeliner, directory: Directory, hub: Hub, takeover: Takeover, standing: Standing, metrics: Metrics
+        self,
+        store: Pipeliner,
+        directory: Directory,
+        hub: Hub,
+        takeover: Takeover,
+        tasks: Tasks,
+        standing: Standing,
+        metrics: Metrics,
     ) -> None:
         self._store = store
         self._directory = directory
         self._hub = hub
         self._takeover = takeover
+        self._tasks = tasks
         self._standing = standing
         self._metrics = metrics
         self._doubt = asyncio.Event()
@@ -73,7 +83,11 @@ class Reconciler:
                 waiting.extendleft(reversed(batch))
                 await redis_back(self._store, 1.0)
                 continue
-            torn = [s for s, owner in zip(batch, owners, strict=True) if owner != (self._standing.lease, s.gen)]
+            torn = [
+                session
+                for session, owner in zip(batch, owners, strict=True)
+                if (owner.lease, owner.gen) != (self._standing.lease, session.gen)
+            ]
             answers = await asyncio.gather(*map(self._claim_again, torn), return_exceptions=True)
             for session, answer in zip(torn, answers, strict=True):
                 if isinstance(answer, BusUnavailable):
@@ -85,7 +99,7 @@ class Reconciler:
                     again += 1
                 elif session.open:
                     lost += 1
-                    session.close(Close.SUPERSEDED, "this node was cut off and another owns the agent now")
+                    self._tasks.spawn(close_superseded(session, self._directory, self._store))
             await asyncio.sleep(PAUSE)
         self._metrics.reclaimed.inc(again)
         if again or lost:

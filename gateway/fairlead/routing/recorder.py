@@ -13,9 +13,11 @@ import logging
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import commands
 from fairlead.fleet.commands import Commands, Ending, Stored
+from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import State
 from fairlead.hub.session import Session, pending_size
 from fairlead.routing.closing import Closing
+from fairlead.routing.superseded import close_superseded
 from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import redis_back
 from fairlead.store.answer import Answer, outcomes
@@ -37,8 +39,17 @@ END_STATES = {"ok": State.OK, "error": State.FAILED, "cancelled": State.CANCELLE
 
 
 class Recorder:
-    def __init__(self, store: Pipeliner, records: Commands, closing: Closing, tasks: Tasks, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        store: Pipeliner,
+        directory: Directory,
+        records: Commands,
+        closing: Closing,
+        tasks: Tasks,
+        metrics: Metrics,
+    ) -> None:
         self._store = store
+        self._directory = directory
         self._records = records
         self._closing = closing
         self._tasks = tasks
@@ -115,7 +126,7 @@ class Recorder:
                 failure = e
         if fenced:
             self._metrics.fenced.inc()
-            session.close(Close.SUPERSEDED, "another node owns this agent now")
+            await close_superseded(session, self._directory, self._store)
             return False
         if failure is not None:
             raise failure
