@@ -1,0 +1,182 @@
+"""The protocol is what its page says: an agent in another language, written from docs/protocol.md alone, at real nodes.
+
+Each test asks for what the platform sees (all of the output, in order, once) and for what the agent itself tells (how
+often it ran something, which close codes it met). The vectors are played to the same agent in test_vectors.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Any
+
+import pytest
+
+from fairlead.store.pipeliner import Pipeliner
+
+
+def numbers(count: int) -> str:
+    return "".join(f"{i}\n" for i in range(count))
+
+
+async def test_a_command_streams(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+    foreign = await start_foreign([nodes[0].link], "streams")
+    await foreign.tells("welcome")
+    api = api_of(nodes[1])
+    text = "one\ntwo\nзачем 🙂\n\nno newline"
+    output, end = await api.results(await api.start("streams", "echo", {"text": text}))
+    assert (output, end["state"], end["payload"]) == (text, "ok", {"bytes": 0})
+    # Nearly two windows: the chunks wait for credit, and the receipts free what they hold. The long line is cut.
+    text = "".join(f"{n:0{size}}\n" for n, size in enumerate((150_000, 9, 70_000, 1, *[2_000] * 130)))
+    output, end = await api.results(await api.start("streams", "echo", {"text": text}))
+    assert (output == text, end["state"]) == (True, "ok")
+
+
+async def test_an_unknown_method_is_refused(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+    foreign = await start_foreign([nodes[0].link], "refuses")
+    await foreign.tells("welcome")
+    api = api_of(nodes[0])
+    _, end = await api.results(await api.start("refuses", "dance"))
+    assert (end["state"], end["error"]["code"]) == ("error", "unknown_method")
+    assert not foreign.all("run")
+
+
+async def test_input_is_echoed(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+    foreign = await start_foreign([nodes[0].link], "hears")
+    await foreign.tells("welcome")
+    api = api_of(nodes[1])
+    command = await api.start("hears", "echo", {"input": True})
+    parts = [f"{n:04}".encode() * 16_384 for n in range(12)]  # 64 KiB each: three windows
+    for n, part in enumerate(parts):
+        async with asyncio.timeout(20):
+            while (await api.http.post(f"/v1/commands/{command}/input?n={n}", content=part)).status_code == 503:
+                await asyncio.sleep(0.05)
+    answer = await api.http.post(f"/v1/commands/{command}/input?n={len(parts)}&end=true", content=b"")
+    assert answer.is_success, answer.text
+    output, end = await api.results(command)
+    assert (output == b"".join(parts).decode(), end["payload"]) == (True, {"bytes": 12 * 65_536})
+
+
+async def test_a_cancel_and_a_deadline(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+    foreign = await start_foreign([nodes[0].link], "stops")
+    await foreign.tells("welcome")
+    api = api_of(nodes[1])
+    command = await api.start("stops", "count", {"n": 1_000_000, "pause": 10})
+    await api.seen(command, 5)
+    assert (await api.http.delete(f"/v1/commands/{command}")).is_success
+    output, end = await api.results(command)
+    assert output == numbers(output.count("\n"))
+    assert (end["state"], end["error"]["code"]) == ("cancelled", "cancelled")  # not cancel_unconfirmed: the agent's own
+    command = await api.start("stops", "count", {"n": 1_000_000, "pause": 10}, deadline=1)
+    output, end = await api.results(command)
+    assert output == numbers(output.count("\n"))
+    assert (end["state"], end["error"]["code"], end["error"]["message"]) == (
+        "timeout",
+        "deadline",
+        "1000 ms have passed",
+    )
+
+
+@pytest.mark.timeout(120)
+async def test_a_thousand_commands_one_after_the_other(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+    foreign = await start_foreign([nodes[0].link], "works")
+    await foreign.tells("welcome")
+    api = api_of(nodes[0])
+    for n in range(1000):
+        output, end = await api.results(await api.start("works", "echo", {"text": f"{n}\n"}))
+        assert (output, end["state"]) == (f"{n}\n", "ok")
+    assert len({run["id"] for run in foreign.all("run")}) == len(foreign.all("run")) == 1000
+    assert not foreign.all("closed")
+
+
+async def test_an_event_is_kept(nodes: Any, valkey: Any, api_of: Any, start_foreign: Any) -> None:
+    foreign = await start_foreign([nodes[0].link], "tells")
+    await foreign.tells("welcome")
+    api = api_of(nodes[0])
+    _, end = await api.results(await api.start("tells", "event", {"type": "interop.said", "body": {"x": 1}}))
+    store = Pipeliner(valkey.url)
+    store.start()
+    try:
+        assert await store.wait_available(10)
+        async with asyncio.timeout(10):
+            while (
+                end["payload"]["id"].encode() not in repr(await store.submit("XRANGE", "fl1:events", "-", "+")).encode()
+            ):
+                await asyncio.sleep(0.05)
+    finally:
+        await store.aclose()
+
+
+@pytest.mark.parametrize("fault", ["killed", "drained", "superseded"])
+async def test_the_stream_goes_on(own_nodes: Any, api_of: Any, start_foreign: Any, fault: str) -> None:
+    """The link is lost in the middle of the output: all of it arrives, in order, once; the command ran once."""
+    holder, other = own_nodes
+    foreign = await start_foreign([holder.link, other.link], "moves")
+    await foreign.tells("welcome")
+    api = api_of(other)
+    counted = await api.start("moves", "count", {"n": 400, "pause": 10})
+    echoed = await api.start("moves", "echo", {"text": "a\n", "input": True})
+    assert (await api.http.post(f"/v1/commands/{echoed}/input?n=0", content=b"b\n")).is_success
+    await api.seen(counted, 50)
+    await api.seen(echoed, 2)
+    if fault == "killed":
+        holder.process.kill()
+    elif fault == "drained":
+        holder.process.terminate()
+    else:
+        foreign.signal(signal.SIGUSR2)
+    assert (await foreign.tells("welcome", 2))["resumed"]
+    assert (await api.http.post(f"/v1/commands/{echoed}/input?n=1&end=true", content=b"c\n")).is_success
+    output, end = await api.results(counted)
+    assert (output, end["state"], end["payload"]) == (numbers(400), "ok", {"n": 400})
+    output, end = await api.results(echoed)
+    assert (output, end["state"]) == ("a\nb\nc\n", "ok")
+    assert sorted(run["id"] for run in foreign.all("run")) == sorted([counted, echoed])
+    lost = await foreign.tells("closed")
+    if fault == "killed":
+        assert (lost["code"], lost["replaced"]) == (1006, False)
+    elif fault == "drained":
+        assert (await foreign.tells("drain"))["why"] == "shutdown"
+        assert await asyncio.to_thread(holder.process.wait, 20) == 0
+    else:
+        assert (lost["code"], lost["own"], lost["replaced"]) == (4007, False, True)
+    assert len(foreign.all("welcome")) == 2
+    assert not foreign.all("violation")
+
+
+async def test_the_process_is_killed(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+    foreign = await start_foreign([nodes[0].link], "dies")
+    await foreign.tells("welcome")
+    api = api_of(nodes[1])
+    command = await api.start("dies", "count", {"n": 1_000_000, "pause": 10})
+    await api.seen(command, 5)
+    foreign.signal(signal.SIGKILL)
+    await foreign.exit_code()
+    heir = await start_foreign([nodes[1].link], "dies")
+    await heir.tells("welcome")
+    output, end = await api.results(command)
+    assert output == numbers(output.count("\n"))
+    assert (end["state"], end["error"]["code"]) == ("failed", "outcome_unknown")
+    assert not heir.all("run")
+
+
+async def test_the_process_leaves(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+    foreign = await start_foreign([nodes[0].link], "leaves")
+    await foreign.tells("welcome")
+    api = api_of(nodes[1])
+    command = await api.start("leaves", "count", {"n": 1_000_000, "pause": 10})
+    await api.seen(command, 5)
+    foreign.signal(signal.SIGTERM)
+    assert await foreign.exit_code() == 0
+    _, end = await api.results(command)
+    assert (end["state"], end["error"]["code"]) == ("cancelled", "cancelled")
+
+
+async def test_another_boot_takes_over(nodes: Any, start_foreign: Any) -> None:
+    first = await start_foreign([nodes[0].link], "twin")
+    await first.tells("welcome")
+    second = await start_foreign([nodes[1].link], "twin")
+    await second.tells("welcome")
+    assert await first.exit_code() == 3
+    assert first.all("closed")[-1]["code"] == 4507
+    assert not second.all("closed")
