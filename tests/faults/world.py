@@ -227,8 +227,11 @@ class World:
         for machine in added:
             machine.start(self.balancer.port)
         self.machines += added
-        self.names += [machine.name for machine in added]
-        await self.all_online()
+        names = [machine.name for machine in added]
+        self.idle += names
+        await self.all_online()  # before, they are unknown, and commands to them fail as they should
+        self.idle = [name for name in self.idle if name not in names]
+        self.names += names
         return added
 
     async def hush(self) -> None:
