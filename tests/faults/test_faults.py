@@ -20,7 +20,7 @@ from world import World
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
 
-INPUT = "input that a lost link had carried is not sent again when its command is, which no agent had acked"
+INPUT = "input posted while a link is half-open never reaches the handler on the second attempt; the command times out"
 KNOWN = {
     "half_open": pytest.mark.xfail(reason=INPUT),
     "storm": pytest.mark.xfail(reason=INPUT),
