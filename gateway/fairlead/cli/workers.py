@@ -44,7 +44,9 @@ TURN = 1.0
 STOP_SPARE = 30.0
 """Seconds for what follows a worker's drain: open requests, the last results, Redis. Then SIGKILL."""
 READY = 128
-"""A worker writes this plus its number to the wake-up pipe; bytes below are numbers of signals."""
+"""A worker writes this plus its number to the wake-up pipe; bytes below are numbers of signals. The admin port has
+the number behind the last worker's.
+"""
 
 
 class Supervisor:
@@ -58,7 +60,7 @@ class Supervisor:
         self._ready: set[int] = set()
         self._where = ""
         self._complete = False
-        """All workers have been ready at once: from then on a worker's end is never ours."""
+        """All were ready at once: from then on no end of a worker is the fault of its settings."""
         self._stopping = False
         self._deadline = 0.0
         self._code = 0
@@ -85,7 +87,9 @@ class Supervisor:
                 )
                 for worker in workers
             ]
-            self._admin = Forked("the admin port", partial(_administer, workers, self._board, admin, folder))
+            self._admin = Forked(
+                "the admin port", partial(_administer, workers, self._board, admin, folder, self._mouth)
+            )
             # A collection in a child would write to every page that it shares with its siblings.
             gc.collect()
             gc.freeze()
@@ -151,7 +155,7 @@ class Supervisor:
 
     def _note_ready(self, number: int) -> None:
         self._ready.add(number)
-        if not self._complete and len(self._ready) == len(self._workers):
+        if not self._complete and len(self._ready) == len(self._workers) + 1:
             self._complete = True
             logger.info("%d workers are ready: %s", len(self._workers), self._where)
 
@@ -178,6 +182,7 @@ class Supervisor:
                 self._ready.discard(number)
                 self._ended(worker, code)
         if self._admin is not None and (code := self._admin.reap()) is not None:
+            self._ready.discard(len(self._workers))
             self._restart(self._admin, code)
 
     def _ended(self, worker: Forked, code: int) -> None:
@@ -218,13 +223,18 @@ def _say(mouth: int, byte: int) -> None:
     os.write(mouth, bytes((byte,)))
 
 
-def _administer(workers: list[Worker], board: Board, sockets: list[socket.socket], folder: Path) -> None:
+def _administer(workers: list[Worker], board: Board, sockets: list[socket.socket], folder: Path, mouth: int) -> None:
     """The life of the process that serves the admin port."""
     supervisor = os.getppid()
 
     async def serve() -> None:
         async with Sweep() as sweep:
-            await Server(config(merged_app(workers, board), sweep=sweep, stop_timeout=1)).serve(sockets)
+            server = Server(config(merged_app(workers, board), sweep=sweep, stop_timeout=1))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(server.serve(sockets))
+                while not server.started:  # noqa: ASYNC110  # uvicorn announces nothing
+                    await asyncio.sleep(0.02)
+                _say(mouth, READY + len(workers))
 
     uvloop.run(serve())
     if os.getppid() != supervisor:
