@@ -66,7 +66,11 @@ class Link {
     clearTimeout(this.slot);
     tell("closed", { code, own, replaced: this.agent.link !== this });
     if (this.agent.link === this) this.agent.unlink();
-    this.end({ code, own, comeBack: this.comeBack ?? (this.slot && code === 4000 ? 1000 * Math.random() : undefined) });
+    this.end({ code, own, comeBack: this.comeBack ?? (this.slot && code === 4000 ? this.young() : undefined) });
+  }
+
+  young() { // the delay behind a drain (§9)
+    return performance.now() - this.welcomed > 5000 ? 0 : 1000 * Math.random();
   }
 
   end(how) { // the agent dials again; the link itself may live until the next one is there
@@ -197,7 +201,7 @@ class Agent {
         wait = end.comeBack;
       }
       const ceiling = k ? Math.min(this.retry.cap, this.retry.base * 2 ** Math.min(k, 16)) : this.retry.first;
-      await sleep(wait ?? Math.random() * ceiling);
+      await sleep(Math.min(wait ?? Math.random() * ceiling, LONGEST_TIMER));
     }
   }
 
@@ -224,7 +228,7 @@ class Agent {
     if (m.t === 2) this.welcome(link, m);
     else if (m.t === 4) this.command(link, m);
     else if (m.t === 6 && s && !s.ended) {
-      ensure(m.n === s.inNext && m.payload.length <= s.inRoom, "input out of order, or beyond the window");
+      ensure(!s.eof && m.n === s.inNext && m.payload.length <= s.inRoom, "input out of order, or beyond the window");
       s.inNext += 1;
       s.inRoom -= m.payload.length;
       s.inbox.push(m.payload);
@@ -241,7 +245,7 @@ class Agent {
     else if (m.t === 13) {
       if (m.retry) this.retry = m.retry;
       clearTimeout(link.slot);
-      link.slot = setTimeout(() => link.end({ comeBack: 0 }), Math.min(m.in, LONGEST_TIMER));
+      link.slot = setTimeout(() => link.end({ comeBack: link.young() }), Math.min(m.in, LONGEST_TIMER));
       tell("drain", { why: m.why, in: m.in });
     } else if (m.t === 14) link.comeBack = m.retry;
   }

@@ -37,7 +37,7 @@ async def test_an_unknown_method_is_refused(nodes: Any, api_of: Any, start_forei
     await foreign.tells("welcome")
     api = api_of(nodes[0])
     _, end = await api.results(await api.start("refuses", "dance"))
-    assert (end["state"], end["error"]["code"]) == ("error", "unknown_method")
+    assert (end["state"], end["error"]["code"]) == ("failed", "unknown_method")
     assert not foreign.all("run")
 
 
@@ -70,11 +70,8 @@ async def test_a_cancel_and_a_deadline(nodes: Any, api_of: Any, start_foreign: A
     command = await api.start("stops", "count", {"n": 1_000_000, "pause": 10}, deadline=1)
     output, end = await api.results(command)
     assert output == numbers(output.count("\n"))
-    assert (end["state"], end["error"]["code"], end["error"]["message"]) == (
-        "timeout",
-        "deadline",
-        "1000 ms have passed",
-    )
+    assert (end["state"], end["error"]["code"]) == ("timeout", "deadline")
+    assert "ms have passed" in end["error"]["message"]  # the agent's own words: the gateway would have come 2 s later
 
 
 @pytest.mark.timeout(120)
