@@ -45,7 +45,7 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
 	$(PY) -m pytest -n $(JOBS)
 
-run: $(STAMP) ## A gateway, its Valkey and three agents on this machine (RUN="--port 0" for free ports)
+run: $(STAMP) ## Two gateway nodes, their Valkey and three agents on this machine (RUN="--port 0" for free ports)
 	@exec $(BIN)/fairlead demo $(RUN)
 
 soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 minutes, SEED=… replays)

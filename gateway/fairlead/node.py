@@ -286,6 +286,7 @@ class Node:
         self._reconciler.doubt()
         await self._inbox.rename(self.standing.epoch)
         await self._beat(begin=True)
+        self._call_muster()
 
     async def _follow_era(self, now: int) -> None:
         """See whether Redis still has the data that it had."""

@@ -20,19 +20,8 @@ from world import World
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
 
-INPUT = "input posted while a link is half-open never reaches the handler on the second attempt; the command times out"
-KNOWN = {
-    "half_open": pytest.mark.xfail(reason=INPUT),
-    "storm": pytest.mark.xfail(reason=INPUT),
-    "empty_valkey": pytest.mark.xfail(
-        reason="posts of one key while its agent is being claimed again are given more than one id"
-    ),
-}
-"""Defects of the gateway that stand open. Their marks go with them; play.py excuses nothing."""
-
-
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("fault", [pytest.param(name, marks=KNOWN.get(name, ())) for name in SCENARIOS])
+@pytest.mark.parametrize("fault", SCENARIOS)
 async def test_nothing_is_lost_or_doubled_by(fault: str) -> None:
     tally = Tally()
     await play(fault, random.Random(SEED), agents=20, rate=20.0, tally=tally)

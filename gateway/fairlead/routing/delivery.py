@@ -165,7 +165,10 @@ class Deliveries:
         self.carry_on(session, command, found.cancelled, found.has_input)
 
     def carry_on(self, session: Session, command: str, cancelled: bool, has_input: bool) -> None:
-        """The stream is open on this link: what stands in the store for it is sent."""
+        """The agent has the command, or it was just written: what stands in the store for it is sent."""
+        stream = session.link.stream(command)
+        if stream is not None:
+            stream.known = True
         if cancelled:
             session.send(messages.Cancel(id=command, why=CANCELLED))
         if has_input:
@@ -184,7 +187,7 @@ class Deliveries:
     def feed(self, session: Session, command: str) -> None:
         """Send what input there is, as far as the agent's credit goes."""
         stream = session.link.stream(command)
-        if stream is None or stream.input_ended:
+        if stream is None or stream.input_ended or not stream.known:
             return
         stream.input_news = True
         if not stream.feeding:

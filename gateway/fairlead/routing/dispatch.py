@@ -40,6 +40,9 @@ INPUT_PATIENCE = 20.0
 INPUT_PERIOD = 0.1
 
 
+REBUILDING = "Redis has lost its data, and the agents are being claimed again"
+
+
 class InputFull(Unavailable):
     """The agent does not consume its input; the chunk was not taken and may be sent again."""
 
@@ -148,8 +151,12 @@ class Dispatch:
         dispatching = self._directory.dispatch(order.agent, command, expires, valid)
         await scheduled
         created, row = await creating, await dispatching
+        follower = follower if created else None  # of an older record the news may have come before us
+        if row is None and await self._data_lost():
+            # It may be linked, and is claimed again in some seconds: the keeper dispatches the command then.
+            return Accepted(command, State.QUEUED, Presence.AWAY.value, REBUILDING, follower=follower)
         if not isinstance(row, AgentRow):
-            error = await self._refusal(order, row)
+            error = self._refusal(order, row)
             if not created or await self._take_back(command, order, error):
                 raise error
             # Under one Idempotency-Key another call has dispatched it meanwhile.
@@ -161,28 +168,26 @@ class Dispatch:
         elif presence is Presence.OFFLINE and order.queue is None:
             await self._fail_offline(command, order, now - since, why)
         self._metrics.accepted.inc()
-        # Under one Idempotency-Key another call may have made it first: its news may have come before us.
-        return Accepted(command, State.QUEUED, presence.value, why, follower=follower if created else None)
+        return Accepted(command, State.QUEUED, presence.value, why, follower=follower)
+
+    async def _data_lost(self) -> bool:
+        """Whether Redis has just lost its data, and with it who is linked."""
+        return await self._eras.read() != self._standing.era or self._standing.rebuilding
 
     async def check_data(self) -> None:
-        """An agent is unknown: raise BusUnavailable if Redis has just lost its data, and with it who is linked."""
-        era = await self._eras.read()
-        if era != self._standing.era or self._standing.rebuilding:
-            raise BusUnavailable("Redis has lost its data, and the agents are being claimed again: try in some seconds")
+        """An agent is unknown: raise BusUnavailable if that may be because Redis has just lost its data."""
+        if await self._data_lost():
+            raise BusUnavailable(f"{REBUILDING}: try in some seconds")
 
-    async def _refusal(self, order: Order, row: Full | None) -> FairleadError:
+    def _refusal(self, order: Order, row: Full | None) -> FairleadError:
         """Why a command cannot be dispatched."""
-        if row is not None:
-            return Unavailable(
-                f"agent {order.agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}: "
-                "wait for some to end or cancel them",
-                agent=order.agent,
-            )
-        try:
-            await self.check_data()
-        except BusUnavailable as e:
-            return e
-        return AgentUnknown(f"no agent {order.agent!r} was ever seen here", agent=order.agent)
+        if row is None:
+            return AgentUnknown(f"no agent {order.agent!r} was ever seen here", agent=order.agent)
+        return Unavailable(
+            f"agent {order.agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}: "
+            "wait for some to end or cancel them",
+            agent=order.agent,
+        )
 
     async def _take_back(self, command: str, order: Order, error: FairleadError) -> bool:
         """End a command that could not be dispatched; False when another call under the same key has dispatched it."""

@@ -103,6 +103,9 @@ class Keeper:
 
     async def _wait_for_agent(self, command: Command, target: Target, now: int) -> int | None:
         row = await self._directory.look_up(target.agent)
+        if row is not None:
+            # Again, since it could not be when the command was posted, or Redis has lost it since.
+            await self._directory.dispatch(target.agent, command.id, command.expires, self._standing.valid_until())
         presence, _, why = (
             self._standing.table.presence(row, now) if row is not None else (Presence.OFFLINE, 0, "it was forgotten")
         )
@@ -111,9 +114,13 @@ class Keeper:
                 return await self._finish(command, target, State.EXPIRED, EXPIRED, only_from=State.QUEUED)
             self._inbox.ring(row.lease, (Deliver(target.agent, command.id),))
             return min(now + RING_AGAIN_MS, command.expires)
-        if now < min(command.hold_until, command.expires):
-            # An agent that comes back finds the command by itself; this is only the end of its patience.
-            return min(command.hold_until, command.expires)
+        patience = min(command.hold_until, command.expires)
+        if now < patience and row is not None and not row.lease:
+            return patience  # it finds the command by itself when it comes back; this is only the end of its patience
+        if now < patience:
+            if row is not None:  # its node may have begun a life that this one has not read of yet
+                self._inbox.ring(row.lease, (Deliver(target.agent, command.id),))
+            return min(patience, now + RING_AGAIN_MS)
         how = Ending(
             code="agent_offline", message=f"agent {target.agent!r} did not come back: {why}", temporary=True
         )  # fmt: skip

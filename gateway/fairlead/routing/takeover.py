@@ -38,5 +38,6 @@ class Takeover:
         for command, found in taken.items():
             if not found.queued and session.link.stream(command) is None:
                 session.link.opened(command, found.next, have.get(command, 0))
-                self._deliveries.carry_on(session, command, found.cancelled, found.has_input)
+                if found.running:
+                    self._deliveries.carry_on(session, command, found.cancelled, found.has_input)
         self._deliveries.deliver(session, [command for command, found in taken.items() if not found.running])

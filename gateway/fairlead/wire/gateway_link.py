@@ -54,11 +54,13 @@ class Stream:
 
     __slots__ = (
         "feeding", "full", "input_consumed", "input_dropped", "input_ended", "input_news", "input_next", "input_room",
-        "input_sizes", "input_spent", "next", "owed", "room", "withheld",
+        "input_sizes", "input_spent", "known", "next", "owed", "room", "withheld",
     )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
         self.next = next_chunk
+        self.known = False
+        """The agent has the command, or it is before whatever is written now: input for another would be ignored."""
         self.room = window
         """What the agent may still send before it is granted more."""
         self.owed = 0
