@@ -28,12 +28,14 @@ SOURCES = [f"127.0.0.{n}" for n in range(2, 10)]
 class SimulatedAgent:
     """One agent; `welcomed` is set once and then dropped, so that an idle one stays small."""
 
-    __slots__ = ("conn", "connection", "name", "welcomed")
+    __slots__ = ("answered", "conn", "connection", "name", "welcomed")
 
     def __init__(self, name: str, conn: int) -> None:
         self.name = name
         self.conn = conn
         self.connection: Connection | None = None
+        self.answered = 0
+        """Commands."""
         self.welcomed: asyncio.Future[None] | None = asyncio.get_running_loop().create_future()
 
     def on_open(self, connection: Connection) -> None:
@@ -43,6 +45,7 @@ class SimulatedAgent:
     def on_message(self, connection: Connection, data: bytes | str) -> None:
         message = CODEC.decode(data)
         if isinstance(message, Cmd):
+            self.answered += 1
             connection.send(CODEC.encode(Ack(id=message.id)))
             connection.send(CODEC.encode(Chunk(id=message.id, n=0, kind="stdout", payload=b"x" * 64)))
             connection.send(CODEC.encode(End(id=message.id, total=1, payload=b'{"exit_code":0}')))
@@ -70,6 +73,15 @@ class Fleet:
         self._conn = 0
         self.agents: list[SimulatedAgent] = []
 
+    @property
+    def linked(self) -> int:
+        return sum(agent.connection is not None for agent in self.agents)
+
+    @property
+    def answered(self) -> int:
+        """Commands that came to the agents who have not left."""
+        return sum(agent.answered for agent in self.agents)
+
     async def join(self, count: int, at_once: int = 64, prefix: str = "bench") -> None:
         """Connect `count` more agents and wait until each is welcomed."""
         self._conn += 1
@@ -94,7 +106,7 @@ class Fleet:
             if agent.connection is not None:
                 agent.connection.close()
         async with asyncio.timeout(60):
-            while any(a.connection is not None for a in self.agents):  # nothing tells of the last
+            while self.linked:  # nothing tells of the last
                 await asyncio.sleep(0.05)
         self.agents.clear()
 
