@@ -266,3 +266,23 @@ async def test_invalid_messages_are_refused(script: Script, start_foreign: Any) 
         await script.socket.send(bytes.fromhex(data) if kind == "binary" else data.encode(), text=kind == "text")
         assert await script.close_code() == code, name
         assert (await foreign.tells("closed", count))["own"], name
+
+
+async def test_the_window_bounds_what_is_sent_and_what_is_held(script: Script, start_foreign: Any) -> None:
+    foreign = await start_foreign([script.link], "edge-17", "--puppet")
+    await script.accept()
+    await script.hear()
+    await script.say({**GREETING, "limits": {"window": 16}}, {"t": 4, "id": "c1", "method": "x", "credit": 16})
+    assert (await script.hear())["t"] == ACK
+    eight = base64.b64encode(b"8 bytes.").decode()
+    for _ in range(3):
+        await foreign.order("write", id="c1", kind="stdout", payload=eight)
+    await foreign.order("event", event={"type": "after"}, payload="")
+    assert [(await script.hear())["n"] for _ in range(2)] == [0, 1]
+    # The third write waits: 16 bytes are not stored. Orders are obeyed in turn, so the event waits with it.
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(script.hear(), 0.3)
+    await script.say({"t": 11, "s": 3})
+    assert (await script.hear())["t"] == EVENT  # the third chunk was made, and has no credit
+    await script.say({"t": CREDIT, "id": "c1", "bytes": 8})
+    assert (await script.hear())["n"] == 2
