@@ -58,7 +58,8 @@ bench: $(STAMP) ## The benchmarks
 requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	$(call compile,base,)
 	$(call compile,gateway,--extra gateway --extra cli)
-	$(call compile,dev,--extra gateway --extra cli --group dev)
+	$(call compile,operator,--extra operator --extra gateway)
+	$(call compile,dev,--extra gateway --extra cli --extra operator --group dev)
 
 # No header, no annotation, no index: the files hold versions and hashes, and the address of no host.
 define compile
