@@ -16,6 +16,8 @@ NOT_RUN = frozenset({"expired", "offline", "agent_offline", "agent_unknown"})
 """Ends and errors that promise that the command did not run."""
 ATTEMPTS = 5
 """How often a command that is safe to repeat may run."""
+UNCONFIRMED = 9.5
+"""Seconds: after 10 a cancel ends a command without its agent's word. Some less, for clocks and for the way."""
 
 
 class Way(StrEnum):
@@ -78,6 +80,11 @@ class Entry:
     def stall(self) -> float:
         """Seconds: the longest time in which its caller heard nothing."""
         return max((b - a for a, b in zip(self.news, self.news[1:], strict=False)), default=0.0)
+
+    @property
+    def unconfirmed(self) -> bool:
+        """Its agent had been silent for as long as an unconfirmed cancel waits for it."""
+        return self.way is Way.CANCEL and self.stall >= UNCONFIRMED
 
     def healed(self, mended: float) -> float:
         """Seconds from the fault's end to the first news of a command that was open then."""
@@ -164,6 +171,8 @@ class Ledger:
         if entry.wrong or not expected.startswith(entry.text):
             return True
         if entry.ends == ["ok"] and (entry.text != expected or not runs or entry.cancelled):
+            return True
+        if entry.error == "cancel_unconfirmed" and not entry.unconfirmed:
             return True
         if "cancelled" in entry.ends and entry.way is not Way.CANCEL:
             return True
