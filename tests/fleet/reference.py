@@ -138,7 +138,8 @@ class Reference:
             return Overtaken("late", row.gen)
         if row.known and row.boot == boot and conn < row.conn:
             return Overtaken("older", row.gen)
-        if own_gen is not None and row.gen > own_gen and row.sid != sid:
+        ahead = row.known and row.boot == boot and conn > row.conn
+        if own_gen is not None and row.gen > own_gen and row.sid != sid and not ahead:
             return Overtaken("lost", row.gen)
         gen = max(row.gen + 1, (own_gen or 0) + 1, now)
         answer = Claimed(gen, now, row.lease, row.boot, row.gen, sorted(self.open_of(agent)))
@@ -227,7 +228,7 @@ class Reference:
         if found.state.over:
             return Stored("over", found.state, tuple(found.followers), 0)
         found.gen = gen
-        found.state = State.RUNNING
+        found.state, found.attempt = State.RUNNING, max(found.attempt, 1)
         why = "ok"
         for step in steps:
             match step:

@@ -16,7 +16,8 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fairlead.fleet import commands, schema
-from fairlead.fleet.commands import Beyond, Commands, Ending, Page, Record, data
+from fairlead.fleet.commands import Beyond, Commands, Delivery, Ending, Page, Record, data
+from fairlead.fleet.directory import Claimed, Directory
 from fairlead.fleet.schema import State
 from fairlead.store.reply import integer
 
@@ -113,3 +114,29 @@ def test_a_command_is_created_once_whoever_it_is_for(world: World) -> None:
     found = world.call(lambda: records.look_up(command))
     assert found is not None
     assert (found.seq, found.agent) == (1, AGENT)
+
+
+def test_output_of_a_command_that_redis_says_was_never_sent_proves_that_it_was(world: World) -> None:
+    """Redis has lost its last moment: the command stands there as queued, and its agent's output comes."""
+    records = Commands(world.store, OUTPUT_LIMIT)
+    now = world.run(world.time())
+    command = f"{next(world.names)}-rolled-back"
+    record = Record(command, AGENT, "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retry="safe")
+    assert world.call(lambda: records.create(record, now + FAR_MS))
+    assert world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"out"))).why == "ok"
+    delivery = world.call(lambda: records.fence(command, AGENT, 1, ""))
+    assert isinstance(delivery, Delivery)
+    assert delivery.attempt == 1
+
+
+def test_the_newest_link_gets_its_agent_back_after_its_row_was_lost(world: World) -> None:
+    """The node of an overtaken link may be the first to claim again; the agent is on the later one all the same."""
+    directory = Directory(world.store)
+    agent = f"{next(world.names)}-agent"
+    far = world.run(world.time()) + FAR_MS
+
+    def again(lease: str, conn: int, own_gen: int) -> object:
+        return world.call(lambda: directory.claim(agent, lease, "boot", conn, f"sid-{conn}", {}, far, own_gen=own_gen))
+
+    assert isinstance(again("overtaken", 1, 10), Claimed)
+    assert isinstance(again("newest", 2, 20), Claimed)

@@ -42,7 +42,8 @@ while i <= #ARGV do
     break
   end
 end
-row.state = 'running' -- also one that a Redis which has lost its last moment says is queued
+-- Also one that a Redis which has lost its last moment says is queued: it was sent, and nothing may say that it did not run.
+row.state, row.attempt = 'running', math.max(row.attempt, 1)
 if ended then
   finish_row(KEYS, ARGV[1], row, ended, blob, sum, retention)
 else

@@ -1,18 +1,23 @@
 #!lua
 -- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise).
 -- Returns {'ok', gen, now, previous lease, previous boot, previous gen, open…} | {'older' | 'late' | 'lost', gen}.
--- A re-claim succeeds unless another session of a newer generation stands there, whatever else Redis may have lost. A claim that was overtaken never wins: an older attempt
--- of the same boot is refused, and so is one that comes after its validity, as a frozen server executes what its
--- clients gave up long ago.
+-- A re-claim succeeds unless another session of a newer generation stands there, whatever else Redis may have lost;
+-- that session's link may still be the older one, when Redis had lost the row. A claim that was overtaken never wins: an
+-- older attempt of the same boot is refused, and so is one that comes after its validity, as a frozen server executes
+-- what its clients gave up long ago.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid')
 local gen = tonumber(row[1]) or 0
 if now > tonumber(ARGV[6]) then return {'late', string.format('%.0f', gen)} end
-if row[2] == ARGV[2] and (tonumber(row[3]) or 0) > tonumber(ARGV[3]) then
-  return {'older', string.format('%.0f', gen)}
+local conn, ahead = tonumber(row[3]) or 0, false
+if row[2] == ARGV[2] then
+  if conn > tonumber(ARGV[3]) then return {'older', string.format('%.0f', gen)} end
+  ahead = conn < tonumber(ARGV[3])
 end
-if ARGV[7] ~= '' and gen > tonumber(ARGV[7]) and row[5] ~= ARGV[4] then return {'lost', string.format('%.0f', gen)} end
+if ARGV[7] ~= '' and gen > tonumber(ARGV[7]) and row[5] ~= ARGV[4] and not ahead then
+  return {'lost', string.format('%.0f', gen)}
+end
 local new = math.max(gen, tonumber(ARGV[7]) or 0, now - 1) + 1
 redis.call('HSET', KEYS[1], 'lease', ARGV[1], 'gen', string.format('%.0f', new), 'boot', ARGV[2], 'conn', ARGV[3],
   'sid', ARGV[4], 'up', string.format('%.0f', now), 'seen', string.format('%.0f', now),
