@@ -1,6 +1,6 @@
 """The command behind `make cluster` and `make image`: a real Kubernetes on this machine, from packages alone.
 
-    python3 -I k8s/cluster up | down | build | image [TARGET...] | load ARCHIVE... | status
+    python3 -I k8s/cluster up | down | build | image [TARGET...] | load ARCHIVE... | packages | status
 
 Started by the Makefile, by CI and by the end-to-end tests, with the system's Python and nothing installed into it.
 With KUBECONFIG set to another cluster `up` starts nothing and checks that one. Talk goes to stderr; stdout holds the
@@ -38,6 +38,7 @@ def main() -> int:
     commands.add_parser("up", help="build and start the cluster, unless it runs")
     commands.add_parser("down", help="end the cluster and remove its data")
     commands.add_parser("status", help="tell what runs")
+    commands.add_parser("packages", help="name the Debian packages that are missing, for apt-get")
     commands.add_parser("load", help="load images into the cluster").add_argument("archives", nargs="+", type=Path)
     commands.add_parser("image", help="build the images of the project").add_argument("targets", nargs="*")
     asked = parser.parse_args()
@@ -47,7 +48,7 @@ def main() -> int:
         elif asked.command == "image":
             images.build(asked.targets)
         else:
-            {"build": binaries.build, "up": up, "down": down, "status": status}[asked.command]()
+            {"build": binaries.build, "up": up, "down": down, "packages": packages, "status": status}[asked.command]()
     except ClusterError as e:
         print(f"cluster: {e}\n  → {e.remedy}", file=sys.stderr)
         return 1
@@ -110,6 +111,11 @@ def load(archives: list[Path]) -> None:
     containers.load(archives)
 
 
+def packages() -> None:
+    debian = place.VERSIONS["debian"]
+    print(" ".join(place.missing({**debian["programs"], **debian["builders"]}, _plugins())))
+
+
 def status() -> None:
     for name in PROGRAMS:
         print(f"{name:<24} {'runs' if processes.alive(name) else '-'}")
@@ -136,9 +142,12 @@ def _may_run() -> None:
     if sys.platform != "linux":
         raise ClusterError("this cluster needs Linux", "use kind or k3d: docs/cluster.md")
     _is_root()
-    debian = place.VERSIONS["debian"]
-    plugins = [] if Path("/usr/lib/cni/bridge").exists() else [debian["plugins"]]
-    place.require(debian["programs"], plugins)
+    place.require(place.VERSIONS["debian"]["programs"], _plugins())
+
+
+def _plugins() -> list[str]:
+    """Programs that are not on the PATH: those that containerd calls to give a pod its network."""
+    return [] if Path("/usr/lib/cni/bridge").exists() else [place.VERSIONS["debian"]["plugins"]]
 
 
 if __name__ == "__main__":

@@ -62,8 +62,12 @@ def write(file: Path, name: str, content: Path, config: Config) -> None:
                 header = tarfile.TarInfo(member)
                 header.size = len(data)
                 out.addfile(header, io.BytesIO(data))
-            out.add(layer, "layer.tar")
+            out.add(layer, "layer.tar", filter=_anonymous)
         unfinished.replace(file)
+
+
+def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    return member.replace(mtime=0, uid=0, gid=0, uname="", gname="", mode=0o644)
 
 
 def _json(value: object) -> bytes:

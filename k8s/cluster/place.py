@@ -76,11 +76,16 @@ def shown(argv: Sequence[str | Path]) -> str:
     return " ".join(str(a) for a in argv)
 
 
+def missing(programs: dict[str, str], extra: Sequence[str] = ()) -> list[str]:
+    """The packages of the programs that are not there."""
+    return sorted({package for program, package in programs.items() if shutil.which(program) is None} | set(extra))
+
+
 def require(programs: dict[str, str], extra: Sequence[str] = ()) -> None:
     """The programs are there, or an error names the one command that installs what is missing."""
-    missing = sorted({package for program, package in programs.items() if shutil.which(program) is None} | set(extra))
-    if missing:
+    packages = missing(programs, extra)
+    if packages:
         raise ClusterError(
-            f"programs of these Debian packages are missing: {', '.join(missing)}",
-            f"apt-get install --no-install-recommends {' '.join(missing)}",
+            f"programs of these Debian packages are missing: {', '.join(packages)}",
+            f"apt-get install --no-install-recommends {' '.join(packages)}",
         )

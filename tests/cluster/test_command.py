@@ -1,0 +1,86 @@
+"""What `make cluster` and `make image` say when they cannot work: what is missing, and the next step."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMAND = [sys.executable, "-I", str(ROOT / "k8s" / "cluster")]
+
+
+def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+    return subprocess.run(
+        [*COMMAND, *arguments], env={**kept, **environment}, capture_output=True, text=True, timeout=50, check=False
+    )
+
+
+def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    nowhere = tmp_path / "config"
+    cluster = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    context = {"name": "c", "context": {"cluster": "c", "user": ""}}
+    nowhere.write_text(json.dumps({"clusters": [cluster], "contexts": [context], "current-context": "c"}))
+    done = call("up", KUBECONFIG=str(nowhere))
+    assert done.returncode == 1
+    assert "kubectl" in done.stderr
+    assert "  → " in done.stderr
+
+
+def test_another_cluster_is_left_alone(tmp_path: Path) -> None:
+    done = call("down", KUBECONFIG=str(tmp_path / "config"))
+    assert done.returncode == 0
+    assert "left alone" in done.stderr
+
+
+def test_all_missing_packages_are_named_at_once(tmp_path: Path) -> None:
+    done = call("packages", PATH=str(tmp_path))
+    assert done.returncode == 0
+    assert {"containerd", "runc", "iproute2", "openssl", "buildah", "debootstrap"} <= set(done.stdout.split())
+
+
+def test_an_unknown_image_is_refused_with_those_there_are() -> None:
+    done = call("image", "nothing")
+    assert done.returncode == 1
+    assert "there is no image nothing" in done.stderr
+    assert "gateway, operator, valkey" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may")
+def test_another_user_than_root_is_told_so(tmp_path: Path) -> None:
+    done = call("up", HOME=str(tmp_path))
+    assert done.returncode == 1
+    assert "root" in done.stderr
+
+
+def test_the_same_content_is_the_same_archive(tmp_path: Path) -> None:
+    """Times and owners of this machine are in no image."""
+    script = """
+import sys; sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+import archive
+archive.write(Path(sys.argv[3]), "example/one:1", Path(sys.argv[2]), archive.Config(entrypoint=("/one",)))
+"""
+    program = tmp_path / "one"
+    program.write_text("content")
+    files = [tmp_path / "a.tar", tmp_path / "b.tar"]
+    for age, file in enumerate(files):
+        os.utime(program, (age * 1000, age * 1000))
+        argv = [sys.executable, "-c", script, str(ROOT / "k8s" / "cluster"), str(program), str(file)]
+        subprocess.run(argv, check=True, timeout=30)
+    assert files[0].read_bytes() == files[1].read_bytes()
+    with tarfile.open(files[0]) as opened:
+        manifest = opened.extractfile("manifest.json")
+        assert manifest is not None
+        about = json.load(manifest)[0]
+        assert about["RepoTags"] == ["example/one:1"]
+        layer = opened.extractfile(about["Layers"][0])
+        assert layer is not None
+        with tarfile.open(fileobj=layer) as content:
+            assert content.getnames() == ["one"]
