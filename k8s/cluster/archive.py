@@ -67,7 +67,10 @@ def write(file: Path, name: str, content: Path, config: Config) -> None:
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    return member.replace(mtime=0, uid=0, gid=0, uname="", gname="", mode=0o644)
+    member.mtime, member.mode = 0, 0o644
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
 
 
 def _json(value: object) -> bytes:
