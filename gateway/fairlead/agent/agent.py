@@ -22,7 +22,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from fairlead.agent import host, output
 from fairlead.agent.commands import Commands
-from fairlead.agent.connector import Connector
+from fairlead.agent.connector import Connector, Route
 from fairlead.agent.handler import Handler, Place, describe
 from fairlead.agent.journal import LIMIT, Journal
 from fairlead.agent.outlet import Outlet
@@ -45,15 +45,18 @@ class Agent:
         self,
         url: str,
         id: str,
-        token: str,
+        token: str | Callable[[], str],
         *,
         facts: Mapping[str, str] | None = None,
         encoding: Literal["msgpack", "json"] = "msgpack",
         ssl: tls.SSLContext | None = None,
+        proxy: str | None = None,
         journal: str | os.PathLike[str] | None = None,
         journal_limit: int = LIMIT,
     ) -> None:
-        """`url` is ws:// or wss://; without a path it gets /v1/link. `ssl` replaces the system's roots.
+        """`url` is ws:// or wss://; without a path it gets /v1/link. `ssl` replaces the system's roots. A `token` that
+        is a function is asked before each attempt, and raises ConfigError when there is none. `proxy` is the
+        http:// or https:// address of one that knows CONNECT.
 
         `journal` is a folder of this agent alone, on a local disk: what was accepted, and results and events that
         the gateway has not stored, outlive the process there. Without one a restart ends what ran. A journal of
@@ -64,6 +67,7 @@ class Agent:
         self.id = check_agent_id(id)
         self._facts = _checked({key: value[:256] for key, value in host.facts().items()} | dict(facts or {}))
         self._handlers: dict[str, Handler] = {}
+        self._off: dict[str, str] = {}
         self._outlet = Outlet()
         self._boot = secrets.token_hex(8)
         self._conn = 0
@@ -76,10 +80,8 @@ class Agent:
         if encoding not in ("msgpack", "json"):
             raise ConfigError(f"encoding {encoding!r} must be msgpack or json")
         self._connector = Connector(
-            _endpoint(url),
-            (("Authorization", f"Bearer {token}"),),
+            Route(_endpoint(url), token if callable(token) else lambda: token, ssl, proxy),
             SUBPROTOCOL_JSON if encoding == "json" else SUBPROTOCOL_MSGPACK,
-            ssl,
             self._outlet,
             self._hello,
         )
@@ -100,6 +102,10 @@ class Agent:
             return function
 
         return register
+
+    def switch_off(self, method: str, why: str) -> None:
+        """Refuse `method` as unknown, and say `why` rather than nothing: someone has decided it."""
+        self._off[method] = why
 
     def emit(self, type: str, payload: object = None, *, qos: Literal[0, 1] = 1) -> None:
         """Send an event, from any thread. With `qos` 1 it is kept and repeated until it is stored.
@@ -160,12 +166,12 @@ class Agent:
         for handler in self._handlers.values():
             handler.check_place()
         if self._folder is None:
-            await self._serve(Commands(self._handlers, self._outlet), set())
+            await self._serve(Commands(self._handlers, self._outlet, off=self._off), set())
             return
         # Not before: a child process that imports the agent's module must not take the folder.
         self._journal = journal = Journal(self._folder, self.id, self._journal_limit)
         try:
-            commands = Commands(self._handlers, self._outlet, journal, self._outlet.remember(journal))
+            commands = Commands(self._handlers, self._outlet, journal, self._outlet.remember(journal), self._off)
             await self._serve(commands, {journal.start(commands.freed)})
         finally:
             self._outlet.forget()

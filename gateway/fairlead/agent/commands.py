@@ -73,9 +73,13 @@ class Commands:
         outlet: Outlet,
         journal: Journal | None = None,
         again: Iterable[Accepted] = (),
+        off: Mapping[str, str] | None = None,
     ) -> None:
-        """`again`: what the former process had accepted and may begin anew, once a welcome names it."""
+        """`again`: what the former process had accepted and may begin anew, once a welcome names it. `off`: methods
+        that are refused, and why.
+        """
         self._handlers = handlers
+        self._off = off or {}
         self._outlet = outlet
         self._journal = journal
         self._again = list(again)
@@ -161,7 +165,8 @@ class Commands:
         """Its handler, which has a place from now on, and the arguments. Raises CommandError if it cannot run."""
         handler = self._handlers.get(cmd.method)
         if handler is None:
-            raise CommandError("unknown_method", f"this agent has no method {cmd.method!r}")
+            why = self._off.get(cmd.method, f"this agent has no method {cmd.method!r}")
+            raise CommandError("unknown_method", why)
         arguments = handler.arguments(cmd.payload)
         self._book(handler)
         return handler, arguments

@@ -62,21 +62,27 @@ class Ending:
     """Seconds since welcome."""
 
 
+@dataclass(frozen=True, slots=True)
+class Route:
+    """How the gateway is reached. `token` is asked before each attempt and raises ConfigError when there is none."""
+
+    url: str
+    token: Callable[[], str]
+    ssl: tls.SSLContext | None = None
+    proxy: str | None = None
+
+
 class Connector:
     def __init__(
         self,
-        url: str,
-        headers: Iterable[tuple[str, str]],
+        route: Route,
         subprotocol: str,
-        ssl: tls.SSLContext | None,
         outlet: Outlet,
         hello: Callable[[str], Hello],
     ) -> None:
         """`hello` is asked for each attempt, with the id of the last session."""
-        self._url = url
-        self._headers = tuple(headers)
+        self._route = route
         self._codec = agent_codec(subprotocol)
-        self._ssl = ssl
         self._outlet = outlet
         self._hello = hello
         self._policy = RetryPolicy()
@@ -133,14 +139,15 @@ class Connector:
             crew.moved(tuple(self._outlet.outbox.streams))
 
         session = Session(self._codec, AgentLink(self._outlet.outbox), self._hello(self._sid), crew, welcomed)
+        route = self._route
         try:
             connection = await connect(
-                self._url,
+                route.url,
                 session,
                 sweep=self._sweep,
                 subprotocols=(self._codec.subprotocol,),
-                headers=self._headers,
-                ssl=self._ssl,
+                headers=(("Authorization", f"Bearer {route.token()}"),),
+                ssl=route.ssl,
                 timeout=DIAL_TIMEOUT,
                 max_buffered=UNSENT,
             )
@@ -166,7 +173,7 @@ class Connector:
         welcome = session.welcome.result()
         self._sid = welcome.sid
         self._follow(welcome.retry)
-        logger.info("linked to %s: session %s, heartbeat %g s", self._url, welcome.sid, welcome.hb / 1000)
+        logger.info("linked to %s: session %s, heartbeat %g s", self._route.url, welcome.sid, welcome.hb / 1000)
         await _first(session.drain, session.closed)
         if not session.drain.done():
             return self._closed(session, loop.time() - began)

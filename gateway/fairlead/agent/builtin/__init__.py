@@ -1,31 +1,52 @@
-"""The agent that `fairlead agent run` runs: an Agent with the built-in methods `exec` and `sys.info`."""
+"""The agent that `fairlead agent run` runs: an Agent with the built-in methods, each as its options let it be."""
 
 from __future__ import annotations
 
 import os
 import ssl as tls
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from fairlead.agent import host
 from fairlead.agent.agent import Agent
+from fairlead.agent.builtin.disk import Disk
 from fairlead.agent.builtin.execute import Exec
+from fairlead.agent.builtin.file_get import FileGet
+from fairlead.agent.builtin.file_put import FilePut
+from fairlead.agent.builtin.options import Options
+from fairlead.agent.builtin.proc_list import ProcList
+from fairlead.agent.builtin.shell import Shell
 
 
 def builtin_agent(
     url: str,
     id: str,
-    token: str,
+    token: str | Callable[[], str],
     *,
     facts: Mapping[str, str] | None = None,
     encoding: Literal["msgpack", "json"] = "msgpack",
     ssl: tls.SSLContext | None = None,
+    proxy: str | None = None,
     journal: str | os.PathLike[str] | None = None,
+    options: Options = Options(),  # noqa: B008  # frozen
 ) -> Agent:
-    """An agent with the built-in methods; the options are Agent's. More methods may be added to it."""
-    agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl, journal=journal)
-    agent.command("exec")(Exec().execute)
-    agent.command("sys.info")(system_info)
+    """An agent with the built-in methods; the other arguments are Agent's. More methods may be added to it."""
+    agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal)
+    disk = Disk()
+    methods: dict[str, tuple[bool, Callable[..., Any]]] = {
+        "exec": (options.exec.enabled, Exec(options.exec).execute),
+        "file.get": (options.file_get.enabled, FileGet(disk, options.file_get).execute),
+        "file.put": (options.file_put.enabled, FilePut(disk, options.file_put).execute),
+        "proc.list": (options.proc_list.enabled, ProcList(disk).execute),
+        "shell": (options.shell.enabled, Shell(options.shell).execute),
+        "sys.info": (True, system_info),
+    }
+    for method, (enabled, function) in methods.items():
+        if enabled:
+            agent.command(method)(function)
+        else:
+            key = f"{method.replace('.', '_')}.enabled"
+            agent.switch_off(method, f"the agent's configuration switches {method} off ({key} = false)")
     return agent
 
 

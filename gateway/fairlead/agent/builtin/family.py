@@ -28,7 +28,7 @@ def descendants(leader: int, command: str) -> dict[int, int]:
         return {}
     for pid in entries:
         try:
-            fields = _stat(pid)
+            fields = stat(pid)
             children.setdefault(int(fields[1]), []).append(pid)
             born[pid] = int(fields[19])
             if int(fields[3]) == leader or mark in _environment(pid):
@@ -48,13 +48,13 @@ def kill(family: dict[int, int]) -> None:
     """SIGKILL to those that are still the same processes."""
     for pid, born in family.items():
         try:
-            if int(_stat(pid)[19]) == born:
+            if int(stat(pid)[19]) == born:
                 os.kill(pid, signal.SIGKILL)
         except (OSError, ValueError, IndexError):
             continue
 
 
-def _stat(pid: int) -> list[bytes]:
+def stat(pid: int) -> list[bytes]:
     """State, parent, group, session … The name before them may hold anything: read behind its last bracket."""
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()

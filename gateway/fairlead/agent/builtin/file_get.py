@@ -1,0 +1,154 @@
+"""`file.get`: stream a file, and say at its end whether it was one file all the time.
+
+A block is read in a thread when the gateway's credit has taken the last one, so that a slow reader costs 256 KiB and
+no disk. A file that is written to meanwhile would arrive as a mixture of two: then the end is an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from typing import Annotated
+
+import msgspec
+
+from fairlead.agent.builtin.disk import Disk
+from fairlead.agent.builtin.faults import failure, require_file
+from fairlead.agent.builtin.options import FileOptions
+from fairlead.agent.builtin.roots import Place, Roots
+from fairlead.agent.command import Command
+from fairlead.agent.errors import CommandError
+from fairlead.agent.output import to_json
+
+BLOCK = 256 << 10
+"""Bytes of one read: four chunks, so that the hop to a thread is paid once for them."""
+
+Offset = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class FileGet:
+    """The method `file.get` of one agent."""
+
+    def __init__(self, disk: Disk, options: FileOptions = FileOptions()) -> None:  # noqa: B008  # frozen
+        self._disk = disk
+        self._roots = Roots(options.roots, "file_get.roots")
+        self._max = options.max_bytes
+
+    async def execute(self, command: Command, path: str, offset: Offset = 0) -> dict[str, object]:
+        """{"size", "sha256"} of what was sent. Raises CommandError, see `faults` and `roots`, and `file_changed`,
+        `offset_out_of_range`, `too_large`.
+        """
+        source = Source(path, self._roots)
+        try:
+            await self._disk.run(source.open, offset, self._max)
+            await command.write("row", to_json(source.facts()))
+            while block := await self._disk.run(source.read):
+                await command.write("file", block)
+            await self._disk.run(source.check)
+        finally:
+            source.close()
+        return {"size": source.sent, "sha256": source.digest.hexdigest()}
+
+
+class Source:
+    """The file, and what it was when it was opened. Errors are CommandError."""
+
+    def __init__(self, path: str, roots: Roots) -> None:
+        self.path = path
+        self.sent = 0
+        self.digest = hashlib.sha256()
+        self._roots = roots
+        self._place: Place | None = None
+        self._fd = -1
+        self._left = 0
+
+    def open(self, offset: int, most: int | None) -> None:
+        """Begin at `offset`."""
+        self._place = place = self._roots.find(self.path)
+        if place.status is None:
+            raise failure(self.path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+        require_file(self.path, place.status)  # before it is opened, which does something to a device
+        try:
+            # O_NONBLOCK: should it have become a pipe in this instant, its opening must not wait for a writer.
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+            self._fd = os.open(place.name, flags, dir_fd=place.folder)
+        except OSError as e:
+            raise failure(self.path, e) from e
+        self._status = os.fstat(self._fd)
+        require_file(self.path, self._status)
+        size = self._status.st_size
+        if most is not None and size > most:
+            raise CommandError(
+                "too_large",
+                f"{self.path} has {size} bytes, and file_get.max_bytes of this agent's configuration allows {most}: "
+                "raise it there",
+                path=self.path,
+                size=size,
+            )
+        if offset > size:
+            raise CommandError(
+                "offset_out_of_range",
+                f"{self.path} has {size} bytes, so it cannot be sent from {offset} on: begin at {size} or before",
+                path=self.path,
+                size=size,
+            )
+        os.lseek(self._fd, offset, os.SEEK_SET)
+        self._left = size - offset
+
+    def facts(self) -> dict[str, object]:
+        """The first row."""
+        status = self._status
+        return {
+            "path": self.path,
+            "size": status.st_size,
+            "mode": f"{stat.S_IMODE(status.st_mode):04o}",
+            "mtime": status.st_mtime,
+        }
+
+    def read(self) -> bytes:
+        """The next block; empty at the end. Raises CommandError `file_changed` when there is less than there was."""
+        if self._left == 0:
+            return b""
+        try:
+            block = os.read(self._fd, min(BLOCK, self._left))
+        except OSError as e:
+            raise failure(self.path, e) from e
+        if not block:
+            raise self._changed("became shorter")
+        self._left -= len(block)
+        self.sent += len(block)
+        self.digest.update(block)
+        return block
+
+    def check(self) -> None:
+        """Raises CommandError `file_changed` when it is not what it was."""
+        before, now = self._status, os.fstat(self._fd)
+        if now.st_size != before.st_size or os.read(self._fd, 1):
+            raise self._changed(f"had {before.st_size} bytes and has {now.st_size}")
+        if now.st_mtime_ns != before.st_mtime_ns:
+            raise self._changed("was written to")
+        assert self._place is not None
+        try:
+            there = os.stat(self._place.name, dir_fd=self._place.folder, follow_symlinks=False)
+        except OSError as e:
+            raise self._changed("was removed") from e
+        if (there.st_ino, there.st_dev) != (before.st_ino, before.st_dev):
+            raise self._changed("was replaced by another file")
+
+    def _changed(self, how: str) -> CommandError:
+        return CommandError(
+            "file_changed",
+            f"{self.path} {how} while it was read, after {self.sent} bytes: what was sent is no state that it was in; "
+            "get it again when nobody writes to it",
+            temporary=True,
+            path=self.path,
+            bytes=self.sent,
+        )
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        if self._place is not None:
+            self._place.close()

@@ -1,0 +1,171 @@
+"""`file.put`: the input becomes a file, all of it or nothing.
+
+It is written beside its place under a name of its own, checked, synced, and only then renamed: whoever opens the path
+sees the old file or the new one, after a power cut too. Whatever goes wrong, the temporary file is removed.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+from typing import Annotated
+
+import msgspec
+
+from fairlead.agent.builtin.disk import Disk
+from fairlead.agent.builtin.faults import failure, require_file
+from fairlead.agent.builtin.options import FileOptions
+from fairlead.agent.builtin.roots import Place, Roots
+from fairlead.agent.command import Command
+from fairlead.agent.errors import CommandError
+
+NAME_KEPT = 200
+"""Bytes of the name that the temporary one repeats: file systems allow 255."""
+
+Size = Annotated[int, msgspec.Meta(ge=0)]
+Mode = Annotated[str, msgspec.Meta(pattern="^0?[0-7]{3}$|^[0-7]{4}$")]
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")]
+
+
+class FilePut:
+    """The method `file.put` of one agent."""
+
+    def __init__(self, disk: Disk, options: FileOptions = FileOptions()) -> None:  # noqa: B008  # frozen
+        self._disk = disk
+        self._roots = Roots(options.roots, "file_put.roots")
+        self._max = options.max_bytes
+
+    async def execute(
+        self,
+        command: Command,
+        path: str,
+        size: Size | None = None,
+        mode: Mode = "0644",
+        sha256: Digest | None = None,
+        overwrite: bool = True,
+        parents: bool = False,
+    ) -> dict[str, object]:
+        """{"path", "size", "sha256"}. Raises CommandError, see `faults` and `roots`, and `digest_mismatch`,
+        `size_mismatch`, `too_large`, `file_exists`.
+        """
+        self._check_size(path, size or 0, size)
+        draft = Draft(path, self._roots, int(mode, 8), overwrite)
+        try:
+            await self._disk.run(draft.begin, parents)
+            async for data in command.stdin:
+                self._check_size(path, draft.size + len(data), size)
+                await self._disk.run(draft.write, data)
+            if size is not None and draft.size != size:
+                raise _mismatch(path, draft.size, size)
+            if sha256 is not None and draft.digest.hexdigest() != sha256.lower():
+                raise CommandError(
+                    "digest_mismatch",
+                    f"{path}: {draft.size} bytes came with the SHA-256 {draft.digest.hexdigest()} and not "
+                    f"{sha256.lower()}, so nothing was kept: send it again",
+                    path=path,
+                    sha256=draft.digest.hexdigest(),
+                )
+            await self._disk.run(draft.keep)
+        finally:
+            await self._disk.run(draft.close)
+        return {"path": path, "size": draft.size, "sha256": draft.digest.hexdigest()}
+
+    def _check_size(self, path: str, came: int, size: int | None) -> None:
+        if self._max is not None and came > self._max:
+            raise CommandError(
+                "too_large",
+                f"{path}: file_put.max_bytes of this agent's configuration allows {self._max} bytes: raise it there",
+                path=path,
+                size=came,
+            )
+        if size is not None and came > size:
+            raise _mismatch(path, came, size)
+
+
+class Draft:
+    """The temporary file. Its methods are called in a thread, one at a time; errors are CommandError."""
+
+    def __init__(self, path: str, roots: Roots, mode: int, overwrite: bool) -> None:
+        self.size = 0
+        self.digest = hashlib.sha256()
+        self._path = path
+        self._roots = roots
+        self._mode = mode
+        self._overwrite = overwrite
+        self._place: Place | None = None
+        self._name = ""
+        """Of the temporary file, while it is there."""
+        self._fd = -1
+
+    def begin(self, make_folders: bool) -> None:
+        self._place = place = self._roots.find(self._path, make_folders=make_folders)
+        try:
+            if place.status is not None:
+                require_file(self._path, place.status)
+                if not self._overwrite:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+            start = os.fsencode(place.name)[:NAME_KEPT].decode(errors="ignore")
+            name = f".{start}.{secrets.token_hex(6)}.part"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            self._fd = os.open(name, flags, 0o600, dir_fd=place.folder)
+            self._name = name
+        except OSError as e:
+            raise failure(self._path, e) from e
+
+    def write(self, data: bytes) -> None:
+        rest = memoryview(data)
+        try:
+            while rest:
+                written = os.write(self._fd, rest)
+                self.size += written
+                rest = rest[written:]
+        except OSError as e:
+            raise failure(self._path, e, self.size) from e
+        self.digest.update(data)
+
+    def keep(self) -> None:
+        """Make it the file. The folder is synced too, or a power cut might undo the rename."""
+        place = self._place
+        assert place is not None
+        try:
+            os.fchmod(self._fd, self._mode)
+            os.fsync(self._fd)
+            if self._overwrite:
+                os.replace(self._name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
+                self._name = ""
+            else:
+                # A rename would replace what came meanwhile; a link refuses to.
+                os.link(self._name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
+            folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as e:
+            raise failure(self._path, e, self.size) from e
+
+    def close(self) -> None:
+        """Nothing but the file itself stays."""
+        place = self._place
+        if place is None:
+            return
+        try:
+            if self._fd >= 0:
+                os.close(self._fd)
+            if self._name:
+                os.unlink(self._name, dir_fd=place.folder)
+        except OSError as e:
+            raise failure(self._path, e, self.size) from e
+        finally:
+            place.close()
+
+
+def _mismatch(path: str, came: int, size: int) -> CommandError:
+    return CommandError(
+        "size_mismatch",
+        f"{path}: {came} bytes came where size says {size}, so nothing was kept: send the whole file, or its true size",
+        path=path,
+        size=came,
+    )

@@ -1,0 +1,50 @@
+"""What the agent's configuration says of each built-in method: on or off, and within which bounds.
+
+Plain values, made by `configuration` or by the user of the SDK, taken by `builtin_agent`. The defaults let the
+platform do what the agent's user may do, for that is what an agent is installed for; whoever wants less says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+EVERYWHERE = ("/",)
+
+
+@dataclass(frozen=True, slots=True)
+class ExecOptions:
+    enabled: bool = True
+    allow: tuple[str, ...] | None = None
+    """The programs that may be run, by path; None for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """Of `file.get` and of `file.put`, apart."""
+
+    enabled: bool = True
+    roots: tuple[str, ...] = EVERYWHERE
+    """Folders: only what really lies beneath one of them is touched."""
+    max_bytes: int | None = None
+    """The largest file; None for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShellOptions:
+    enabled: bool = True
+    argv: tuple[str, ...] | None = None
+    """The one program that is run; None for what the caller names, or the login shell."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcListOptions:
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    exec: ExecOptions = field(default_factory=ExecOptions)
+    file_get: FileOptions = field(default_factory=FileOptions)
+    file_put: FileOptions = field(default_factory=FileOptions)
+    shell: ShellOptions = field(default_factory=ShellOptions)
+    proc_list: ProcListOptions = field(default_factory=ProcListOptions)

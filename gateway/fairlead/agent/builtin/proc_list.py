@@ -1,0 +1,85 @@
+"""`proc.list`: the processes of this machine, one row each, as /proc shows them to the agent's user.
+
+Read in a thread, since a busy machine has thousands of files there. A process that ends while it is read is left out.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import time
+from collections.abc import AsyncIterator
+from functools import lru_cache
+
+from fairlead.agent.builtin.disk import Disk
+from fairlead.agent.builtin.family import stat
+from fairlead.agent.errors import CommandError
+
+ARGV = 8 << 10
+"""Bytes of a command line that are told: a row has to fit one chunk, and some programs keep a book in there."""
+
+
+class ProcList:
+    """The method `proc.list` of one agent."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+
+    async def execute(self) -> AsyncIterator[dict[str, object]]:
+        """Rows of pid, ppid, user, state, cpu_s, rss_bytes, started, argv. Raises CommandError `unsupported`."""
+        for row in await self._disk.run(processes):
+            yield row
+
+
+def processes(proc: str = "/proc") -> list[dict[str, object]]:
+    """By process id. Raises CommandError `unsupported`."""
+    advice = "mount it, or use exec with ps"
+    try:
+        pids = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
+    except OSError as e:
+        raise CommandError("unsupported", f"proc.list reads {proc}, which cannot be read ({e}): {advice}") from e
+    if os.getpid() not in pids:
+        raise CommandError("unsupported", f"proc.list reads {proc}, where nothing is mounted: {advice}")
+    # When the machine was started, as the clock stands now.
+    booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+    rows = []
+    for pid in pids:
+        try:
+            rows.append(_row(pid, booted))
+        except (OSError, ValueError, IndexError):
+            continue  # it has ended
+    return rows
+
+
+def _row(pid: int, booted: float) -> dict[str, object]:
+    fields = stat(pid)
+    ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    return {
+        "pid": pid,
+        "ppid": int(fields[1]),
+        "user": _user(os.stat(f"/proc/{pid}").st_uid),
+        "state": fields[0].decode(),
+        "cpu_s": round((int(fields[11]) + int(fields[12])) / ticks, 2),
+        "rss_bytes": int(fields[21]) * page,
+        "started": round(booted + int(fields[19]) / ticks, 2),
+        "argv": _argv(pid),
+    }
+
+
+def _argv(pid: int) -> list[str]:
+    """A thread of the kernel, which has none, is told by its name in brackets, as ps does."""
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        line = file.read(ARGV)
+    if line:
+        return line.rstrip(b"\0").decode(errors="replace").split("\0")
+    with open(f"/proc/{pid}/comm", "rb") as file:
+        return [f"[{file.read().rstrip().decode(errors='replace')}]"]
+
+
+@lru_cache(maxsize=1024)
+def _user(uid: int) -> str:
+    """The name, or the number where there is none. Kept: a directory service may take its time for each."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

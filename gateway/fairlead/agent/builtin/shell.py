@@ -1,0 +1,193 @@
+"""`shell`: a program on a terminal of its own, with input, resizing and the job control that people expect.
+
+The terminal is read only when the gateway's credit takes what it shows: then the program waits, as before a screen
+that scrolls too fast. Its session gets SIGHUP, then SIGKILL, when the command is cancelled, when the terminal is
+gone though the program lives, and when the agent stops. A shell that exits by itself leaves behind what was told to
+stay (nohup, setsid), as everywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pwd
+import signal
+import struct
+import termios
+from functools import partial
+from typing import Annotated
+
+import msgspec
+
+from fairlead.agent.builtin.family import MARK
+from fairlead.agent.builtin.options import ShellOptions
+from fairlead.agent.builtin.pipe import Pipe
+from fairlead.agent.builtin.program import Program
+from fairlead.agent.command import Command
+from fairlead.agent.errors import CommandError
+from fairlead.wire.messages import CHUNK_LIMIT
+
+SHELLS = 32
+"""At once: people, not programs, sit before them; the next one is refused, for nobody waits before an empty screen."""
+LINGER = 0.5
+"""Seconds between the end of the terminal and that of the program, whichever comes first."""
+BACKLOG = 128 << 10
+"""Bytes that a terminal may still hold when its program has exited: the kernel's buffers have 68 KiB, and no way to
+ask how much is in them."""
+DATA, RESIZE = 0, 1
+"""The first octet of each chunk of input."""
+END_OF_FILE = b"\x04"
+INSIST = 1.0
+"""Seconds between one end of file and the next: one that is typed while a shell changes its terminal's mode is lost,
+and one that ends a program leaves the shell behind it."""
+
+Cells = Annotated[int, msgspec.Meta(ge=1, le=65535)]
+
+
+class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Of the window, in characters."""
+
+    cols: Cells
+    rows: Cells
+
+
+_decode = msgspec.json.Decoder(Size).decode
+
+
+class Shell:
+    """The method `shell` of one agent."""
+
+    def __init__(self, options: ShellOptions = ShellOptions()) -> None:  # noqa: B008  # frozen
+        self._argv = options.argv
+        self._open = 0
+
+    async def execute(
+        self,
+        command: Command,
+        argv: Annotated[list[str], msgspec.Meta(min_length=1)] | None = None,
+        cwd: str | None = None,
+        env: dict[str, str] = {},  # noqa: B006  # read into a schema, never changed
+        cols: Cells = 80,
+        rows: Cells = 24,
+        term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] = "xterm-256color",
+    ) -> dict[str, int]:
+        """{"exit_code": n} or {"signal": n}, as `exec`. Raises CommandError `exec_failed`, `program_forbidden`,
+        `pty_gone`, `invalid_input` or `busy`.
+        """
+        if self._argv is not None and (env or argv not in (None, list(self._argv))):
+            raise CommandError(
+                "program_forbidden",
+                f"this agent's configuration lets shell run {self._argv[0]!r} alone: leave argv and env out",
+                key="shell.argv",
+            )
+        if self._open >= SHELLS:
+            raise CommandError("busy", f"{SHELLS} shells are open, the limit: end one first", temporary=True)
+        environment = {**os.environ, "TERM": term, **env, MARK: command.id}
+        self._open += 1
+        try:
+            chosen = list(self._argv or argv or login_shell())
+            return await _attended(command, chosen, environment, cwd, Size(cols, rows))
+        finally:
+            self._open -= 1
+
+
+def login_shell() -> list[str]:
+    """That of the agent's own user."""
+    try:
+        program = pwd.getpwuid(os.getuid()).pw_shell
+    except KeyError:  # a user id without a name, as in a container
+        program = ""
+    return [program or "/bin/sh", "-l"]
+
+
+async def _attended(
+    command: Command, argv: list[str], env: dict[str, str], cwd: str | None, size: Size
+) -> dict[str, int]:
+    terminal, program = _opened(argv, env, cwd, size)
+    exit_ = asyncio.create_task(program.exited())
+    screen = asyncio.create_task(_show(command, terminal))
+    keyboard = asyncio.create_task(_type(command, terminal))
+    tasks = {exit_, screen, keyboard}
+    try:
+        while not (exit_.done() or screen.done()):
+            await asyncio.wait({task for task in tasks if not task.done()}, return_when=asyncio.FIRST_COMPLETED)
+            if keyboard.done():
+                keyboard.result()
+        if screen.done():
+            screen.result()
+            await asyncio.wait({exit_}, timeout=LINGER)
+            if not exit_.done():
+                raise CommandError(
+                    "pty_gone",
+                    f"{argv[0]!r} closed its terminal and ran on, so it was ended: use exec for what needs none",
+                )
+        await asyncio.wait({screen}, timeout=LINGER)
+        terminal.finish(BACKLOG)
+        await screen
+    except BaseException:
+        await program.end(command.id, signal.SIGHUP)
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        terminal.close()
+        result = program.close()
+    return result
+
+
+def _opened(argv: list[str], env: dict[str, str], cwd: str | None, size: Size) -> tuple[Pipe, Program]:
+    """A terminal, and a program that has it as its controlling terminal."""
+    try:
+        ours, theirs = os.openpty()
+    except OSError as e:
+        raise CommandError("exec_failed", f"no terminal can be had: {e}", temporary=True) from e
+    try:
+        _resize(ours, size)
+        # The controlling terminal has to be taken in the child, after setsid. Between fork and exec nothing may wait
+        # for a lock that a thread of ours holds: this partial is of C alone, one system call without an allocation.
+        take = partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
+        program = Program(argv, env, cwd, stdin=theirs, stdout=theirs, stderr=theirs, in_child=take)
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    return Pipe(ours), program
+
+
+def _resize(fd: int, size: Size) -> None:
+    """The kernel tells the foreground program by SIGWINCH."""
+    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.cols, 0, 0))
+
+
+async def _show(command: Command, terminal: Pipe) -> None:
+    while data := await terminal.read(CHUNK_LIMIT):
+        await command.write("pty", data)
+
+
+async def _type(command: Command, terminal: Pipe) -> None:
+    """Input to the terminal; its end is typed as Ctrl-D. Raises CommandError `invalid_input`."""
+    try:
+        async for chunk in command.stdin:
+            if chunk[0] == DATA:
+                await terminal.write(memoryview(chunk)[1:])
+            elif chunk[0] == RESIZE:
+                _resize(terminal.fd, _size(chunk[1:]))
+            else:
+                raise CommandError(
+                    "invalid_input", f"input that begins with octet {chunk[0]}: 0 goes before data, 1 before a resize"
+                )
+        while True:
+            await terminal.write(END_OF_FILE)
+            await asyncio.sleep(INSIST)
+    except BrokenPipeError:
+        pass  # the terminal is gone: whoever shows it finds that, too
+
+
+def _size(text: bytes) -> Size:
+    try:
+        return _decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as e:
+        raise CommandError("invalid_input", f'resize: {e}; send {{"cols": 80, "rows": 24}} behind octet 1') from e
