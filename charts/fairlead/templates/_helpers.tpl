@@ -1,0 +1,146 @@
+{{- define "fairlead.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* 40 characters: the longest suffix and a pod's own fit into 63. */}}
+{{- define "fairlead.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "fairlead.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "fairlead.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* All labels of an object: (dict "root" $ "component" NAME) */}}
+{{- define "fairlead.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{ include "fairlead.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: fairlead
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* What never changes over upgrades, since selectors cannot: (dict "root" $ "component" NAME) */}}
+{{- define "fairlead.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "fairlead.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{/* (dict "root" $ "image" .Values.images.NAME) */}}
+{{- define "fairlead.image" -}}
+{{- $images := .root.Values.images -}}
+{{- $place := .image.repository -}}
+{{- if $images.registry -}}{{- $place = printf "%s/%s" $images.registry $place -}}{{- end -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $place .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $place (default .root.Chart.AppVersion $images.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fairlead.pullSecrets" -}}
+{{- with .Values.images.pullSecrets }}
+imagePullSecrets:
+{{- range . }}
+  - name: {{ . }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Pod Security Standard "restricted". The user of all images; its group owns the volumes. */}}
+{{- define "fairlead.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 65532
+runAsGroup: 65532
+fsGroup: 65532
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "fairlead.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- define "fairlead.operatorName" -}}
+{{- printf "%s-operator" (include "fairlead.fullname" .) -}}
+{{- end -}}
+
+{{- define "fairlead.operatorAccount" -}}
+{{- $account := .Values.operator.serviceAccount -}}
+{{- if $account.create -}}
+{{- default (include "fairlead.operatorName" .) $account.name -}}
+{{- else -}}
+{{- required "operator.serviceAccount.create is false: operator.serviceAccount.name must name an account that exists" $account.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fairlead.tokensSecret" -}}
+{{- default (printf "%s-tokens" (include "fairlead.fullname" .)) .Values.tokens.existingSecret -}}
+{{- end -}}
+
+{{- define "fairlead.valkeyName" -}}
+{{- printf "%s-valkey" (include "fairlead.fullname" .) -}}
+{{- end -}}
+
+{{- define "fairlead.valkeySecret" -}}
+{{- default (include "fairlead.valkeyName" .) .Values.redis.valkey.existingSecret -}}
+{{- end -}}
+
+{{/* "true" when no Redis was named, so that the one for evaluations is deployed. */}}
+{{- define "fairlead.evaluation" -}}
+{{- $redis := .Values.redis -}}
+{{- if and $redis.url $redis.existingSecret -}}
+{{- fail "redis.url and redis.existingSecret are both set: only one of them can hold the address, remove the other" -}}
+{{- end -}}
+{{- if not (or $redis.url $redis.existingSecret) -}}true{{- end -}}
+{{- end -}}
+
+{{- define "fairlead.redisSecret" -}}
+{{- if include "fairlead.evaluation" . -}}
+{{- include "fairlead.valkeySecret" . -}}
+{{- else -}}
+{{- default (printf "%s-redis" (include "fairlead.fullname" .)) .Values.redis.existingSecret -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "fairlead.redisSecretKey" -}}
+{{- if .Values.redis.existingSecret -}}{{- .Values.redis.existingSecretKey -}}{{- else -}}url{{- end -}}
+{{- end -}}
+
+{{/* (dict "root" $ "key" KEY): the one called default bears the release's name alone. */}}
+{{- define "fairlead.gatewayName" -}}
+{{- if eq .key "default" -}}
+{{- include "fairlead.fullname" .root -}}
+{{- else -}}
+{{- printf "%s-%s" (include "fairlead.fullname" .root) .key -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Where the operator looks, as JSON: a list of namespaces, or none for the whole cluster. */}}
+{{- define "fairlead.namespaces" -}}
+{{- $operator := .Values.operator -}}
+{{- if $operator.clusterScope -}}
+{{- if $operator.namespaces -}}
+{{- fail "operator.clusterScope and operator.namespaces are both set: only one of them can say where LinkGateways are served" -}}
+{{- end -}}
+[]
+{{- else -}}
+{{- $operator.namespaces | default (list .Release.Namespace) | uniq | sortAlpha | toJson -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secrets with the Redis URLs of this chart's LinkGateways, as JSON. */}}
+{{- define "fairlead.redisSecrets" -}}
+{{- $names := list (include "fairlead.redisSecret" .) -}}
+{{- range .Values.gateways -}}
+{{- with . }}{{ with .redis }}{{ with .secretRef }}{{ $names = append $names .name }}{{ end }}{{ end }}{{ end -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end -}}

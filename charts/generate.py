@@ -1,0 +1,166 @@
+"""Writes the parts of the chart that another file is the source of, and with --check only tells which are stale.
+
+    python charts/generate.py [--check]        make chart-docs; a test of tests/chart runs the check
+
+The CRD comes from the operator's Structs, the shape of `gateways.*` in values.schema.json from the CRD, and the tables
+of README.md from the comments of values.yaml and from the CRD. What stands around them is written by hand. It reads
+the operator's schema and nothing of a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairlead_operator.crd import crd
+
+CHART = Path(__file__).resolve().parent / "fairlead"
+FILLED = ("image", "redis", "tokens")
+"""Required of a LinkGateway, and filled in by the chart."""
+CONSTRAINTS = (
+    "type", "enum", "pattern", "format", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
+)  # fmt: skip
+
+Schema = dict[str, Any]
+
+
+def crd_text(definition: Schema) -> str:
+    return "# Generated from the operator's code by `make chart-docs`.\n" + yaml.safe_dump(
+        definition, sort_keys=False, width=120, allow_unicode=True
+    )
+
+
+def spec_of(definition: Schema) -> Schema:
+    spec: Schema = definition["spec"]["versions"][-1]["schema"]["openAPIV3Schema"]["properties"]["spec"]
+    return spec
+
+
+def strict(node: Mapping[str, Any]) -> Schema:
+    """`node` as plain JSON Schema that refuses unknown keys: a cluster would drop them in silence."""
+    out: Schema = {key: node[key] for key in CONSTRAINTS if key in node}
+    if "properties" in node:
+        out["additionalProperties"] = False
+        out["properties"] = {name: strict(inner) for name, inner in node["properties"].items()}
+        if "required" in node:
+            out["required"] = node["required"]
+    elif isinstance(node.get("additionalProperties"), Mapping):
+        out["additionalProperties"] = strict(node["additionalProperties"])
+    if "items" in node:
+        out["items"] = strict(node["items"])
+    if node.get("x-kubernetes-int-or-string"):
+        out["type"] = ["integer", "string"]
+    return out
+
+
+def schema_text(old: str, spec: Schema) -> str:
+    shape = strict(spec)
+    shape["type"] = ["object", "null"]  # null takes a LinkGateway away that the chart would make
+    shape["required"] = [name for name in shape.get("required", ()) if name not in FILLED]
+    if not shape["required"]:
+        del shape["required"]
+    head, mark, _ = old.rpartition('    "linkGateway": ')
+    if not mark:
+        raise SystemExit("values.schema.json: $defs must end with linkGateway, which is written here")
+    body = json.dumps(shape, indent=2, ensure_ascii=False).replace("\n", "\n    ")
+    return f"{head}{mark}{body}\n  }}\n}}\n"
+
+
+def values_rows(text: str) -> Iterator[tuple[str, object, str]]:
+    """Path, default and meaning of each value that has a comment `# -- …`."""
+    values = yaml.safe_load(text)
+    path: list[tuple[int, str]] = []
+    said: list[str] = []
+    for line in text.splitlines():
+        if comment := re.match(r" *# (-- )?(.*)", line):
+            if comment[1]:
+                said = [comment[2]]
+            elif said:
+                said.append(comment[2])
+            continue
+        if not (key := re.match(r"( *)([A-Za-z][A-Za-z0-9]*):", line)):
+            said = []
+            continue
+        indent = len(key[1])
+        path = [one for one in path if one[0] < indent] + [(indent, key[2])]
+        if said:
+            value: Any = values
+            for _, name in path:
+                value = value[name]
+            yield ".".join(name for _, name in path), value, " ".join(said)
+        said = []
+
+
+def spec_rows(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, object, str]]:
+    """Path, default and meaning of each field of the spec; a block stands before its fields."""
+    for name, inner in node["properties"].items():
+        here = f"{path}{name}"
+        said = inner.get("description", "")
+        if "enum" in inner:
+            said = f"{said} One of {', '.join(inner['enum'])}.".strip()
+        if name in FILLED and not path:
+            said = f"{said} The chart's own unless given.".strip()
+        if "properties" in inner:
+            if said:
+                yield here, None, said
+            yield from spec_rows(inner, f"{here}.")
+        else:
+            default = inner.get("default")
+            if name in node.get("required", ()) and (path or name not in FILLED):
+                said = f"{said} Required.".strip()
+            yield here, default, said
+
+
+def table(head: str, rows: Iterator[tuple[str, object, str]]) -> str:
+    lines = [f"| {head} | default | meaning |", "|---|---|---|"]
+    for path, default, said in rows:
+        shown = "" if default is None else f"`{json.dumps(default, ensure_ascii=False)}`"
+        lines.append(f"| `{path}` | {shown} | {said.replace('|', '&#124;')} |")
+    return "\n".join(lines)
+
+
+def between(text: str, name: str, inner: str) -> str:
+    begin, end = f"<!-- {name}: make chart-docs -->", f"<!-- /{name} -->"
+    head, found, rest = text.partition(begin)
+    _, ended, tail = rest.partition(end)
+    if not (found and ended):
+        raise SystemExit(f"README.md: the marks {begin} and {end} must both be there")
+    return f"{head}{begin}\n{inner}\n{end}{tail}"
+
+
+def wanted() -> dict[Path, str]:
+    definition = crd()
+    spec = spec_of(definition)
+    readme, schema = CHART / "README.md", CHART / "values.schema.json"
+    text = between(readme.read_text(), "values", table("value", values_rows((CHART / "values.yaml").read_text())))
+    return {
+        CHART / "crds" / "linkgateways.yaml": crd_text(definition),
+        schema: schema_text(schema.read_text(), spec),
+        readme: between(text, "fields", table("field", spec_rows(spec))),
+    }
+
+
+def main() -> int:
+    stale = [path for path, text in wanted().items() if not path.exists() or path.read_text() != text]
+    if sys.argv[1:] == ["--check"]:
+        for path in stale:
+            print(f"stale: {path.relative_to(CHART.parent.parent)}; run make chart-docs", file=sys.stderr)
+        return 1 if stale else 0
+    if sys.argv[1:]:
+        print("usage: generate.py [--check]", file=sys.stderr)
+        return 2
+    for path, text in wanted().items():
+        if path in stale:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"written: {path.relative_to(CHART.parent.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
