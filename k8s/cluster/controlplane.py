@@ -1,11 +1,13 @@
 """etcd, the API server, the controller manager and the scheduler, as processes of the cluster's namespace.
 
 Used by `up` and `down`. One of each, so none elects a leader. etcd does not wait for the disk: this cluster is thrown
-away with its data, and the writes of a test would otherwise take as long as the machine's slowest sync.
+away with its data, and the writes of a test would otherwise take as long as the machine's slowest sync. Every write is
+in the audit log with the pod that made it: so a test can say who did *not* write.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import place
@@ -17,11 +19,23 @@ PROGRAMS = ("kube-scheduler", "kube-controller-manager", "kube-apiserver", "etcd
 READY_TIMEOUT = 90.0
 """The API server alone is ready within 6 s on two cores; a machine busy with a build takes many times that."""
 
+AUDIT_LOG = place.LOG / "audit.json"
+_AUDIT = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Metadata", "verbs": ["create", "update", "patch", "delete", "deletecollection"]},
+        {"level": "None"},
+    ],
+}
 _ETCD = "http://127.0.0.1:2379"
 _ETCD_PEER = "http://127.0.0.1:2380"
 
 
 def start() -> None:
+    policy = place.RUN / "audit-policy.json"
+    policy.write_text(json.dumps(_AUDIT))
     processes.start("etcd", [
         place.BIN / "etcd", "--data-dir", place.RUN / "etcd", "--unsafe-no-fsync", "--log-level=warn",
         f"--listen-client-urls={_ETCD}", f"--advertise-client-urls={_ETCD}",
@@ -39,6 +53,7 @@ def start() -> None:
         f"--service-account-key-file={PKI}/accounts.pub", f"--service-account-signing-key-file={PKI}/accounts.key",
         f"--kubelet-client-certificate={PKI}/admin.crt", f"--kubelet-client-key={PKI}/admin.key",
         "--kubelet-preferred-address-types=InternalIP", "--profiling=false",
+        f"--audit-policy-file={policy}", f"--audit-log-path={AUDIT_LOG}", "--audit-log-maxsize=100",
     ])  # fmt: skip
 
 

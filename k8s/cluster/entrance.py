@@ -2,7 +2,8 @@
 
 Used by `up` and `down`. Both are processes of the cluster's namespace and not pods: no image of theirs can be had
 where there is no registry. Pods reach CoreDNS by the Service address every pod has in its resolv.conf; the machine
-reaches Traefik at the node's port 8000. Traefik's access log tells which requests really came in that way.
+reaches Traefik at the node's port 8000. Its access log (a line when a connection ends) and its metrics at port 8001
+(open connections) tell what really came in that way.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def start() -> None:
     processes.start("coredns", [place.BIN / "coredns", "-conf", place.RUN / "Corefile"])
     processes.start("traefik", [
         place.BIN / "traefik", f"--entrypoints.web.address={place.NODE_IP}:8000",
-        "--entrypoints.traefik.address=127.0.0.1:8080", "--ping=true", "--log.level=INFO",
+        f"--entrypoints.traefik.address={place.NODE_IP}:8001", "--metrics.prometheus=true", "--log.level=INFO",
         "--accesslog=true", "--accesslog.format=json", f"--accesslog.filepath={ACCESS_LOG}",
         "--accesslog.fields.headers.names.Upgrade=keep",
         "--providers.kubernetesingress=true", f"--providers.kubernetesingress.ingressendpoint.ip={place.NODE_IP}",
