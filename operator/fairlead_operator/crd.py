@@ -1,0 +1,146 @@
+"""Prints the CustomResourceDefinition that the Structs of `spec` and `state` amount to.
+
+    python -m fairlead_operator.crd            YAML on stdout: what charts/ and k8s/ hold, and a test compares
+    python -m fairlead_operator.crd --apply    writes it into the cluster by server-side apply (the chart's upgrade job)
+
+Structural schemas know no references and no alternatives, so what msgspec prints is inlined, and `null` is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import yaml
+
+from fairlead_operator.spec import GROUP, KIND, PLURAL, RULES, VERSION, LinkGatewaySpec
+from fairlead_operator.state import LinkGatewayStatus
+
+Schema = dict[str, Any]
+FIELD_MANAGER = "fairlead-crds"
+
+COLUMNS = (
+    ("Ready", "integer", ".status.readyReplicas", "Pods that take links"),
+    ("Desired", "integer", ".status.desiredReplicas", "Pods that are wanted"),
+    ("Links", "integer", ".status.links", "Links of agents"),
+    ("Util%", "integer", ".status.utilisationPercent", "Links against the capacity of the ready pods"),
+    ("Skew", "string", ".status.skew", "The fullest pod against the mean"),
+    ("Phase", "string", ".status.phase", "What goes on"),
+    ("Age", "date", ".metadata.creationTimestamp", "Age"),
+)
+
+
+def crd() -> Schema:
+    """The definition of LinkGateway."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": "linkgateway",
+                "shortNames": ["lgw"],
+                "categories": ["fairlead"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {
+                        "status": {},
+                        "scale": {
+                            "specReplicasPath": ".spec.scaling.replicas",
+                            "statusReplicasPath": ".status.replicas",
+                            "labelSelectorPath": ".status.selector",
+                        },
+                    },
+                    "additionalPrinterColumns": [
+                        {"name": name, "type": kind, "jsonPath": path, "description": text}
+                        for name, kind, path, text in COLUMNS
+                    ],
+                    "schema": {
+                        "openAPIV3Schema": {
+                            "description": "A fleet of gateway pods that scales on the links of its agents.",
+                            "type": "object",
+                            "required": ["spec"],
+                            "properties": {
+                                "apiVersion": {"type": "string"},
+                                "kind": {"type": "string"},
+                                "metadata": {"type": "object"},
+                                "spec": schema(LinkGatewaySpec),
+                                "status": schema(LinkGatewayStatus, defaults=False),
+                            },
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def schema(shape: type[msgspec.Struct], *, defaults: bool = True) -> Schema:
+    """`shape` as a structural schema. A status has no defaults: what was not written is not known."""
+    (top,), parts = msgspec.json.schema_components([shape])
+    rules = {one.__name__: said for one, said in RULES.items()}
+    return _inline(top, parts, rules, defaults)
+
+
+def _inline(node: Mapping[str, Any], parts: Mapping[str, Schema], rules: Mapping[str, Any], defaults: bool) -> Schema:
+    def go(inner: Mapping[str, Any]) -> Schema:
+        return _inline(inner, parts, rules, defaults)
+
+    node = dict(node)
+    if "anyOf" in node:  # of a field that may be absent: Kubernetes has no null
+        (kept,) = (one for one in node.pop("anyOf") if one != {"type": "null"})
+        node = {**kept, **{k: v for k, v in node.items() if not (k == "default" and v is None)}}
+        return go(node)
+    out: Schema = {"type": "string"} if "enum" in node else {}
+    if "$ref" in node:
+        name = node.pop("$ref").rpartition("/")[2]
+        out = go(parts[name])
+        if name in rules:
+            out["x-kubernetes-validations"] = [{"rule": rule, "message": text} for rule, text in rules[name]]
+    for key, value in node.items():
+        if key == "title":
+            continue
+        if key == "default":
+            if defaults:
+                # Whole, though {} would be filled by the defaults inside: CEL looks at it before that.
+                out[key] = {k: v for k, v in value.items() if v is not None} if "properties" in out else value
+        elif key == "properties":
+            out[key] = {name: go(inner) for name, inner in value.items()}
+        elif key in ("items", "additionalProperties") and isinstance(value, Mapping):
+            out[key] = go(value)
+        elif key == "required":
+            if value:
+                out[key] = value
+        else:
+            out[key] = value
+    if out.get("x-kubernetes-preserve-unknown-fields"):
+        out.pop("additionalProperties", None)  # both at once are refused
+    return out
+
+
+def main() -> int:
+    if sys.argv[1:] == ["--apply"]:
+        from fairlead_operator.cluster import apply_crd
+
+        return asyncio.run(apply_crd(crd(), FIELD_MANAGER))
+    if sys.argv[1:]:
+        print("usage: python -m fairlead_operator.crd [--apply]", file=sys.stderr)
+        return 2
+    yaml.safe_dump(crd(), sys.stdout, sort_keys=False, width=120, allow_unicode=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

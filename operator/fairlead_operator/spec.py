@@ -1,0 +1,256 @@
+"""What a LinkGateway asks for: the one source of the CRD's schema, of its defaults and of what the operator reads.
+
+`crd` prints the schema made of these Structs, `read` turns a resource's spec into them, and everything else takes
+them as they are. Pure: no cluster, no clock. The limits stand twice in effect, never in text: the API server
+enforces them by the generated schema, and `read` again, because a resource may be older than its CRD.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from fairlead.errors import ConfigError
+
+GROUP = "fairlead.dev"
+VERSION = "v1alpha1"
+PLURAL = "linkgateways"
+KIND = "LinkGateway"
+
+STOP_MARGIN = 30
+"""Seconds of a pod's grace beside its drain: endpoints forget it within 5 s, the servers' stop takes up to 13 s, and
+the node's leave 5 s."""
+
+FREE = {"x-kubernetes-preserve-unknown-fields": True}
+"""Goes into the pod template as it is: Kubernetes checks it, a copy of its schema here would only grow old."""
+
+Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Free = Annotated[dict[str, Any], Meta(extra_json_schema=FREE)]
+Words = dict[str, str]
+
+
+class Mode(StrEnum):
+    AUTO = "Auto"
+    """The operator decides and writes the scale."""
+    EXTERNAL = "External"
+    """Another writes the scale (an HPA, KEDA, a person); the operator keeps the deletion costs true."""
+    PAUSED = "Paused"
+    """Nothing is scaled and no deletion cost is written."""
+    DRY_RUN = "DryRun"
+    """The operator decides and tells what it would do, and writes nothing."""
+
+
+class Preset(StrEnum):
+    """Whose annotations the Ingress carries: long-lived sockets need other settings at each controller."""
+
+    NONE = "None"
+    TRAEFIK = "Traefik"
+    NGINX = "Nginx"
+    HAPROXY = "HAProxy"
+
+
+class _Part(Struct, frozen=True, rename="camel"):
+    """Camel case outside, as Kubernetes writes it."""
+
+
+class Replicas(_Part, frozen=True, kw_only=True):
+    """Bounds of the number of pods."""
+
+    min: Annotated[int, Meta(ge=1, le=1000, description="Never fewer pods than this.")] = 2
+    max: Annotated[int, Meta(ge=1, le=1000, description="Never more pods than this.")] = 10
+
+
+class SecretKey(_Part, frozen=True, kw_only=True):
+    """One key of a Secret in the LinkGateway's namespace."""
+
+    name: Name
+    key: Annotated[str, Meta(min_length=1, max_length=253)] = "url"
+
+
+class Redis(_Part, frozen=True, kw_only=True):
+    """Where the fleet's state stands. Exactly one of `url` and `secretRef`."""
+
+    url: Annotated[
+        str | None, Meta(description="redis:// or rediss://, for a server without a password; else use secretRef.")
+    ] = None
+    secret_ref: Annotated[SecretKey | None, Meta(description="The Secret that holds the URL.")] = None
+
+
+class TokenSecret(_Part, frozen=True, kw_only=True):
+    """A Secret with both tokens, in the LinkGateway's namespace."""
+
+    name: Name
+    agent_key: Annotated[str, Meta(min_length=1, description="Key of what agents present.")] = "agent-token"
+    platform_key: Annotated[str, Meta(min_length=1, description="Key of what callers of the API present.")] = (
+        "platform-token"
+    )
+
+
+class Tokens(_Part, frozen=True, kw_only=True):
+    secret_ref: TokenSecret
+
+
+class Tls(_Part, frozen=True, kw_only=True):
+    secret_name: Annotated[Name | None, Meta(description="Certificate; the controller's default without it.")] = None
+
+
+class Ingress(_Part, frozen=True, kw_only=True):
+    """The way in for agents, by an Ingress."""
+
+    enabled: bool = True
+    class_name: Annotated[Name | None, Meta(description="IngressClass; the cluster's default without it.")] = None
+    host: Annotated[str, Meta(max_length=253, description="Host name; any without it.")] | None = None
+    tls: Annotated[Tls | None, Meta(description="Present: the host is served with TLS.")] = None
+    preset: Annotated[Preset, Meta(description="Adds what this controller needs for long-lived sockets.")] = Preset.NONE
+    platform: Annotated[bool, Meta(description="Also serves the platform's API (every /v1 path) at this host.")] = False
+    annotations: Annotated[Words, Meta(description="Added to those of the preset, and stronger.")] = {}
+
+
+class HttpRoute(_Part, frozen=True, kw_only=True):
+    """The way in for agents, by a route of the Gateway API."""
+
+    enabled: bool = True
+    parent_refs: Annotated[list[Free], Meta(min_length=1, description="The Gateways, as HTTPRoute has them.")]
+    hostnames: list[str] = []
+    platform: Annotated[bool, Meta(description="Also serves the platform's API (every /v1 path) here.")] = False
+    annotations: Words = {}
+
+
+class Scaling(_Part, frozen=True, kw_only=True):
+    """How many pods are wanted. docs/operator.md explains each bound."""
+
+    mode: Mode = Mode.AUTO
+    replicas: (
+        Annotated[int, Meta(ge=1, le=1000, description="Mode External: the number to move to, as /scale writes it.")]
+        | None
+    ) = None
+    window_seconds: Annotated[
+        int, Meta(ge=30, le=86_400, description="Fewer pods only after so long without a need for this many.")
+    ] = 600
+    step_down_seconds: Annotated[int, Meta(ge=10, le=3600, description="Between two removals of a pod.")] = 120
+    survive: Annotated[
+        int, Meta(ge=0, le=100, description="Pods that may die while the others hold all links (at 95 %).")
+    ] = 1
+    herd_seconds: Annotated[
+        int, Meta(ge=10, le=3600, description="The whole fleet must be able to come back within this time.")
+    ] = 300
+    lead_seconds: Annotated[
+        int, Meta(ge=5, le=3600, description="From the wish for a pod to its first link: growth is looked ahead by it.")
+    ] = 30
+
+
+class Drain(_Part, frozen=True, kw_only=True):
+    """How a pod sends its agents elsewhere. Changing it rolls all pods once: it stands in the pod template."""
+
+    rate: Annotated[int, Meta(ge=1, le=100_000, description="Links a second of one pod.")] = 200
+    max_seconds: Annotated[
+        int, Meta(ge=1, le=3600, description="A drain may take this long; capacity ÷ rate must fit into it.")
+    ] = 300
+
+
+class Telemetry(_Part, frozen=True, kw_only=True):
+    otlp_endpoint: Annotated[str | None, Meta(description="http(s):// address of an OTLP/HTTP receiver.")] = None
+
+
+class NetworkPolicy(_Part, frozen=True, kw_only=True):
+    """Off by default: not every cluster enforces it, and what may reach the pods is known to the cluster's owner."""
+
+    enabled: bool = False
+    links_from: Annotated[list[Free], Meta(description="Peers that may open links; all without any.")] = []
+    platform_from: Annotated[list[Free], Meta(description="Peers that may call the API; all without any.")] = []
+    metrics_from: Annotated[list[Free], Meta(description="Peers that may read metrics; all without any.")] = []
+
+
+class Pod(_Part, frozen=True, kw_only=True):
+    """What the pods have beside their container's arguments, in Kubernetes' own words."""
+
+    labels: Words = {}
+    annotations: Words = {}
+    image_pull_policy: str = "IfNotPresent"
+    image_pull_secrets: list[Words] = []
+    node_selector: Words = {}
+    tolerations: list[Free] = []
+    affinity: Annotated[Free | None, Meta(description="As a pod has it.")] = None
+    topology_spread_constraints: Annotated[
+        list[Free] | None, Meta(description="Instead of the even spread over zones and hosts.")
+    ] = None
+    priority_class_name: str | None = None
+    runtime_class_name: str | None = None
+    env: Annotated[list[Free], Meta(description="More environment, after the operator's own.")] = []
+
+
+class LinkGatewaySpec(_Part, frozen=True, kw_only=True):
+    """One fleet of gateway pods."""
+
+    image: Annotated[str, Meta(min_length=1, max_length=1000, description="Image of the gateway.")]
+    replicas: Replicas = Replicas()
+    capacity: Annotated[
+        int,
+        Meta(ge=1, le=1_000_000, description="Links that one pod takes; its open files must allow 512 more."),
+    ] = 10_000
+    target_utilisation: Annotated[int, Meta(ge=10, le=90, description="Percent of the capacity to fill.")] = 70
+    accept_rate: Annotated[int, Meta(ge=1, le=100_000, description="New links a second that one pod takes.")] = 200
+    redis: Redis
+    tokens: Tokens
+    ingress: Ingress | None = None
+    http_route: HttpRoute | None = None
+    scaling: Scaling = Scaling()
+    drain: Drain = Drain()
+    telemetry: Telemetry = Telemetry()
+    log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
+    resources: Annotated[Free, Meta(description="requests and limits of the container.")] = {}
+    network_policy: NetworkPolicy = NetworkPolicy()
+    pod: Pod = Pod()
+
+    @property
+    def drain_seconds(self) -> int:
+        """How long a full pod takes to send all its agents elsewhere."""
+        return math.ceil(self.capacity / self.drain.rate)
+
+    @property
+    def grace_seconds(self) -> int:
+        """terminationGracePeriodSeconds: what a full pod needs from SIGTERM to its end."""
+        return self.drain_seconds + STOP_MARGIN
+
+
+RULES: Mapping[type[_Part], tuple[tuple[str, str], ...]] = {
+    Replicas: (("self.min <= self.max", "replicas.min must not be greater than replicas.max"),),
+    Redis: (("has(self.url) != has(self.secretRef)", "redis needs exactly one of url and secretRef"),),
+    LinkGatewaySpec: (
+        (
+            "self.capacity <= self.drain.rate * self.drain.maxSeconds",
+            "a full pod could not drain in time: capacity must not be greater than drain.rate × drain.maxSeconds",
+        ),
+    ),
+}
+"""What one field says of another, as CEL for the API server; `faults` says the same in Python, a test compares."""
+
+
+def faults(spec: LinkGatewaySpec) -> list[str]:
+    found = []
+    if spec.replicas.min > spec.replicas.max:
+        found.append(RULES[Replicas][0][1])
+    if (spec.redis.url is None) == (spec.redis.secret_ref is None):
+        found.append(RULES[Redis][0][1])
+    if spec.drain_seconds > spec.drain.max_seconds:
+        found.append(
+            f"{RULES[LinkGatewaySpec][0][1]} ({spec.capacity} links at {spec.drain.rate} a second take "
+            f"{spec.drain_seconds} s, and {spec.drain.max_seconds} s are allowed)"
+        )
+    return found
+
+
+def read(spec: Mapping[str, Any]) -> LinkGatewaySpec:
+    """The spec of a resource; raises ConfigError with what is wrong."""
+    try:
+        known = msgspec.convert(dict(spec), LinkGatewaySpec)
+    except msgspec.ValidationError as e:
+        raise ConfigError(f"the spec cannot be read: {e}") from e
+    if wrong := faults(known):
+        raise ConfigError("; ".join(wrong), faults=tuple(wrong))
+    return known
