@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 from types import TracebackType
+from urllib.parse import urlsplit
 
 from fairlead.bus.doorbell import Doorbell, Muster
 from fairlead.bus.inbox import Inbox
@@ -23,6 +24,7 @@ from fairlead.fleet.era import Era, Eras
 from fairlead.fleet.load import Load
 from fairlead.hub.hub import Hub
 from fairlead.routing.attendance import Attendance, LinkTerms
+from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.closing import Closing
 from fairlead.routing.delivery import Deliveries
 from fairlead.routing.departures import Departures
@@ -39,7 +41,10 @@ from fairlead.routing.tasks import Tasks
 from fairlead.settings import Settings
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.server import check_server
-from fairlead.telemetry import Metrics
+from fairlead.telemetry.export import Exporter
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.pulse import Pulse
+from fairlead.telemetry.trace import Tracing
 from fairlead.version import __version__
 from fairlead.wire.close import Close
 from fairlead.wire.messages import Limits
@@ -61,6 +66,9 @@ class Node:
         self.settings = settings
         self.metrics = metrics = Metrics()
         self.standing = standing = Standing(settings.node)
+        self.tracing = tracing = Tracing(_exporter(settings), settings.trace_ratio, settings.trace_slow)
+        self._chronicle = chronicle = Chronicle(tracing, metrics, standing)
+        self._pulse = Pulse(metrics)
         self.hub = hub = Hub()
         self.sweep = Sweep(silence=settings.heartbeat * SILENCE)
         self.terms = Terms(
@@ -79,8 +87,8 @@ class Node:
         followers = Followers()
         standing.epoch = secrets.token_hex(6)
         self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
-        closing = Closing(self.directory, due, inbox, metrics)
-        recorder = Recorder(store, self.directory, records, closing, tasks, metrics)
+        closing = Closing(self.directory, due, inbox, metrics, chronicle)
+        recorder = Recorder(store, self.directory, records, closing, chronicle, tasks, metrics)
         self.inquiry = Inquiry(self.directory, hub, inbox, followers, standing)
         self._deliveries = deliveries = Deliveries(
             store,
@@ -89,20 +97,21 @@ class Node:
             recorder,
             self.inquiry,
             closing,
+            chronicle,
             followers,
             standing,
             tasks,
             metrics,
             self.sweep.silence,
         )
-        takeover = Takeover(records, deliveries)
+        takeover = Takeover(records, deliveries, chronicle)
         self._departures = departures = Departures(store, self.directory)
         self._reconciler = Reconciler(store, self.directory, hub, takeover, tasks, standing, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
         store.on_connect = self._reconciler.doubt
         self.attendance = Attendance(
             store, self.directory, hub, inbox, recorder, deliveries, takeover, departures, standing, self.sweep, tasks,
-            metrics,
+            chronicle, metrics,
             LinkTerms(
                 heartbeat_ms=int(settings.heartbeat * 1000),
                 hello_timeout=settings.hello_timeout,
@@ -123,6 +132,7 @@ class Node:
             followers,
             standing,
             metrics,
+            tracing,
             int(settings.retention * 1000),
         )
         self.results = Results(store, self.directory, records, inbox, followers, standing)
@@ -130,9 +140,6 @@ class Node:
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"
         """Why this node cannot serve, "" when it can."""
-        self._lag = 0.0
-        """Seconds that the last beat woke late: how long this event loop keeps others waiting."""
-        metrics.watch("fairlead_event_loop_lag_seconds", "How late the last beat woke", lambda: self._lag)
         metrics.watch("fairlead_connections", "Open links, greeted or not", lambda: hub.connections)
         metrics.watch("fairlead_agents", "Agents that this node holds", lambda: len(hub))
         metrics.watch("fairlead_connection_capacity", "Links that this node takes", lambda: settings.capacity)
@@ -141,6 +148,18 @@ class Node:
         metrics.watch("fairlead_draining", "1 while this node empties itself", lambda: float(hub.draining))
         metrics.watch("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
         metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
+        metrics.watch("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.leaving)
+        metrics.watch("fairlead_slow_readers", "Links whose agent does not read as fast as it is sent", hub.congested)
+        metrics.watch("fairlead_redis_backlog", "Commands that wait to be sent to Redis", lambda: store.backlog)
+        metrics.count("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
+        metrics.count("fairlead_redis_errors_total", "Times Redis was lost or silent", lambda: store.trips)
+        metrics.count("fairlead_doorbells_rung_total", "Doorbells rung at other nodes", lambda: inbox.rung)
+        metrics.count("fairlead_doorbells_heard_total", "Doorbells heard", lambda: inbox.heard)
+        metrics.count("fairlead_doorbells_lost_total", "Doorbells that reached no inbox", lambda: inbox.lost)
+        if (spans := tracing.exporter) is not None:
+            metrics.watch("fairlead_spans_waiting", "Spans that wait for the collector", lambda: len(spans))
+        metrics.count("fairlead_spans_exported_total", "Spans that the collector took", lambda: tracing.exported)
+        metrics.count("fairlead_spans_dropped_total", "Spans that were lost", lambda: tracing.dropped)
 
     def _hear(self, doorbells: list[Doorbell]) -> None:
         """The inbox rings before what it rings for could be made: the one circle, closed here."""
@@ -172,6 +191,7 @@ class Node:
     async def start(self) -> None:
         """Be part of the fleet, or raise ConfigError when Redis does not answer or is not fit for use."""
         self.sweep.start()
+        self._pulse.start()
         self._store.start()
         try:
             if not await self._store.wait_available(FIRST_CONTACT):
@@ -244,16 +264,16 @@ class Node:
         await self._inbox.aclose()
         await self._store.aclose()
         self.sweep.stop()
+        self._pulse.stop()
+        self._chronicle.aclose()
+        if self.tracing.exporter is not None:
+            await self.tracing.exporter.aclose()
 
     # -- the beat ----------------------------------------------------------------------------------
 
     async def _beat_forever(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            pause = BEAT if self.standing.since_beat < BEAT * 1.5 else BEAT_AGAIN
-            woken = loop.time() + pause
-            await asyncio.sleep(pause)
-            self._lag = loop.time() - woken
+            await asyncio.sleep(BEAT if self.standing.since_beat < BEAT * 1.5 else BEAT_AGAIN)
             try:
                 await self._beat(begin=False)
                 await self._inbox.refresh()
@@ -308,7 +328,18 @@ class Node:
             "capacity": self.settings.capacity,
             "accepted": self.hub.accepted,
             "refused": self.hub.refused,
-            "lag_ms": round(self._lag * 1000, 3),
+            "lag_ms": round(self._pulse.last * 1000, 3),
             "in_flight": sum(len(s.link.streams) for s in self.hub if s.link.streams),
             "version": __version__,
         }
+
+
+def _exporter(settings: Settings) -> Exporter | None:
+    """The way to the collector; None when there is none, and then nothing of traces is made."""
+    if not settings.trace_endpoint:
+        return None
+    endpoint = settings.trace_endpoint
+    if not urlsplit(endpoint).path.strip("/"):
+        endpoint = endpoint.rstrip("/") + "/v1/traces"
+    about = {"service.name": "fairlead", "service.instance.id": settings.node, "service.version": __version__}
+    return Exporter(endpoint, about)

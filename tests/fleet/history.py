@@ -26,6 +26,7 @@ from fairlead.fleet.directory import Claimed, Directory
 from fairlead.fleet.due import TAKEN_MS, Due
 from fairlead.fleet.schema import AgentRow, State
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
+from fairlead.telemetry.timing import Origin
 
 
 @dataclass
@@ -339,7 +340,8 @@ class History(RuleBasedStateMachine):
             assert 0 <= found.left <= (0 if expected.past else FAR_MS)
             assert replace(found, left=0) == Delivery(
                 expected.state is State.RUNNING, expected.next, expected.attempt, 0, expected.cancel_asked,
-                bool(expected.given), expected.record.retry, "do", b"payload|1", "bulk", "trace",
+                bool(expected.given), expected.record.retry, b"payload|1", "bulk",
+                Origin("do", "trace", 0, expected.record.created),
             )  # fmt: skip
 
         self.repeatedly(again, call)

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fairlead.node import Node
-from fairlead.telemetry import CONTENT_TYPE
+from fairlead.telemetry.metrics import CONTENT_TYPE, OPENMETRICS, wants_openmetrics
 
 
 def admin_app(node: Node) -> Starlette:
@@ -25,6 +25,7 @@ def admin_app(node: Node) -> Starlette:
         return PlainTextResponse(f"{why}\n" if why else "ok\n", 503 if why else 200)
 
     async def metrics(request: Request) -> Response:
-        return Response(node.metrics.exposition(), media_type=CONTENT_TYPE)
+        richer = wants_openmetrics(request.headers.get("accept", ""))
+        return Response(node.metrics.exposition(richer), media_type=OPENMETRICS if richer else CONTENT_TYPE)
 
     return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)])

@@ -23,6 +23,7 @@ from fairlead.fleet.commands import Command
 from fairlead.fleet.schema import State
 from fairlead.node import Node
 from fairlead.routing.dispatch import Accepted, Order
+from fairlead.telemetry.story import Story
 from fairlead.wire.identity import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
 
@@ -42,16 +43,18 @@ class CommandRoutes:
     def __init__(self, node: Node) -> None:
         self._dispatch = node.dispatch
         self._results = node.results
+        self._tracing = node.tracing
 
     async def post(self, request: Request) -> ASGIApp:
         """202 and the id, or the stream of its results when the caller accepts one."""
+        story = Story(self._tracing) if self._tracing.on else None
         raw = await read_body(request, BODY_LIMIT)
         form = wanted(request)
-        accepted = await self._dispatch.submit(_order(raw, request), follow=form is not None)
+        accepted = await self._dispatch.submit(_order(raw, request), follow=form is not None, story=story)
         head = shapes.Accepted(accepted.id, accepted.state, accepted.presence, accepted.why)
         if form is not None:
             pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower)
-            return ResultStream(request, form, head, pages)
+            return ResultStream(request, form, head, pages, story)
         return _accepted(accepted, _encode(head))
 
     async def get(self, request: Request) -> Response:

@@ -19,6 +19,7 @@ from fairlead.carrier.attach import attach
 from fairlead.errors import NodeBusy, Unauthorized
 from fairlead.hub.session import Session
 from fairlead.node import Node
+from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.codec import Codec, gateway_codec
 from fairlead.wire.messages import SUBPROTOCOLS, FromAgent
 
@@ -40,6 +41,7 @@ class LinkDoor:
 
     async def enter(self, websocket: WebSocket) -> None:
         """The endpoint."""
+        entered = wall_ns()
         refusal = self._refusal(websocket)
         if refusal is not None:
             self._node.hub.refused += 1
@@ -48,6 +50,7 @@ class LinkDoor:
         subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
         settings = self._node.settings
         session = Session(self._codecs[subprotocol], self._node.attendance, settings.window)
+        session.opening = [entered, wall_ns(), 0, 0, 0, 0]
         await attach(websocket, session, subprotocol, terms=self._node.terms)
 
     def _refusal(self, websocket: WebSocket) -> Response | None:

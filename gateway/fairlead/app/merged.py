@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from fairlead.app.board import Board
 from fairlead.app.exposition import merge
-from fairlead.telemetry import CONTENT_TYPE
+from fairlead.telemetry.metrics import CONTENT_TYPE
 
 READY_TIMEOUT = 0.8
 """Seconds: a kubelet's probe gives up after 1 s unless told otherwise."""

@@ -21,7 +21,9 @@ from fairlead.app import shapes
 from fairlead.app.openapi import NDJSON, SSE
 from fairlead.errors import FairleadError
 from fairlead.fleet.commands import Command, Ending, Result, Target
+from fairlead.routing.chronicle import FAILED
 from fairlead.routing.results import News
+from fairlead.telemetry.story import Story
 
 logger = logging.getLogger(__name__)
 
@@ -63,16 +65,24 @@ def wanted(request: Request) -> Format | None:
 
 
 class ResultStream:
-    """An ASGI response. `head` is the first line, if any; `pages` are `Results.read`'s."""
+    """An ASGI response. `head` is the first line, if any; `pages` are `Results.read`'s; `story` is told of them."""
 
-    def __init__(self, request: Request, form: Format, head: object | None, pages: AsyncGenerator[News]) -> None:
+    def __init__(
+        self,
+        request: Request,
+        form: Format,
+        head: object | None,
+        pages: AsyncGenerator[News],
+        story: Story | None = None,
+    ) -> None:
         self._request = request
         self._form = form
         self._head = head
         self._pages = pages
+        self._story = story
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        form = self._form
+        form, story = self._form, self._story
         await send(form.start)
         if self._head is not None:
             await send({"type": "http.response.body", "body": form.line(self._head), "more_body": True})
@@ -80,10 +90,14 @@ class ResultStream:
         try:
             async with aclosing(self._pages) as pages:
                 async for news in pages:
+                    if story is not None and news.results:
+                        story.flowed()
                     body = b"".join([form.line(_line(result), result.offset) for result in news.results])
                     if news.ended is not None:
                         # The end goes out with the last results and closes the response: one write, not three.
                         body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
+                        if story is not None:
+                            story.ended(any(t.state in FAILED for t in news.ended.targets))
                         break
                     if news.more is not None:
                         body += form.line({"more": news.more})

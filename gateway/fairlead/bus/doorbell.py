@@ -19,10 +19,11 @@ MAX_PER_ENTRY = 1_000
 
 
 class Deliver(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """To the agent's node: a command is open for your agent."""
+    """To the agent's node: a command is open for your agent. `at`: when it was rung (ns), for traces; 0 untold."""
 
     agent: str
     command: str
+    at: int = 0
 
 
 class Wake(msgspec.Struct, frozen=True, array_like=True, tag=2):

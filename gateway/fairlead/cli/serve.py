@@ -10,7 +10,6 @@ import asyncio
 import gc
 import logging
 import resource
-import sys
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -26,6 +25,7 @@ from fairlead.errors import ConfigError
 from fairlead.node import Node
 from fairlead.settings import Settings
 from fairlead.store.embedded import EmbeddedValkey
+from fairlead.telemetry.logs import set_up
 
 logger = logging.getLogger("fairlead")
 
@@ -37,24 +37,13 @@ GC_THRESHOLD = 100_000
 
 def run(settings: Settings) -> int:
     """Serve until told to stop; the exit code."""
-    log_to_stderr(settings.log_level)
+    set_up(settings.log_level, settings.log_format, settings.node if settings.log_format == "json" else "")
     settings = _with_files(settings)
     if settings.workers > 1:
         from fairlead.cli.workers import Supervisor
 
         return Supervisor(settings).run()
     return uvloop.run(_serve_alone(settings, own_ports(settings)))
-
-
-def log_to_stderr(level: str, node: str = "") -> None:
-    """Set up logging; workers, whose lines meet in one stream, name their node in each."""
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format=f"%(asctime)s %(levelname)s {node and node + ' '}%(name)s %(message)s",
-        force=True,
-    )
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
 async def _serve_alone(settings: Settings, ports: Ports) -> int:

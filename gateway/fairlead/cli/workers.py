@@ -32,10 +32,11 @@ from fairlead.carrier.server import Server, config
 from fairlead.carrier.sweep import Sweep
 from fairlead.cli.forked import FAILED, MISCONFIGURED, SIGNALS, Forked
 from fairlead.cli.ports import Ports, bind, reserve
-from fairlead.cli.serve import log_to_stderr, serve_node
+from fairlead.cli.serve import serve_node
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
 from fairlead.store.embedded import EmbeddedValkey
+from fairlead.telemetry.logs import set_up
 
 logger = logging.getLogger("fairlead")
 
@@ -210,7 +211,7 @@ def _work(settings: Settings, redis_url: str, worker: Worker, admin: list[socket
     """A worker's life, in its own process."""
     for one in admin:
         one.close()  # a worker that outlives its supervisor would keep the port, and answer nobody there
-    log_to_stderr(settings.log_level, settings.node)
+    set_up(settings.log_level, settings.log_format, settings.node)
     ports = Ports(
         bind("link", settings.link_host, settings.link_port, shared=True),
         bind("api", settings.api_host, settings.api_port, shared=True),

@@ -19,6 +19,7 @@ from fairlead.fleet.schema import State
 from fairlead.store.answer import Answer
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
+from fairlead.telemetry.timing import Origin
 
 INPUT_LIMIT = 4 << 20
 """Bytes of one command's input that its agent has not consumed yet: above it the caller waits."""
@@ -43,6 +44,8 @@ class About(msgspec.Struct, array_like=True, frozen=True):
     created: int
     hold_until: int
     traceparent: str
+    began: int = 0
+    """When the request came, by the wall clock of the node that took it (ns): for traces alone."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -75,6 +78,7 @@ class Record:
     retry: str = "never"
     retain: str = "all"
     traceparent: str = ""
+    began: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +92,9 @@ class Delivery:
     cancelled: bool
     has_input: bool
     retry: str
-    method: str
     payload: bytes
     lane: str
-    traceparent: str
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +154,8 @@ class Command:
 
     id: str
     agent: str
-    method: str
+    origin: Origin
     lane: str
-    created: int
     expires: int
     hold_until: int
     cancel_asked: int
@@ -161,6 +163,14 @@ class Command:
     seq: int
     truncated: bool
     targets: list[Target]
+
+    @property
+    def method(self) -> str:
+        return self.origin.method
+
+    @property
+    def created(self) -> int:
+        return self.origin.created
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +205,8 @@ class Commands:
         `follower` is a lease name whose inbox is rung when there are results (see `read`).
         """
         about = About(
-            record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent
+            record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent,
+            record.began,
         )  # fmt: skip
         reply = self._store.run(
             lua.CREATE,
@@ -295,6 +306,11 @@ class Commands:
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
         return Answer(reply, lambda reply: None if reply is None else _decode_about(octets(reply)).agent)
 
+    def origin(self, command: str) -> Answer[Origin | None]:
+        """How the command began; None when there is no such command."""
+        reply = self._store.submit("HGET", schema.cmd_key(command), "about")
+        return Answer(reply, lambda reply: None if reply is None else _origin(_decode_about(octets(reply))))
+
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
         """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
         value = f"{body_digest} {command}"
@@ -359,7 +375,7 @@ def _fenced(reply: Reply) -> Delivery | Settled:
     about = _decode_about(octets(answer[7]))
     return Delivery(
         kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
-        answer[5] == 1, text(answer[6]), about.method, octets(answer[8]), about.lane, about.traceparent,
+        answer[5] == 1, text(answer[6]), octets(answer[8]), about.lane, _origin(about),
     )  # fmt: skip
 
 
@@ -415,9 +431,13 @@ def _command(command: str, row: dict[bytes, bytes]) -> Command:
     about = _decode_about(row[b"about"])
     _, seq, _, truncated = row[b"sum"].split(b"|")
     return Command(
-        command, about.agent, about.method, about.lane, about.created, int(row[b"terms"].partition(b"|")[0]),
+        command, about.agent, _origin(about), about.lane, int(row[b"terms"].partition(b"|")[0]),
         about.hold_until, int(row.get(b"cancel", b"0")), b"in" in row, int(seq), truncated == b"1", targets,
     )  # fmt: skip
+
+
+def _origin(about: About) -> Origin:
+    return Origin(about.method, about.traceparent, about.began, about.created)
 
 
 def _settled(answer: list[Reply]) -> Settled:

@@ -26,6 +26,8 @@ class Hub:
         self.refused = 0
         """Links welcomed and upgrades refused since the start: what the scaling looks at."""
         self.draining = False
+        self.leaving = 0
+        """Agents that a drain has told to leave and has not closed yet."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -62,6 +64,10 @@ class Hub:
         if session is not None and session.gen <= gen:
             session.close(code, MEANING.get(code, "closed from elsewhere"))
 
+    def congested(self) -> int:
+        """Links whose agent does not read as fast as it is sent. Walks all: for a scrape, not for a message."""
+        return sum(s.connection is not None and s.connection.congested for s in self._sessions.values())
+
     async def drain(self, rate: float, timeout: float) -> int:
         """Tell every agent its slot at once, then close each at its slot, `rate` a second; returns how many.
 
@@ -70,6 +76,7 @@ class Hub:
         """
         self.draining = True
         leaving = list(self._sessions.values())
+        self.leaving = len(leaving)
         pace = min(1 / rate, timeout / max(len(leaving), 1))
         for i, session in enumerate(leaving):
             session.drained = True
@@ -78,8 +85,10 @@ class Hub:
         started = loop.time()
         for i, session in enumerate(leaving):
             while (early := started + i * pace - loop.time()) > 0:
-                if all(not s.open for s in leaving[i:]):
+                self.leaving = sum(s.open for s in leaving[i:])
+                if not self.leaving:
                     return len(leaving)
                 await asyncio.sleep(min(early, SLOT_STEP))
             session.close(Close.RESTART, "the node restarts")
+        self.leaving = 0
         return len(leaving)

@@ -8,13 +8,17 @@ four short strings.
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Protocol
 
 from fairlead.errors import ProtocolViolation
+from fairlead.telemetry.timing import Tally, Timing
+from fairlead.telemetry.traffic import Traffic
+from fairlead.telemetry.window import note, window
 from fairlead.wire.close import Close
 from fairlead.wire.codec import Codec
 from fairlead.wire.gateway_link import Act, GatewayLink, Phase
-from fairlead.wire.messages import Bye, Credit, FromAgent, Hb, Hello, Message
+from fairlead.wire.messages import Ack, Bye, Chunk, Credit, End, FromAgent, Hb, Hello, Message
 
 PENDING_MESSAGES = 1_024
 PENDING_BYTES = 1 << 20
@@ -42,6 +46,9 @@ class Connection(Protocol):
 class Attendant(Protocol):
     """Who serves sessions: routing. Called on the event loop; must not block."""
 
+    traffic: Traffic
+    """Where this node counts messages."""
+
     def opened(self, session: Session) -> None:
         """The upgrade is done; hello is expected."""
 
@@ -64,7 +71,8 @@ class Attendant(Protocol):
 class Session:
     __slots__ = (
         "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "gen", "link", "memory",
-        "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since", "waiter",
+        "opening", "ours", "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since", "tally",
+        "timings", "trips", "waiter",
     )  # fmt: skip
 
     def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int) -> None:
@@ -83,6 +91,16 @@ class Session:
         """When its welcome was sent, by the event loop's clock."""
         self.rtt: float | None = None
         """The last round trip that the agent told, in ms."""
+        self.trips: bytearray | None = None
+        """The window of its round trips: most of what telemetry costs an idle session, so made with the first."""
+        self.tally: Tally | None = None
+        """What its commands took."""
+        self.timings: dict[str, Timing] | None = None
+        """Of its open commands, those that were written on this link or taken up on it."""
+        self.opening: list[int] | bytes | None = None
+        """The stamps of its opening, packed once it is welcomed; empty when they are told, None when nobody asks."""
+        self.ours = False
+        """We closed it, not the agent or the network."""
         self.drained = False
         """Told to leave: its absence afterwards is no loss."""
         self.pending: list[FromAgent | None] | None = None
@@ -91,7 +109,7 @@ class Session:
         self.paused = False
         self.recording = False
         """Somebody stores `pending` right now."""
-        self.rung: dict[str, None] | None = None
+        self.rung: dict[str, Timing] | None = None
         """Commands to be delivered, in order."""
         self.delivering = False
         """Somebody delivers `rung` right now."""
@@ -110,7 +128,9 @@ class Session:
         connection = self.connection
         if connection is None or self.link.phase is Phase.CLOSED:
             return
-        connection.send(self.codec.encode(message))
+        data = self.codec.encode(message)
+        self.attendant.traffic.wrote(message, len(data))
+        connection.send(data)
 
     async def writable(self, patience: float) -> None:
         """Wait until the agent has read most of what it was sent. One that does not within `patience` seconds is
@@ -129,7 +149,7 @@ class Session:
         if connection is None or self.link.phase is Phase.CLOSED:
             return
         if self.link.phase is not Phase.GREETING and code != Close.SLOW_READER:
-            connection.send(self.codec.encode(Bye(code=code, why=reason, retry=retry_ms)))
+            self.send(Bye(code=code, why=reason, retry=retry_ms))
         self.link.closed()
         connection.close(code, reason)
 
@@ -157,6 +177,7 @@ class Session:
             return
         try:
             message = self.codec.decode(data)
+            self.attendant.traffic.read(message, len(data))
             act = self.link.receive(message)
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)
@@ -169,6 +190,9 @@ class Session:
                 self.send(Hb(echo=message.ts))
             if message.rtt is not None and 0 <= message.rtt < INSANE_RTT_MS:
                 self.rtt = message.rtt
+                if self.trips is None:
+                    self.trips = window()
+                note(self.trips, message.rtt / 1000)
                 self.attendant.answered(self, message.rtt)
         elif act is Act.CLAIM:
             assert isinstance(message, Hello)
@@ -179,6 +203,8 @@ class Session:
         # After bye the agent closes by itself; an ignored message asks for nothing.
 
     def _keep(self, message: FromAgent | None) -> None:
+        if self.timings is not None:
+            self._stamp(message)
         if self.pending is None:
             self.pending = []
         self.pending.append(message)
@@ -190,7 +216,31 @@ class Session:
         if not self.recording:
             self.attendant.received(self)
 
+    def _stamp(self, message: FromAgent | None) -> None:
+        """Note when an open command came on."""
+        assert self.timings is not None
+        if not isinstance(message, Ack | Chunk | End) or (timing := self.timings.get(message.id)) is None:
+            return
+        if type(message) is Chunk:
+            timing.first = timing.first or time.time_ns()
+        elif type(message) is End:
+            timing.ended = time.time_ns()
+            timing.code = message.error.code if message.error is not None else ""
+        else:
+            timing.acked = timing.acked or time.time_ns()
+
+    def timed(self, command: str) -> Timing | None:
+        """The stamps of a command that is over on this link, for the last time."""
+        timings = self.timings
+        if timings is None:
+            return None
+        timing = timings.pop(command, None)
+        if not timings:
+            self.timings = None
+        return timing
+
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
+        self.ours = self.link.phase is Phase.CLOSED
         self.link.closed()
         self.connection = None
         self.on_writable(connection)

@@ -20,6 +20,7 @@ from fairlead.fleet.commands import Taken
 from fairlead.fleet.directory import Claimed, Directory, Overtaken
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
+from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.delivery import Deliveries
 from fairlead.routing.departures import Departures
 from fairlead.routing.recorder import Recorder
@@ -28,7 +29,9 @@ from fairlead.routing.takeover import Takeover
 from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import VALID_MS, redis_back
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.telemetry import Metrics
+from fairlead.telemetry.logs import ids
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.close import Close
 from fairlead.wire.identity import check_agent_id
 from fairlead.wire.messages import Hello, Limits, Retry, Welcome
@@ -65,9 +68,11 @@ class Attendance:
         standing: Standing,
         sweep: Sweep,
         tasks: Tasks,
+        chronicle: Chronicle,
         metrics: Metrics,
         terms: LinkTerms,
     ) -> None:
+        self.traffic = metrics.traffic
         self._store = store
         self._directory = directory
         self._hub = hub
@@ -79,6 +84,7 @@ class Attendance:
         self._standing = standing
         self._hello = sweep.deadline(terms.hello_timeout)
         self._tasks = tasks
+        self._chronicle = chronicle
         self._metrics = metrics
         self._terms = terms
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
@@ -88,9 +94,11 @@ class Attendance:
     def opened(self, session: Session) -> None:
         self._hub.connections += 1
         self._hello.add(session, _late)
+        _stamp(session, 2)
 
     def greeted(self, session: Session, hello: Hello) -> None:
         self._hello.discard(session)
+        _stamp(session, 3)
         try:
             session.agent = check_agent_id(hello.agent)
         except InvalidRequest as e:
@@ -113,7 +121,8 @@ class Attendance:
     def closed(self, session: Session, code: int, reason: str) -> None:
         self._hub.connections -= 1
         self._hello.discard(session)
-        self._metrics.closed.labels(str(code)).inc()
+        lived = asyncio.get_running_loop().time() - session.since if session.since else 0.0
+        self._chronicle.left(session, lived, code, reason)
         if session.gen:
             self._hub.remove(session)
             self._departures.add(session, code, reason)
@@ -131,7 +140,6 @@ class Attendance:
                 async with self._claims:
                     if await self._attempt(session, hello):
                         self._hub.accepted += 1
-                        self._metrics.opened.inc()
                         self._metrics.claim.observe(loop.time() - started)
                 break
             except BusUnavailable as e:
@@ -143,7 +151,7 @@ class Attendance:
                 logger.debug("claim of %s: %s", session.agent, e)
                 await redis_back(self._store, left)
             except Exception:
-                logger.exception("the claim of %s failed", session.agent)
+                logger.exception("the claim of %s failed", session.agent, extra=ids(agent=session.agent))
                 session.close(Close.INTERNAL, "the gateway could not take this agent in")
         if not session.open and unsure:
             await asyncio.sleep(VALID_MS / 1000)
@@ -167,6 +175,7 @@ class Attendance:
             session.close(Close.SUPERSEDED, "superseded by a newer attempt of the same process")
             return False
         session.gen = claimed.gen
+        _stamp(session, 4)
         if not session.open or not self._hub.add(session):
             newer = self._hub.get(session.agent)
             same = newer is None or newer.boot == session.boot
@@ -194,19 +203,27 @@ class Attendance:
         terms = self._terms
         session.link.welcomed()
         session.since = asyncio.get_running_loop().time()
+        resumed = claimed.previous_boot == session.boot and hello.conn > 1
         session.send(
             Welcome(
                 sid=session.sid,
                 gen=claimed.gen,
                 now=claimed.now,
                 hb=terms.heartbeat_ms,
-                resumed=claimed.previous_boot == session.boot and hello.conn > 1,
+                resumed=resumed,
                 have={command: found.next for command, found in taken.items() if not found.queued},
                 limits=terms.limits,
                 retry=Retry(first=first_ceiling(self._hub.connections, terms.accept_rate)),
             )
         )
+        self._chronicle.welcomed(session, resumed)
         self._takeover.take_up(session, taken, hello.have)
+
+
+def _stamp(session: Session, step: int) -> None:
+    """One more step of the link's opening is done, for its phases."""
+    if isinstance(session.opening, list):
+        session.opening[step] = wall_ns()
 
 
 def _late(session: Session) -> None:

@@ -13,25 +13,35 @@ from fairlead.bus.inbox import Inbox
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
 from fairlead.fleet.schema import State
-from fairlead.telemetry import Metrics
+from fairlead.routing.chronicle import Chronicle
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.timing import Origin
+from fairlead.telemetry.trace import Context
 
 TROUBLE = frozenset({"failed", "timeout", "offline", "expired"})
 
 
 class Closing:
-    def __init__(self, directory: Directory, due: Due, inbox: Inbox, metrics: Metrics) -> None:
+    def __init__(self, directory: Directory, due: Due, inbox: Inbox, metrics: Metrics, chronicle: Chronicle) -> None:
         self._directory = directory
         self._due = due
         self._inbox = inbox
+        self._chronicle = chronicle
         self._ended = {state.value: metrics.commands.labels(state.value) for state in State if state.over}
 
-    def over(self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "") -> None:
-        """A target came into its terminal state just now; `code` is that of its error."""
+    def over(
+        self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
+        origin: Origin | None = None, sid: str = "",
+    ) -> Context | None:  # fmt: skip
+        """A target came into its terminal state just now; `code` is that of its error. With the command's `origin`
+        it is told as a span, if its trace is kept: then where that belongs is returned."""
         self._ended[state].inc()
+        kept = self._chronicle.over(command, agent, state, code, origin, sid)
         if state in TROUBLE:
             self._directory.note_trouble(agent, f"command {command} ended as {state}{code and ': ' + code}")
         self.forget(command, agent)
         self.wake(command, followers)
+        return kept
 
     def forget(self, command: str, agent: str) -> None:
         """The target needs nobody's attention any more."""

@@ -15,6 +15,7 @@ from fairlead.errors import BusUnavailable
 from fairlead.fleet.commands import Commands, Delivery, Settled
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
+from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.closing import Closing
 from fairlead.routing.followers import Followers
 from fairlead.routing.inquiry import Inquiry
@@ -23,7 +24,10 @@ from fairlead.routing.standing import Standing
 from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import redis_back
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.telemetry import Metrics
+from fairlead.telemetry.logs import ids
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.timing import Origin, Timing
+from fairlead.telemetry.trace import wall_ns
 from fairlead.wire import messages
 from fairlead.wire.close import Close
 from fairlead.wire.messages import Chunk, Cmd, End
@@ -42,6 +46,7 @@ class Deliveries:
         recorder: Recorder,
         inquiry: Inquiry,
         closing: Closing,
+        chronicle: Chronicle,
         followers: Followers,
         standing: Standing,
         tasks: Tasks,
@@ -54,6 +59,7 @@ class Deliveries:
         self._recorder = recorder
         self._inquiry = inquiry
         self._closing = closing
+        self._chronicle = chronicle
         self._followers = followers
         self._standing = standing
         self._tasks = tasks
@@ -65,8 +71,8 @@ class Deliveries:
         """The inbox's callback. Hearing a doorbell twice does nothing the second time."""
         for doorbell in doorbells:
             match doorbell:
-                case Deliver(agent, command):
-                    self._rung(agent, command)
+                case Deliver(agent, command, at):
+                    self._rung(agent, command, at)
                 case Wake(command):
                     self._followers.wake(command)
                 case Input(agent, command):
@@ -92,20 +98,21 @@ class Deliveries:
                 case Muster() | Canary():
                     pass  # for the node and for the inbox
 
-    def _rung(self, agent: str, command: str) -> None:
+    def _rung(self, agent: str, command: str, at: int) -> None:
         session = self._hub.get(agent)
         if session is not None and session.open and session.link.stream(command) is None:
-            self.deliver(session, (command,))
+            self.deliver(session, (command,), at)
 
-    def deliver(self, session: Session, commands: Iterable[str]) -> None:
+    def deliver(self, session: Session, commands: Iterable[str], rung: int = 0) -> None:
         """See to it that `commands` are delivered, one after the other, as fast as the agent reads.
 
-        Before welcome they only wait; `deliver` is then called again.
+        Before welcome they only wait; `deliver` is then called again. `rung`: when the doorbell was.
         """
         for command in commands:
             if session.rung is None:
                 session.rung = {}
-            session.rung[command] = None
+            if command not in session.rung:
+                session.rung[command] = Timing(rung, wall_ns())
         if session.rung and session.ready and not session.delivering:
             session.delivering = True
             self._tasks.spawn(self._deliver_all(session))
@@ -116,9 +123,9 @@ class Deliveries:
                 await session.writable(self._patience)
                 if not session.ready:
                     break  # too slow: what was not written is delivered on the next link
-                command = next(iter(session.rung))
+                command, timing = next(iter(session.rung.items()))
                 try:
-                    await self._deliver(session, command)
+                    await self._deliver(session, command, timing)
                 except BusUnavailable as e:
                     # The fence may have been executed, and the keeper does not ring for what counts as sent: so again.
                     logger.debug("delivery of %s to %s is tried again: %s", command, session.agent, e)
@@ -126,40 +133,58 @@ class Deliveries:
                     continue
                 session.rung.pop(command, None)
         except Exception:
-            logger.exception("deliveries to %s failed; its link is closed", session.agent)
+            about = ids(agent=session.agent, session=session.sid)
+            logger.exception("deliveries to %s failed; its link is closed", session.agent, extra=about)
             session.close(Close.INTERNAL, "the gateway could not deliver a command")
         finally:
             session.delivering = False
             session.rung = session.rung or None
 
-    async def _deliver(self, session: Session, command: str) -> None:
+    async def _deliver(self, session: Session, command: str, timing: Timing) -> None:
         if not self._standing.good:
             raise BusUnavailable("this node has no good beat: it may not deliver")
         found = await self._records.fence(command, session.agent, session.gen, session.memory)
         if isinstance(found, Settled):
             self.settled(session.agent, command, found)
         elif session.ready:
-            self._send(session, command, found)
+            self._send(session, command, found, timing)
 
     def settled(self, agent: str, command: str, found: Settled) -> None:
         """The fence found nothing to deliver."""
         if found.why == "ended":
-            self._closing.over(
-                command, agent, found.state, found.followers, "outcome_unknown" if found.state == "failed" else ""
-            )
+            if self._chronicle.tracing.on:
+                self._tasks.spawn(self._told(agent, command, found))
+            else:
+                self._over(agent, command, found, None)
         elif found.why != "stale":
             self._closing.forget(command, agent)
 
-    def _send(self, session: Session, command: str, found: Delivery) -> None:
+    def _over(self, agent: str, command: str, found: Settled, origin: Origin | None) -> None:
+        code = "outcome_unknown" if found.state == "failed" else ""
+        self._closing.over(command, agent, found.state, found.followers, code, origin)
+
+    async def _told(self, agent: str, command: str, found: Settled) -> None:
+        """`_over`, with what the command's trace is to be found by."""
+        origin: Origin | None = None
+        try:
+            origin = await self._records.origin(command)
+        except BusUnavailable as e:
+            logger.debug("the end of %s has no span: %s", command, e)
+        self._over(agent, command, found, origin)
+
+    def _send(self, session: Session, command: str, found: Delivery, timing: Timing) -> None:
         if session.link.stream(command) is None:
             session.link.opened(command, found.next)
-        if not found.running:
+        if found.running:
+            self._chronicle.taken_up(session, command)
+        else:
             self._metrics.delivered.inc()
+            traceparent = self._chronicle.send(session, command, timing, found.origin, found.attempt)
             session.send(
                 Cmd(
-                    id=command, method=found.method, payload=found.payload, deadline=found.left,
+                    id=command, method=found.origin.method, payload=found.payload, deadline=found.left,
                     lane=found.lane, credit=session.link.window, attempt=found.attempt,  # type: ignore[arg-type]
-                    traceparent=found.traceparent, retry=found.retry,  # type: ignore[arg-type]
+                    traceparent=traceparent, retry=found.retry,  # type: ignore[arg-type]
                 )
             )  # fmt: skip  # lane and retry were checked when the command was posted
         self.carry_on(session, command, found.cancelled, found.has_input)

@@ -31,7 +31,9 @@ from fairlead.routing.closing import Closing
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import CANCEL_AGAIN_MS, RING_AGAIN_MS
-from fairlead.telemetry import Metrics
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.story import Story
+from fairlead.telemetry.trace import Tracing, wall_ns
 from fairlead.wire.close import Close
 from fairlead.wire.identity import uuid7
 
@@ -94,6 +96,7 @@ class Dispatch:
         followers: Followers,
         standing: Standing,
         metrics: Metrics,
+        tracing: Tracing,
         retention_ms: int,
     ) -> None:
         self._directory = directory
@@ -105,10 +108,11 @@ class Dispatch:
         self._followers = followers
         self._standing = standing
         self._metrics = metrics
+        self._tracing = tracing
         self._retention_ms = retention_ms
 
-    async def submit(self, order: Order, follow: bool = False) -> Accepted:
-        """Take the command in; with `follow` this node is its follower from the start.
+    async def submit(self, order: Order, follow: bool = False, story: Story | None = None) -> Accepted:
+        """Take the command in; with `follow` this node is its follower from the start. `story` is told how it goes.
 
         Raises AgentUnknown, AgentOffline, IdempotencyConflict, Unavailable and BusUnavailable.
         """
@@ -123,11 +127,24 @@ class Dispatch:
             if first != command and (found := await self._records.look_up(first)) is not None:
                 return Accepted(first, found.targets[0].state, "", "", replayed=True)
             command = first
-        if not follow:
-            return await self._place(command, order, None)
+        if story is not None:
+            story.place(command, order.agent, order.method, self._tracing.record(command, order.traceparent))
+        try:
+            accepted = (
+                await self._follow(command, order, story) if follow else await self._place(command, order, None, story)
+            )
+        except FairleadError as e:
+            if story is not None:
+                story.refused(e.code, isinstance(e, AgentOffline))
+            raise
+        if story is not None:
+            story.taken()
+        return accepted
+
+    async def _follow(self, command: str, order: Order, story: Story | None) -> Accepted:
         follower = self._followers.join(command)
         try:
-            accepted = await self._place(command, order, follower)
+            accepted = await self._place(command, order, follower, story)
         except BaseException:
             self._followers.leave(command, follower)
             raise
@@ -135,7 +152,9 @@ class Dispatch:
             self._followers.leave(command, follower)
         return accepted
 
-    async def _place(self, command: str, order: Order, follower: Follower | None) -> Accepted:
+    async def _place(
+        self, command: str, order: Order, follower: Follower | None, story: Story | None
+    ) -> Accepted:  # fmt: skip
         standing = self._standing
         if not standing.good:
             raise BusUnavailable("this node has no good beat: it does not know who is here")
@@ -144,7 +163,8 @@ class Dispatch:
         expires = now + order.deadline + (order.queue or 0)
         record = Record(
             command, order.agent, order.method, order.payload, order.lane, now, expires, self._retention_ms, hold,
-            order.retry, order.retain, order.traceparent,
+            order.retry, order.retain, self._tracing.record(command, order.traceparent),
+            story.began if story is not None else 0,
         )  # fmt: skip
         scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, hold, expires))
         creating = self._records.create(record, valid, standing.lease if follower is not None else "")
@@ -164,7 +184,9 @@ class Dispatch:
         presence, since, why = standing.table.presence(row, standing.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease whose node is not in our table may be of one that has just started: ringing costs nothing.
-            self._inbox.ring(row.lease, (Deliver(order.agent, command),))
+            if story is not None:
+                story.rung, story.sid = wall_ns(), row.sid
+            self._inbox.ring(row.lease, (Deliver(order.agent, command, story.rung if story is not None else 0),))
         elif presence is Presence.OFFLINE and order.queue is None:
             await self._fail_offline(command, order, now - since, why)
         self._metrics.accepted.inc()
@@ -230,7 +252,9 @@ class Dispatch:
         for target in found.targets:
             done = await self._records.cancel(command, target.agent)
             if done.why == "ended":
-                self._closing.over(command, target.agent, State.CANCELLED.value, done.followers)
+                self._closing.over(
+                    command, target.agent, State.CANCELLED.value, done.followers, origin=found.origin
+                )  # fmt: skip
             elif done.why == "asked":
                 self._due.schedule(command, target.agent, self._standing.now() + CANCEL_AGAIN_MS)
                 row = await self._directory.look_up(target.agent)

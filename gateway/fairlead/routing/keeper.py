@@ -21,6 +21,7 @@ from fairlead.fleet.schema import Presence, State
 from fairlead.routing.closing import Closing
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
+from fairlead.telemetry.logs import ids
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,10 @@ class Keeper:
         except BusUnavailable:
             raise
         except Exception:
-            logger.exception("the keeper failed on %s of %s; it is looked at again", taken.command, taken.agent)
+            about = ids(agent=taken.agent, command=taken.command)
+            logger.exception(
+                "the keeper failed on %s of %s; it is looked at again", taken.command, taken.agent, extra=about
+            )
 
     async def _see_to(self, command: str, agent: str, now: int) -> int | None:
         """Do what this target needs now; returns when to look again (ms), None for never."""
@@ -134,7 +138,7 @@ class Keeper:
             state, how = State.FAILED, OUTCOME_UNKNOWN  # it waits to be run again: the first run may have done it
         done = await self._records.finish(command.id, target.agent, state, how, only_from)
         if done.why == "ok":
-            self._closing.over(command.id, target.agent, state.value, done.followers, how.code)
+            self._closing.over(command.id, target.agent, state.value, done.followers, how.code, command.origin)
         elif done.why == "kept":
             return command.expires + GRACE_MS
         else:

@@ -23,7 +23,7 @@ from fairlead.routing.takeover import Takeover
 from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import redis_back
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.telemetry import Metrics
+from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close import Close
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from fairlead.fleet.commands import Commands, Ending, Stored
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import State
 from fairlead.hub.session import Session, pending_size
+from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.closing import Closing
 from fairlead.routing.superseded import close_superseded
 from fairlead.routing.tasks import Tasks
@@ -23,7 +24,9 @@ from fairlead.routing.times import redis_back
 from fairlead.store.answer import Answer, outcomes
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg
-from fairlead.telemetry import Metrics
+from fairlead.telemetry.logs import ids
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.close import Close
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Error, Event, FromAgent
 
@@ -45,9 +48,11 @@ class Recorder:
         directory: Directory,
         records: Commands,
         closing: Closing,
+        chronicle: Chronicle,
         tasks: Tasks,
         metrics: Metrics,
     ) -> None:
+        self._chronicle = chronicle
         self._store = store
         self._directory = directory
         self._records = records
@@ -67,7 +72,8 @@ class Recorder:
                     return
         except Exception:
             # What was not stored is not receipted: the agent sends it again on its next link.
-            logger.exception("storing for %s failed; its link is closed", session.agent)
+            about = ids(agent=session.agent, session=session.sid)
+            logger.exception("storing for %s failed; its link is closed", session.agent, extra=about)
             session.close(Close.INTERNAL, "the gateway could not store what was sent")
         finally:
             session.recording = False
@@ -134,7 +140,8 @@ class Recorder:
 
     async def _settle(self, session: Session, command: str, stored: Stored) -> None:
         if stored.why == "gap":
-            logger.error("results of %s from %s have a gap; the command is ended", command, session.agent)
+            about = ids(agent=session.agent, session=session.sid, command=command)
+            logger.error("results of %s from %s have a gap; the command is ended", command, session.agent, extra=about)
             how = Ending(code="results_gap", message="a part of the results was lost")
             ended = await self._records.finish(command, session.agent, State.FAILED, how)
             self._dismiss(session, command)
@@ -142,6 +149,7 @@ class Recorder:
                 self._closing.over(command, session.agent, State.FAILED.value, ended.followers, how.code)
         elif stored.why == "fenced":
             session.link.ended(command)
+            session.timed(command)
         elif stored.why != "ok":
             # Over, or gone with Redis's data. If it was this agent that ended it, the answer to that was lost.
             self._dismiss(session, command)
@@ -149,12 +157,29 @@ class Recorder:
             self._closing.wake(command, stored.followers)
         elif State(stored.state).over:
             session.link.ended(command)
-            self._closing.over(command, session.agent, stored.state, stored.followers)
+            await self._over(session, command, stored)
         else:
             self._closing.wake(command, stored.followers)
             stream = session.link.stream(command)
             if stream is not None and stored.held > HELD_LIMIT:
                 stream.full = True
+
+    async def _over(self, session: Session, command: str, stored: Stored) -> None:
+        """The agent ended the command."""
+        timing = session.timed(command)
+        if timing is None:
+            self._closing.over(command, session.agent, stored.state, stored.followers)
+            return
+        timing.stored = wall_ns()
+        if timing.origin is None and self._chronicle.tracing.on:
+            try:  # it was begun on another link, which knew
+                timing.origin = await self._records.origin(command)
+            except BusUnavailable:
+                pass
+        kept = self._closing.over(
+            command, session.agent, stored.state, stored.followers, timing.code, timing.origin, session.sid
+        )
+        self._chronicle.ended(session, command, timing, stored.state, kept)
 
     async def make_room(self, session: Session, command: str) -> None:
         """A reader has come on: grant what was withheld for it, if there is room in the store."""
@@ -175,6 +200,7 @@ class Recorder:
     def _dismiss(self, session: Session, command: str) -> None:
         """Nobody waits for more of this command: an agent that still runs it should stop."""
         session.link.ended(command)
+        session.timed(command)
         session.send(Cancel(id=command, why="the command is over"))
 
     def _confirm(self, session: Session, numbered: int, pending: int, sizes: dict[str, int]) -> None:

@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 
 from fairlead.fleet.commands import Commands, Taken
 from fairlead.hub.session import Session
+from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.delivery import Deliveries
 
 
 class Takeover:
-    def __init__(self, records: Commands, deliveries: Deliveries) -> None:
+    def __init__(self, records: Commands, deliveries: Deliveries, chronicle: Chronicle) -> None:
         self._records = records
         self._deliveries = deliveries
+        self._chronicle = chronicle
 
     async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, Taken]:
         """Own `commands` from the session's generation on; returns those that go on."""
@@ -39,5 +41,6 @@ class Takeover:
             if not found.queued and session.link.stream(command) is None:
                 session.link.opened(command, found.next, have.get(command, 0))
                 if found.running:
+                    self._chronicle.taken_up(session, command)
                     self._deliveries.carry_on(session, command, found.cancelled, found.has_input)
         self._deliveries.deliver(session, [command for command, found in taken.items() if not found.running])

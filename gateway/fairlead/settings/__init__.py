@@ -57,6 +57,10 @@ class Settings:
     output_limit: int = 16 * MIB
     bus_grace: float = 120.0
     log_level: str = "info"
+    log_format: str = "text"
+    trace_endpoint: str = ""
+    trace_ratio: float = 0.01
+    trace_slow: float = 5.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,5 +146,13 @@ RULES: Mapping[str, Rule] = {
     "output_limit": _whole(64 * KIB, 1024 * MIB, "Bytes of the results of one command; the rest is cut"),
     "bus_grace": _number(0, 86_400, "Seconds links are held while Redis is away"),
     "log_level": _text("debug|info|warning|error", "debug, info, warning or error", "Least severe line to log"),
+    "log_format": _text("text|json", "text or json", "Lines of the log: text, or one JSON object each"),
+    "trace_endpoint": _text(
+        r"(https?://[A-Za-z0-9_.:%\[\]-]+(/[!-~]*)?)?",
+        "http://… or https://…, or nothing",
+        "OTLP/HTTP address that spans are sent to, as http://collector:4318; no traces unless given",
+    ),
+    "trace_ratio": _number(0, 1, "Share of the commands and links that are traced, if their caller does not decide it"),
+    "trace_slow": _number(0, 86_400, "Seconds from which on a command is traced anyway, as failed ones are"),
 }
 """Every setting: the fields of Settings, and for each token the file that may hold it."""

@@ -1,0 +1,144 @@
+"""The metrics of one node, as bound Prometheus children. No label ever grows with agents.
+
+Made by `node`, written by routing and app, served on the admin port. Counting is all that happens here: nothing
+decides by these numbers. docs/telemetry.md lists them all, and a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.openmetrics import exposition as openmetrics
+
+from fairlead.telemetry.timing import STAGES
+from fairlead.telemetry.traffic import Traffic
+from fairlead.version import __version__
+
+LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+"""Seconds; from one hop on a quiet node to the longest wait for an absent agent."""
+LIVES = (1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 86400)
+"""Seconds; the lives of links, to a day."""
+PAUSES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+"""Seconds that the event loop kept others waiting."""
+METHODS = 20
+"""Methods that have a series of their own, the first to come; platforms name methods, and might name many."""
+OTHER = "other"
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+OPENMETRICS = openmetrics.CONTENT_TYPE_LATEST
+
+
+def wants_openmetrics(accept: str) -> bool:
+    """Whether a scraper that sends this Accept understands OpenMetrics, and with it exemplars."""
+    return "application/openmetrics-text" in accept
+
+
+class Metrics:
+    """One registry a node, so that two nodes in one process (tests) never mix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        r = self.registry
+        opened = Counter(
+            "fairlead_connections_opened_total", "Links that were welcomed: of a new start or come back", ["result"],
+            registry=r,
+        )  # fmt: skip
+        self.opened = opened.labels("new")
+        self.resumed = opened.labels("resumed")
+        self.closed = Counter(
+            "fairlead_connections_closed_total", "Links that ended: code, what the agent does then, who closed",
+            ["code", "then", "by"], registry=r,
+        )  # fmt: skip
+        self.lived = Histogram(
+            "fairlead_connection_duration_seconds", "Lives of links, from welcome on", buckets=LIVES, registry=r
+        )
+        self.rejected = Counter(
+            "fairlead_handshake_rejected_total", "Upgrades refused over HTTP", ["reason"], registry=r
+        )
+        self.handshake = Histogram(
+            "fairlead_handshake_duration_seconds", "Phases of a link's opening", ["phase"], buckets=LATENCY, registry=r
+        )
+        self.commands = Counter("fairlead_commands_total", "Commands that ended here, by state", ["state"], registry=r)
+        self.accepted = Counter("fairlead_commands_accepted_total", "Commands that this node took in", registry=r)
+        self.delivered = Counter("fairlead_commands_delivered_total", "Commands written to a link", registry=r)
+        self._duration = Histogram(
+            "fairlead_command_duration_seconds", "Commands that an agent ended, from the post on", ["method"],
+            buckets=LATENCY, registry=r,
+        )  # fmt: skip
+        self._methods: dict[str, Histogram] = {}
+        stage = Histogram(
+            "fairlead_command_stage_duration_seconds", "Stages of a command at its agent's node", ["stage"],
+            buckets=LATENCY, registry=r,
+        )  # fmt: skip
+        self.stages = tuple(stage.labels(name) for name in STAGES)
+        self.fenced = Counter(
+            "fairlead_appends_fenced_total", "Results refused because another node owns the agent", registry=r
+        )
+        self.stored_bytes = Counter("fairlead_results_stored_bytes_total", "Payload bytes stored", registry=r)
+        self.claim = Histogram("fairlead_claim_duration_seconds", "From hello to welcome", buckets=LATENCY, registry=r)
+        self.rtt = Histogram(
+            "fairlead_heartbeat_rtt_seconds", "Round trips that agents report", buckets=LATENCY, registry=r
+        )
+        self.redis = Histogram(
+            "fairlead_redis_batch_duration_seconds", "One pipelined batch", buckets=LATENCY, registry=r
+        )
+        self.lag = Histogram(
+            "fairlead_event_loop_lag_seconds", "How late the event loop called a timer", buckets=PAUSES, registry=r
+        )
+        self.pauses = Histogram(
+            "fairlead_gc_pause_seconds",
+            "Garbage collections, by generation",
+            ["generation"],
+            buckets=PAUSES,
+            registry=r,
+        )
+        self.fencings = Counter(
+            "fairlead_node_fenced_total", "Times this node lost its row and began a new life", registry=r
+        )
+        self.data_lost = Counter("fairlead_data_lost_total", "Times this node found Redis without its data", registry=r)
+        self.reclaimed = Counter(
+            "fairlead_agents_reclaimed_total", "Agents claimed again after doubt about their rows", registry=r
+        )
+        self.traffic = Traffic()
+        r.register(self.traffic)
+        self._gauges = [Gauge("fairlead_build_info", "1, labelled with the version", ["version"], registry=r)]
+        self._gauges[0].labels(__version__).set(1)
+
+    def took(self, method: str, seconds: float, trace: str) -> None:
+        """An agent ended a command of `method`; `trace` is that of a command whose trace is kept, else ""."""
+        child = self._methods.get(method)
+        if child is None:
+            name = method if len(self._methods) < METHODS else OTHER
+            child = self._methods.get(name) or self._duration.labels(name)
+            if name == method:
+                self._methods[method] = child
+        child.observe(seconds, {"trace_id": trace} if trace else None)
+
+    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """A gauge that is read when it is scraped."""
+        gauge = Gauge(name, text, registry=self.registry)
+        gauge.set_function(read)
+        self._gauges.append(gauge)
+
+    def count(self, name: str, text: str, read: Callable[[], float]) -> None:
+        """A counter that is read when it is scraped."""
+        self.registry.register(_Read(name, text, read))
+
+    def exposition(self, with_exemplars: bool = False) -> bytes:
+        """For a scraper, as OpenMetrics if it understands that."""
+        made = openmetrics.generate_latest if with_exemplars else generate_latest
+        return bytes(made(self.registry))
+
+
+class _Read:
+    """A collector of one counter that somebody else keeps."""
+
+    def __init__(self, name: str, text: str, read: Callable[[], float]) -> None:
+        self._name = name
+        self._text = text
+        self._read = read
+
+    def collect(self) -> list[CounterMetricFamily]:
+        return [CounterMetricFamily(self._name, self._text, value=self._read())]

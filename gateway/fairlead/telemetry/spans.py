@@ -1,0 +1,105 @@
+"""The spans of what a node did: a command's way to its agent and back, its end, and the opening and closing of links.
+
+Called by routing at the end of each, with the stamps that were taken on the way. No span is made before it is over and
+none lives as long as a link: an open is told when the agent is welcomed, a close when it has happened, and both carry
+`session.id`, as every span of every command that ran between them does, with a link to the open.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+from fairlead.telemetry.export import Moment, Span, Value
+from fairlead.telemetry.timing import Origin, Timing
+from fairlead.telemetry.trace import Context, Tracing, session_link, span_id
+
+_OPENING = struct.Struct("<Q5I")
+PHASES = ("auth", "handshake", "hello", "claim", "welcome")
+"""Of an opening, each from the stamp before to its own; `auth` is the first part of `handshake`."""
+
+
+def command(
+    tracing: Tracing, context: Context, id_: str, agent: str, sid: str, origin: Origin, state: str, code: str, end: int
+) -> Span:
+    """All of a command, told by the node that ended it; a terminal state is set once, so it is told once."""
+    facts: dict[str, Value] = {
+        "fairlead.command": id_, "fairlead.agent": agent, "fairlead.state": state, "rpc.method": origin.method,
+    }  # fmt: skip
+    if code:
+        facts["error.type"] = code
+    if sid:
+        facts["session.id"] = sid
+    return Span(
+        context.trace, context.root, context.parent, f"command {origin.method}", "SERVER", origin.began or end, end,
+        facts, "" if state in ("ok", "cancelled") else code or state,
+        links=[session_link(sid, tracing.drawn(sid))] if sid else (),
+    )  # fmt: skip
+
+
+def stay(
+    tracing: Tracing, context: Context, id_: str, agent: str, sid: str, timing: Timing, end: int, error: str = ""
+) -> list[Span]:
+    """What the agent's node saw of a command: doorbell, deliver, agent with its first byte, end."""
+    facts: dict[str, Value] = {"fairlead.command": id_, "fairlead.agent": agent, "session.id": sid}
+    links = [session_link(sid, tracing.drawn(sid))]
+    spans: list[Span] = []
+
+    def add(name: str, kind: str, start: int, stop: int, parent: int, own: int = 0, **more: object) -> None:
+        spans.append(
+            Span(context.trace, own or span_id(), parent, name, kind, start, stop, facts, links=links, **more)  # type: ignore[arg-type]  # error and moments, as Span has them
+        )
+
+    if timing.rung and timing.heard:
+        # By two machines' clocks: a ring that was heard before it was rung took no time.
+        add("doorbell", "CONSUMER", min(timing.rung, timing.heard), timing.heard, context.root)
+    if timing.written:
+        if timing.heard:
+            add("deliver", "INTERNAL", timing.heard, timing.written, context.root)
+        own = timing.span or span_id()
+        moments = [Moment("ack", timing.acked)] if timing.acked else []
+        add(
+            "agent", "CLIENT", timing.written, timing.ended or end, context.root, own, error=error, moments=moments,
+        )  # fmt: skip
+        if timing.first:
+            add("first byte", "INTERNAL", timing.written, timing.first, own)
+    if timing.ended and timing.stored:
+        add("end", "INTERNAL", timing.ended, timing.stored, context.root)
+    return spans
+
+
+def pack_opening(stamps: Sequence[int]) -> bytes:
+    """The stamps of a link's opening in 61 bytes, kept in case one of its commands is: six, of PHASES and the begin."""
+    start = stamps[0]
+    return _OPENING.pack(start, *(min((stamp - start) // 1000, 0xFFFFFFFF) for stamp in stamps[1:]))
+
+
+def unpack_opening(packed: bytes) -> list[int]:
+    start, *after = _OPENING.unpack(packed)
+    return [start, *(start + micros * 1000 for micros in after)]
+
+
+def opening(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Value]) -> list[Span]:
+    """`session.open` and its phases."""
+    root = session_link(sid, True)
+    begin, authed, accepted, hello, claimed, welcomed = stamps
+    told: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent}
+    shake = span_id()
+    parts = (
+        ("handshake", shake, root.span, begin, accepted),
+        ("auth", span_id(), shake, begin, authed),
+        ("hello", span_id(), root.span, accepted, hello),
+        ("claim", span_id(), root.span, hello, claimed),
+        ("welcome", span_id(), root.span, claimed, welcomed),
+    )
+    whole = Span(
+        root.trace, root.span, 0, "session.open", "SERVER", begin, welcomed,
+        {**told, "network.protocol.name": "websocket", **facts},
+    )  # fmt: skip
+    return [whole, *(Span(root.trace, own, up, name, "INTERNAL", a, b, told) for name, own, up, a, b in parts)]
+
+
+def closing(start: int, end: int, agent: str, sid: str, facts: dict[str, Value], error: str) -> Span:
+    root = session_link(sid, True)
+    told: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent, **facts}
+    return Span(root.trace, span_id(), root.span, "session.close", "INTERNAL", start, end, told, error)
