@@ -18,6 +18,7 @@ from controlplane import kubectl
 
 READY_TIMEOUT = 60.0
 ACCESS_LOG = place.LOG / "traefik-access.json"
+"""An upgraded connection stands there with status 0: a 101 is known by its header Sec-WebSocket-Accept, which is kept."""
 
 _COREFILE = f"""\
 cluster.local in-addr.arpa {{
@@ -71,7 +72,7 @@ def start() -> None:
         place.BIN / "traefik", f"--entrypoints.web.address={place.NODE_IP}:8000",
         f"--entrypoints.traefik.address={place.NODE_IP}:8001", "--metrics.prometheus=true", "--log.level=INFO",
         "--accesslog=true", "--accesslog.format=json", f"--accesslog.filepath={ACCESS_LOG}",
-        "--accesslog.fields.headers.names.Upgrade=keep",
+        "--accesslog.fields.headers.names.Sec-WebSocket-Accept=keep",
         "--providers.kubernetesingress=true", f"--providers.kubernetesingress.ingressendpoint.ip={place.NODE_IP}",
         "--global.checknewversion=false", "--global.sendanonymoususage=false",
     ], env={"KUBECONFIG": str(place.KUBECONFIG)})  # fmt: skip
