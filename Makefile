@@ -67,7 +67,7 @@ cluster-down: ## End that cluster and remove its data
 requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	$(call compile,base,)
 	$(call compile,gateway,--extra gateway --extra cli)
-	$(call compile,operator,--extra operator --extra gateway)
+	$(call compile,operator,--extra operator)
 	$(call compile,dev,--extra gateway --extra cli --extra operator --group dev)
 	$(call compile,build,,requirements/build.in)
 

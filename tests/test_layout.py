@@ -97,7 +97,7 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
 
 def test_requirements_are_hashed_and_name_no_host() -> None:
     files = sorted((ROOT / "requirements").glob("*.txt"))
-    assert [path.name for path in files] == ["base.txt", "dev.txt", "gateway.txt"]
+    assert [path.name for path in files] == ["base.txt", "build.txt", "dev.txt", "gateway.txt", "operator.txt"]
     for path in files:
         text = path.read_text()
         assert "://" not in text, f"{path.name} names a host"
@@ -117,10 +117,13 @@ def test_requirements_satisfy_pyproject() -> None:
     asked = {
         "base": project["dependencies"],
         "gateway": [*project["dependencies"], *extras["gateway"], *extras["cli"]],
+        "operator": [*project["dependencies"], *extras["operator"]],
+        "build": table["build-system"]["requires"],
         "dev": [
             *project["dependencies"],
             *extras["gateway"],
             *extras["cli"],
+            *extras["operator"],
             *table["dependency-groups"]["dev"],
         ],
     }
