@@ -44,7 +44,6 @@ class LinkDoor:
         entered = wall_ns()
         refusal = self._refusal(websocket)
         if refusal is not None:
-            self._node.hub.refused += 1
             await websocket.send_denial_response(refusal)
             return
         subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
@@ -80,6 +79,8 @@ class LinkDoor:
     def _busy(self, reason: str, status: int, error: NodeBusy, most: float) -> Response:
         """`most`: seconds over which those that were refused are spread."""
         self._node.metrics.rejected.labels(reason).inc()
+        if reason != "draining":
+            self._node.hub.refused += 1
         answer = problem(error, status)
         # From 1 s on, since the header knows whole seconds only and 0 would mean at once.
         answer.headers["retry-after"] = str(random.randint(1, int(min(most, 60)) + 1))

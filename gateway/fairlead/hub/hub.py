@@ -24,7 +24,8 @@ class Hub:
         """Open connections, greeted or not: what capacity counts."""
         self.accepted = 0
         self.refused = 0
-        """Links welcomed and upgrades refused since the start: what the scaling looks at."""
+        """Links welcomed, and upgrades refused for lack of room, since the start: what the scaling looks at. A wrong
+        token is not counted, or a stranger could have pods made."""
         self.draining = False
         self.leaving = 0
         """Agents that a drain has told to leave and has not closed yet."""
