@@ -17,6 +17,7 @@ from fairlead.cli.agents import agent, agents
 from fairlead.cli.commands import exec_, results
 from fairlead.cli.demo import demo
 from fairlead.cli.node import serve
+from fairlead.cli.swarm import swarm
 from fairlead.cli.why import why
 from fairlead.errors import (
     AgentOffline,
@@ -105,7 +106,7 @@ def version() -> None:
     click.echo(__version__)
 
 
-for _command in (serve, demo, agent, agents, exec_, results, why):
+for _command in (serve, demo, agent, agents, exec_, results, why, swarm):
     cli.add_command(_command)
 
 

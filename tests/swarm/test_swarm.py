@@ -1,0 +1,151 @@
+"""`fairlead swarm` against a real gateway: what it counts is what was, and its exit code tells of losses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import httpx2
+import pytest
+
+from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
+
+if TYPE_CHECKING:
+    from tests.swarm.conftest import Gateway, MakeGateway, MakeSwarm
+
+PLATFORM = {"authorization": f"Bearer {DEVELOPMENT_PLATFORM_TOKEN}", "accept": "application/x-ndjson"}
+
+
+def run(api: str, agent: str, method: str, payload: object) -> tuple[bytes, dict[str, object]]:
+    """One command: its output and its end."""
+    body = {"agent": agent, "method": method, "payload": payload, "deadline": 20}
+    answer = httpx2.post(f"{api}/v1/commands", json=body, headers=PLATFORM, timeout=30)
+    assert answer.status_code == 200, answer.text
+    lines = [json.loads(line) for line in answer.text.splitlines() if line not in ("", "{}")]
+    return "".join(line.get("text", "") for line in lines).encode(), lines[-1]["end"]
+
+
+def test_idle_agents_are_linked_beat_answer_and_leave(gateway: Gateway, swarm: MakeSwarm) -> None:
+    one = swarm(
+        gateway.link,
+        "--agents=60",
+        "--processes=2",
+        "--rate=300",
+        "--duration=4",
+        "--id-prefix=idle",
+        "--source=127.0.0.2-3",
+    )
+    one.until_holding()
+    assert httpx2.get(f"{gateway.api}/v1/agents/idle-59", headers=PLATFORM).json()["state"] == "online"
+    assert len(run(gateway.api, "idle-59", "exec", {"argv": ["anything"]})[0]) == 64
+    assert run(gateway.api, "idle-0", "echo", "hello")[0] == b'"hello"'
+    result = one.result()
+    assert one.process.returncode == 0, one.said
+    assert (result["ok"], result["linked"], result["lost"], result["processes"]) == (True, 60, 0, 2)
+    assert result["connect"]["welcome"]["count"] == result["connect"]["attempts"] == 60
+    assert result["connect"]["dial"]["p50_ms"] <= result["connect"]["welcome"]["p99_ms"]
+    assert result["commands"]["answered"] == result["commands"]["received"] == 2
+    # Some four seconds with a beat in each.
+    assert 120 <= result["heartbeats"]["sent"] <= 400
+    assert result["heartbeats"]["sent"] - result["heartbeats"]["answered"] <= 60
+    left = httpx2.get(f"{gateway.api}/v1/agents/idle-59", headers=PLATFORM).json()
+    assert left["state"] != "online"
+
+
+def test_output_beyond_a_window_survives_storms_to_the_byte(gateway: Gateway, swarm: MakeSwarm) -> None:
+    one = swarm(gateway.link, "--agents=8", "--rate=100", "--profile=storm", "--storm-every=1", "--id-prefix=storm")
+    one.until_holding()
+    with ThreadPoolExecutor(8) as pool:
+        runs = [
+            pool.submit(run, gateway.api, f"storm-{i % 8}", "exec", {"argv": ["x"], "bytes": 700_000 + i})
+            for i in range(24)
+        ]
+        outputs = [one_run.result() for one_run in runs]
+    assert [len(output) for output, _ in outputs] == [700_000 + i for i in range(24)]
+    assert {end["state"] for _, end in outputs} == {"ok"}
+    one.process.send_signal(signal.SIGINT)
+    result = one.result()
+    assert result["storm"]["dropped"] >= 8
+    assert (result["commands"]["received"], result["lost"], result["violations"]) == (24, 0, 0)
+
+
+def test_chatty_slow_and_half_open_agents(gateway: Gateway, swarm: MakeSwarm) -> None:
+    flags = ("--agents=30", "--rate=100", "--profile=chatty=1,slow=1,half-open=1", "--event-every=0.5", "--duration=9")
+    one = swarm(gateway.link, *flags, "--id-prefix=mixed")
+    one.until_holding()
+    time.sleep(1)  # slow ones have stopped reading by then; what follows holds sooner or later all the same
+    found = httpx2.get(f"{gateway.api}/v1/agents", params={"selector": "profile=slow,swarm=mixed"}, headers=PLATFORM)
+    slow = found.json()["agents"][0]["id"]
+    assert run(gateway.api, slow, "exec", {})[1]["state"] == "ok"
+    result = one.result()
+    assert one.process.returncode == 0, one.said
+    assert result["half_open"]["ended_by_gateway"] >= 10
+    assert result["half_open"]["unnoticed"] == 0
+    assert result["closed"].keys() == {"4008"}
+    assert 100 <= result["events"]["sent"] <= 400
+    assert result["events"]["stored"] >= result["events"]["sent"] - 20
+
+
+def test_agents_that_are_taken_over_count_as_gone(gateway: Gateway, swarm: MakeSwarm) -> None:
+    first = swarm(gateway.link, "--agents=10", "--rate=100", "--id-prefix=twin")
+    first.until_holding()
+    second = swarm(gateway.link, "--agents=10", "--rate=100", "--id-prefix=twin", "--duration=2")
+    assert second.result()["ok"]
+    first.process.send_signal(signal.SIGTERM)
+    result = first.result()
+    assert (result["gone"], result["closed"], result["ok"]) == (10, {"4507": 10}, False)
+    assert first.process.returncode == 1
+
+
+def test_a_gateway_that_is_killed_has_lost_all(make_gateway: MakeGateway, swarm: MakeSwarm) -> None:
+    gateway = make_gateway("--accept-rate=5000")
+    one = swarm(gateway.link, "--agents=20", "--rate=100", "--duration=3", "--id-prefix=killed")
+    one.until_holding()
+    gateway.process.kill()
+    gateway.process.wait()
+    result = one.result()
+    assert (result["lost"], result["missing"], one.process.returncode) == (20, 20, 1)
+    assert result["connect"]["refused"]["unreachable"] > 0
+
+
+def test_refusals_are_counted_and_waited_out(make_gateway: MakeGateway, swarm: MakeSwarm) -> None:
+    gateway = make_gateway("--accept-rate=10")
+    one = swarm(gateway.link, "--agents=30", "--rate=1000", "--duration=0", "--id-prefix=refused")
+    result = one.result()
+    assert one.process.returncode == 0, one.said
+    assert result["linked"] == 30
+    assert result["connect"]["refused"]["429"] == result["connect"]["attempts"] - 30 > 0
+    assert result["ramp_s"] > 1
+
+
+def test_a_wrong_token_is_told_and_is_not_available(gateway: Gateway, swarm: MakeSwarm) -> None:
+    one = swarm(gateway.link, "--agents=3", "--rate=100", "--token=wrong")
+    one.process.communicate(timeout=30)
+    assert one.process.returncode == 3
+    assert "no agent could connect" in one.said
+    assert "401" in one.said
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--agents=3000000", "--processes=2"), "open files each"),
+        (("--profile=lazy",), "'lazy' is not understood"),
+        (("--source=127.0.0.9-2",), "127.0.0.9-2"),
+        (("--agents=60000", "--processes=100"), "--source"),
+        (("--id-prefix=a b",), "is not legal"),
+        (("--url=http://x",), "must begin with ws://"),
+        (("--url=ws://gateway.example",), "no token"),
+    ],
+)
+def test_what_cannot_be_is_told_before_the_start(flags: tuple[str, ...], words: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fairlead", "swarm", *flags], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
