@@ -1,4 +1,4 @@
-"""What `helm test` runs in the gateway's image: one agent, one command, through the Service like everybody else.
+"""What `helm test` runs in the gateway's image: one agent, one command, through the Services like everybody else.
 
 The agent dials LINK_URL and is known by AGENT_TOKEN; the command is posted at API_URL with PLATFORM_TOKEN. Both may
 meet different pods, so the way over Redis is played too. The agent's id stays the same, so that tests leave one
@@ -6,39 +6,59 @@ agent behind in the fleet's memory and not one each.
 """
 
 import asyncio
+import json
 import os
 import sys
 import time
-import uuid
+import urllib.error
+import urllib.request
 
 from fairlead.agent import Agent
-from fairlead.client import Client, End
 from fairlead.errors import FairleadError, Unavailable
 
 AGENT = "helm-test"
 PATIENCE = 90.0
 """Seconds for a gateway that was just installed: image, start, first beat."""
 STEP = 1.0
+TIMEOUT = 40.0
+"""Seconds of silence from the API; the command itself has 30, and the stream shows a sign of life between."""
+
+
+def post() -> str:
+    """Run the command; what the agent answered. Raises Unavailable with what stood in the way."""
+    request = urllib.request.Request(
+        f"{os.environ['API_URL']}/v1/commands",
+        json.dumps({"agent": AGENT, "method": "hello", "payload": {}, "deadline": 30}).encode(),
+        {
+            "Authorization": f"Bearer {os.environ['PLATFORM_TOKEN']}",
+            "Content-Type": "application/json",
+            "Accept": "application/x-ndjson",
+        },
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+            for line in map(json.loads, answer):
+                if end := line.get("end"):
+                    if end["state"] == "ok":
+                        return str(end["payload"])
+                    raise Unavailable(f"the command ended as {end['state']}: {end.get('error')}")
+    except urllib.error.HTTPError as e:
+        raise Unavailable(f"the API answered {e.code}: {e.read(1000).decode(errors='replace')}") from e
+    except (OSError, ValueError) as e:
+        raise Unavailable(f"the API at {os.environ['API_URL']} does not answer: {e}") from e
+    raise Unavailable("the stream ended before the command did")
 
 
 def ask(deadline: float) -> str:
-    """Post the command until it ends well; what the agent answered. Raises what stood in the way at the deadline."""
-    request = {"agent": AGENT, "method": "hello", "payload": {}, "deadline": 30}
-    with Client(os.environ["API_URL"], os.environ["PLATFORM_TOKEN"]) as client:
-        while True:
-            try:
-                with client.command(request, uuid.uuid4().hex) as lines:
-                    for line in lines:
-                        if isinstance(line, End) and line.state == "ok":
-                            return str(line.payload)
-                        if isinstance(line, End):
-                            raise Unavailable(f"the command ended as {line.state}: {line.error}")
-                raise Unavailable("the stream ended before the command did")
-            except FairleadError as e:  # the Service has no pod yet, the agent no link yet
-                if time.monotonic() > deadline:
-                    raise
-                print(f"not yet: {e.message}", flush=True)
-                time.sleep(STEP)
+    """Post until it goes well: the Service may have no pod yet, and the agent no link."""
+    while True:
+        try:
+            return post()
+        except Unavailable as e:
+            if time.monotonic() > deadline:
+                raise
+            print(f"not yet: {e.message}", flush=True)
+            time.sleep(STEP)
 
 
 async def main() -> int:

@@ -116,11 +116,14 @@ capabilities: {drop: [ALL]}
 
 {{/* (dict "root" $ "key" KEY): the one called default bears the release's name alone. */}}
 {{- define "fairlead.gatewayName" -}}
-{{- if eq .key "default" -}}
-{{- include "fairlead.fullname" .root -}}
-{{- else -}}
-{{- printf "%s-%s" (include "fairlead.fullname" .root) .key -}}
+{{- $name := include "fairlead.fullname" .root -}}
+{{- if ne .key "default" -}}
+{{- $name = printf "%s-%s" $name .key -}}
 {{- end -}}
+{{- if gt (len $name) 40 -}}
+{{- fail (printf "gateways.%s: its name %s has %d characters, and 40 are allowed: set a shorter fullnameOverride" .key $name (len $name)) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{/* Where the operator looks, as JSON: a list of namespaces, or none for the whole cluster. */}}

@@ -1,0 +1,80 @@
+"""Renders k8s/*.yaml from the chart, for those who do not use Helm; with --check it only tells which are stale.
+
+    python charts/manifests.py --helm helm [--check]        make manifests; a test of tests/chart runs the check
+
+The files hold no Secret: a token made here would be everybody's. Helm's hooks stay out, and so do the labels that
+would say that Helm owns the objects. The order is ours, so that every version of Helm writes the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+CHART, TARGET = ROOT / "charts" / "fairlead", ROOT / "k8s"
+KUBERNETES = "1.30.0"
+"""The oldest that the chart supports: what it renders for that one runs on all."""
+ORDER = ("ServiceAccount", "Role", "RoleBinding", "Service", "StatefulSet", "Deployment", "PodDisruptionBudget")
+HEAD = "# Rendered from charts/fairlead by `make manifests`; README.md beside tells how to use it.\n"
+
+
+def rendered(helm: str) -> list[dict[str, Any]]:
+    argv = [
+        helm, "template", "fairlead", str(CHART), "--namespace", "fairlead", "--no-hooks",
+        "--kube-version", KUBERNETES, "--values", str(TARGET / "values.yaml"),
+    ]  # fmt: skip
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(argv)}: {done.stderr.strip()}")
+    objects = [one for one in yaml.safe_load_all(done.stdout) if one]
+    if secrets := [one["metadata"]["name"] for one in objects if one["kind"] == "Secret"]:
+        raise SystemExit(f"k8s/values.yaml lets the chart make the Secrets {', '.join(secrets)}: name existing ones")
+    for one in objects:
+        disown(one)
+    return sorted(objects, key=lambda one: (place(one["kind"]), one["metadata"]["name"]))
+
+
+def place(kind: str) -> int:
+    return ORDER.index(kind) if kind in ORDER else len(ORDER)
+
+
+def disown(node: Any) -> None:
+    """Take Helm's own labels out of all metadata in `node`."""
+    if isinstance(node, list):
+        for inner in node:
+            disown(inner)
+    elif isinstance(node, dict):
+        labels = node.get("labels")
+        if isinstance(labels, dict) and labels.pop("helm.sh/chart", None):
+            labels["app.kubernetes.io/managed-by"] = "kubectl"
+        for inner in node.values():
+            disown(inner)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Render k8s/*.yaml from the chart.")
+    parser.add_argument("--helm", default="helm", help="the program (default: helm)")
+    parser.add_argument("--check", action="store_true", help="only tell which files are stale")
+    options = parser.parse_args()
+    wanted = {
+        TARGET / "fairlead.yaml": HEAD + yaml.safe_dump_all(rendered(options.helm), sort_keys=False, width=120),
+        TARGET / "crds.yaml": "".join(path.read_text() for path in sorted((CHART / "crds").glob("*.yaml"))),
+    }
+    stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if options.check:
+            print(f"stale: {path.relative_to(ROOT)}; run make manifests", file=sys.stderr)
+        else:
+            path.write_text(wanted[path])
+            print(f"written: {path.relative_to(ROOT)}")
+    return 1 if stale and options.check else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

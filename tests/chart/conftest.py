@@ -1,0 +1,69 @@
+"""Helm as the chart's tests use it: skipped loudly where there is none, failed in CI, which has to have one.
+
+Looked for in FAIRLEAD_HELM, then where `make cluster` builds it, then on PATH. It renders and lints; no test of this
+folder touches a cluster.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts" / "fairlead"
+
+Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
+Render: TypeAlias = "Callable[..., list[dict[str, Any]]]"
+
+
+@pytest.fixture(scope="session")
+def chart() -> Path:
+    return CHART
+
+
+@pytest.fixture(scope="session")
+def helm_program() -> str:
+    built = ROOT / ".cache" / "cluster" / "bin"
+    named = os.environ.get("FAIRLEAD_HELM") or shutil.which("helm", path=f"{built}{os.pathsep}{os.environ['PATH']}")
+    if named is None:
+        why = "the chart was NOT tested: helm was not found; `make cluster` builds it, FAIRLEAD_HELM names one"
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    return named
+
+
+@pytest.fixture(scope="session")
+def helm(helm_program: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Helm with a home of its own: what the user has set up there is none of our business."""
+    home = tmp_path_factory.mktemp("helm")
+    places = {f"HELM_{name}_HOME": str(home / name) for name in ("CACHE", "CONFIG", "DATA")}
+    environment = {**os.environ, **places, "KUBECONFIG": os.devnull}
+
+    def run(*arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [helm_program, *arguments], input=stdin, capture_output=True, text=True, env=environment, timeout=50,
+            check=False,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def render(helm: Run) -> Render:
+    """The objects that the chart makes of these values, hooks and tests included."""
+
+    def run(values: Path | dict[str, Any] | None = None, *flags: str) -> list[dict[str, Any]]:
+        text = values.read_text() if isinstance(values, Path) else yaml.safe_dump(values or {})
+        done = helm("template", "fairlead", str(CHART), "--namespace", "fleet", "--values", "-", *flags, stdin=text)
+        assert done.returncode == 0, done.stderr
+        return [one for one in yaml.safe_load_all(done.stdout) if one]
+
+    return run

@@ -1,0 +1,72 @@
+"""The script of `helm test` against two real nodes: the agent's link at one, the platform's call at the other."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "files" / "hello.py"
+TOKENS = {"AGENT_TOKEN": "development-agent-token", "PLATFORM_TOKEN": "development-platform-token"}
+
+
+@pytest.fixture(scope="module")
+def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What the script is told of a fleet of two nodes."""
+    folder = tmp_path_factory.mktemp("demo")
+    shown = folder / "shown"
+    with shown.open("wb") as out:
+        demo = subprocess.Popen(
+            [sys.executable, "-Im", "fairlead", "demo", "--port", "0", "--data", str(folder / "data")],
+            stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+    try:
+        deadline = time.monotonic() + 40
+        while "Ctrl-C ends" not in (text := shown.read_text()):
+            assert demo.poll() is None, text
+            assert time.monotonic() < deadline, text
+            time.sleep(0.1)
+        links = re.findall(r"links (ws://\S+),", text)
+        apis = re.findall(r"(?m)^  API +(\S+)$", text)[0].split(",")
+        yield {"LINK_URL": links[0], "API_URL": apis[1]}
+    finally:
+        demo.send_signal(signal.SIGINT)
+        try:
+            demo.wait(20)
+        finally:
+            if demo.poll() is None:
+                os.killpg(demo.pid, signal.SIGKILL)
+                demo.wait()
+
+
+def play(told: dict[str, str], **changed: str) -> subprocess.CompletedProcess[str]:
+    # -c as in the pod: the script has no file there.
+    return subprocess.run(
+        [sys.executable, "-I", "-c", changed.pop("script", SCRIPT.read_text())],
+        env={"PATH": os.environ["PATH"], **told, **TOKENS, **changed},
+        capture_output=True, text=True, timeout=40, check=False,
+    )  # fmt: skip
+
+
+def test_an_agent_is_welcomed_and_answers(addresses: dict[str, str]) -> None:
+    for _ in range(2):  # again, when the fleet remembers the agent of the first
+        done = play(addresses)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout
+        assert "was welcomed" in done.stdout
+
+
+@pytest.mark.parametrize("token", ["AGENT_TOKEN", "PLATFORM_TOKEN"])
+def test_a_wrong_token_fails_and_says_why(addresses: dict[str, str], token: str) -> None:
+    impatient = re.sub(r"PATIENCE = [0-9.]+", "PATIENCE = 2.0", SCRIPT.read_text())
+    assert impatient != SCRIPT.read_text()
+    done = play(addresses, script=impatient, **{token: "not-the-right-token"})
+    assert done.returncode != 0
+    assert "no hello through the Service" in done.stderr
+    assert ("agent token" if token == "AGENT_TOKEN" else "platform token") in done.stderr + done.stdout

@@ -1,0 +1,265 @@
+"""What the chart makes of every values file of charts/fairlead/ci: safe pods, whole labels, no surprise for the API."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead_operator.spec import GROUP, VERSION, read
+
+CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
+SETS = sorted(CI.glob("*-values.yaml"))
+LABELS = {f"app.kubernetes.io/{name}" for name in ("name", "instance", "version", "component", "part-of", "managed-by")}
+LABELS |= {"helm.sh/chart"}
+
+every_set = pytest.mark.parametrize("values", SETS, ids=lambda path: path.name.removesuffix("-values.yaml"))
+
+
+def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
+    (found,) = [one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    return found
+
+
+def of_kind(objects: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
+    return [one for one in objects if one["kind"] in kinds]
+
+
+def pods(objects: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """Name, metadata and spec of each pod that would run."""
+    for one in objects:
+        if one["kind"] == "Pod":
+            yield one["metadata"]["name"], one["metadata"], one["spec"]
+        elif one["kind"] in ("Deployment", "StatefulSet", "Job"):
+            template = one["spec"]["template"]
+            yield one["metadata"]["name"], template["metadata"], template["spec"]
+
+
+def not_restricted(spec: Mapping[str, Any]) -> list[str]:
+    """What of a pod the Pod Security Standard «restricted» (v1.34) refuses, and what we ask for beyond it."""
+    wrong = [key for key in ("hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace") if key in spec]
+    allowed = {
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    }
+    wrong += [f"volume {one['name']}" for one in spec.get("volumes", ()) if not allowed & set(one)]
+    pod = spec.get("securityContext", {})
+    if "sysctls" in pod or "seLinuxOptions" in pod:
+        wrong.append("sysctls or seLinuxOptions")
+    if pod.get("runAsNonRoot") is not True or pod.get("runAsUser", 0) == 0:
+        wrong.append("runAsNonRoot and a runAsUser that is not 0")
+    if pod.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
+        wrong.append("seccompProfile")
+    for container in [*spec.get("initContainers", ()), *spec["containers"]]:
+        context = container.get("securityContext", {})
+        if context.get("allowPrivilegeEscalation") is not False:
+            wrong.append(f"{container['name']}: allowPrivilegeEscalation")
+        if context.get("capabilities") != {"drop": ["ALL"]}:
+            wrong.append(f"{container['name']}: capabilities")
+        if context.get("privileged") or context.get("runAsUser") == 0 or context.get("procMount"):
+            wrong.append(f"{container['name']}: privileged, root or procMount")
+        if context.get("readOnlyRootFilesystem") is not True:
+            wrong.append(f"{container['name']}: readOnlyRootFilesystem")
+        if any("hostPort" in port for port in container.get("ports", ())):
+            wrong.append(f"{container['name']}: hostPort")
+        resources = container.get("resources", {})
+        if not {"cpu", "memory"} <= set(resources.get("requests", ())) or "memory" not in resources.get("limits", ()):
+            wrong.append(f"{container['name']}: resources")
+    return wrong
+
+
+def test_there_are_sets_for_each_way_to_run_it() -> None:
+    wanted = {"default", "external-redis", "http-route", "cluster-scope", "two-gateways", "volume"}
+    assert {path.name.removesuffix("-values.yaml") for path in SETS} >= wanted
+
+
+@every_set
+def test_lint_is_content(helm: Any, chart: Path, values: Path) -> None:
+    done = helm("lint", "--strict", str(chart), "--values", str(values))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@every_set
+def test_pods_are_restricted(render: Any, values: Path) -> None:
+    found = list(pods(render(values)))
+    assert found
+    wrong = {name: faults for name, _, spec in found if (faults := not_restricted(spec))}
+    assert not wrong
+
+
+def test_the_check_sees_what_restricted_refuses() -> None:
+    assert not_restricted({"hostNetwork": True, "containers": [{"name": "c"}]}) == [
+        "hostNetwork", "runAsNonRoot and a runAsUser that is not 0", "seccompProfile", "c: allowPrivilegeEscalation",
+        "c: capabilities", "c: readOnlyRootFilesystem", "c: resources",
+    ]  # fmt: skip
+
+
+@every_set
+def test_only_the_operator_has_a_token_of_the_api_server(render: Any, values: Path) -> None:
+    for name, _, spec in pods(render(values)):
+        account = spec.get("serviceAccountName")
+        if account is None:
+            assert spec.get("automountServiceAccountToken") is False, name
+        else:
+            assert account in ("fairlead-operator", "fairlead-crds", "mine"), name
+
+
+@every_set
+def test_labels_are_those_that_kubernetes_recommends(render: Any, values: Path) -> None:
+    objects = render(values)
+    for name, metadata in [
+        *((f"{one['kind']} {one['metadata']['name']}", one["metadata"]) for one in objects),
+        *((f"pod of {name}", metadata) for name, metadata, _ in pods(objects)),
+    ]:
+        assert set(metadata["labels"]) >= LABELS, name
+        assert metadata["labels"]["app.kubernetes.io/part-of"] == "fairlead"
+
+
+@every_set
+def test_a_selector_means_its_own_pods_and_none_of_another(render: Any, values: Path) -> None:
+    objects = render(values)
+    labels = {name: metadata["labels"] for name, metadata, _ in pods(objects)}
+    for one in of_kind(objects, "Deployment", "StatefulSet", "Service", "PodDisruptionBudget"):
+        selector = one["spec"]["selector"]
+        selector = selector.get("matchLabels", selector)
+        meant = [name for name, have in labels.items() if selector.items() <= have.items()]
+        assert meant == [one["metadata"]["name"]], one["kind"]
+        assert "app.kubernetes.io/version" not in selector, "selectors cannot change with an upgrade"
+
+
+@every_set
+def test_images_are_pinned(render: Any, values: Path) -> None:
+    objects = render(values)
+    images = [one["image"] for _, _, spec in pods(objects) for one in spec["containers"]]
+    images += [one["spec"]["image"] for one in of_kind(objects, "LinkGateway")]
+    assert images
+    for image in images:
+        assert re.search(r"(:[0-9]+\.[0-9]+\.[0-9]+|@sha256:[0-9a-f]{64})$", image), image
+
+
+@every_set
+def test_the_operator_can_read_its_linkgateways(render: Any, values: Path) -> None:
+    for one in of_kind(render(values), "LinkGateway"):
+        assert one["apiVersion"] == f"{GROUP}/{VERSION}"
+        assert len(one["metadata"]["name"]) <= 40
+        read(one["spec"])
+        # HPA, KEDA and people write it through /scale: an upgrade must not write it back.
+        assert "replicas" not in one["spec"].get("scaling", {})
+
+
+@every_set
+def test_no_two_objects_are_the_same_one(render: Any, values: Path) -> None:
+    seen = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in render(values)]
+    assert len(seen) == len(set(seen))
+
+
+@every_set
+def test_namespaced_objects_say_their_namespace(render: Any, values: Path) -> None:
+    for one in render(values):
+        cluster_wide = one["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition")
+        assert ("namespace" in one["metadata"]) is not cluster_wide, f"{one['kind']} {one['metadata']['name']}"
+
+
+def test_defaults_make_an_evaluation(render: Any) -> None:
+    objects = render()
+    spec = named(objects, "LinkGateway", "fairlead")["spec"]
+    assert spec["redis"] == {"secretRef": {"name": "fairlead-valkey", "key": "url"}}
+    assert spec["tokens"] == {"secretRef": {"name": "fairlead-tokens"}}
+    assert named(objects, "Deployment", "fairlead-operator")["spec"]["replicas"] == 2
+    valkey = named(objects, "StatefulSet", "fairlead-valkey")["spec"]
+    assert "replicas" not in valkey
+    assert valkey["template"]["spec"]["volumes"] == [{"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}]
+    args = valkey["template"]["spec"]["containers"][0]["args"]
+    assert args[args.index("--maxmemory-policy") + 1] == "noeviction"
+
+
+def test_a_redis_of_ones_own_replaces_the_one_for_evaluations(render: Any) -> None:
+    by_secret, by_url = render(CI / "external-redis-values.yaml"), render(CI / "http-route-values.yaml")
+    for objects in (by_secret, by_url):
+        assert not of_kind(objects, "StatefulSet")
+    assert [one["metadata"]["name"] for one in of_kind(by_url, "Secret")] == ["fairlead-redis", "fairlead-tokens"]
+    assert not of_kind(by_secret, "Secret")
+    spec = named(by_secret, "LinkGateway", "fairlead")["spec"]
+    assert spec["redis"] == {"secretRef": {"name": "my-redis", "key": "uri"}}
+    assert spec["tokens"] == {"secretRef": {"name": "my-tokens"}}
+    assert spec["image"] == "registry.example.com/mirror/fairlead/gateway:0.1.0"
+    assert spec["pod"]["imagePullSecrets"] == [{"name": "mirror"}]
+
+
+def test_each_gateway_has_a_test_of_its_own(render: Any) -> None:
+    tests = [
+        one["metadata"]["name"]
+        for one in of_kind(render(CI / "two-gateways-values.yaml"), "Pod")
+        if one["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    ]
+    assert sorted(tests) == ["fairlead-emea-hello", "fairlead-hello"]
+
+
+def test_hooks_leave_nothing_behind(render: Any) -> None:
+    """An uninstall does not delete hooks: each goes when it has done its work, and its rights with it."""
+    for one in render():
+        annotations = one["metadata"].get("annotations", {})
+        if "helm.sh/hook" not in annotations:
+            continue
+        policy = set(annotations["helm.sh/hook-delete-policy"].split(","))
+        assert {"before-hook-creation", "hook-succeeded"} <= policy
+        if one["kind"] == "Job":
+            assert one["spec"]["ttlSecondsAfterFinished"] <= 3600
+        elif one["kind"] != "Pod":
+            assert "hook-failed" in policy
+
+
+def test_the_test_pod_runs_the_script_as_it_is(render: Any, chart: Path) -> None:
+    pod = named(render(), "Pod", "fairlead-hello")["spec"]
+    assert pod["containers"][0]["command"][-1].rstrip() == (chart / "files" / "hello.py").read_text().rstrip()
+
+
+def test_secrets_are_random_and_not_short(render: Any) -> None:
+    def values() -> list[str]:
+        return [
+            base64.b64decode(value).decode()
+            for one in of_kind(render(), "Secret")
+            for key, value in one["data"].items()
+            if key != "url"
+        ]
+
+    first, second = values(), values()
+    assert len(first) == 3
+    assert len({*first, *second}) == 6
+    assert all(re.fullmatch(r"[A-Za-z0-9]{32,48}", one) for one in first)
+
+
+def test_notes_tell_three_commands_and_warn_of_the_evaluation(helm: Any, chart: Path, tmp_path: Path) -> None:
+    # `helm template` prints no notes, and `helm install --dry-run` asks for a cluster: so a template that shows them.
+    copy = shutil.copytree(chart, tmp_path / "fairlead")
+    (copy / "templates" / "shown.yaml").write_text(
+        '{{ dict "text" (include "fairlead/templates/NOTES.txt" .) | toJson }}'
+    )
+
+    def notes(*flags: str) -> str:
+        done = helm("template", "fairlead", str(copy), "-s", "templates/shown.yaml", "--namespace", "fleet", *flags)
+        assert done.returncode == 0, done.stderr
+        text: str = yaml.safe_load(done.stdout)["text"]
+        return text
+
+    text = notes()
+    assert "kubectl -n fleet wait linkgateway/fairlead --for=condition=Ready" in text
+    assert "helm -n fleet test fairlead" in text
+    assert "service/fairlead-platform 8081" in text
+    assert "get secret fairlead-tokens" in text
+    assert "fairlead agents ls" in text
+    assert "WARNING" in text
+    assert "WARNING" not in notes("--set", "redis.existingSecret=mine")
+    assert "Make a LinkGateway" in notes("--set", "gateways.default=null")

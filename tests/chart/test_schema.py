@@ -1,0 +1,102 @@
+"""values.schema.json: a value that the chart does not know is an error that names it, at every level."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairlead_operator.spec import LinkGatewaySpec
+
+SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "values.schema.json").read_text())
+
+FREE = {"commonLabels", "gateways"}
+"""Maps of names that the user chooses; `gateways` has its rule for what is in them."""
+
+REFUSED = [
+    ("replicas=3", "replicas"),
+    ("images.gatway.repository=x", "gatway"),
+    ("images.gateway.repo=x", "repo"),
+    ("images.tag=latest", "/images/tag"),
+    ("images.pullPolicy=Sometimes", "/images/pullPolicy"),
+    ("redis.uri=redis://x", "uri"),
+    ("redis.url=http://x", "/redis/url"),
+    ("redis.valkey.persistence.enabled=perhaps", "/redis/valkey/persistence/enabled"),
+    ("redis.valkey.resources.limit.memory=1Gi", "limit"),
+    ("tokens.agent=x", "agent"),
+    ("operator.replicas=0", "/operator/replicas"),
+    ("operator.replicas=two", "/operator/replicas"),
+    ("operator.rbac.secretNames=x", "/operator/rbac/secretNames"),
+    ("operator.serviceAccount.nme=x", "nme"),
+    ("crds.install=true", "install"),
+    ("gateways.default.capacty=1", "capacty"),
+    ("gateways.default.capacity=none", "/gateways/default/capacity"),
+    ("gateways.default.capacity=0", "/gateways/default/capacity"),
+    ("gateways.default.ingress.preset=Nginx2", "/gateways/default/ingress/preset"),
+    ("gateways.default.scaling.survives=2", "survives"),
+    ("gateways.default.httpRoute.hostnames[0]=x", "parentRefs"),
+    ("gateways.operator.capacity=5", "operator"),
+    ("gateways.Emea.capacity=5", "Emea"),
+    ("commonLabels.app\\.kubernetes\\.io/name=x", "app.kubernetes.io/name"),
+]
+
+
+@pytest.mark.parametrize(("flag", "told"), REFUSED, ids=[flag for flag, _ in REFUSED])
+def test_a_wrong_value_is_refused_by_name(helm: Any, chart: Path, flag: str, told: str) -> None:
+    done = helm("template", "fairlead", str(chart), "--set", flag)
+    assert done.returncode != 0, f"--set {flag} was taken"
+    assert told in done.stderr
+
+
+def test_what_cannot_hold_together_is_said_in_words(helm: Any, chart: Path) -> None:
+    def refused(*flags: str, name: str = "fairlead") -> str:
+        done = helm("template", name, str(chart), *(word for flag in flags for word in ("--set", flag)))
+        assert done.returncode != 0
+        text: str = done.stderr
+        return text
+
+    assert "redis.url and redis.existingSecret are both set" in refused("redis.url=redis://x", "redis.existingSecret=x")
+    assert "clusterScope and operator.namespaces" in refused("operator.clusterScope=true", "operator.namespaces={a}")
+    assert "40 are allowed" in refused("gateways.emea.capacity=5", name="a" * 40)
+    assert "must name an account" in refused("operator.serviceAccount.create=false")
+
+
+def closed(node: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Paths of objects with known keys that would take others too."""
+    if "properties" in node and node.get("additionalProperties") is not False:
+        yield path
+    for name, inner in node.get("properties", {}).items():
+        yield from closed(inner, f"{path}/{name}")
+    for key in ("items", "additionalProperties"):
+        if isinstance(node.get(key), dict):
+            yield from closed(node[key], f"{path}/*")
+    for name, inner in node.get("$defs", {}).items():
+        yield from closed(inner, f"{path}/$defs/{name}")
+
+
+def test_no_object_takes_unknown_keys() -> None:
+    assert list(closed(SCHEMA)) == []
+    assert list(closed({"properties": {"a": {"properties": {}}}})) == ["", "/a"], "the search itself finds none"
+
+
+def test_every_value_stands_in_the_schema_and_every_key_of_the_schema_in_the_values(chart: Path) -> None:
+    values = yaml.safe_load((chart / "values.yaml").read_text())
+
+    def compare(value: Any, node: dict[str, Any], path: str) -> None:
+        if "properties" not in node or path in FREE:
+            return
+        # Helm itself adds `global` when the chart is a part of another.
+        assert set(value) == set(node["properties"]) - {"global"}, path or "top"
+        for name, inner in value.items():
+            compare(inner, node["properties"][name], f"{path}.{name}".lstrip("."))
+
+    compare(values, SCHEMA, "")
+
+
+def test_a_gateway_takes_all_that_the_operator_knows() -> None:
+    fields = set(LinkGatewaySpec.__struct_encode_fields__)
+    assert set(SCHEMA["$defs"]["linkGateway"]["properties"]) == fields
