@@ -175,10 +175,10 @@ class Conductor:
             self._progress("killing what does not end", self._sum(), time.monotonic() - self._began)
 
     async def _kill(self) -> None:
-        for process in self._processes:
+        for number, process in enumerate(self._processes):
             if process.stdin is not None:
                 process.stdin.close()
-            if process.returncode is None and not self._last:
+            if process.returncode is None and number not in self._last:
                 process.kill()
         for listener in self._listeners:
             listener.cancel()

@@ -72,7 +72,7 @@ def as_table(result: Result) -> str:
     rows: list[tuple[str, str]] = [
         ("agents", f"{plan.agents:,} in {plan.processes} processes; {', '.join(_share(plan.mix))}"),
         ("linked at the end", f"{t.linked:,}" + (f", {t.missing:,} missing" if t.missing else "")),
-        ("all welcomed after", f"{t.ramp.longest:.2f} s" if result.complete else f"never: {t.once:,} of {plan.agents:,}"),
+        ("welcomed", f"{'all' if result.complete else f'{t.once:,}'} after {t.ramp.longest:.2f} s"),
         ("held for", f"{result.held:.1f} s"),
         ("attempts", f"{t.attempts:,}, {t.welcomes:,} welcomed; refused: {counts(t.refused)}"),
         ("connect to welcome", _words(t.connect)),
