@@ -26,7 +26,8 @@ from fairlead.agent.connector import Connector, Route
 from fairlead.agent.handler import Handler, Place, describe
 from fairlead.agent.journal import LIMIT, Journal
 from fairlead.agent.outlet import Outlet
-from fairlead.errors import ConfigError, FairleadError
+from fairlead.agent.supervisor import Supervisor
+from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
 from fairlead.wire.identity import check_agent_id, uuid7
 from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
@@ -36,6 +37,9 @@ logger = logging.getLogger("fairlead.agent")
 FLUSH_TIMEOUT = 2.0
 """Seconds at the agent's end for the last results to be stored."""
 FLUSH_STEP = 0.02
+
+WRONG, UNWANTED = 2, 3
+"""Exit codes after which a service manager should not start the agent again: the same would follow."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -77,6 +81,7 @@ class Agent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._stopping: asyncio.Event | None = None
+        self._supervisor = Supervisor()
         if encoding not in ("msgpack", "json"):
             raise ConfigError(f"encoding {encoding!r} must be msgpack or json")
         self._connector = Connector(
@@ -84,6 +89,7 @@ class Agent:
             SUBPROTOCOL_JSON if encoding == "json" else SUBPROTOCOL_MSGPACK,
             self._outlet,
             self._hello,
+            self._supervisor,
         )
 
     def command(self, method: str, *, run: Place | None = None) -> Callable[[F], F]:
@@ -133,7 +139,8 @@ class Agent:
     def run(self) -> None:
         """Hold the link until SIGTERM or Ctrl-C: then end what runs, say goodbye and return.
 
-        Exits the process with 1, after a line in the log, when the agent cannot go on.
+        A service manager that speaks sd_notify is told of it. Exits the process after a line in the log when the agent
+        cannot go on: with 2 when its configuration is wrong, 3 when the gateway does not want it back, else 1.
         """
         if getattr(multiprocessing.current_process(), "_inheriting", False):
             # multiprocessing's own mark for "the main module is being imported for a child": this call stands
@@ -141,21 +148,26 @@ class Agent:
             raise RuntimeError('agent.run() is not under `if __name__ == "__main__":`, as run="process" needs')
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        self._supervisor.attach(os.environ)
         try:
             asyncio.run(self._until_signal())
         except FairleadError as e:
             logger.error("%s", e.message)
-            sys.exit(1)
+            sys.exit(WRONG if isinstance(e, ConfigError) else UNWANTED if isinstance(e, ConnectionRefused) else 1)
+        finally:
+            self._supervisor.close()
 
     async def _until_signal(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         self._stopping = asyncio.Event()
+        self._supervisor.begin()
         await self.serve()
 
     def stop(self) -> None:
         """Make `serve` end: running commands are cancelled and reported so, then the link is closed."""
+        self._supervisor.stopping()
         if self._stopping is not None:
             self._stopping.set()
 

@@ -28,6 +28,7 @@ from fairlead.agent.output import item, result
 from fairlead.agent.process import Processes
 from fairlead.agent.records import Accepted
 from fairlead.agent.threads import Threads
+from fairlead.agent.tracing import handler_span
 from fairlead.wire.agent_link import CommandStream
 from fairlead.wire.messages import Ack, Cancel, Cmd, EndState, Error
 
@@ -259,7 +260,8 @@ class Commands:
         state: EndState = "ok"
         payload, error = b"", None
         try:
-            payload = await self._call(running.handler, running.command, arguments)
+            with handler_span(running.command, self._outlet.session):
+                payload = await self._call(running.handler, running.command, arguments)
             if len(payload) > self._outlet.payload_limit:
                 raise CommandError(
                     "handler_failed",

@@ -1,7 +1,8 @@
 """Holds one link for ever: dial, greet, go elsewhere when asked, and come back after the right time.
 
 Owned by the agent. Every wait is jittered, the first one too, because a whole fleet loses its links in the same
-instant. What the gateway says of the time (a drain's slot, a bye, Retry-After) overrides the policy.
+instant. What the gateway says of the time (a drain's slot, a bye, Retry-After) overrides the policy. Why an attempt
+failed is told once, not at each attempt: a gateway that is away for a night must not fill a thousand disks.
 
 Close codes from 4500 on end it, for the same hello would meet the same end. The HTTP refusals that somebody has to
 mend (401, 403, …) do not: they are tried again as seldom as the policy allows, because an agent that gives up on a
@@ -13,16 +14,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import re
 import ssl as tls
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
+
+import msgspec
 
 from fairlead.agent.outlet import Outlet
 from fairlead.agent.session import Crew, Session
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.sweep import Sweep
-from fairlead.errors import ConnectionRefused
+from fairlead.errors import ConfigError, ConnectionRefused
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close import Close, describe, may_reconnect
 from fairlead.wire.codec import agent_codec
@@ -47,7 +51,11 @@ DRAINED = (Close.RESTART, Close.REBALANCE, Close.AGE)
 UNSENT = 4 << 20
 """Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what goes past them is acks,
 credit and heartbeats."""
-MISCONFIGURED = (401, 403, 404, 409, 426)
+MISCONFIGURED = (401, 403, 404, 407, 409, 426)
+REMIND = 3600.0
+"""Seconds until a cause that stands is told again."""
+CAUSES = 64
+"""Causes that are remembered; a gateway that invents more has its log lines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +68,8 @@ class Ending:
     final: bool = False
     lived: float = 0.0
     """Seconds since welcome."""
+    said: str = ""
+    """What the other end said to it. It may hold a number or a time, and makes no cause of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +82,13 @@ class Route:
     proxy: str | None = None
 
 
+class Watch(Protocol):
+    """Who is told how it stands, in words."""
+
+    def linked(self, status: str) -> None: ...
+    def waiting(self, status: str) -> None: ...
+
+
 class Connector:
     def __init__(
         self,
@@ -79,6 +96,7 @@ class Connector:
         subprotocol: str,
         outlet: Outlet,
         hello: Callable[[str], Hello],
+        watch: Watch,
     ) -> None:
         """`hello` is asked for each attempt, with the id of the last session."""
         self._route = route
@@ -92,6 +110,9 @@ class Connector:
         self._connections: set[ClientConnection] = set()
         """That of the link, and of former ones that wait for the gateway to close."""
         self._sid = ""
+        self._watch = watch
+        self._told: dict[str, float] = {}
+        """Causes since the last link, and when each was told."""
 
     async def hold(self, crew: Crew, resumed: Callable[[Iterable[str]], None]) -> None:
         """For ever, or until ConnectionRefused: the gateway does not want this agent back. `resumed` is told at each
@@ -107,8 +128,7 @@ class Connector:
                 attempt = 0
             delay = self._delay(ending, attempt)
             attempt += 1
-            level = logging.WARNING if ending.slow else logging.INFO
-            logger.log(level, "%s; connecting again in %.1f s", ending.why, delay / 1000)
+            self._tell(ending, delay / 1000)
             await asyncio.sleep(delay / 1000)
 
     async def leave(self) -> None:
@@ -121,6 +141,20 @@ class Connector:
             connection.abort()
         self._sweep.stop()
         await asyncio.sleep(0)  # a transport that is aborted closes its socket in the next turn of the loop
+
+    def _tell(self, ending: Ending, delay: float) -> None:
+        """In a line of its own for each cause since the last link; the same one again is for debugging."""
+        now = asyncio.get_running_loop().time()
+        told = self._told.get(ending.why)
+        again = told is not None and now - told < REMIND
+        if not again:
+            if len(self._told) >= CAUSES:
+                self._told.clear()
+            self._told[ending.why] = now
+        level = logging.DEBUG if again else logging.WARNING if ending.slow or not ending.lived else logging.INFO
+        said = f" ({ending.said})" if ending.said else ""
+        logger.log(level, "%s%s; connecting again in %.1f s", ending.why, said, delay)
+        self._watch.waiting(f"not linked: {ending.why}{said}")
 
     def _delay(self, ending: Ending, attempt: int) -> float:
         if ending.delay is not None:
@@ -148,11 +182,14 @@ class Connector:
                 subprotocols=(self._codec.subprotocol,),
                 headers=(("Authorization", f"Bearer {route.token()}"),),
                 ssl=route.ssl,
+                proxy=route.proxy,
                 timeout=DIAL_TIMEOUT,
                 max_buffered=UNSENT,
             )
         except ConnectionRefused as e:
             return _refused(e)
+        except ConfigError as e:
+            return Ending(e.message)
         self._session = session
         self._connections = {c for c in self._connections if not c.transport.is_closing()} | {connection}
         try:
@@ -173,6 +210,8 @@ class Connector:
         welcome = session.welcome.result()
         self._sid = welcome.sid
         self._follow(welcome.retry)
+        self._told.clear()
+        self._watch.linked(f"linked to {self._route.url}")
         logger.info("linked to %s: session %s, heartbeat %g s", self._route.url, welcome.sid, welcome.hb / 1000)
         await _first(session.drain, session.closed)
         if not session.drain.done():
@@ -221,6 +260,22 @@ def _refused(e: ConnectionRefused) -> Ending:
         # The header knows whole seconds only: those that got the same are spread over half as long again.
         delay = min(e.retry_after, MAX_RETRY_AFTER) * 1000 * random.uniform(1.0, 1.5)
     why = e.message
-    if e.body:
-        why += ": " + " ".join(e.body[:200].decode(errors="replace").split())
-    return Ending(why, delay, slow=e.status in MISCONFIGURED)
+    if e.status == 401:
+        why += (
+            ": it does not know the agent's token, or no longer; put the right one where the agent has it from, "
+            "a token_file is read again at each attempt"
+        )
+    return Ending(why, delay, slow=e.status in MISCONFIGURED, said=_said(e.body))
+
+
+def _said(body: bytes) -> str:
+    """A refusal's body in a line: the detail of a problem (RFC 9457), or its beginning."""
+    try:
+        text = msgspec.json.decode(body, type=_Problem).detail
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        text = body[:200].decode(errors="replace")
+    return " ".join(re.sub(r"[^ -~\u00a0-\uffff]", " ", text).split())[:300]
+
+
+class _Problem(msgspec.Struct):
+    detail: str

@@ -42,6 +42,8 @@ class Outlet:
     def __init__(self) -> None:
         self.outbox = Outbox()
         self.limits = Limits()
+        self.session = ""
+        """The id of the newest link's session."""
         self._way: Way | None = None
         self._journal: Journal | None = None
 
@@ -79,7 +81,7 @@ class Outlet:
 
     def attach(self, way: Way, welcome: Welcome) -> list[str]:
         """`way` is open from now on; returns the commands that cannot go on."""
-        self.limits = welcome.limits
+        self.limits, self.session = welcome.limits, welcome.sid
         lost, again = way.link.resend(welcome)
         self._way = way
         for message in again:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextvars
 import logging
 import threading
 from collections.abc import Callable
@@ -59,7 +60,9 @@ class Threads:
             except RuntimeError:
                 pass  # the loop is closed: the agent has ended before its handler
 
-        threading.Thread(target=work, name=f"fairlead-{handler.method}", daemon=True).start()
+        # With the context of this task: what the handler traces belongs to the command.
+        inside = contextvars.copy_context()
+        threading.Thread(target=inside.run, args=(work,), name=f"fairlead-{handler.method}", daemon=True).start()
         return await outcome
 
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from fairlead.carrier.connection import FramedConnection, Terms
 from fairlead.carrier.listener import Listener
 from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.tunnel import open_tunnel, parse_proxy
 from fairlead.errors import ConnectionRefused
 from fairlead.wire import framing, handshake
 
@@ -57,11 +58,13 @@ async def connect(
     max_buffered: int = 1 << 20,
     deflate: bool = False,
     local_address: str | None = None,
+    proxy: str | None = None,
 ) -> ClientConnection:
     """Open `url` (ws:// or wss://) within `timeout` seconds and give the connection to `listener`.
 
-    Raises ConnectionRefused, whatever the reason. `local_address` names the source address: one pair of
-    addresses holds some 14,000 connections before Linux searches long for a free port.
+    Raises ConnectionRefused, whatever the reason. `proxy` is an http:// or https:// address that knows CONNECT.
+    `local_address` names the source address: one pair of addresses holds some 14,000 connections before Linux
+    searches long for a free port.
     """
     secure, host, port, authority, target = _split(url)
     terms = Terms(sweep, max_message, max_buffered, deflate=deflate)
@@ -70,23 +73,34 @@ async def connect(
     loop = asyncio.get_running_loop()
     opening = _Opening(listener, terms, head, key, subprotocols, loop)
     context = (ssl or _default_tls()) if secure else None
+    through = parse_proxy(proxy) if proxy is not None else None
     outcome: ClientConnection | ConnectionRefused | None = None
     try:
         async with asyncio.timeout(timeout):
-            await loop.create_connection(
-                opening.itself,
-                host,
-                port,
-                ssl=context,
-                server_hostname=host if secure else None,
-                local_addr=(local_address, 0) if local_address else None,
-            )
+            if through is None:
+                await loop.create_connection(
+                    opening.itself,
+                    host,
+                    port,
+                    ssl=context,
+                    server_hostname=host if secure else None,
+                    local_addr=(local_address, 0) if local_address else None,
+                )
+            else:
+                outer = (ssl or _default_tls()) if through.secure else None
+                tunnel = await open_tunnel(through, host, port, outer, local_address)
+                await opening.take(tunnel, context, host)
             outcome = await opening.outcome
         if isinstance(outcome, ConnectionRefused):
             raise outcome
         return outcome
     except TimeoutError as error:
         raise ConnectionRefused(f"{url} did not answer within {timeout:g} s") from error
+    except tls.SSLCertVerificationError as error:
+        raise ConnectionRefused(
+            f"{url} shows a certificate that is not trusted: {error.verify_message}; "
+            "name the authority that signed it as ca_file, or correct the host in the URL"
+        ) from error
     except (OSError, tls.SSLError) as error:
         raise ConnectionRefused(f"{url} cannot be reached: {error}") from error
     finally:
@@ -104,6 +118,26 @@ def _split(url: str) -> tuple[bool, str, int, str, str]:
     port = parts.port or (443 if secure else 80)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return secure, parts.hostname, port, parts.netloc, target
+
+
+def _advice(response: handshake.Response) -> str:
+    """What to do about an answer that no gateway gives to an upgrade that reached it whole."""
+    status, headers = response.status, response.headers
+    if status == 404:
+        return (
+            ": no link is served under this address, or something on the way has dropped `Upgrade: websocket`; check "
+            "the URL, whose path is /v1/link unless a proxy adds to it, and that proxies pass Upgrade and Connection"
+        )
+    if 300 <= status < 400:
+        return (
+            f": it redirects to {headers.get('location', 'nowhere')}; give the agent that address, as ws:// or wss://"
+        )
+    if status in (400, 405) or status < 300 or (status == 426 and "sec-websocket-protocol" not in headers):
+        return (
+            ": something on the way probably dropped `Upgrade: websocket`, as a proxy or load balancer does that "
+            "passes no WebSockets; let it pass the headers Upgrade and Connection, or connect past it"
+        )
+    return ""
 
 
 @cache
@@ -137,6 +171,18 @@ class _Opening(asyncio.Protocol):
     def itself(self) -> _Opening:
         """The factory that `create_connection` wants."""
         return self
+
+    async def take(self, tunnel: asyncio.Transport, context: tls.SSLContext | None, host: str) -> None:
+        """Go on over `tunnel`, with TLS in it if there is a context."""
+        self._transport = tunnel  # what is abandoned now
+        if context is None:
+            tunnel.set_protocol(self)
+            self.connection_made(tunnel)
+            return
+        inner = await self.outcome.get_loop().start_tls(tunnel, self, context, server_hostname=host)
+        if inner is None:
+            raise ConnectionRefused("the connection was lost before TLS was set up: closed by the proxy")
+        self.connection_made(inner)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -187,7 +233,7 @@ class _Opening(asyncio.Protocol):
         if body is None:
             return
         wait = handshake.retry_after(response.headers.get("retry-after"), time.time())
-        message = f"the gateway refused the upgrade with {response.status}"
+        message = f"the gateway refused the upgrade with {response.status}{_advice(response)}"
         self._settle(ConnectionRefused(message, response.status, wait, body))
 
     def _settle(self, outcome: ConnectionRefused) -> None:

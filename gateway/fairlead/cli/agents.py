@@ -1,73 +1,17 @@
-"""`fairlead agent run`, which is an agent, and `fairlead agents`, which looks at them.
-
-Called by `main`. The first needs the base install alone (the agent's SDK), the second asks the platform API.
-"""
+"""`fairlead agents`, which looks at agents and labels them, through the platform API. Called by `main`."""
 
 from __future__ import annotations
 
 import json
-import logging
 import re
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.connection import api_options, connect
+from fairlead.cli.connection import api_options, ask
 
 if TYPE_CHECKING:
-    from fairlead.client import Agent
-
-DEFAULT_URL = "ws://127.0.0.1:8080"
-
-
-@click.group()
-def agent() -> None:
-    """Be an agent."""
-
-
-@agent.command("run")
-@click.option("--url", default=DEFAULT_URL, show_default=True, metavar="URL", help="Address of the gateway's links.")
-@click.option("--id", "name", required=True, metavar="ID", help="The agent's id.")
-@click.option("--token", envvar="FAIRLEAD_AGENT_TOKEN", show_envvar=True, metavar="TOKEN", help="Token of agents.")
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds the token.")
-@click.option(
-    "--journal",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="FOLDER",
-    help="Folder of this agent alone: what it accepted, and results not yet stored, outlive its process there.",
-)
-def run(url: str, name: str, token: str | None, token_file: Path | None, journal: Path | None) -> None:
-    """Run the built-in agent: it runs programs on this machine for the platform."""
-    from urllib.parse import urlsplit
-
-    from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
-    from fairlead.wire.identity import check_agent_id
-
-    check_agent_id(name)
-    try:
-        parts = urlsplit(url)
-        host = parts.hostname if parts.scheme in ("ws", "wss") else None
-    except ValueError:
-        host = None
-    if not host:
-        raise click.BadParameter(f"{url!r} must begin with ws:// or wss:// and a host", param_hint="--url")
-    if token and token_file:
-        raise click.UsageError("--token and --token-file: only one of them can hold (FAIRLEAD_AGENT_TOKEN is --token)")
-    if token_file:
-        try:
-            token = token_file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as e:
-            raise click.BadParameter(f"{token_file} cannot be read: {e}", param_hint="--token-file") from e
-    if not token:
-        if not is_loopback(host):
-            raise click.UsageError(f"no token for the gateway at {url}: set --token-file or FAIRLEAD_AGENT_TOKEN")
-        token = DEVELOPMENT_AGENT_TOKEN
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    from fairlead.agent.builtin import builtin_agent
-
-    builtin_agent(url, name, token, journal=journal).run()
+    from fairlead.client import Agent, Client
 
 
 @click.group()
@@ -84,13 +28,15 @@ def agents() -> None:
 @click.option("-o", "--output", type=click.Choice(["table", "json", "name"]), default="table", show_default=True)
 def ls(api: str, token: str | None, selector: str, state: str | None, output: str) -> None:
     """List all agents that were ever seen, or those that a selector means."""
-    with connect(api, token) as client:
-        found = client.agents(selector, state or "")
-        if output == "name":
-            for one in found:
-                click.echo(one.id)
-            return
-        rows = list(found)
+
+    async def collect(client: Client) -> list[Agent]:
+        return [one async for one in client.agents(selector, state or "")]
+
+    rows = ask(api, token, collect)
+    if output == "name":
+        for one in rows:
+            click.echo(one.id)
+        return
     if output == "json":
         click.echo(json.dumps({"agents": [_plain(one) for one in rows]}, indent=2))
         return
@@ -124,8 +70,8 @@ def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...]) 
             wanted[change[:-1]] = None
         else:
             raise click.BadParameter(f"{change!r} is neither KEY=VALUE nor KEY-", param_hint="KEY=VALUE")
-    with connect(api, token) as client:
-        labels = client.label(check_agent_id(agent_id), wanted)
+    check_agent_id(agent_id)
+    labels = ask(api, token, lambda client: client.label(agent_id, wanted))
     for key, value in sorted(labels.items()):
         click.echo(f"{key}={value}")
 
@@ -142,9 +88,5 @@ def _plain(one: Agent) -> dict[str, object]:
     }
 
 
-def _time(since: float | str | None) -> str:
-    if since is None:
-        return "-"
-    if isinstance(since, str):
-        return since
-    return datetime.fromtimestamp(since, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+def _time(since: str | None) -> str:
+    return since or "-"

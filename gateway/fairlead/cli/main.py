@@ -13,8 +13,9 @@ from typing import NoReturn
 
 import click
 
-from fairlead.cli.agents import agent, agents
-from fairlead.cli.commands import exec_, results
+from fairlead.cli.agent import agent
+from fairlead.cli.agents import agents
+from fairlead.cli.commands import cancel, exec_, results
 from fairlead.cli.demo import demo
 from fairlead.cli.node import serve
 from fairlead.cli.swarm import swarm
@@ -106,7 +107,7 @@ def version() -> None:
     click.echo(__version__)
 
 
-for _command in (serve, demo, agent, agents, exec_, results, why, swarm):
+for _command in (serve, demo, agent, agents, exec_, results, cancel, why, swarm):
     cli.add_command(_command)
 
 

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from fairlead.cli.agents import DEFAULT_URL
+from fairlead.cli.agent import DEFAULT_URL
 
 if TYPE_CHECKING:
     from fairlead.swarm.tally import Tally

@@ -1,0 +1,42 @@
+"""The log of `fairlead agent run`: a line on stderr for each thing that happened, as text or as JSON.
+
+Set up once by the command line. An SDK's user has a logging of their own, which this never touches.
+"""
+
+from __future__ import annotations
+
+import logging
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """time (RFC 3339, UTC), level, logger, message, and exception where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, str] = {
+            "time": datetime.fromtimestamp(record.created, UTC)
+            .isoformat(timespec="milliseconds")
+            .replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return msgspec.json.encode({key: _plain(value) for key, value in line.items()}).decode()
+
+
+def set_up(level: str, form: Literal["text", "json"] | str) -> None:
+    """For the whole process."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+
+
+def _plain(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,148 @@
+"""`fairlead agent run`, which is an agent, and `fairlead agent check`, which tells what it would be.
+
+Called by `main`; needs the base install alone. Decides one thing: the development token is presented only to a
+gateway on this machine.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from fairlead.agent import Agent
+    from fairlead.agent.configuration import Configuration
+
+F = TypeVar("F", bound=Callable[..., object])
+FILE = click.Path(path_type=Path)
+DEFAULT_URL = "ws://127.0.0.1:8080"
+"""For --help, here and elsewhere: the configuration's own stands where it is used, in a room that loads slowly."""
+
+
+@click.group()
+def agent() -> None:
+    """Be an agent."""
+
+
+def _options(command: F) -> F:
+    """The keys that are worth a flag, and the file that holds the others."""
+    for decorate in reversed(
+        [
+            click.option("--config", type=FILE, metavar="FILE", help="Configuration; /etc/fairlead/agent.toml."),
+            click.option("--url", metavar="URL", help=f"Address of the gateway's links; {DEFAULT_URL}."),
+            click.option("--id", metavar="ID", help="The agent's id; the host's name."),
+            click.option("--token", metavar="TOKEN", help="Token of agents; better in FAIRLEAD_AGENT_TOKEN or a file."),
+            click.option("--token-file", type=FILE, metavar="FILE", help="File with the token, read at each attempt."),
+            click.option(
+                "--journal",
+                type=FILE,
+                metavar="FOLDER",
+                help="Folder of this agent alone: what it accepted, and results not yet stored, outlive it there.",
+            ),
+            click.option("--fact", "facts", multiple=True, metavar="KEY=VALUE", help="What it says of itself."),
+            click.option("--ca-file", type=FILE, metavar="FILE", help="Authorities to trust in place of the system's."),
+            click.option("--proxy", metavar="URL", help="http:// or https:// proxy, or `direct`; HTTPS_PROXY."),
+            click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
+            click.option("--log-format", metavar="FORMAT", help="text or json."),
+        ]
+    ):
+        command = decorate(command)
+    return command
+
+
+@agent.command("run")
+@_options
+def run(config: Path | None, **flags: object) -> None:
+    """Run the built-in agent: it runs programs and moves files on this machine for the platform.
+
+    Each flag is also a key of the configuration file and a variable FAIRLEAD_AGENT_…; flags win over the environment,
+    and that over the file. What the platform may do here is told in the file: see docs/agent.md.
+    """
+    from fairlead.agent.logs import set_up
+
+    loaded = _load(config, flags)
+    set_up(loaded.log_level, loaded.log_format)
+    made = _agent(loaded)
+    # What the platform runs here inherits the environment, and has no business with the token.
+    os.environ.pop("FAIRLEAD_AGENT_TOKEN", None)
+    made.run()
+
+
+@agent.command("check")
+@_options
+def check(config: Path | None, **flags: object) -> None:
+    """Check the configuration without connecting, and tell where each value comes from."""
+    from fairlead.agent.configuration.rules import RULES
+
+    loaded = _load(config, flags)
+    _agent(loaded)
+    for key in ("url", "id"):
+        if key not in loaded.sources:
+            click.echo(f"{key} = {getattr(loaded, key)} (default)")
+    for key in RULES:
+        if key in loaded.sources:
+            click.echo(f"{key} = {'…' if RULES[key].secret else _value(loaded, key)} ({loaded.sources[key]})")
+
+
+def _value(loaded: Configuration, key: str) -> object:
+    table, _, name = key.partition(".")
+    value = getattr(getattr(loaded.options, table), name) if name else getattr(loaded, key)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _load(config: Path | None, flags: dict[str, object]) -> Configuration:
+    from fairlead.agent.configuration import load
+
+    facts = flags.pop("facts")
+    assert isinstance(facts, tuple)
+    for fact in facts:
+        if "=" not in fact:
+            raise click.BadParameter(f"{fact!r} is not KEY=VALUE", param_hint="--fact")
+    given = dict(fact.partition("=")[::2] for fact in facts) or None
+    return load(os.environ, config, flags | {"facts": given})
+
+
+def _agent(loaded: Configuration) -> Agent:
+    """Raises ConfigError for what shows only when files are opened."""
+    from urllib.parse import urlsplit
+
+    from fairlead.agent.builtin import builtin_agent
+    from fairlead.agent.configuration.proxies import choose_proxy
+    from fairlead.agent.configuration.token_file import TokenFile
+    from fairlead.errors import ConfigError
+    from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
+
+    token: str | TokenFile
+    if loaded.token_file is not None:
+        token = TokenFile(loaded.token_file)
+        token()
+    elif loaded.token is not None:
+        token = loaded.token
+    elif is_loopback(urlsplit(loaded.url).hostname or ""):
+        token = DEVELOPMENT_AGENT_TOKEN
+    else:
+        raise ConfigError(
+            f"no token for the gateway at {loaded.url}: set token_file (--token-file) or FAIRLEAD_AGENT_TOKEN"
+        )
+    context = None
+    if loaded.ca_file is not None:
+        import ssl
+
+        try:
+            context = ssl.create_default_context(cafile=loaded.ca_file)
+        except (OSError, ssl.SSLError) as e:
+            raise ConfigError(f"ca_file {loaded.ca_file} cannot be used ({e}); it must hold certificates in PEM") from e
+    return builtin_agent(
+        loaded.url,
+        loaded.id,
+        token,
+        facts=loaded.facts,
+        ssl=context,
+        proxy=choose_proxy(loaded.url, loaded.proxy, os.environ),
+        journal=loaded.journal,
+        options=loaded.options,
+    )
