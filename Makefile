@@ -15,7 +15,7 @@ UV     := .cache/uv/bin/uv
 UV_VERSION := 0.13.8
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run bench soak image cluster cluster-down requirements clean
+.PHONY: help venv fmt lint test run bench soak chart-docs manifests image cluster cluster-down requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,7 +39,7 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m mypy --strict --explicit-package-bases tests
+	$(PY) -m mypy --strict --explicit-package-bases tests charts
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
@@ -54,6 +54,12 @@ soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 m
 bench: $(STAMP) ## The benchmarks
 	$(PY) tests/bench/run.py
 	$(PY) tests/bench/nodes.py
+
+chart-docs: $(STAMP) ## The chart's CRDs, schema and README from the operator's code and values.yaml
+	$(PY) charts/generate.py
+
+manifests: chart-docs ## k8s/*.yaml from the chart (HELM=… names the program)
+	$(PY) charts/manifests.py $(if $(HELM),--helm $(HELM))
 
 image: ## Build the images gateway, operator and valkey, and load them into the cluster that runs
 	@$(PYTHON) -I k8s/cluster image $(IMAGES)

@@ -57,9 +57,15 @@ def disown(node: Any) -> None:
             disown(inner)
 
 
+def default_helm() -> str:
+    """What `make cluster` has built, or the one on PATH."""
+    built = ROOT / ".cache" / "cluster" / "bin" / "helm"
+    return str(built) if built.exists() else "helm"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="Render k8s/*.yaml from the chart.")
-    parser.add_argument("--helm", default="helm", help="the program (default: helm)")
+    parser.add_argument("--helm", default=default_helm(), help="the program (default: %(default)s)")
     parser.add_argument("--check", action="store_true", help="only tell which files are stale")
     options = parser.parse_args()
     wanted = {
