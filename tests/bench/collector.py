@@ -37,8 +37,8 @@ class Span:
     resource: dict[str, object]
     failed: bool
     message: str
-    links: list[tuple[str, str, bool]] = field(default_factory=list)
-    """Trace, span, and whether that one is sampled."""
+    links: list[tuple[str, str]] = field(default_factory=list)
+    """Trace and span."""
     events: list[str] = field(default_factory=list)
 
 
@@ -138,7 +138,7 @@ def _read(span: Encoded, resource: dict[str, object]) -> Span:
         span.trace_id.hex(), span.span_id.hex(), span.parent_span_id.hex(), span.name,
         Encoded.SpanKind.Name(span.kind).removeprefix("SPAN_KIND_"), span.start_time_unix_nano,
         span.end_time_unix_nano, _facts(span.attributes), resource, span.status.code == 2, span.status.message,
-        [(link.trace_id.hex(), link.span_id.hex(), bool(link.flags & 1)) for link in span.links],
+        [(link.trace_id.hex(), link.span_id.hex()) for link in span.links],
         [event.name for event in span.events],
     )  # fmt: skip
 

@@ -86,9 +86,7 @@ class Chronicle:
             if timing.origin is not None:
                 context = tracing.context(command, timing.origin.traceparent)
                 if context.sampled:
-                    tracing.put(
-                        spans.stay(tracing, context, command, session.agent, session.sid, timing, begin, "link lost")
-                    )
+                    tracing.put(spans.stay(context, command, session.agent, session.sid, timing, begin, "link lost"))
         if session.opening == TOLD:
             tally = session.tally or Tally()
             facts: dict[str, Value] = {
@@ -148,7 +146,7 @@ class Chronicle:
             self._show_opening(session)
             self.tracing.put(
                 spans.stay(
-                    self.tracing, kept, command, session.agent, session.sid, timing, timing.stored,
+                    kept, command, session.agent, session.sid, timing, timing.stored,
                     timing.code or state if failed else "",
                 )
             )  # fmt: skip
@@ -160,7 +158,7 @@ class Chronicle:
         if tracing.on and origin is not None:
             context, end = tracing.context(command, origin.traceparent), wall_ns()
             if context.sampled or failed or (origin.began and end - origin.began >= tracing.slow):
-                tracing.put([spans.command(tracing, context, command, agent, sid, origin, state, code, end)])
+                tracing.put([spans.command(context, command, agent, sid, origin, state, code, end)])
             else:
                 context = None
         if failed:

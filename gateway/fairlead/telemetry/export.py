@@ -51,7 +51,6 @@ class Link:
 
     trace: int
     span: int
-    sampled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ def _converter(resource: Mapping[str, Value]) -> Callable[[Span], ReadableSpan]:
     from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
     source, scope = Resource.create(dict(resource)), InstrumentationScope("fairlead")
-    sampled, unsampled = TraceFlags(TraceFlags.SAMPLED), TraceFlags(TraceFlags.DEFAULT)
+    sampled = TraceFlags(TraceFlags.SAMPLED)
 
     def convert(span: Span) -> ReadableSpan:
         return ReadableSpan(
@@ -170,7 +169,7 @@ def _converter(resource: Mapping[str, Value]) -> Callable[[Span], ReadableSpan]:
             source,
             dict(span.facts),
             [Event(moment.name, timestamp=moment.at) for moment in span.moments],
-            [Linked(SpanContext(to.trace, to.span, True, sampled if to.sampled else unsampled)) for to in span.links],
+            [Linked(SpanContext(to.trace, to.span, True, sampled)) for to in span.links],
             SpanKind[span.kind],
             status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),
             start_time=span.start,

@@ -12,16 +12,14 @@ from collections.abc import Sequence
 
 from fairlead.telemetry.export import Moment, Span, Value
 from fairlead.telemetry.timing import Origin, Timing
-from fairlead.telemetry.trace import Context, Tracing, session_link, span_id
+from fairlead.telemetry.trace import Context, session_link, span_id
 
 _OPENING = struct.Struct("<Q5I")
 PHASES = ("auth", "handshake", "hello", "claim", "welcome")
 """Of an opening, each from the stamp before to its own; `auth` is the first part of `handshake`."""
 
 
-def command(
-    tracing: Tracing, context: Context, id_: str, agent: str, sid: str, origin: Origin, state: str, code: str, end: int
-) -> Span:
+def command(context: Context, id_: str, agent: str, sid: str, origin: Origin, state: str, code: str, end: int) -> Span:
     """All of a command, told by the node that ended it; a terminal state is set once, so it is told once."""
     facts: dict[str, Value] = {
         "fairlead.command": id_, "fairlead.agent": agent, "fairlead.state": state, "rpc.method": origin.method,
@@ -33,16 +31,14 @@ def command(
     return Span(
         context.trace, context.root, context.parent, f"command {origin.method}", "SERVER", origin.began or end, end,
         facts, "" if state in ("ok", "cancelled") else code or state,
-        links=[session_link(sid, tracing.drawn(sid))] if sid else (),
+        links=[session_link(sid)] if sid else (),
     )  # fmt: skip
 
 
-def stay(
-    tracing: Tracing, context: Context, id_: str, agent: str, sid: str, timing: Timing, end: int, error: str = ""
-) -> list[Span]:
+def stay(context: Context, id_: str, agent: str, sid: str, timing: Timing, end: int, error: str = "") -> list[Span]:
     """What the agent's node saw of a command: doorbell, deliver, agent with its first byte, end."""
     facts: dict[str, Value] = {"fairlead.command": id_, "fairlead.agent": agent, "session.id": sid}
-    links = [session_link(sid, tracing.drawn(sid))]
+    links = [session_link(sid)]
     spans: list[Span] = []
 
     def add(name: str, kind: str, start: int, stop: int, parent: int, own: int = 0, **more: object) -> None:
@@ -81,7 +77,7 @@ def unpack_opening(packed: bytes) -> list[int]:
 
 def opening(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Value]) -> list[Span]:
     """`session.open` and its phases."""
-    root = session_link(sid, True)
+    root = session_link(sid)
     begin, authed, accepted, hello, claimed, welcomed = stamps
     told: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent}
     shake = span_id()
@@ -100,6 +96,6 @@ def opening(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Value]
 
 
 def closing(start: int, end: int, agent: str, sid: str, facts: dict[str, Value], error: str) -> Span:
-    root = session_link(sid, True)
+    root = session_link(sid)
     told: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent, **facts}
     return Span(root.trace, span_id(), root.span, "session.close", "INTERNAL", start, end, told, error)

@@ -7,7 +7,7 @@ stamps.
 
 from __future__ import annotations
 
-from fairlead.telemetry.export import Moment, Span, Value
+from fairlead.telemetry.export import Link, Moment, Span, Value
 from fairlead.telemetry.trace import Context, Tracing, session_link, span_id, wall_ns
 
 
@@ -67,14 +67,14 @@ class Story:
         spans.append(
             Span(
                 context.trace, span_id(), context.root, "api.follow", "INTERNAL", self.accepted, end, self._facts(),
-                moments=moments,
+                moments=moments, links=self._links(),
             )
         )  # fmt: skip
         self._tracing.put(spans)
 
     def _acceptance(self, context: Context, code: str = "") -> list[Span]:
         facts = {**self._facts(), "http.request.method": "POST", "http.route": "/v1/commands"}
-        links = [session_link(self.sid, self._tracing.drawn(self.sid))] if self.sid else []
+        links = self._links()
         spans = [
             Span(
                 context.trace, self._accept, context.root, "api.accept", "INTERNAL", self.began, self.accepted,
@@ -90,6 +90,9 @@ class Story:
                 )
             )  # fmt: skip
         return spans
+
+    def _links(self) -> list[Link]:
+        return [session_link(self.sid)] if self.sid else []
 
     def _facts(self) -> dict[str, Value]:
         facts: dict[str, Value] = {"fairlead.command": self.command, "fairlead.agent": self.agent}

@@ -54,10 +54,11 @@ def wall_ns() -> int:
     return time.time_ns()
 
 
-def session_link(sid: str, sampled: bool) -> Link:
-    """The span `session.open` of a session, made of its id alone, on any node."""
+def session_link(sid: str) -> Link:
+    """The span `session.open` of a session, made of its id alone, on any node. It is told, drawn or not, with the first
+    command that is kept."""
     span = int(sid, 16) or 1
-    return Link(span << 64 | span, span, sampled)
+    return Link(span << 64 | span, span)
 
 
 class Tracing:

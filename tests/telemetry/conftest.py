@@ -1,0 +1,211 @@
+"""A Valkey, nodes as processes, a collector that decodes what they export, and agents of the real SDK that trace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import httpx2
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
+
+from collector import Collector, collecting
+
+from fairlead.store.embedded import EmbeddedValkey
+
+PLATFORM = {"authorization": "Bearer development-platform-token"}
+READY = re.compile(r"(?:is|are) ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
+PATIENCE = 20.0
+AGENT = """
+import asyncio, sys
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from fairlead.agent import Agent
+
+url, name, collector = sys.argv[1:]
+provider = TracerProvider(resource=Resource.create({"service.name": "agent"}))
+provider.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{collector}/v1/traces")))
+trace.set_tracer_provider(provider)
+tracer = trace.get_tracer("test")
+agent = Agent(url, name, token="development-agent-token")
+
+@agent.command("greet")
+async def greet(name: str = "you") -> object:
+    with tracer.start_as_current_span("look up"):
+        await asyncio.sleep(0.01)
+    yield f"hello {name}\\n"
+    await asyncio.sleep(0.02)
+
+@agent.command("blocking")
+def blocking() -> str:
+    with tracer.start_as_current_span("block"):
+        return "done"
+
+@agent.command("fail")
+async def fail(after: float = 0.0) -> str:
+    await asyncio.sleep(after)
+    raise ValueError("no such thing")
+
+@agent.command("wait")
+async def wait(seconds: float) -> str:
+    await asyncio.sleep(seconds)
+    return "waited"
+
+agent.run()
+"""
+
+
+class Node:
+    """One `fairlead serve`."""
+
+    def __init__(self, folder: Path, name: str, redis: str, flags: tuple[str, ...]) -> None:
+        self._log = folder / f"{name}.log"
+        with self._log.open("ab") as sink:
+            self._process = subprocess.Popen(
+                [
+                    sys.executable, "-m", "fairlead", "serve", "--node", name, "--redis", redis, "--link-port", "0",
+                    "--api-port", "0", "--admin-port", "0", "--heartbeat", "1", "--accept-rate", "5000", *flags,
+                ],
+                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
+            )  # fmt: skip
+        deadline = time.monotonic() + PATIENCE
+        while not (found := READY.search(self.log())):
+            assert self._process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.02)
+        self.link, self.api, self.admin = f"ws://{found[1]}", f"http://{found[2]}", f"http://{found[3]}"
+
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def metrics(self, accept: str = "") -> str:
+        return httpx2.get(f"{self.admin}/metrics", headers={"accept": accept} if accept else {}, trust_env=False).text
+
+    def metric(self, line: str) -> float:
+        """The value of a sample by all that stands before it; 0 when there is none."""
+        found = [one for one in self.metrics().splitlines() if one.startswith(f"{line} ")]
+        return float(found[0].rpartition(" ")[2]) if found else 0.0
+
+    def stop(self) -> int:
+        if self._process.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+        try:
+            return self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+
+class MakeNode(Protocol):
+    def __call__(self, name: str, *flags: str) -> Node: ...
+
+
+@pytest.fixture(scope="module")
+def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
+    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture
+def make_node(valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeNode]:
+    made: list[Node] = []
+
+    def make(name: str, *flags: str) -> Node:
+        made.append(Node(tmp_path, name, valkey.url, flags))
+        return made[-1]
+
+    yield make
+    for node in made:
+        node.stop()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as made:
+        yield made
+
+
+class Platform:
+    """The API of one node, as a caller uses it."""
+
+    def __init__(self, node: Node) -> None:
+        self.http = httpx2.AsyncClient(base_url=node.api, headers=PLATFORM, timeout=30, trust_env=False)
+
+    async def run(self, agent: str, method: str, payload: object = None, **headers: str) -> list[dict[str, Any]]:
+        """Post a command and follow it to its end; all lines."""
+        answer = await self.http.post(
+            "/v1/commands", json={"agent": agent, "method": method, "payload": payload or {}},
+            headers={"accept": "application/x-ndjson", **headers},
+        )  # fmt: skip
+        assert answer.status_code == 200, answer.text
+        return [line for raw in answer.text.splitlines() if (line := httpx2.Response(200, text=raw).json())]
+
+    async def post(self, agent: str, method: str, payload: object = None, **more: object) -> str:
+        """Post a command without following it; its id."""
+        body = {"agent": agent, "method": method, "payload": payload or {}, **more}
+        answer = await self.http.post("/v1/commands", json=body)
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    async def get(self, path: str) -> dict[str, Any]:
+        answer = await self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    async def online(self, agent: str) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                answer = await self.http.get(f"/v1/agents/{agent}")
+                if answer.status_code == 200 and answer.json()["state"] == "online":
+                    return
+                await asyncio.sleep(0.05)
+
+
+@pytest.fixture
+async def platform_of() -> AsyncIterator[Callable[[Node], Platform]]:
+    made: list[Platform] = []
+
+    def make(node: Node) -> Platform:
+        made.append(Platform(node))
+        return made[-1]
+
+    yield make
+    for platform in made:
+        await platform.http.aclose()
+
+
+@pytest.fixture
+def start_agent(tmp_path: Path) -> Iterator[Callable[[Node, str, Collector], Awaitable[None]]]:
+    """An agent that traces, as a program of its own."""
+    running: list[subprocess.Popen[bytes]] = []
+    program = tmp_path / "agent.py"
+    program.write_text(AGENT)
+
+    async def start(node: Node, name: str, collector: Collector) -> None:
+        with (tmp_path / f"{name}.log").open("ab") as log:
+            running.append(
+                subprocess.Popen([sys.executable, str(program), node.link, name, collector.url], stdout=log, stderr=log)
+            )
+
+    yield start
+    for process in running:
+        process.terminate()
+        process.wait(PATIENCE)
