@@ -15,7 +15,7 @@ UV     := .cache/uv/bin/uv
 UV_VERSION := 0.13.8
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run bench soak chart-docs manifests image cluster cluster-down requirements clean
+.PHONY: help venv fmt lint test run bench soak chart-docs manifests image cluster cluster-down e2e requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,7 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m mypy --strict --explicit-package-bases tests charts
+	MYPYPATH=k8s/cluster $(PY) -m mypy --strict k8s/cluster/*.py k8s/image/*.py
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
@@ -69,6 +70,10 @@ cluster: ## A real Kubernetes on this machine (Linux, root, Go), or the one that
 
 cluster-down: ## End that cluster and remove its data
 	@$(PYTHON) -I k8s/cluster down
+
+# -s: the story is told while it is played; -x: each chapter begins where the one before it ended.
+e2e: $(STAMP) cluster image ## The end-to-end story on that cluster: install, grow, roll, shrink, faults, upgrade, uninstall
+	FAIRLEAD_E2E=1 $(PY) -m pytest -x -s tests/e2e
 
 requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	$(call compile,base,)

@@ -12,13 +12,27 @@ import sys
 from pathlib import Path
 
 import pytest
-from kube import INGRESS, Kube, behind
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kube import INGRESS, Kube, behind, find
 
 from fairlead.version import __version__
 
 HOST = "smoke.fairlead.test"
 AGENT_TOKEN, PLATFORM_TOKEN = "agents-of-the-smoke-test", "platform-of-the-smoke-test"
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
+
+
+@pytest.fixture
+def kube() -> Kube:
+    """Skipped loudly where there is no cluster, failed in CI, which has to have one."""
+    found = find()
+    if isinstance(found, Kube):
+        return found
+    if os.environ.get("CI"):
+        pytest.fail(found)
+    pytest.skip(found)
 
 
 @pytest.mark.timeout(240)

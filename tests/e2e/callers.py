@@ -1,0 +1,134 @@
+"""Callers that run commands on the workers all the time, through the platform's Service, and never let one go.
+
+Started by the story, in a thread with an event loop of its own, so that the story may wait for kubectl meanwhile. Each
+caller does what docs/delivery.md asks for: it posts under an Idempotency-Key, repeats a post whose outcome is unknown
+or whose error is temporary, and takes results up again where they broke off. Every request is a connection of its own,
+as the Service gives each to another pod. What came of it all is the ledger's to judge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import threading
+import time
+from pathlib import Path
+
+import httpx2
+from ledger import Entry, Judgement, Ledger, Way
+from workers import name
+
+DEADLINE = 120.0
+"""Seconds that a command has: longer than any fault of the story."""
+PATIENCE = 150.0
+"""Seconds after which a caller gives up; what says nothing until then is lost."""
+PAUSE = 0.3
+
+
+class Callers:
+    """`with Callers(...) as callers:` posts while the block lasts, and sees every command to its end when it ends."""
+
+    def __init__(self, url: str, token: str, workers: int, rate: float, book: Path) -> None:
+        self.ledger = Ledger()
+        self._url = f"{url}/v1/commands"
+        self._headers = {"authorization": f"Bearer {token}"}
+        self._workers = workers
+        self._rate = rate
+        self._book = book
+        self._stop = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._main, name="callers")
+
+    def __enter__(self) -> Callers:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        """No more posts; waits for the ends of those that were posted."""
+        self._stop.set()
+        self._thread.join(PATIENCE + 30)
+        if self._thread.is_alive():
+            raise AssertionError("the callers do not end")
+        if self._failure is not None:
+            raise self._failure
+
+    def judge(self) -> Judgement:
+        for key in self._book.read_text().split("\n")[:-1]:
+            self.ledger.executed(key)
+        return self.ledger.judge()
+
+    def ended(self) -> int:
+        return sum(entry.over for entry in list(self.ledger.entries))
+
+    def _main(self) -> None:
+        try:
+            asyncio.run(self._post())
+        except BaseException as e:
+            self._failure = e
+
+    async def _post(self) -> None:
+        rng = random.Random(1)
+        limits = httpx2.Limits(max_keepalive_connections=0)
+        timeout = httpx2.Timeout(15, connect=3)
+        async with (
+            httpx2.AsyncClient(headers=self._headers, trust_env=False, timeout=timeout, limits=limits) as http,
+            asyncio.TaskGroup() as group,
+        ):
+            while not self._stop.is_set():
+                entry = self.ledger.open(name(rng.randrange(self._workers)), rng.randrange(1, 20), Way.WORK, 0)
+                group.create_task(self._follow(http, entry))
+                await asyncio.sleep(rng.expovariate(self._rate))
+
+    async def _follow(self, http: httpx2.AsyncClient, entry: Entry) -> None:
+        give_up = time.monotonic() + PATIENCE
+        entry.news.append(time.monotonic())
+        while not entry.over and time.monotonic() < give_up:
+            try:
+                await self._read(http, entry)
+            except httpx2.RequestError:
+                pass
+            if not entry.over:
+                entry.attached += 1
+                await asyncio.sleep(random.uniform(0.5, 1.5) * PAUSE)
+
+    async def _read(self, http: httpx2.AsyncClient, entry: Entry) -> None:
+        """Post the command, or take its results up again, until they end or break off."""
+        if entry.id:
+            stream = http.stream("GET", f"{self._url}/{entry.id}/results?from={entry.offset}&follow=true")
+        else:
+            body = {
+                "agent": entry.agent, "method": "work", "deadline": DEADLINE, "on_offline": {"queue": 60},
+                "payload": {"key": entry.key, "count": entry.count, "pause": 0.2},
+            }  # fmt: skip
+            headers = {"idempotency-key": entry.key, "accept": "application/x-ndjson"}
+            stream = http.stream("POST", self._url, json=body, headers=headers)
+        async with stream as answer:
+            if answer.status_code != 200:
+                problem = json.loads(await answer.aread())
+                if not problem["temporary"]:
+                    entry.error = problem["code"]
+                return
+            async for raw in answer.aiter_lines():
+                self._take(entry, json.loads(raw))
+
+    def _take(self, entry: Entry, told: dict[str, object]) -> None:
+        entry.news.append(time.monotonic())
+        if "offset" in told:
+            if told["offset"] != entry.offset:
+                entry.wrong = f"offset {told['offset']} in place of {entry.offset}"
+            entry.offset += 1
+            entry.pieces.append(str(told["text"]))
+        elif isinstance(end := told.get("end"), dict):
+            entry.ends.append(str(end["state"]))
+            if end["error"]:
+                entry.error = str(end["error"]["code"])
+        elif isinstance(error := told.get("error"), dict):
+            if not error["temporary"]:
+                entry.error = str(error["code"])
+        elif "id" in told:
+            entry.id = str(told["id"])
+            entry.ids.add(entry.id)

@@ -1,0 +1,146 @@
+"""One release of the chart in a namespace of its own, and what the story asks of it: the way an operator would look.
+
+Used by the story alone. Names follow from the release's: the LinkGateway, its Deployment and its Services.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from kube import ROOT, Kube
+
+RELEASE = "fairlead"
+HOST = "agents.fairlead.test"
+CHART = ROOT / "charts" / "fairlead"
+CAPACITY, RATE = 250, 25
+"""Small, so that hundreds of agents need several pods, and a drain takes long enough to see its pace."""
+VALUES: dict[str, Any] = {
+    "gateways": {
+        "default": {
+            "capacity": CAPACITY,
+            "replicas": {"min": 2, "max": 8},
+            "acceptRate": 100,
+            "drain": {"rate": RATE},
+            "scaling": {"windowSeconds": 30, "stepDownSeconds": 10},
+            "ingress": {"className": "traefik", "host": HOST, "preset": "Traefik"},
+        }
+    }
+}
+
+
+class Release:
+    def __init__(self, kube: Kube, namespace: str, folder: Path) -> None:
+        self.kube = kube
+        self.namespace = namespace
+        self._values = folder / "values.json"
+        self._values.write_text(json.dumps(VALUES))
+
+    def helm(self, *arguments: str) -> str:
+        return self.kube.helm(*arguments, "--namespace", self.namespace)
+
+    def install(self) -> None:
+        self.helm("install", RELEASE, str(CHART), "--values", str(self._values), "--wait", "--timeout", "120s")
+
+    def upgrade(self, *settings: str) -> None:
+        sets = [word for setting in settings for word in ("--set", setting)]
+        self.helm("upgrade", RELEASE, str(CHART), "--values", str(self._values), *sets, "--wait", "--timeout", "150s")
+
+    def kubectl(self, *arguments: str, timeout: float = 60.0) -> str:
+        return self.kube.kubectl("--namespace", self.namespace, *arguments, timeout=timeout)
+
+    def get(self, *arguments: str) -> Any:
+        return self.kube.get("--namespace", self.namespace, *arguments)
+
+    def until(self, what: str, condition: Callable[[], object], timeout: float) -> float:
+        return self.kube.until(what, condition, timeout)
+
+    def gateway(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("linkgateway", RELEASE)
+        return found
+
+    def status(self) -> dict[str, Any]:
+        status: dict[str, Any] = self.gateway()["status"]
+        return status
+
+    def condition(self, kind: str) -> dict[str, Any]:
+        """The condition of that type; empty when there is none."""
+        for condition in self.status()["conditions"]:
+            if condition["type"] == kind:
+                return dict(condition)
+        return {}
+
+    def deployment(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.get("deployment", RELEASE)
+        return found
+
+    def pods(self, component: str) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self.get("pods", "-l", f"app.kubernetes.io/component={component}")["items"]
+        return listed
+
+    def token(self, kind: str) -> str:
+        return base64.b64decode(self.get("secret", f"{RELEASE}-tokens")["data"][f"{kind}-token"]).decode()
+
+    def platform(self) -> str:
+        """Address of the API's Service, which the machine reaches as pods do."""
+        return f"http://{self.get('service', f'{RELEASE}-platform')['spec']['clusterIP']}:8081"
+
+    def processes(self, pod: dict[str, Any]) -> list[int]:
+        """The processes of a pod's containers, as this machine numbers them."""
+        uid = pod["metadata"]["uid"]
+        found = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                try:
+                    groups = (folder / "cgroup").read_text()
+                    program = (folder / "cmdline").read_bytes().split(b"\0")[0]
+                except (FileNotFoundError, ProcessLookupError):
+                    continue
+                if uid in groups.replace("_", "-") and not program.endswith(b"/pause"):
+                    found.append(int(folder.name))
+        return found
+
+    def signal(self, pod: dict[str, Any], number: signal.Signals) -> None:
+        processes = self.processes(pod)
+        assert processes, f"no process of {pod['metadata']['name']} is to be seen on this machine"
+        for process in processes:
+            os.kill(process, number)
+
+    def leader(self) -> str:
+        """The operator's pod that holds the lease."""
+        (lease,) = [
+            lease for lease in self.get("leases")["items"] if lease["metadata"]["name"].startswith(RELEASE)
+        ]  # fmt: skip
+        return next(name(pod) for pod in self.pods("operator") if name(pod) in lease["spec"]["holderIdentity"])
+
+    def links(self) -> int:
+        return int(self.status()["links"])
+
+    def steady(self, seconds: float, timeout: float) -> None:
+        """Wait until the wanted number of pods is ready and has not changed for some seconds."""
+        since, before = time.monotonic(), -1
+
+        def same() -> bool:
+            nonlocal since, before
+            wanted = int(self.deployment()["spec"]["replicas"])
+            ready = len([pod for pod in self.pods("gateway") if is_ready(pod)])
+            if wanted != before or ready != wanted:
+                since, before = time.monotonic(), wanted
+            return time.monotonic() - since >= seconds
+
+        self.until(f"a number of ready pods that stays for {seconds:.0f} s", same, timeout)
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
+    return conditions.get("Ready") == "True" and "deletionTimestamp" not in pod["metadata"]
+
+
+def name(pod: dict[str, Any]) -> str:
+    return str(pod["metadata"]["name"])

@@ -1,0 +1,44 @@
+"""Agents of the real SDK that the story's callers send commands to, all in one process outside the cluster.
+
+Started by the story behind the Ingress' host name. What was executed is written to a file before anybody can be told of
+it, so that a second run of a command cannot hide:
+
+    python workers.py URL COUNT BOOK
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+
+from ledger import line
+
+from fairlead.agent import Agent, Command
+
+
+def name(number: int) -> str:
+    return f"worker-{number}"
+
+
+async def serve(url: str, count: int, book: str) -> None:
+    runs = os.open(book, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    async with asyncio.TaskGroup() as group:
+        for number in range(count):
+            agent = Agent(url, id=name(number), token=os.environ["FAIRLEAD_AGENT_TOKEN"])
+            _teach(agent, runs)
+            group.create_task(agent.serve())
+
+
+def _teach(agent: Agent, runs: int) -> None:
+    @agent.command("work")
+    async def work(command: Command, key: str, count: int, pause: float) -> AsyncIterator[str]:
+        os.write(runs, f"{key}\n".encode())
+        for n in range(count):
+            yield line(key, n, 0)
+            await asyncio.sleep(pause)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
