@@ -101,7 +101,7 @@ def test_the_development_token_goes_to_no_other_machine_of_several(run: Run, api
 def test_agents_ls_takes_all_pages(run: Run, api: Api) -> None:
     api.pages = [
         {
-            "agents": [{"id": "a", "state": "online", "node": "n1", "since": 1.5, "facts": {"os": "linux"}}],
+            "agents": [{"id": "a", "state": "online", "node": "n1", "since": "1970-01-01T00:00:01.500Z", "facts": {"os": "linux"}}],
             "cursor": "1",
         },
         {
@@ -120,7 +120,7 @@ def test_agents_ls_takes_all_pages(run: Run, api: Api) -> None:
     done = run("agents", "ls", api=api)
     head, first, second = done.stdout.decode().splitlines()
     assert head.split() == ["AGENT", "STATE", "NODE", "SINCE", "WHY"]
-    assert first.split() == ["a", "online", "n1", "1970-01-01", "00:00:01Z"]
+    assert first.split() == ["a", "online", "n1", "1970-01-01T00:00:01.500Z"]
     assert second.split() == ["b", "offline", "-", "-", "closed?[2J"]
     assert run("agents", "ls", "-o", "name", api=api).stdout == b"a\nb\n"
     rows = json.loads(run("agents", "ls", "-o", "json", api=api).stdout)["agents"]

@@ -1,12 +1,13 @@
-"""The options of every command that talks to the platform API, and the client made of them.
+"""The options of every command that talks to the platform API, and the one place where it is talked to.
 
-Used by `agents` and `commands`. Decides one thing: the development token is taken only for an API on this
-machine, so that a real gateway never sees it by mistake and the user is told what to set instead.
+Used by all of them. Decides one thing: the development token is taken only for an API on this machine, so that a real
+gateway never sees it by mistake and the user is told what to set instead. `ask` is the bridge between click, which is
+synchronous, and the client, which is not: one command of ours is one event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,12 +17,13 @@ if TYPE_CHECKING:
     from fairlead.client import Client
 
 F = TypeVar("F", bound=Callable[..., object])
+T = TypeVar("T")
 
 DEFAULT_API = "http://127.0.0.1:8081"
 
 
 def api_options(command: F) -> F:
-    """--api and --token, which `connect` takes."""
+    """--api and --token, which `ask` takes."""
     api = click.option(
         "--api",
         envvar="FAIRLEAD_API",
@@ -42,17 +44,33 @@ def api_options(command: F) -> F:
     return api(token(command))
 
 
+def ask(api: str, token: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
+    """What `work` returns. It may end the command by any error of the house, or by Ctrl-C."""
+    import asyncio
+
+    async def main() -> T:
+        async with connect(api, token) as client:
+            return await work(client)
+
+    return asyncio.run(main())
+
+
 def connect(api: str, token: str | None) -> Client:
-    from fairlead.client import Client, addresses
+    from fairlead.client import Client
+
+    return Client(api, token or development_token(api))
+
+
+def development_token(api: str) -> str:
+    """Raises UsageError when an address of `api` is not on this machine."""
+    from fairlead.client import addresses
     from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN, is_loopback
 
-    if not token:
-        for one in addresses(api):
-            try:
-                host = urlsplit(one).hostname or ""
-            except ValueError:  # Client says what is wrong with the address
-                continue
-            if not is_loopback(host):
-                raise click.UsageError(f"no token for the API at {one}: set FAIRLEAD_TOKEN")
-        token = DEVELOPMENT_PLATFORM_TOKEN
-    return Client(api, token)
+    for one in addresses(api):
+        try:
+            host = urlsplit(one).hostname or ""
+        except ValueError:  # Client says what is wrong with the address
+            continue
+        if not is_loopback(host):
+            raise click.UsageError(f"no token for the API at {one}: set FAIRLEAD_TOKEN")
+    return DEVELOPMENT_PLATFORM_TOKEN

@@ -1,149 +1,175 @@
-"""One command watched to its end: through lost connections, and with Ctrl-C in the watcher's hand.
+"""One command watched to its end: its output here, our input there, Ctrl-C in the user's hand, its exit code.
 
-`commands` gives it the way to open the stream and takes lines from it. A thread reads the network and hands
-lines over, because only the main thread hears signals, and it must never be cut in the middle of writing
-output: so each octet is shown exactly once. What was shown is known by its offset; a stream that breaks is
-opened again behind it. The hand-over is bounded, so a slow terminal slows the gateway and holds little here.
+Used by `exec`, `results` and `shell`. Ctrl-C asks the gateway to cancel and waits for the end, because a program that
+is merely no longer watched goes on working; a second Ctrl-C leaves at once and says so. Leaving never cancels
+anything. The client sees to it that lost connections lose and repeat nothing.
 """
 
 from __future__ import annotations
 
-import queue
-import random
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
-from fairlead.client import Chunk, Client, ConnectionLost, End, Line, More, Started
-from fairlead.errors import ConnectionRefused, Unavailable
-from fairlead.wire.retry import RetryPolicy
+from fairlead.cli import streams
+from fairlead.client import Chunk, Command, End
+from fairlead.client.command import CHUNK
+from fairlead.errors import FairleadError, InvalidRequest
 
-AHEAD = 64
-"""Lines read ahead of the output: 64 chunks of 64 KiB are 4 MiB at the most."""
-RETRIES = 12
-RETRY = RetryPolicy(first=200, base=200, cap=5_000)
-"""Twelve retries take 20 s in the mean and 40 s at the most: a gateway's restart fits."""
-STABLE = 10.0
-"""Seconds after which a connection counts as good though it brought no output: the retries begin anew."""
-GLANCE = 0.2
-"""Seconds of one wait. A signal between Python's last look for signals and the wait does not end the wait."""
-
-Lines = AbstractContextManager[Iterator[Line]]
+FAILED, OFFLINE, DEADLINE, INTERRUPTED = 1, 3, 4, 130
+CANCEL_TIMEOUT = 10.0
+"""Seconds: the time an agent has to end a cancelled program."""
+AFTERMATH = 1.0
+"""Seconds: a refusal of input this soon before the end of the command is a program that did not read its stdin."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupt:
-    """The user pressed Ctrl-C for the first time."""
+async def watch(command: Command, feed: Callable[[Command], Awaitable[None]] | None, cancels: bool) -> int:
+    """Show all that comes; the exit code."""
+    with interrupts() as (first, second):
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        showing = asyncio.create_task(_show_all(command, feed, opened))
+        cancelling: asyncio.Task[None] | None = None
+        try:
+            await _first_of(showing, first, None)
+            if not showing.done():
+                if not cancels:
+                    return INTERRUPTED
+                talk("cancelling; Ctrl-C again leaves at once")
+                cancelling = asyncio.create_task(_cancel(command, opened))
+                await _first_of(showing, second, CANCEL_TIMEOUT)
+            if not showing.done():
+                late = "left" if second.done() else f"no end came within {CANCEL_TIMEOUT:g} s of the cancel"
+                talk(f"{late}; {look(command.id)}")
+                return INTERRUPTED
+            return conclude(showing.result(), command.id)
+        except BrokenPipeError:
+            if cancels and command.id:
+                await asyncio.wait({asyncio.create_task(_cancel(command, opened))}, timeout=CANCEL_TIMEOUT)
+            raise
+        finally:
+            await end_tasks(showing, cancelling)
 
 
-class Overdue(Exception):
-    """`patience` is used up."""
+async def _first_of(showing: asyncio.Task[End], interrupt: asyncio.Future[None], timeout: float | None) -> None:
+    both: list[asyncio.Future[Any]] = [showing, interrupt]
+    await asyncio.wait(both, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
 
 
-class Follower:
-    """Iterate it for lines and interrupts. Without a `command` id, `post` opens the first stream."""
+async def _show_all(
+    command: Command, feed: Callable[[Command], Awaitable[None]] | None, opened: asyncio.Future[None]
+) -> End:
+    async with command:
+        opened.set_result(None)
+        feeding = asyncio.ensure_future(_forward(command, feed)) if feed is not None else None
+        try:
+            async for chunk in command:
+                await show(chunk)
+        finally:
+            await end_tasks(feeding)
+        assert command.end is not None, "what is followed ends with an end or an error"
+        return command.end
 
-    def __init__(self, client: Client, post: Callable[[], Lines] | None, command: str = "", start: int = 0) -> None:
-        self.command = command
-        self.patience: float | None = None
-        """Seconds on the monotonic clock until which lines are waited for; None is without end."""
-        self._client = client
-        self._post = post
-        self._next = start
-        # A SimpleQueue because a signal handler may put into it at any moment; the credits give it its bound.
-        self._lines: queue.SimpleQueue[Line | Interrupt | Exception | None] = queue.SimpleQueue()
-        self._credits = threading.Semaphore(AHEAD)
-        self._left = threading.Event()
 
-    def __enter__(self) -> Follower:
-        threading.Thread(target=self._read_all, name="follower", daemon=True).start()
-        return self
+async def _forward(command: Command, feed: Callable[[Command], Awaitable[None]]) -> None:
+    try:
+        await feed(command)
+    except InvalidRequest as e:
+        await asyncio.sleep(AFTERMATH)
+        talk(f"the input is no longer taken: {e.message}")
+    except (FairleadError, OSError) as e:
+        talk(f"the input is cut off, the remote program waits for more: {e}")
 
-    def __exit__(self, *_: object) -> None:
-        self._left.set()
 
-    def interrupt(self) -> None:
-        """Called by the signal handler."""
-        self._lines.put(Interrupt())
+async def pipe_stdin(command: Command) -> None:
+    """All that is piped into us goes to the remote program's stdin."""
+    while data := await streams.read(0, CHUNK):
+        await command.input(data)
+    await command.input(b"", end=True)
 
-    def __iter__(self) -> Iterator[Line | Interrupt]:
-        while True:
-            if self.patience is not None and time.monotonic() > self.patience:
-                raise Overdue
-            try:
-                one = self._lines.get(timeout=GLANCE)
-            except queue.Empty:
-                continue
-            if one is None:
-                return
-            if isinstance(one, Exception):
-                raise one
-            if not isinstance(one, Interrupt):
-                self._credits.release()
-            yield one
-            if isinstance(one, End):
-                return
 
-    def _read_all(self) -> None:
-        """In the thread: read the stream, again and again, until its end or until hope is lost."""
-        failures = 0
-        sent = False
-        while not self._left.is_set():
-            opened = time.monotonic()
-            before = self._next
-            try:
-                if self._read_once():
-                    return
-                raise ConnectionLost(f"the stream of {self.command or 'the command'} ended before the command did")
-            except (ConnectionRefused, Unavailable) as e:
-                # A refusal is the gateway's answer; only a POST that got no answer is repeated (same key).
-                sent = sent or isinstance(e, ConnectionLost)
-                if not self.command and (not sent or not isinstance(e, ConnectionLost | ConnectionRefused)):
-                    self._lines.put(e)
-                    return
-                if self._next > before or time.monotonic() - opened > STABLE:
-                    failures = 0
-                if failures == RETRIES:
-                    self._lines.put(e)
-                    return
-                self._left.wait(RETRY.delay(failures, random.random()) / 1000)
-                failures += 1
-            except Exception as e:  # told by the main thread, which alone may end the process
-                self._lines.put(e)
-                return
+async def _cancel(command: Command, opened: asyncio.Future[None]) -> None:
+    """Ask for the cancel beside the stream, whose lines go on."""
+    try:
+        await asyncio.wait({opened})
+        await command.cancel()
+    except FairleadError as e:
+        talk(f"the cancel did not reach the gateway: {e.message}")
 
-    def _open(self) -> Lines:
-        if self.command:
-            return self._client.results(self.command, self._next)
-        assert self._post is not None, "a follower is given a command, or the way to post it"
-        return self._post()
 
-    def _read_once(self) -> bool:
-        """Read one stream, and the next when that says there is more. True when nothing more will come."""
-        more = True
-        while more:
-            more = False
-            with self._open() as lines:
-                for line in lines:
-                    if isinstance(line, More):
-                        more = True
-                        break
-                    if self._take(line):
-                        return True
+@contextmanager
+def interrupts() -> Iterator[tuple[asyncio.Future[None], asyncio.Future[None]]]:
+    """Two futures: the first Ctrl-C, and the second."""
+    loop = asyncio.get_running_loop()
+    first, second = loop.create_future(), loop.create_future()
+
+    def handle() -> None:
+        one = second if first.done() else first
+        if not one.done():
+            one.set_result(None)
+
+    loop.add_signal_handler(signal.SIGINT, handle)
+    try:
+        yield first, second
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+async def end_tasks(*tasks: asyncio.Future[End] | asyncio.Future[None] | None) -> None:
+    """Cancel them, and wait until they are over."""
+    left = [task for task in tasks if task is not None]
+    for task in left:
+        task.cancel()
+    for task in left:
+        await asyncio.wait({task})
+        if not task.cancelled():
+            task.exception()  # seen: whoever needed it has had it
+
+
+async def show(chunk: Chunk) -> None:
+    await streams.write(2 if chunk.kind in ("stderr", "log") else 1, chunk.data)
+
+
+def conclude(end: End, command: str) -> int:
+    """Say what the user must know beside the output; the exit code."""
+    if end.truncated:
+        talk("the output was longer than the gateway keeps (output_limit), its rest is lost")
+    if end.error is not None:
+        talk(f"{end.agent}: {end.error.message or end.error.code}")
+    if end.state == "cancelled":
+        talk("cancelled")
+        return INTERRUPTED
+    if end.state in ("timeout", "expired"):
+        word = "its deadline passed" if end.state == "timeout" else "it was never delivered within its time"
+        talk(f"{end.agent}: {word}; --deadline or --queue gives it more ({look(command)})")
+        return DEADLINE
+    if end.state == "offline":
+        talk(f"{end.agent} is offline; `fairlead agents ls` says since when, --queue SECONDS waits for it")
+        return OFFLINE
+    remote = end.exit()
+    if remote.signal:
+        talk(f"{end.agent}: the program was ended by signal {remote.signal}")
+        return 128 + remote.signal
+    if remote.exit_code is not None:
+        # Only eight bits of an exit code arrive at a shell; none but 0 may arrive as 0.
+        return remote.exit_code & 0xFF or (FAILED if remote.exit_code else 0)
+    return 0 if end.state == "ok" else FAILED
+
+
+def look(command: str) -> str:
+    return f"`fairlead results {command}` shows what came" if command else "the gateway gave it no id yet"
+
+
+def is_piped() -> bool:
+    """Whether something can be read from stdin that nobody types. A closed stdin is not."""
+    try:
+        return not os.isatty(0) and os.fstat(0) is not None
+    except OSError:
         return False
 
-    def _take(self, line: Line) -> bool:
-        """Hand on one line. True when nothing more will come."""
-        if isinstance(line, Chunk):
-            if line.offset < self._next:
-                return False  # shown before the connection was lost
-            self._next = line.offset + 1
-        if isinstance(line, Started):
-            self.command = line.id
-        while not self._credits.acquire(timeout=1):
-            if self._left.is_set():  # nobody takes lines any more
-                return True
-        self._lines.put(line)
-        return isinstance(line, End)
+
+def talk(text: str) -> None:
+    print(f"fairlead: {text}", file=sys.stderr, flush=True)

@@ -83,7 +83,7 @@ class Demo:
             self._data.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise ConfigError(f"folder {self._data} cannot be made ({e.strerror}); name another: --data FOLDER") from e
-        with connect(self._api, None) as client:
+        async with connect(self._api, None) as client:
             await self._start(client)
             self._show()
             await self._supervise()
@@ -122,7 +122,7 @@ class Demo:
         for child in self._agents:
             await child.start()
         for child in self._agents:
-            await self._until(child, partial(asyncio.to_thread, _is_online, client, child.name))
+            await self._until(child, partial(_is_online, client, child.name))
             _tell(f"{child.name}: online (pid {child.pid})")
 
     def _gateway(self, name: str, doors: Doors, redis: str) -> Child:
@@ -230,9 +230,9 @@ async def _is_ready(admin: int) -> bool:
         return False
 
 
-def _is_online(client: Client, name: str) -> bool:
+async def _is_online(client: Client, name: str) -> bool:
     try:
-        return client.agent(name).state == "online"
+        return (await client.agent(name)).state == "online"
     except FairleadError:
         return False  # not seen yet, or the API is still starting: asked again until the deadline
 

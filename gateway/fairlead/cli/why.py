@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.connection import api_options, connect
+from fairlead.cli.connection import api_options, ask
 
 if TYPE_CHECKING:
-    from fairlead.client import AgentDetail, Link
+    from fairlead.client import AgentDetail, Client, Link
 
 SHOWN = 5
 """Open commands that are listed; the rest is counted."""
@@ -28,15 +28,18 @@ def why(api: str, token: str | None, agent: str) -> None:
     from fairlead.errors import Unavailable
     from fairlead.wire.identity import check_agent_id
 
-    with connect(api, token) as client:
-        detail = client.detail(check_agent_id(agent))
-        link: Link | None = None
-        silence = ""
-        if detail.state == "online":
-            try:
-                link = client.link(agent)
-            except Unavailable as e:
-                silence = e.message
+    check_agent_id(agent)
+
+    async def look(client: Client) -> tuple[AgentDetail, Link | None, str]:
+        detail = await client.agent(agent)
+        if detail.state != "online":
+            return detail, None, ""
+        try:
+            return detail, await client.session(agent), ""
+        except Unavailable as e:
+            return detail, None, e.message
+
+    detail, link, silence = ask(api, token, look)
     for line in _lines(detail, link, silence):
         click.echo(re.sub(r"[^ -~\u00a0-\uffff]", "?", line))
 

@@ -1,0 +1,150 @@
+"""`Client`: the requests of the platform API as methods.
+
+Made by scripts, services and the command line. Every answer is decoded into a type of `shapes` here; what a request
+that failed raises is the matter of `transport`, and how a command is followed that of `command`.
+"""
+
+from __future__ import annotations
+
+import secrets
+import ssl as tls
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Literal, TypeVar
+
+import msgspec
+
+from fairlead.client.command import NDJSON, Command
+from fairlead.client.shapes import Agent, AgentDetail, Link
+from fairlead.client.transport import Request, Transport
+from fairlead.errors import FairleadError
+
+PAGE = 500
+"""Agents of one request: a page of them has some 200 KiB."""
+
+T = TypeVar("T")
+
+
+class _Page(msgspec.Struct):
+    agents: list[Agent]
+    cursor: str | None = None
+
+
+class _Labels(msgspec.Struct):
+    labels: dict[str, str]
+
+
+class _Cancelled(msgspec.Struct):
+    state: str
+
+
+class Client:
+    """The platform API at one address, or at several of one fleet, separated by commas. Of one event loop."""
+
+    def __init__(self, api: str, token: str, *, ssl: tls.SSLContext | None = None) -> None:
+        self._transport = Transport(api, token, ssl)
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+    async def agents(self, selector: str = "", state: str = "") -> AsyncIterator[Agent]:
+        """Every agent that is meant, page after page. `state` is online, away or offline."""
+        cursor: str | None = None
+        while True:
+            params: dict[str, str | int] = {"limit": PAGE}
+            if selector:
+                params["selector"] = selector
+            if state:
+                params["state"] = state
+            if cursor is not None:
+                params["cursor"] = cursor
+            page = await self._get("/v1/agents", _Page, params)
+            for one in page.agents:
+                yield one
+            # A cursor that does not move would be asked for ever.
+            if page.cursor in (None, "", cursor):
+                return
+            cursor = page.cursor
+
+    async def agent(self, agent: str) -> AgentDetail:
+        """Raises AgentUnknown."""
+        return await self._get(f"/v1/agents/{agent}", AgentDetail)
+
+    async def session(self, agent: str) -> Link:
+        """How its link is doing. Raises AgentOffline when there is none, Unavailable when its node does not answer."""
+        return await self._get(f"/v1/agents/{agent}/session", Link)
+
+    async def disconnect(self, agent: str) -> None:
+        """Close its link; it connects again. Raises AgentOffline."""
+        await self._transport.call(Request("DELETE", f"/v1/agents/{agent}/session"))
+
+    async def label(self, agent: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set labels, or remove those that are None; all of them afterwards."""
+        body = msgspec.json.encode({"labels": dict(changes)})
+        request = Request("PATCH", f"/v1/agents/{agent}", None, {"Content-Type": "application/json"}, body)
+        return (await self._ask(request, _Labels)).labels
+
+    def command(
+        self,
+        agent: str,
+        method: str,
+        payload: object = None,
+        *,
+        deadline: float = 60.0,
+        queue: float | None = None,
+        lane: Literal["interactive", "bulk"] = "interactive",
+        retain: Literal["all", "window"] = "all",
+        retry: Literal["never", "safe"] = "never",
+        key: str | None = None,
+    ) -> Command:
+        """A command, posted by `async with`. `payload` is anything that JSON can say; docs/api.md tells of the others.
+
+        `queue` waits so many seconds for an agent that is offline. `key` is the Idempotency-Key: two posts under one
+        key are one command. Each command has its own unless it is given one.
+        """
+        order: dict[str, object] = {
+            "agent": agent,
+            "method": method,
+            "payload": {} if payload is None else payload,
+            "deadline": deadline,
+            "lane": lane,
+            "on_offline": "fail" if queue is None else {"queue": queue},
+        }
+        if retain != "all":
+            order["retain"] = retain
+        if retry != "never":
+            order["retry"] = retry
+        headers = {
+            "Accept": NDJSON,
+            "Content-Type": "application/json",
+            "Idempotency-Key": key or secrets.token_hex(16),
+        }
+        post = Request("POST", "/v1/commands", None, headers, msgspec.json.encode(order))
+        return Command(self._transport, post)
+
+    def attach(self, command: str, start: int = 0, follow: bool = True) -> Command:
+        """A command that was posted before, from offset `start` on; without `follow` what there is of it now."""
+        return Command(self._transport, None, command, start, follow)
+
+    async def cancel(self, command: str) -> str:
+        """Ask for the end of a command; its state now. Cancelling what is over changes nothing."""
+        return (await self._ask(Request("DELETE", f"/v1/commands/{command}"), _Cancelled)).state
+
+    async def _get(self, path: str, kind: type[T], params: Mapping[str, str | int] | None = None) -> T:
+        return await self._ask(Request("GET", path, params), kind)
+
+    async def _ask(self, request: Request, kind: type[T]) -> T:
+        api, body = await self._transport.call(request)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.MsgspecError as e:
+            what = f"{request.method} {request.path}"
+            raise FairleadError(f"{api} answered {what} with something else than its API: {e}") from e

@@ -1,0 +1,171 @@
+"""One command from its post to its end: results in order and each once, through lost connections; input; cancel.
+
+Made by `Client.command` and `Client.attach`. What was given to the caller is known by its offset, so a stream that
+breaks is opened again behind it, at the same node or the next; a post that got no answer is repeated under its key,
+which makes it the same command. Leaving the `async with` stops reading and nothing else: a command ends by itself, at
+its deadline or by `cancel`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from types import TracebackType
+
+from fairlead.client.lines import Line, More, Started
+from fairlead.client.shapes import Chunk, End
+from fairlead.client.transport import ConnectionLost, Request, Transport
+from fairlead.errors import ConnectionRefused, FairleadError, Unavailable
+from fairlead.wire.retry import RetryPolicy
+
+NDJSON = "application/x-ndjson"
+CHUNK = 64 << 10
+"""The bytes of one chunk of the link protocol, so that one request is one chunk on the whole way."""
+RETRIES = 12
+RETRY = RetryPolicy(first=200, base=200, cap=5_000)
+"""Twelve retries take 20 s in the mean and 40 s at the most: a gateway's restart fits."""
+STABLE = 10.0
+"""Seconds after which a connection counts as good though it brought no output: the retries begin anew."""
+
+
+class Command:
+    """`async with` it, then iterate it for its output. `end` is set when that is over."""
+
+    def __init__(
+        self, transport: Transport, post: Request | None, command: str = "", start: int = 0, follow: bool = True
+    ) -> None:
+        self.id = command
+        self.next = start
+        """The offset of the next result."""
+        self.end: End | None = None
+        """None until the command is over (and what came before it was iterated)."""
+        self._transport = transport
+        self._post = post
+        self._follow = follow
+        self._reader: AsyncGenerator[Started | Chunk] = self._read()
+        self._sent = 0
+        """Chunks of input."""
+        self._sending = asyncio.Lock()
+
+    async def __aenter__(self) -> Command:
+        """Post it, and wait for its id."""
+        if self._post is not None:
+            try:
+                first = await anext(self._reader)
+            except BaseException:
+                await self._reader.aclose()
+                raise
+            assert isinstance(first, Started)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self._reader.aclose()
+
+    async def __aiter__(self) -> AsyncIterator[Chunk]:
+        """The output, in order. Raises Unavailable when no node answered for a while, RecordLost, ResultsTrimmed."""
+        async for one in self._reader:
+            if isinstance(one, Chunk):
+                yield one
+
+    async def wait(self) -> End:
+        """Read on to the end, past all output."""
+        async for _ in self:
+            pass
+        if self.end is None:
+            raise FairleadError(f"command {self.id} has not ended, and is not followed")
+        return self.end
+
+    async def cancel(self) -> None:
+        """Ask for its end, which then comes as any other."""
+        await self._transport.call(Request("DELETE", f"/v1/commands/{self.id}"))
+
+    async def input(self, data: bytes, end: bool = False) -> None:
+        """Send input, and with `end` the end of it. Waits while the agent does not read; raises InvalidRequest when the
+        command is over. What may have been lost is sent again: its number says whether it was.
+        """
+        async with self._sending:
+            pieces = [data[i : i + CHUNK] for i in range(0, len(data), CHUNK)] or ([b""] if end else [])
+            for i, piece in enumerate(pieces):
+                last = end and i == len(pieces) - 1
+                params: dict[str, str | int] = {"n": self._sent, **({"end": "true"} if last else {})}
+                headers = {"Content-Type": "application/octet-stream"}
+                await self._insist(Request("POST", f"/v1/commands/{self.id}/input", params, headers, piece))
+                self._sent += 1
+
+    async def _insist(self, request: Request) -> None:
+        for attempt in range(RETRIES):
+            try:
+                await self._transport.call(request)
+                return
+            except (Unavailable, ConnectionRefused) as e:
+                if not _passes(e):
+                    raise
+                await asyncio.sleep(RETRY.delay(attempt, random.random()) / 1000)
+        await self._transport.call(request)
+
+    async def _read(self) -> AsyncGenerator[Started | Chunk]:
+        """Read the stream, again and again, until its end or until hope is lost."""
+        failures = 0
+        posted = False
+        """A post was sent and not answered: whether there is a command is not known."""
+        while True:
+            opened, before = time.monotonic(), self.next
+            try:
+                again = False
+                async with self._transport.stream(self._request()) as lines:
+                    async for line in lines:
+                        if isinstance(line, More):
+                            again = True
+                            break
+                        if (shown := self._note(line)) is not None:
+                            yield shown
+                        if self.end is not None:
+                            return
+                if again:
+                    continue
+                if self.id and not self._follow:
+                    return
+                raise ConnectionLost(f"the stream of {self.id or 'the command'} ended before the command did")
+            except (ConnectionRefused, Unavailable) as e:
+                posted = posted or isinstance(e, ConnectionLost)
+                if self.id:
+                    final = not _passes(e)
+                else:
+                    # A refusal is the gateway's answer; only a post that got none is repeated, under the same key.
+                    final = not posted or not isinstance(e, ConnectionLost | ConnectionRefused)
+                if self.next > before or time.monotonic() - opened > STABLE:
+                    failures = 0
+                if final or failures == RETRIES:
+                    raise
+            await asyncio.sleep(RETRY.delay(failures, random.random()) / 1000)
+            failures += 1
+
+    def _request(self) -> Request:
+        if self.id:
+            params: dict[str, str | int] = {"from": self.next, "follow": "true" if self._follow else "false"}
+            return Request("GET", f"/v1/commands/{self.id}/results", params, {"Accept": NDJSON})
+        assert self._post is not None, "a command is posted, or known by its id"
+        return self._post
+
+    def _note(self, line: Line) -> Started | Chunk | None:
+        """What is to be handed on."""
+        if isinstance(line, End):
+            self.end = line
+            return None
+        if isinstance(line, Started):
+            first = not self.id
+            self.id = line.id
+            return line if first else None
+        if isinstance(line, Chunk) and line.offset >= self.next:
+            self.next = line.offset + 1
+            return line
+        return None  # it was handed on before the connection was lost
+
+
+def _passes(e: FairleadError) -> bool:
+    """Whether the same may succeed later, at this node or another."""
+    return isinstance(e, ConnectionRefused) or e.temporary

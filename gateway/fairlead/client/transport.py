@@ -1,0 +1,161 @@
+"""Requests to one address of the API or to several: who is asked, what a lost connection is called.
+
+Used by `client` and `command`. Of several addresses one is used until it cannot be connected, loses a connection or
+says that it is busy; then the next. A request that may have been taken is never repeated here, because only its
+caller knows whether a repetition does harm.
+"""
+
+from __future__ import annotations
+
+import ssl as tls
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+
+import httpx2
+
+from fairlead.client.lines import Line, lines_of
+from fairlead.client.problems import problem
+from fairlead.errors import ConnectionRefused, FairleadError, InvalidRequest, NodeBusy, Unavailable
+from fairlead.settings import is_loopback
+from fairlead.version import __version__
+
+CONNECT_TIMEOUT = 5.0
+IDLE_TIMEOUT = 60.0
+"""Seconds of silence on a stream. Keep-alive lines come oftener, so only a dead connection is that quiet."""
+CONNECTIONS = 1_000
+"""To one address at once. Each command that is followed is one, and a process has some thousand descriptors."""
+PROBLEM_LIMIT = 64 << 10
+
+
+class ConnectionLost(Unavailable):
+    """The request was sent; its effect is unknown. Repeat it with the same key, offset or number."""
+
+    code = "connection_lost"
+
+
+def addresses(api: str) -> list[str]:
+    """The addresses in a list separated by commas; one that is empty or none is told by its use."""
+    return [one for part in api.split(",") if (one := part.strip())] or [api]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    method: str
+    path: str
+    params: Mapping[str, str | int] | None = None
+    headers: Mapping[str, str] | None = None
+    content: bytes | None = None
+
+
+class _Address:
+    """One address, and its connections."""
+
+    def __init__(self, api: str, token: str, ssl: tls.SSLContext | None) -> None:
+        try:
+            url = httpx2.URL(api)
+        except httpx2.InvalidURL as e:
+            raise InvalidRequest(f"API address {api!r} is not a URL ({e})", field="api") from e
+        if url.scheme not in ("http", "https") or not url.host:
+            raise InvalidRequest(f"API address {api!r} must begin with http:// or https:// and a host", field="api")
+        self.api = api
+        self.http = httpx2.AsyncClient(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}", "User-Agent": f"fairlead/{__version__}"},
+            timeout=httpx2.Timeout(IDLE_TIMEOUT, connect=CONNECT_TIMEOUT),
+            limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=20),
+            # Reading the system's roots takes 20 ms, which a command line that speaks plain HTTP need not spend.
+            verify=(ssl or True) if url.scheme == "https" else False,
+            # A proxy named in the environment is for the world outside: it cannot reach our loopback.
+            trust_env=not is_loopback(url.host),
+        )
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx2.ConnectError as e:
+            raise ConnectionRefused(f"cannot reach the API at {self.api}: {e}") from e
+        except httpx2.ConnectTimeout as e:
+            raise ConnectionRefused(f"the API at {self.api} took no connection within {CONNECT_TIMEOUT:g} s") from e
+        except httpx2.PoolTimeout as e:
+            raise Unavailable(f"{CONNECTIONS} requests to {self.api} are under way, the limit of one client") from e
+        except httpx2.RequestError as e:
+            raise ConnectionLost(f"the connection to the API at {self.api} was lost: {e or type(e).__name__}") from e
+
+
+class Transport:
+    def __init__(self, api: str, token: str, ssl: tls.SSLContext | None) -> None:
+        self._addresses = [_Address(one, token, ssl) for one in addresses(api)]
+        self._current = 0
+
+    async def aclose(self) -> None:
+        for one in self._addresses:
+            await one.http.aclose()
+
+    async def call(self, request: Request) -> tuple[str, bytes]:
+        """Who answered, and the body. Raises FairleadError for any answer but a success."""
+        address, answer = await self._send(request)
+        with self._watched(address):
+            try:
+                return address.api, await answer.aread()
+            finally:
+                await answer.aclose()
+
+    @asynccontextmanager
+    async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Line]]:
+        """The lines of the answer."""
+        address, answer = await self._send(request)
+        with self._watched(address):
+            try:
+                async with aclosing(lines_of(answer.aiter_bytes())) as lines:
+                    yield lines
+            finally:
+                await answer.aclose()
+
+    async def _send(self, request: Request) -> tuple[_Address, httpx2.Response]:
+        """The head of the answer of the first address that takes the request; its body is still to be read."""
+        refusals: list[FairleadError] = []
+        first = self._current
+        for i in range(len(self._addresses)):
+            address = self._addresses[(first + i) % len(self._addresses)]
+            made = address.http.build_request(
+                request.method, request.path, params=request.params, headers=request.headers, content=request.content
+            )
+            try:
+                with self._watched(address):
+                    answer = await address.http.send(made, stream=True)
+                    if answer.is_success:
+                        return address, answer
+                    raise problem(address.api, answer.status_code, await _head_of(answer))
+            except (ConnectionRefused, NodeBusy) as e:  # it was not taken, so another may be asked
+                refusals.append(e)
+        if len(refusals) > 1:
+            kinds = {type(e) for e in refusals}
+            kind = NodeBusy if NodeBusy in kinds else ConnectionRefused
+            raise kind("; ".join(e.message for e in refusals)) from refusals[-1]
+        raise refusals[0]
+
+    @contextmanager
+    def _watched(self, address: _Address) -> Iterator[None]:
+        """Translate the errors of HTTP. An address that has failed is left: the next request goes to the one after."""
+        try:
+            with address.translated():
+                yield
+        except (ConnectionRefused, ConnectionLost, NodeBusy):
+            if self._addresses[self._current] is address:
+                self._current = (self._current + 1) % len(self._addresses)
+            raise
+
+
+async def _head_of(answer: httpx2.Response) -> bytes:
+    """As much of a refusal's body as a problem document may have."""
+    body = b""
+    try:
+        async for part in answer.aiter_bytes():
+            body += part
+            if len(body) > PROBLEM_LIMIT:
+                break
+    finally:
+        await answer.aclose()
+    return body
