@@ -13,8 +13,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
-from urllib.parse import quote
 
 import aiohttp
 from kubernetes.aio import config
@@ -23,32 +21,13 @@ from kubernetes.aio.config.config_exception import ConfigException
 
 from fairlead.errors import ConfigError, FairleadError
 from fairlead_operator.errors import Absent, Changed, ClusterAway, ClusterRefused, Denied
-
-Object = dict[str, Any]
+from fairlead_operator.objects import Object, path
 
 CALL_TIMEOUT = 4.0
 """Seconds for one call. A lease is renewed for 15 s and trusted for 10: a write sent in its last moment has landed or
 failed before another replica may hold the lease."""
 FIELD_MANAGER = "fairlead-operator"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"
-
-PLACES: Mapping[str, tuple[str, str]] = {
-    "CustomResourceDefinition": ("apiextensions.k8s.io/v1", "customresourcedefinitions"),
-    "Deployment": ("apps/v1", "deployments"),
-    "Event": ("v1", "events"),
-    "HTTPRoute": ("gateway.networking.k8s.io/v1", "httproutes"),
-    "Ingress": ("networking.k8s.io/v1", "ingresses"),
-    "IngressClass": ("networking.k8s.io/v1", "ingressclasses"),
-    "Lease": ("coordination.k8s.io/v1", "leases"),
-    "LinkGateway": ("fairlead.dev/v1alpha1", "linkgateways"),
-    "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
-    "Pod": ("v1", "pods"),
-    "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
-    "Secret": ("v1", "secrets"),
-    "Service": ("v1", "services"),
-    "ServiceAccount": ("v1", "serviceaccounts"),
-}
-"""Kind → API version and resource."""
 
 
 async def configuration() -> Configuration:
@@ -63,15 +42,6 @@ async def configuration() -> Configuration:
     except (ConfigException, OSError) as e:
         raise ConfigError(f"no way to a cluster: {e}; run in a pod, or set KUBECONFIG") from e
     return made
-
-
-def path(kind: str, namespace: str, name: str = "", subresource: str = "") -> str:
-    version, resource = PLACES[kind]
-    parts = ["/apis" if "/" in version else "/api", version]
-    if namespace:
-        parts += ["namespaces", quote(namespace, safe="")]
-    parts += [part for part in (resource, quote(name, safe=""), subresource) if part]
-    return "/".join(parts)
 
 
 class Cluster:

@@ -1,0 +1,162 @@
+"""The Deployment of the gateway: one node a pod, which drains on SIGTERM for as long as a full one may need.
+
+Called by `children`. There is no preStop hook: the node itself owns SIGTERM, tells its agents their slots and goes on
+serving until the last has left, so the grace period is the drain of a full pod and the stop behind it. Pods fit Pod
+Security "restricted": no root, nothing writable, no capability, no token of the API server.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead_operator.objects import Object
+from fairlead_operator.spec import LinkGatewaySpec
+
+LINK_PORT, API_PORT, ADMIN_PORT = 8080, 8081, 8082
+PORTS = {LINK_PORT: "links", API_PORT: "api", ADMIN_PORT: "admin"}
+USER = 65532
+"""The images' user, a number without an entry anywhere."""
+TOKENS = "/etc/fairlead/tokens"
+START_SECONDS = 60
+"""A node waits 30 s for Redis at its start; then it says why and ends, which is better than being killed."""
+
+
+def deployment(name: str, labels: dict[str, str], selector: dict[str, str], spec: LinkGatewaySpec) -> Object:
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name},
+        "spec": {
+            "selector": {"matchLabels": selector},
+            # A new pod is there before an old one goes: agents that are sent away need a door.
+            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}},
+            "minReadySeconds": 5,
+            "revisionHistoryLimit": 3,
+            "progressDeadlineSeconds": max(600, 2 * spec.grace_seconds),
+            "template": {
+                "metadata": {
+                    "labels": {**spec.pod.labels, **labels},
+                    "annotations": dict(spec.pod.annotations),
+                },
+                "spec": _pod(name, selector, spec),
+            },
+        },
+    }
+
+
+def _pod(name: str, selector: dict[str, str], spec: LinkGatewaySpec) -> Object:
+    pod = spec.pod
+    body: Object = {
+        "serviceAccountName": name,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": spec.grace_seconds,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(spec)],
+        "volumes": [{"name": "tokens", "secret": _token_files(spec)}],
+        "topologySpreadConstraints": _spread(selector, spec),
+    }
+    optional: dict[str, Any] = {
+        "imagePullSecrets": pod.image_pull_secrets,
+        "nodeSelector": pod.node_selector,
+        "tolerations": pod.tolerations,
+        "affinity": pod.affinity,
+        "priorityClassName": pod.priority_class_name,
+        "runtimeClassName": pod.runtime_class_name,
+    }
+    return body | {key: value for key, value in optional.items() if value}
+
+
+def _container(spec: LinkGatewaySpec) -> Object:
+    return {
+        "name": "gateway",
+        "image": spec.image,
+        "imagePullPolicy": spec.pod.image_pull_policy,
+        "args": ["serve"],
+        "env": _env(spec),
+        "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for port, name in PORTS.items()],
+        "startupProbe": _probe("/livez", period=2, failures=START_SECONDS // 2),
+        "livenessProbe": _probe("/livez", period=10, failures=3),
+        # Red within 4 s of SIGTERM for whoever looks at probes only; endpoints forget a terminating pod at once.
+        "readinessProbe": _probe("/readyz", period=2, failures=2),
+        "resources": dict(spec.resources),
+        "volumeMounts": [{"name": "tokens", "mountPath": TOKENS, "readOnly": True}],
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+    }
+
+
+def _env(spec: LinkGatewaySpec) -> list[Object]:
+    """The operator's, with the user's in place of those of the same name."""
+    redis: Object
+    if spec.redis.secret_ref is not None:
+        ref = spec.redis.secret_ref
+        redis = {"valueFrom": {"secretKeyRef": {"name": ref.name, "key": ref.key}}}
+    else:
+        redis = {"value": spec.redis.url}
+    plain: dict[str, str | int | float] = {
+        "FAIRLEAD_LINK_HOST": "0.0.0.0",
+        "FAIRLEAD_API_HOST": "0.0.0.0",
+        "FAIRLEAD_ADMIN_HOST": "0.0.0.0",
+        "FAIRLEAD_AGENT_TOKEN_FILE": f"{TOKENS}/agent-token",
+        "FAIRLEAD_PLATFORM_TOKEN_FILE": f"{TOKENS}/platform-token",
+        "FAIRLEAD_CAPACITY": spec.capacity,
+        "FAIRLEAD_ACCEPT_RATE": spec.accept_rate,
+        "FAIRLEAD_DRAIN_RATE": spec.drain.rate,
+        "FAIRLEAD_DRAIN_TIMEOUT": spec.drain_seconds,
+        "FAIRLEAD_LOG_LEVEL": spec.log_level,
+    }
+    if spec.telemetry.otlp_endpoint:
+        plain["FAIRLEAD_TRACE_ENDPOINT"] = spec.telemetry.otlp_endpoint
+    named: dict[str, Object] = {
+        # The node's name is the pod's: that is how its row is found.
+        "FAIRLEAD_NODE": {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
+        "FAIRLEAD_REDIS": redis,
+        **{name: {"value": str(value)} for name, value in plain.items()},
+    }
+    for entry in spec.pod.env:
+        named[str(entry.get("name", ""))] = {key: value for key, value in entry.items() if key != "name"}
+    return [{"name": name, **value} for name, value in named.items()]
+
+
+def _token_files(spec: LinkGatewaySpec) -> Object:
+    ref = spec.tokens.secret_ref
+    return {
+        "secretName": ref.name,
+        "defaultMode": 0o440,
+        "items": [{"key": ref.agent_key, "path": "agent-token"}, {"key": ref.platform_key, "path": "platform-token"}],
+    }
+
+
+def _probe(path: str, *, period: int, failures: int) -> Object:
+    return {
+        "httpGet": {"path": path, "port": PORTS[ADMIN_PORT], "scheme": "HTTP"},
+        "periodSeconds": period,
+        "failureThreshold": failures,
+        "timeoutSeconds": 2,
+    }
+
+
+def _spread(selector: dict[str, str], spec: LinkGatewaySpec) -> list[Object]:
+    """Over zones and hosts as well as it goes: a pod that is not placed serves nobody."""
+    if spec.pod.topology_spread_constraints is not None:
+        return list(spec.pod.topology_spread_constraints)
+    return [
+        {
+            "maxSkew": 1,
+            "topologyKey": key,
+            "whenUnsatisfiable": "ScheduleAnyway",
+            "labelSelector": {"matchLabels": selector},
+            "matchLabelKeys": ["pod-template-hash"],
+        }
+        for key in ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
+    ]
