@@ -81,6 +81,7 @@ requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGR
 	$(call compile,operator,--extra operator)
 	$(call compile,dev,--extra gateway --extra cli --extra operator --group dev)
 	$(call compile,build,,requirements/build.in)
+	$(call compile,bench,-c requirements/dev.txt,requirements/bench.in)
 
 # No header, no annotation, no index: the files hold versions and hashes, and the address of no host.
 define compile
@@ -93,5 +94,6 @@ $(UV):
 	.cache/uv/bin/python -I -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 clean: ## Remove the environment, the caches and the demo's data
+	@test ! -e .cache/cluster/run || { echo "error: the cluster stands in .cache: make cluster-down first" >&2; exit 1; }
 	rm -rf $(VENV) .cache .fairlead .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	find gateway operator tests -name __pycache__ -type d -prune -exec rm -rf {} +
