@@ -12,13 +12,11 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,9 @@ sys.path.insert(0, str(HERE))
 
 from api import ApiConnection  # noqa: E402  # the folder is a script's, not a package
 from fleet import Fleet, each  # noqa: E402
-from probe import Process, cpu_us, free_port, pin, pss  # noqa: E402
+from peers import WHAT, Peers, say  # noqa: E402
+from probe import Process, cpu_us, pin, pss  # noqa: E402
+from rounds import Round, stamped  # noqa: E402
 
 from fairlead.carrier.client import ClientConnection, connect  # noqa: E402
 from fairlead.carrier.listener import Connection  # noqa: E402
@@ -40,7 +40,6 @@ from fairlead.store.embedded import EmbeddedValkey  # noqa: E402
 from fairlead.store.pipeliner import Pipeliner  # noqa: E402
 from fairlead.store.reply import integer, octets  # noqa: E402
 
-WS = "8.23.0"
 SUBPROTOCOL = "fairlead.v1.msgpack"
 
 
@@ -60,76 +59,20 @@ class Scale:
     messages: int = 20_000
     rounds: int = 3
     """How often each server has its turn; the figures are medians."""
+    clients: tuple[tuple[int, int], ...] = ((100, 10), (1_000, 3), (10_000, 1))
+    """Of a connect-and-timestamp round, and how many such rounds make a turn."""
     fetch: bool = True
-    """Whether Node's `ws` may be fetched: a test fetches nothing."""
+    """Whether peers that are not here may be fetched and built: a test fetches nothing."""
 
 
-LIMIT = 600.0
-"""Seconds for all of it. A full run takes less than half of that on two cores."""
+LIMIT = 1500.0
+"""Seconds for all of it. A full run takes half of that on two cores."""
 
 SCALES = {
     "full": Scale(),
-    "quick": Scale(2_000, 3_000, 500, 2_000, 3, 1_000, 5_000, 1),
-    "smoke": Scale(50, 60, 20, 100, 2, 20, 100, 1, fetch=False),
+    "quick": Scale(2_000, 3_000, 500, 2_000, 3, 1_000, 5_000, 1, ((100, 2), (1_000, 1))),
+    "smoke": Scale(50, 60, 20, 100, 2, 20, 100, 1, ((10, 1), (30, 1)), fetch=False),
 }
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
-
-
-class Peers:
-    """Starts the servers by name."""
-
-    def __init__(self, folder: Path, fetch: bool) -> None:
-        self._folder = folder
-        self._modules = _node_modules(fetch)
-        self.names = ["fairlead", "sansio", "aiohttp", *(["ws"] if self._modules else [])]
-
-    def start(self, name: str) -> Process:
-        port = free_port()
-        if name == "ws":
-            assert self._modules is not None
-            command = ["node", "--expose-gc", str(HERE / "node_ws.js"), str(port)]
-            process = Process(name, command, self._folder, port, {"NODE_PATH": str(self._modules)})
-        else:
-            process = Process(name, [sys.executable, str(HERE / "servers.py"), name, str(port)], self._folder, port)
-        process.wait_listening()
-        return process
-
-    def gateway(self, redis: str, folder: Path) -> tuple[Process, int]:
-        """The real node; its API port too."""
-        link, api, admin = free_port(), free_port(), free_port()
-        command = [
-            sys.executable, str(HERE / "servers.py"), "node", "--redis", redis, "--link-port", str(link),
-            "--api-port", str(api), "--admin-port", str(admin), "--accept-rate", "100000", "--capacity", "19000",
-            "--heartbeat", "600",
-        ]  # fmt: skip
-        process = Process("node", command, folder, link)
-        process.wait_listening()
-        return process, api
-
-
-def _node_modules(fetch: bool) -> Path | None:
-    """The folder that holds Node's `ws`, fetched once; None, loudly, where that cannot be."""
-    if shutil.which("npm") is None or shutil.which("node") is None:
-        say("!! no Node.js here: its peer is left out")
-        return None
-    prefix = HERE.parent.parent / ".cache" / "bench"
-    modules = prefix / "node_modules"
-    if not (modules / "ws").exists():
-        if not fetch:
-            say("!! ws was not fetched yet, which this scale does not do: its peer is left out")
-            return None
-        prefix.mkdir(parents=True, exist_ok=True)
-        got = subprocess.run(
-            ["npm", "install", "--no-save", "--no-audit", "--no-fund", "--prefix", str(prefix), f"ws@{WS}"],
-            capture_output=True, timeout=120, check=False,
-        )  # fmt: skip
-        if got.returncode:
-            say(f"!! npm could not get ws: {got.stderr.decode()[-300:]}; its peer is left out")
-            return None
-    return modules
 
 
 class Plain:
@@ -210,7 +153,7 @@ async def idle_in_turn(peers: Peers, scale: Scale) -> dict[str, dict[str, float]
     taken: dict[str, list[dict[str, float]]] = {name: [] for name in peers.names}
     for turn in range(scale.rounds):
         for name in peers.names:
-            say(f"2/3 {scale.agents} idle connections, {turn + 1} of {scale.rounds}: {name}")
+            say(f"2/4 {scale.agents} idle connections, {turn + 1} of {scale.rounds}: {name}")
             taken[name].append(await idle(peers, name, scale))
     return {
         name: {figure: statistics.median(one[figure] for one in turns) for figure in turns[0]}
@@ -234,6 +177,20 @@ async def echo(processes: dict[str, Process], connections: int, messages: int, r
                 taken[name].append((cpu_us(process.pid) - cpu) / messages)
                 await closed(held)
     return {name: statistics.median(each_taken) for name, each_taken in taken.items()}
+
+
+async def stamps(processes: dict[str, Process], scale: Scale) -> dict[int, dict[str, Round]]:
+    """Connect-and-timestamp rounds at each server, in turn; medians of each figure."""
+    found: dict[int, dict[str, Round]] = {}
+    async with Sweep(silence=3600) as sweep:
+        for clients, times in scale.clients:
+            taken: dict[str, list[Round]] = {name: [] for name in processes}
+            for turn in range(scale.rounds):
+                say(f"3/4 rounds of {clients} clients, {turn + 1} of {scale.rounds}")
+                for name, process in processes.items():
+                    taken[name] += [await stamped(process, sweep, clients) for _ in range(times)]
+            found[clients] = {name: Round.median(rounds) for name, rounds in taken.items()}
+    return found
 
 
 async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]:
@@ -354,23 +311,27 @@ async def run(scale: Scale, out: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="fairlead-bench-") as temporary:
         folder = Path(temporary)
         peers = Peers(folder, scale.fetch)
-        say("1/3 the real node with registered agents")
+        say("1/4 the real node with registered agents")
         node = await registered(peers, folder, scale)
         plain = await idle_in_turn(peers, scale)
         echoes: dict[int, dict[str, float]] = {}
         processes = {name: peers.start(name) for name in peers.names}
         try:
+            stamped_rounds = await stamps(processes, scale)
             for connections in (1, 100, 1000):
-                say(f"3/3 echo over {connections} connections")
+                say(f"4/4 echo over {connections} connections")
                 messages = scale.messages // (5 if connections == 1 else 1)
                 echoes[connections] = await echo(processes, connections, messages, scale.rounds)
         finally:
             for process in processes.values():
                 process.stop()
     report(node, plain, echoes, scale)
-    await asyncio.to_thread(
-        out.write_text, json.dumps({"node": node, "plain": plain, "echo": echoes, "cpus": os.cpu_count()}, indent=1)
-    )
+    report_rounds(stamped_rounds)
+    figures = {
+        "node": node, "plain": plain, "echo": echoes, "cpus": os.cpu_count(),
+        "rounds": {n: {name: asdict(one) for name, one in peers.items()} for n, peers in stamped_rounds.items()},
+    }  # fmt: skip
+    await asyncio.to_thread(out.write_text, json.dumps(figures, indent=1))
     say(f"\n{time.monotonic() - started:.0f} s; figures in {out}")
 
 
@@ -402,7 +363,7 @@ def report(
             for c in node["commands"]
         ],
     )
-    mine = {"node, registered": node} | {f"{name}, plain": figures for name, figures in plain.items()}
+    mine = {"the node, registered": node} | {WHAT[name]: figures for name, figures in plain.items()}
     table(
         f"Idle connections ({scale.agents:,}; the collection among {scale.crowd:,}); × is the ratio to the node",
         ["server", "bytes", "×", "accept µs", "×", "full collection ms", "×"],
@@ -414,8 +375,26 @@ def report(
     table(
         "Echo of 128 B, server CPU µs per message; × is the ratio to Fairlead's carrier",
         ["server", *(h for c in echoes for h in (f"{c} conn", "×"))],
-        [[n, *(v for c in echoes for v in (echoes[c][n], ratio(echoes[c][n], echoes[c]["fairlead"])))] for n in plain],
+        [
+            [WHAT[n], *(v for c in echoes for v in (echoes[c][n], ratio(echoes[c][n], echoes[c]["fairlead"])))]
+            for n in plain
+        ],
     )
+
+
+def report_rounds(found: dict[int, dict[str, Round]]) -> None:
+    for clients, peers in found.items():
+        ours = peers["fairlead"]
+        table(
+            f"Rounds of {clients:,} clients: connect, send {{c}}, get {{c, ts}}; × is the ratio to Fairlead's carrier",
+            ["server", "CPU µs per client", "×", "round s", "connect p50 ms", "connect p99 ms", "answer p50 ms",
+             "answer p99 ms"],
+            [
+                [WHAT[name], one.cpu_us, ratio(one.cpu_us, ours.cpu_us), f"{one.seconds:.3f}",
+                 *(f"{figure:.2f}" for figure in (one.connect_p50, one.connect_p99, one.answer_p50, one.answer_p99))]
+                for name, one in peers.items()
+            ],
+        )  # fmt: skip
 
 
 def main() -> None:

@@ -22,6 +22,8 @@ def test_the_whole_benchmark_at_a_tiny_scale(tmp_path: Path) -> None:
     assert [c["count"] for c in figures["node"]["commands"]] == [20, 100]
     assert len(figures["node"]["cycles"]) == 2
     assert {"fairlead", "sansio", "aiohttp"} <= figures["plain"].keys()
+    assert figures["rounds"].keys() == {"10", "30"}
+    assert figures["rounds"]["10"].keys() == figures["plain"].keys() == figures["echo"]["1"].keys()
     assert {"1", "100", "1000"} == figures["echo"].keys()
 
 

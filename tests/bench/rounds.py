@@ -1,0 +1,109 @@
+"""One round of the bench: N clients connect, each sends `{"c": n}` and waits for `{"c": n, "ts": …}`, all then close.
+
+All clients of a round are connected at once by its end. Every answer is checked: a server that mixes its clients up
+has no figure. CPU time is the server's, over connects, answers and closes; latencies are what the client saw, whose
+own work on the second core is in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from dataclasses import asdict, dataclass
+
+from fleet import SOURCES
+from probe import Process, cpu_us
+
+from fairlead.carrier.client import ClientConnection, connect
+from fairlead.carrier.listener import Connection
+from fairlead.carrier.sweep import Sweep
+
+AT_ONCE = 100
+"""Clients that are on their way at the same time."""
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Round:
+    """Latencies in milliseconds."""
+
+    cpu_us: float
+    """Of the server, per client."""
+    seconds: float
+    connect_p50: float
+    connect_p99: float
+    answer_p50: float
+    answer_p99: float
+
+    @classmethod
+    def median(cls, rounds: list[Round]) -> Round:
+        taken = [asdict(one) for one in rounds]
+        return cls(**{figure: statistics.median(one[figure] for one in taken) for figure in taken[0]})
+
+
+class Client:
+    """Asks once it is connected."""
+
+    def __init__(self, number: int) -> None:
+        self._number = number
+        self.opened = 0.0
+        self.answered: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    def on_open(self, connection: Connection) -> None:
+        self.opened = time.perf_counter()
+        connection.send(json.dumps({"c": self._number}))
+
+    def on_message(self, connection: Connection, message: bytes | str) -> None:
+        told = json.loads(message)
+        if told["c"] != self._number or not isinstance(told["ts"], float | int):
+            self.answered.set_exception(SystemExit(f"client {self._number} was told {message!r}"))
+        else:
+            self.answered.set_result(time.perf_counter())
+
+    def on_close(self, connection: Connection, code: int, reason: str) -> None:
+        if not self.answered.done():
+            self.answered.set_exception(SystemExit(f"client {self._number} was closed with {code} {reason}"))
+
+    def on_silence(self, connection: Connection) -> None: ...
+    def on_writable(self, connection: Connection) -> None: ...
+    def on_overflow(self, connection: Connection) -> None: ...
+
+
+async def stamped(process: Process, sweep: Sweep, clients: int) -> Round:
+    """One round at the server."""
+    numbers = iter(range(clients))
+    held: list[ClientConnection] = []
+    connects: list[float] = []
+    answers: list[float] = []
+
+    async def work() -> None:
+        for number in numbers:
+            client, began = Client(number), time.perf_counter()
+            held.append(
+                await connect(
+                    f"ws://127.0.0.1:{process.port}/v1/link", client, sweep=sweep,
+                    subprotocols=("fairlead.v1.msgpack",), local_address=SOURCES[number % len(SOURCES)],
+                )
+            )  # fmt: skip
+            answered = await client.answered
+            connects.append(client.opened - began)
+            answers.append(answered - client.opened)
+
+    cpu, started = cpu_us(process.pid), time.perf_counter()
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*(work() for _ in range(min(AT_ONCE, clients))))
+        seconds = time.perf_counter() - started
+        for connection in held:
+            connection.close()
+        while not all(connection.transport.is_closing() for connection in held):  # nothing tells of the last
+            await asyncio.sleep(0.02)
+    cpu = cpu_us(process.pid) - cpu
+    connects.sort()
+    answers.sort()
+    middle, late = clients // 2, clients * 99 // 100
+    return Round(
+        cpu / clients, seconds, connects[middle] * 1000, connects[late] * 1000, answers[middle] * 1000,
+        answers[late] * 1000,
+    )  # fmt: skip
