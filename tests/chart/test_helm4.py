@@ -1,0 +1,30 @@
+"""Helm 4 makes the same of the chart as Helm 3. Only where FAIRLEAD_HELM4 names one: it needs a build of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
+HELM4 = os.environ.get("FAIRLEAD_HELM4")
+# Random where the chart may choose: named here, both must render the very same.
+FIXED = ["--set", "tokens.existingSecret=t", "--set", "redis.valkey.existingSecret=v"]
+
+
+@pytest.mark.skipif(not HELM4, reason="FAIRLEAD_HELM4 names no Helm 4")
+@pytest.mark.parametrize("values", sorted(CI.glob("*-values.yaml")), ids=lambda path: path.name)
+def test_both_render_the_same(render: Any, chart: Path, values: Path) -> None:
+    assert HELM4
+    argv = ["template", "fairlead", str(chart), "--namespace", "fleet", "--values", str(values), *FIXED]
+    done = subprocess.run([HELM4, *argv], capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stderr
+
+    def by_name(objects: Any) -> dict[tuple[str, str], Any]:
+        return {(one["kind"], one["metadata"]["name"]): one for one in objects if one}
+
+    assert by_name(yaml.safe_load_all(done.stdout)) == by_name(render(values, *FIXED))
