@@ -73,7 +73,7 @@ cluster-down: ## End that cluster and remove its data
 
 # -s: the story is told while it is played; -x: each chapter begins where the one before it ended.
 e2e: $(STAMP) cluster image ## The end-to-end story on that cluster: install, grow, roll, shrink, faults, upgrade, uninstall
-	FAIRLEAD_E2E=1 $(PY) -m pytest -x -s tests/e2e
+	FAIRLEAD_E2E=1 $(PY) -m pytest -x -s tests/cluster tests/e2e
 
 requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	$(call compile,base,)

@@ -22,6 +22,8 @@ PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-proxy", "kub
 """Names of the one binary `kubernetes`."""
 STAGES = ("helm.sh/helm/v3/cmd/helm", "./cmd/...", "github.com/traefik/traefik/v3/cmd/traefik")
 """helm first: it is all that the chart's tests need, and ready after two minutes."""
+ROUTES = "gateway-api"
+"""Beside bin/: the kinds of the Gateway API, which Traefik's module brings in the version that it speaks."""
 GO = (1, 24)
 """The first Go that fetches the newer one which go.mod names by itself, through the module proxy."""
 
@@ -36,8 +38,9 @@ def folder() -> Path:
 def build() -> None:
     """Leaves `.cache/cluster/bin` pointing at binaries of this checkout."""
     built = folder()
-    if not (built / "complete").exists():
+    if not (built / "complete").exists() or not (built / ROUTES).exists():
         _compile(built / "bin")
+        _copy_routes(built / ROUTES)
         for part in PARTS:
             (built / "bin" / part).unlink(missing_ok=True)
             (built / "bin" / part).symlink_to("kubernetes")
@@ -68,6 +71,13 @@ def _compile(target: Path) -> None:
         if built.returncode:
             raise ClusterError(f"go build {stage} failed", "is the module proxy reachable? see `go env GOPROXY`")
         print(f"cluster: {stage} built in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def _copy_routes(target: Path) -> None:
+    module = run(["go", "-C", place.SOURCE, "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/gateway-api"]).strip()
+    target.mkdir(exist_ok=True)
+    for kind in Path(module, "config", "crd", "standard").glob("*.yaml"):
+        (target / kind.name).write_bytes(kind.read_bytes())
 
 
 def _linker_flags() -> str:

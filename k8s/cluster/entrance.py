@@ -1,4 +1,4 @@
-"""The ways in: CoreDNS for names inside the cluster, and Traefik as the controller of Ingresses.
+"""The ways in: CoreDNS for names inside the cluster, and Traefik as the controller of Ingresses and HTTPRoutes.
 
 Used by `up` and `down`. Both are processes of the cluster's namespace and not pods: no image of theirs can be had
 where there is no registry. Pods reach CoreDNS by the Service address every pod has in its resolv.conf; the machine
@@ -12,6 +12,7 @@ import json
 import urllib.error
 import urllib.request
 
+import binaries
 import place
 import processes
 from controlplane import kubectl
@@ -55,24 +56,35 @@ _DNS = [
         "endpoints": [{"addresses": [place.NODE_IP]}],
     },
 ]
-_INGRESS_CLASS = {
-    "apiVersion": "networking.k8s.io/v1",
-    "kind": "IngressClass",
-    "metadata": {"name": "traefik", "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}},
-    "spec": {"controller": "traefik.io/ingress-controller"},
-}
+_CLASSES = [
+    {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "IngressClass",
+        "metadata": {"name": "traefik", "annotations": {"ingressclass.kubernetes.io/is-default-class": "true"}},
+        "spec": {"controller": "traefik.io/ingress-controller"},
+    },
+    {
+        "apiVersion": "gateway.networking.k8s.io/v1",
+        "kind": "GatewayClass",
+        "metadata": {"name": "traefik"},
+        "spec": {"controllerName": "traefik.io/gateway-controller"},
+    },
+]
 
 
 def start() -> None:
     (place.RUN / "Corefile").write_text(_COREFILE)
-    for thing in (*_DNS, _INGRESS_CLASS):
-        kubectl("apply", "-f", "-", stdin=json.dumps(thing))
+    kubectl("apply", "--server-side", "-f", str(place.BIN.resolve().parent / binaries.ROUTES))
+    kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    things = {"apiVersion": "v1", "kind": "List", "items": [*_DNS, *_CLASSES]}
+    kubectl("apply", "-f", "-", stdin=json.dumps(things))
     processes.start("coredns", [place.BIN / "coredns", "-conf", place.RUN / "Corefile"])
     processes.start("traefik", [
         place.BIN / "traefik", f"--entrypoints.web.address={place.NODE_IP}:8000",
         f"--entrypoints.traefik.address={place.NODE_IP}:8001", "--metrics.prometheus=true", "--log.level=INFO",
         "--accesslog=true", "--accesslog.format=json", f"--accesslog.filepath={ACCESS_LOG}",
         "--accesslog.fields.headers.names.Sec-WebSocket-Accept=keep",
+        "--providers.kubernetesgateway=true",
         "--providers.kubernetesingress=true", f"--providers.kubernetesingress.ingressendpoint.ip={place.NODE_IP}",
         "--global.checknewversion=false", "--global.sendanonymoususage=false",
     ], env={"KUBECONFIG": str(place.KUBECONFIG)})  # fmt: skip
