@@ -94,6 +94,5 @@ $(UV):
 	.cache/uv/bin/python -I -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
 
 clean: ## Remove the environment, the caches and the demo's data
-	@test ! -e .cache/cluster/run || { echo "error: the cluster stands in .cache: make cluster-down first" >&2; exit 1; }
 	rm -rf $(VENV) .cache .fairlead .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
 	find gateway operator tests -name __pycache__ -type d -prune -exec rm -rf {} +

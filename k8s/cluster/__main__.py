@@ -10,6 +10,7 @@ path of the kubeconfig and nothing else.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import shutil
 import sys
@@ -28,6 +29,7 @@ import place
 import processes
 from place import ClusterError, run
 
+_MADE_OF = place.RUN / "made-of"
 PROGRAMS = (*controlplane.PROGRAMS, "containerd", "kubelet", "kube-proxy", "coredns", "traefik")
 
 
@@ -65,7 +67,8 @@ def up() -> None:
         print(foreign)
         return
     if all(processes.alive(name) for name in PROGRAMS):
-        say("runs already")
+        same = _MADE_OF.exists() and _MADE_OF.read_text() == _fingerprint()
+        say("runs already" if same else "runs already, of another version; `make cluster-down` ends it")
         print(place.KUBECONFIG)
         return
     _may_run()
@@ -82,6 +85,7 @@ def up() -> None:
     entrance.start()
     node.ready()
     entrance.ready()
+    _MADE_OF.write_text(_fingerprint())
     say(f"up in {time.monotonic() - began:.0f} s; Ingresses of the class `traefik` are served at {place.INGRESS}")
     print(place.KUBECONFIG)
 
@@ -128,6 +132,12 @@ def say(text: str) -> None:
 def _foreign() -> str | None:
     named = os.environ.get("KUBECONFIG", "")
     return named if named and Path(named).resolve() != place.KUBECONFIG.resolve() else None
+
+
+def _fingerprint() -> str:
+    """Of the binaries and of the programs here that started them."""
+    code = b"".join(path.read_bytes() for path in sorted(place.SOURCE.glob("*.py")))
+    return binaries.folder().name + hashlib.sha256(code).hexdigest()
 
 
 def _is_root() -> None:

@@ -1,8 +1,8 @@
 """Where the cluster lives: its folders, its addresses, and the error that all of this folder raises.
 
-Read by every module here. All state stands below `.cache/cluster` of the checkout (and the short-lived sockets
-below /run), so that removing the folder of a stopped cluster removes the cluster. The addresses are private ones
-inside the cluster's own network namespace; the machine reaches them over one veth pair.
+Read by every module here. What is built stands below `.cache/cluster` of the checkout. What runs stands below /var/lib
+and /run: the addresses are the machine's, so there is one cluster on it, and every checkout finds the same. They are
+private ones inside the cluster's own network namespace; the machine reaches them over one veth pair.
 """
 
 from __future__ import annotations
@@ -19,14 +19,13 @@ ROOT = SOURCE.parents[1]
 CACHE = ROOT / ".cache" / "cluster"
 BIN = CACHE / "bin"
 """A link to the folder of the binaries that fit go.sum and cmd/."""
-RUN = CACHE / "run"
+RUN = Path("/var/lib/fairlead-cluster")
 LOG = RUN / "log"
 PKI = RUN / "pki"
 IMAGES = CACHE / "images"
 """Archives that every start loads into containerd."""
 KUBECONFIG = RUN / "admin.kubeconfig"
 SOCKETS = Path("/run/fairlead-cluster")
-"""Not below the checkout: the path of a Unix socket ends after 107 bytes."""
 
 NETNS = "fairlead-cluster"
 NODE = "node-1"

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILT = ROOT / ".cache" / "cluster"
+BUILT = ROOT / ".cache" / "cluster" / "bin"
+RUN = Path("/var/lib/fairlead-cluster")
+"""Where the cluster of `make cluster` has its kubeconfig and its logs."""
 INGRESS = os.environ.get("FAIRLEAD_INGRESS", "172.30.0.1:8000")
 """Address and port where the Ingress controller takes HTTP."""
 POLL = 0.3
@@ -34,7 +36,7 @@ class Kube:
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
-        self._path = f"{BUILT / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        self._path = f"{BUILT}{os.pathsep}{os.environ['PATH']}"
         self._environment = {**os.environ, "PATH": self._path, "KUBECONFIG": str(kubeconfig)}
 
     def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60.0) -> str:
@@ -115,7 +117,7 @@ class Kube:
 
 def find() -> Kube | str:
     """The cluster, or why there is none."""
-    named = Path(os.environ.get("KUBECONFIG") or BUILT / "run" / "admin.kubeconfig")
+    named = Path(os.environ.get("KUBECONFIG") or RUN / "admin.kubeconfig")
     if not named.is_file():
         return "no cluster: `make cluster` starts one, KUBECONFIG names another (docs/cluster.md)"
     kube = Kube(named)

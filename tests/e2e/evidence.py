@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kube import BUILT
+from kube import RUN
 
-ACCESS = BUILT / "run" / "log" / "traefik-access.json"
-AUDIT = BUILT / "run" / "log" / "audit.json"
+ACCESS = RUN / "log" / "traefik-access.json"
+AUDIT = RUN / "log" / "audit.json"
 POD_NAME = "authentication.kubernetes.io/pod-name"
 
 
