@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 PATIENCE = 30.0
@@ -93,3 +94,29 @@ def pss(pid: int) -> int:
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024
     raise SystemExit("no Pss in smaps_rollup: this benchmark needs Linux")
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes: resident; that with what is shared divided by the sharers; its own alone."""
+
+    rss: int
+    pss: int
+    uss: int
+
+
+def memory(pid: int) -> Memory:
+    found: dict[str, int] = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, size = line.split()[:2]
+        found[name.rstrip(":")] = int(size) << 10
+    return Memory(found["Rss"], found["Pss"], found["Private_Clean"] + found["Private_Dirty"])
+
+
+def children(pid: int) -> list[int]:
+    """The processes that this one has started and that still are."""
+    return [
+        int(child)
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]  # fmt: skip

@@ -38,3 +38,15 @@ def test_the_benchmark_of_several_nodes_at_a_tiny_scale(tmp_path: Path) -> None:
     assert [run["count"] for run in figures["commands"]["two nodes"]] == [30, 100]
     assert [idle["agents"] for idle in figures["idle"]] == [20, 40]
     assert (figures["spread"]["workers"], figures["spread"]["links"]) == (2, 60)
+
+
+def test_agents_are_held_at_a_tiny_scale(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, str(HERE / "hold.py"), "--agents", "60", "--watched", "1", "--out", str(out)],
+        capture_output=True, text=True, timeout=55, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert (figures["swarm"]["linked"], figures["swarm"]["ok"], sum(figures["links"])) == (60, True, 60)
+    assert figures["swarm"]["commands"]["answered"] == sum(run["count"] for run in figures["commands"])

@@ -1,6 +1,6 @@
 """The agents of one process: who dials when, who beats when, and what each end of a link means.
 
-Made and run by `process`. One heap of attempts that are due, one timer that visits all agents in turn: an idle agent
+Made and run by `process`. One queue of attempts, one timer that visits all agents in turn: an idle agent
 costs neither task nor timer. Delays are the protocol's own (section 10), so what a gateway sees after a failure is
 what a fleet of real agents would do to it. Latency counts from when an attempt was due, not from when this process
 came to it: a generator that is late must not make a gateway look fast.
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import heapq
 import math
 import platform
 import random
@@ -23,6 +22,7 @@ from fairlead.carrier.listener import Connection
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import ConnectionRefused
 from fairlead.swarm.agent import SimulatedAgent
+from fairlead.swarm.attempts import Attempts
 from fairlead.swarm.memory import own_bytes
 from fairlead.swarm.plan import Plan
 from fairlead.swarm.profile import Profile, assign
@@ -33,8 +33,6 @@ from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, WINDOW, Drain, Hello, Welcome
 from fairlead.wire.retry import STABLE_MS, RetryPolicy
 
-AT_ONCE = 256
-"""Dials under way in one process: more would only wait for each other in the gateway's backlog."""
 DIAL_TIMEOUT = 15.0
 """Seconds, as the SDK's."""
 FIRST_BEAT = 10.0
@@ -76,10 +74,7 @@ class Crew:
         self._headers = (("Authorization", f"Bearer {plan.token}"),)
         self._facts: dict[Profile, dict[str, str]] = {}
         self._sweep = Sweep(silence=SILENCE * FIRST_BEAT)
-        self._due: list[tuple[float, int]] = []
-        """When each agent without a link tries next, and its index."""
-        self._wake = asyncio.Event()
-        self._dials: set[asyncio.Task[None]] = set()
+        self._attempts = Attempts(self._dial)
         self._waits: dict[int, float] = {}
         """By index: what a bye has said of the time, in ms."""
         self._dropped: dict[int, float] = {}
@@ -103,16 +98,14 @@ class Crew:
         gap = self.plan.processes / self.plan.rate
         due = self.loop.time() + random.uniform(0, gap)
         for index, agent in enumerate(self._agents):
-            self._due.append((due, index))
+            self._attempts.add(due, index)
             due += random.uniform(0.5, 1.5) * gap
             if agent.profile is Profile.CHATTY:
                 self.loop.call_at(due + random.uniform(0, self.plan.event_every), agent.emit)
         try:
-            await self._dial_for_ever()
+            await self._attempts.run()
         finally:
             self.stopping = True
-            for task in self._dials:
-                task.cancel()
 
     async def leave(self) -> None:
         """All agents say goodbye. `run` was cancelled before."""
@@ -153,31 +146,8 @@ class Crew:
 
     # Dialling.
 
-    async def _dial_for_ever(self) -> None:
-        while True:
-            now = self.loop.time()
-            while self._due and self._due[0][0] <= now and len(self._dials) < AT_ONCE:
-                due, index = heapq.heappop(self._due)
-                task = self.loop.create_task(self._dial(self._agents[index], due))
-                self._dials.add(task)
-                task.add_done_callback(self._dialled)
-            self._wake.clear()
-            pause = None
-            if self._due and len(self._dials) < AT_ONCE:
-                pause = max(0.0, self._due[0][0] - now)
-            try:
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                pass
-
-    def _dialled(self, task: asyncio.Task[None]) -> None:
-        self._dials.discard(task)
-        self._wake.set()
-        if not task.cancelled():
-            task.result()  # a defect of ours: the loop's handler shows it
-
-    async def _dial(self, agent: SimulatedAgent, due: float) -> None:
+    async def _dial(self, index: int, due: float) -> None:
+        agent = self._agents[index]
         agent.conn += 1
         agent.due = due
         self.tally.attempts += 1
@@ -206,8 +176,7 @@ class Crew:
         if wait is None:
             wait = self._policy.delay(agent.retries, random.random())
         agent.retries += 1
-        heapq.heappush(self._due, (now + wait / 1000, index))
-        self._wake.set()
+        self._attempts.add(now + wait / 1000, index)
 
     # Agents tell.
 

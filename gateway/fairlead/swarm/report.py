@@ -63,6 +63,7 @@ def as_json(result: Result) -> dict[str, object]:
         "generator": {
             "cpu_s": round(t.cpu, 3), "lag": _latency(t.lag), "late": late(t),
             "bytes_per_agent": t.memory // plan.agents if t.memory else None, "bytes": t.footprint or None,
+            "bytes_grown": t.memory or None,
         },
     }  # fmt: skip
 
