@@ -1,22 +1,25 @@
-"""`fairlead agents`, which looks at agents and labels them, through the platform API. Called by `main`."""
+"""`fairlead agents`: who is there, one of them, its labels, the end of its link. Called by `main`.
+
+All of it asks the platform API; why an agent is not online in the words of a person is the matter of `why`.
+"""
 
 from __future__ import annotations
 
-import json
-import re
 from typing import TYPE_CHECKING
 
 import click
 
+from fairlead.cli.completion import agent_ids
 from fairlead.cli.connection import api_options, ask
+from fairlead.cli.output import View, output_option, pairs, present, show, table, watch_option
 
 if TYPE_CHECKING:
-    from fairlead.client import Agent, Client
+    from fairlead.client import Agent, AgentDetail, Client
 
 
 @click.group()
 def agents() -> None:
-    """Look at agents."""
+    """Look at agents, and label them."""
 
 
 @agents.command("ls")
@@ -25,40 +28,48 @@ def agents() -> None:
     "-l", "--selector", default="", metavar="SELECTOR", help="Labels and facts: 'env in (prod,dev),!retired'."
 )
 @click.option("--state", type=click.Choice(["online", "away", "offline"]), help="Only those in this state.")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "name"]), default="table", show_default=True)
-def ls(api: str, token: str | None, selector: str, state: str | None, output: str) -> None:
+@output_option
+@watch_option
+def ls(api: str, token: str | None, selector: str, state: str | None, output: str, watch: bool) -> None:
     """List all agents that were ever seen, or those that a selector means."""
 
-    async def collect(client: Client) -> list[Agent]:
-        return [one async for one in client.agents(selector, state or "")]
+    async def look(client: Client) -> View:
+        return _listed([one async for one in client.agents(selector, state or "")])
 
-    rows = ask(api, token, collect)
-    if output == "name":
-        for one in rows:
-            click.echo(one.id)
-        return
-    if output == "json":
-        click.echo(json.dumps({"agents": [_plain(one) for one in rows]}, indent=2))
-        return
-    table = [("AGENT", "STATE", "NODE", "SINCE", "WHY")]
-    table += [(one.id, one.state, one.node or "-", _time(one.since), one.why or "") for one in rows]
-    # What an agent has written about itself must not steer the terminal.
-    cells = [[re.sub(r"[^ -~\u00a0-\uffff]", "?", cell) for cell in row] for row in table]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-    if not rows and (selector or state):
+    view = ask(api, token, lambda client: present(client, look, output, watch))
+    if not view.names and (selector or state):
         click.echo("no agent is meant by that; `fairlead agents ls` lists all", err=True)
-    elif not rows:
+    elif not view.names:
         click.echo("no agent was ever seen; start one: fairlead agent run --id agent-1", err=True)
+
+
+@agents.command("get")
+@api_options
+@output_option
+@watch_option
+@click.argument("agent_id", metavar="AGENT", shell_complete=agent_ids)
+def get(api: str, token: str | None, agent_id: str, output: str, watch: bool) -> None:
+    """Show one agent: its link, labels and facts, and what is open for it."""
+    from fairlead.wire.identity import check_agent_id
+
+    check_agent_id(agent_id)
+
+    async def look(client: Client) -> View:
+        return _detailed(await client.agent(agent_id))
+
+    ask(api, token, lambda client: present(client, look, output, watch))
 
 
 @agents.command("label")
 @api_options
-@click.argument("agent_id", metavar="AGENT")
+@output_option
+@click.argument("agent_id", metavar="AGENT", shell_complete=agent_ids)
 @click.argument("changes", nargs=-1, required=True, metavar="KEY=VALUE|KEY-...")
-def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...]) -> None:
-    """Set labels of an agent, or remove them: fairlead agents label web-1 env=prod old-"""
+def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...], output: str) -> None:
+    """Set labels of an agent, or remove them: fairlead agents label web-1 env=prod old-
+
+    What is shown are all its labels afterwards.
+    """
     from fairlead.wire.identity import check_agent_id
 
     wanted: dict[str, str | None] = {}
@@ -72,21 +83,50 @@ def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...]) 
             raise click.BadParameter(f"{change!r} is neither KEY=VALUE nor KEY-", param_hint="KEY=VALUE")
     check_agent_id(agent_id)
     labels = ask(api, token, lambda client: client.label(agent_id, wanted))
-    for key, value in sorted(labels.items()):
-        click.echo(f"{key}={value}")
+    lines = [f"{key}={value}" for key, value in sorted(labels.items())]
+    show(View([agent_id], {"id": agent_id, "labels": labels}, lines, lines), output)
 
 
-def _plain(one: Agent) -> dict[str, object]:
-    return {
-        "id": one.id,
-        "state": one.state,
-        "node": one.node,
-        "since": one.since,
-        "facts": one.facts,
-        "labels": one.labels,
-        "why": one.why,
-    }
+@agents.command("disconnect")
+@api_options
+@click.argument("agent_id", metavar="AGENT", shell_complete=agent_ids)
+def disconnect(api: str, token: str | None, agent_id: str) -> None:
+    """Close the link of an agent. It connects again, and goes on with what it runs."""
+    from fairlead.wire.identity import check_agent_id
+
+    check_agent_id(agent_id)
+    ask(api, token, lambda client: client.disconnect(agent_id))
+    click.echo(f"the link of {agent_id} is closed; `fairlead agents get {agent_id} -w` shows the next", err=True)
 
 
-def _time(since: str | None) -> str:
-    return since or "-"
+def _listed(found: list[Agent]) -> View:
+    import msgspec
+
+    rows = [(one.id, one.state, one.node or "-", one.since or "-", one.why or "") for one in found]
+    head = ("AGENT", "STATE", "NODE", "SINCE", "WHY")
+    extra = [(pairs(one.labels), pairs(one.facts), one.last_close or "-") for one in found]
+    wide = [(*row[:4], *more, row[4]) for row, more in zip(rows, extra, strict=True)]
+    return View(
+        [one.id for one in found],
+        {"agents": msgspec.to_builtins(found)},
+        table(head, rows),
+        table((*head[:4], "LABELS", "FACTS", "LAST CLOSE", "WHY"), wide),
+    )
+
+
+def _detailed(one: AgentDetail) -> View:
+    import msgspec
+
+    rows = [("agent", one.id), ("state", one.state), ("node", one.node or "-"), ("since", one.since or "-")]
+    if one.why:
+        rows.append(("why", one.why))
+    rows += [("labels", pairs(one.labels)), ("facts", pairs(one.facts))]
+    rows.append(("commands", f"{len(one.open_commands)} open"))
+    link = [("link", f"{one.session.sid}, attempt {one.session.conn} of boot {one.session.boot}")]
+    if one.last_close:
+        link.append(("last close", f"{one.last_close}{f': {one.last_reason}' if one.last_reason else ''}"))
+    if one.trouble is not None:
+        link.append(("last error", f"{one.trouble.at} {one.trouble.what}"))
+    link += [("open", command) for command in one.open_commands]
+    short, wide = (["  ".join((key.ljust(10), value)) for key, value in part] for part in (rows, rows + link))
+    return View([one.id], msgspec.to_builtins(one), short, wide)

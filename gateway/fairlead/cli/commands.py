@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
+from fairlead.cli.completion import agent_ids
 from fairlead.cli.connection import api_options, ask
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ DEADLINE_OPTION = click.option(
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set in the program's environment; repeatable.")
 @click.option("--cwd", metavar="FOLDER", help="The program's working directory.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Leave stdin alone, though something is piped into it.")
-@click.argument("agent")
+@click.argument("agent", shell_complete=agent_ids)
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.pass_context
 def exec_(

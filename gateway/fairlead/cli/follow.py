@@ -64,7 +64,7 @@ async def _show_all(
 ) -> End:
     async with command:
         opened.set_result(None)
-        feeding = asyncio.ensure_future(_forward(command, feed)) if feed is not None else None
+        feeding = asyncio.create_task(_forward(command, feed)) if feed is not None else None
         try:
             async for chunk in command:
                 await show(chunk)
@@ -84,10 +84,10 @@ async def _forward(command: Command, feed: Callable[[Command], Awaitable[None]])
         talk(f"the input is cut off, the remote program waits for more: {e}")
 
 
-async def pipe_stdin(command: Command) -> None:
-    """All that is piped into us goes to the remote program's stdin."""
-    while data := await streams.read(0, CHUNK):
-        await command.input(data)
+async def pipe_stdin(command: Command, mark: bytes = b"") -> None:
+    """All that is piped into us goes to the remote program, with `mark` before each chunk."""
+    while data := await streams.read(0, CHUNK - len(mark)):
+        await command.input(mark + data)
     await command.input(b"", end=True)
 
 
@@ -118,7 +118,7 @@ def interrupts() -> Iterator[tuple[asyncio.Future[None], asyncio.Future[None]]]:
         loop.remove_signal_handler(signal.SIGINT)
 
 
-async def end_tasks(*tasks: asyncio.Future[End] | asyncio.Future[None] | None) -> None:
+async def end_tasks(*tasks: asyncio.Task[End] | asyncio.Task[None] | asyncio.Task[bool] | None) -> None:
     """Cancel them, and wait until they are over."""
     left = [task for task in tasks if task is not None]
     for task in left:

@@ -16,8 +16,11 @@ import click
 from fairlead.cli.agent import agent
 from fairlead.cli.agents import agents
 from fairlead.cli.commands import cancel, exec_, results
+from fairlead.cli.completion import completion
+from fairlead.cli.cp import cp
 from fairlead.cli.demo import demo
 from fairlead.cli.node import serve
+from fairlead.cli.shell import shell
 from fairlead.cli.swarm import swarm
 from fairlead.cli.why import why
 from fairlead.errors import (
@@ -30,6 +33,8 @@ from fairlead.errors import (
     FairleadError,
     InvalidRequest,
     NodeBusy,
+    RecordLost,
+    ResultsTrimmed,
     Unauthorized,
     Unavailable,
 )
@@ -41,16 +46,29 @@ _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
     (Unauthorized, "give the token in FAIRLEAD_TOKEN, the one the gateway has as platform_token"),
     (AgentUnknown, "`fairlead agents ls` lists those that were ever seen"),
     (CommandUnknown, "results are kept for an hour unless the gateway's `retention` says otherwise"),
-    (AgentOffline, "`fairlead agents ls` says since when; --queue SECONDS waits for it"),
+    (
+        ResultsTrimmed,
+        "a window keeps what was not read yet: begin at the offset that is named, or run it again",
+    ),
+    (RecordLost, "Redis has lost its data; look whether the command had its effect before you run it again"),
+    (AgentOffline, "`fairlead why AGENT` says why; --queue SECONDS waits for it"),
     (BusUnavailable, "the gateway has lost its Redis; it repairs itself, try again in some seconds"),
     (NodeBusy, "try again in some seconds"),
     (
         ConnectionRefused,
-        "is it running? `make run` starts one here; --api or FAIRLEAD_API names another",
+        "is it running? `make run` starts one here; --api or FAIRLEAD_API names another; `fairlead doctor` tells more",
     ),
-    (Unavailable, "try again in some seconds"),
+    (Unavailable, "try again in some seconds; `fairlead doctor` tells more"),
 )
 """The next step for each error, the special ones before their bases."""
+
+_FIELDS = {
+    "selector": "an example: --selector 'env in (prod,dev),os=linux,!retired'",
+    "labels": "letters, digits and . _ - (in keys also /, in values also : / @ + ~), 64 labels at most",
+    "from": "`fairlead results ID` shows all that there is",
+    "api": "--api http://HOST:8081, or FAIRLEAD_API",
+}
+"""The next step for a fault in one field, where the message alone does not tell it."""
 
 
 class _Group(click.Group):
@@ -79,6 +97,8 @@ class _Group(click.Group):
 def exit_code(error: FairleadError) -> int:
     if isinstance(error, InvalidRequest | ConfigError):
         return USAGE
+    if isinstance(error, RecordLost):
+        return FAILED
     return UNAVAILABLE if isinstance(error, Unavailable | ConnectionRefused) else FAILED
 
 
@@ -88,13 +108,15 @@ def _tell(error: FairleadError) -> None:
         if isinstance(error, kind):
             click.echo(f"  → {advice}", err=True)
             return
+    if (field := error.details.get("field")) in _FIELDS:
+        click.echo(f"  → {_FIELDS[str(field)]}", err=True)
 
 
 @click.group(
     cls=_Group,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 ok; 1 failed; 2 wrong usage or settings; 3 not available (agent offline, gateway "
-    "or its Redis not reachable); 4 deadline passed; 130 interrupted. `exec` and `results` exit with the "
+    "or its Redis not reachable); 4 deadline passed; 130 interrupted. `exec`, `results` and `shell` exit with the "
     "code of the remote program, or with 128 + n when signal n ended it.",
 )
 def cli() -> None:
@@ -107,7 +129,7 @@ def version() -> None:
     click.echo(__version__)
 
 
-for _command in (serve, demo, agent, agents, exec_, results, cancel, why, swarm):
+for _command in (serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, completion, swarm):
     cli.add_command(_command)
 
 

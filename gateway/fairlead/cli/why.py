@@ -1,47 +1,59 @@
 """`fairlead why AGENT`: how an agent is doing, and if it is not, why not, in words.
 
 Called by `main`. It asks the platform API twice: for what is written down of the agent, and for its link, which only
-the node that holds it knows. What comes from agents is made harmless for the terminal.
+the node that holds it knows.
 """
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import click
 
+from fairlead.cli.completion import agent_ids
 from fairlead.cli.connection import api_options, ask
+from fairlead.cli.output import View, output_option, present, watch_option
 
 if TYPE_CHECKING:
-    from fairlead.client import AgentDetail, Client, Link
+    from fairlead.client import AgentDetail, Client, Latency, Link
 
 SHOWN = 5
-"""Open commands that are listed; the rest is counted."""
+"""Open commands that are listed; the rest is counted, and listed in the wide form."""
 
 
 @click.command()
 @api_options
-@click.argument("agent", metavar="AGENT")
-def why(api: str, token: str | None, agent: str) -> None:
+@output_option
+@watch_option
+@click.argument("agent", metavar="AGENT", shell_complete=agent_ids)
+def why(api: str, token: str | None, agent: str, output: str, watch: bool) -> None:
     """Tell how an agent is doing, and why it is not online."""
-    from fairlead.errors import Unavailable
     from fairlead.wire.identity import check_agent_id
 
     check_agent_id(agent)
+    ask(api, token, lambda client: present(client, lambda client: _look(client, agent), output, watch))
 
-    async def look(client: Client) -> tuple[AgentDetail, Link | None, str]:
-        detail = await client.agent(agent)
-        if detail.state != "online":
-            return detail, None, ""
+
+async def _look(client: Client, agent: str) -> View:
+    import msgspec
+
+    from fairlead.errors import Unavailable
+
+    detail = await client.agent(agent)
+    link: Link | None = None
+    silence = ""
+    if detail.state == "online":
         try:
-            return detail, await client.session(agent), ""
+            link = await client.session(agent)
         except Unavailable as e:
-            return detail, None, e.message
-
-    detail, link, silence = ask(api, token, look)
-    for line in _lines(detail, link, silence):
-        click.echo(re.sub(r"[^ -~\u00a0-\uffff]", "?", line))
+            silence = e.message
+    data = {"agent": msgspec.to_builtins(detail), "link": msgspec.to_builtins(link), "silence": silence or None}
+    head = _lines(detail, link, silence)
+    commands = detail.open_commands
+    short = [f"  open        {command}" for command in commands[:SHOWN]]
+    if len(commands) > SHOWN:
+        short.append(f"              and {len(commands) - SHOWN} more; -o wide lists them")
+    return View([detail.id], data, head + short, head + [f"  open        {command}" for command in commands])
 
 
 def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
@@ -54,6 +66,12 @@ def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
         lines.append(
             f"  link        {link.age:.0f} s old, round trip {trip}, {_count(link.commands, 'command')} open on it"
         )
+        if link.round_trips is not None:
+            lines.append(f"  round trips {_quantiles(link.round_trips)}")
+        if link.ended:
+            failed = f", {link.failed} of them failed" if link.failed else ""
+            lines.append(f"  commands    {_count(link.ended, 'command')} ended on it{failed}")
+        lines += [f"    {stage:10}{_quantiles(spread)}" for stage, spread in link.latency.items()]
         if link.congested:
             lines.append("  ! the agent does not read as fast as it is sent")
         if link.undelivered or link.unstored:
@@ -67,10 +85,11 @@ def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
         lines.append(f"  last close  {detail.last_close}{said}")
     if detail.trouble is not None:
         lines.append(f"  last error  {detail.trouble.at} {detail.trouble.what}")
-    lines += [f"  open        {command}" for command in detail.open_commands[:SHOWN]]
-    if len(detail.open_commands) > SHOWN:
-        lines.append(f"              and {len(detail.open_commands) - SHOWN} more")
     return lines
+
+
+def _quantiles(spread: Latency) -> str:
+    return f"p50 {spread.p50 * 1000:.1f} ms, p99 {spread.p99 * 1000:.1f} ms"
 
 
 def _count(number: int, word: str) -> str:
