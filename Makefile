@@ -55,6 +55,7 @@ soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 m
 bench: $(STAMP) ## The benchmarks
 	$(PY) tests/bench/run.py
 	$(PY) tests/bench/nodes.py
+	$(PY) tests/bench/hold.py
 
 chart-docs: $(STAMP) ## The chart's CRDs, schema and README from the operator's code and values.yaml
 	$(PY) charts/generate.py

@@ -17,7 +17,7 @@ import pytest
 
 from fairlead.store.embedded import EmbeddedValkey
 
-READY = re.compile(r"is ready: links on ([\d.:]+), api on ([\d.:]+), admin on ([\d.:]+)")
+READY = re.compile(r"(?:is|are) ready: links on ([\d.:]+), api on ([\d.:]+), admin on ([\d.:]+)")
 PATIENCE = 30.0
 
 

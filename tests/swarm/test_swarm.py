@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import httpx2
+import psutil
 import pytest
 
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
@@ -149,3 +150,34 @@ def test_what_cannot_be_is_told_before_the_start(flags: tuple[str, ...], words: 
     )
     assert done.returncode == 2, done.stderr
     assert words in done.stderr
+
+
+def test_agents_of_a_worker_that_is_drained_have_moved_and_are_not_lost(
+    make_gateway: MakeGateway, swarm: MakeSwarm
+) -> None:
+    gateway = make_gateway("--accept-rate=5000", "--workers=2")
+    one = swarm(gateway.link, "--agents=60", "--rate=600", "--id-prefix=moved")
+    one.until_holding()
+    for worker in psutil.Process(gateway.process.pid).children():
+        if sum(c.status == psutil.CONN_ESTABLISHED for c in worker.net_connections("tcp")) > 10:
+            worker.terminate()
+            worker.wait(20)
+            break
+    else:
+        pytest.fail("no worker holds links")
+    wait_for_agents(gateway.api, "moved", 60)
+    one.process.send_signal(signal.SIGINT)
+    result = one.result()
+    assert one.process.returncode == 0, one.said
+    assert result["moved"] >= 10
+    assert (result["linked"], result["lost"]) == (60, 0)
+
+
+def wait_for_agents(api: str, prefix: str, count: int) -> None:
+    """Until so many are online."""
+    deadline, online = time.monotonic() + 30, -1
+    while online != count:
+        assert time.monotonic() < deadline, online
+        params = {"selector": f"swarm={prefix}", "state": "online", "limit": "500"}
+        online = len(httpx2.get(f"{api}/v1/agents", params=params, headers=PLATFORM).json()["agents"])
+        time.sleep(0.1)
