@@ -94,8 +94,8 @@ def decide(load: FleetLoad, state: State, spec: LinkGatewaySpec, now: float) -> 
     elif need.most > high:
         winner = "max"
     if spec.scaling.mode is Mode.EXTERNAL:
-        asked = spec.scaling.replicas if spec.scaling.replicas is not None else current
-        wanted, winner = min(max(asked, low), high), "external"
+        asked = spec.scaling.replicas
+        wanted, winner = (current if asked is None else min(max(asked, low), high)), "external"
     needs = maxima(state.needs, now, wanted, spec.scaling.window_seconds)
     state = replace(state, needs=needs)
     panic = _panic(state, need, inputs, now)

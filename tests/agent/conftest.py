@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl as tls
 import subprocess
 import sys
 import time
@@ -258,10 +259,12 @@ class Gateway:
         self.requests: list[Request] = []
         self.links: list[Link] = []
         self._server: Server | None = None
+        self._tls = False
         self._next = 0
         self._news = asyncio.Event()
 
-    async def start(self) -> None:
+    async def start(self, ssl: tls.SSLContext | None = None) -> None:
+        self._tls = ssl is not None
         self._server = await websockets.serve(
             self._serve,
             "127.0.0.1",
@@ -272,6 +275,7 @@ class Gateway:
             ping_interval=None,
             close_timeout=5,
             max_size=1 << 20,
+            ssl=ssl,
         )
 
     async def stop(self) -> None:
@@ -284,7 +288,8 @@ class Gateway:
     @property
     def url(self) -> str:
         assert self._server is not None
-        return f"ws://127.0.0.1:{next(iter(self._server.sockets)).getsockname()[1]}"
+        port = next(iter(self._server.sockets)).getsockname()[1]
+        return f"wss://localhost:{port}" if self._tls else f"ws://127.0.0.1:{port}"
 
     def _asked(self, socket: ServerConnection, request: Request) -> Response | None:
         self.attempts.append(time.monotonic())
@@ -333,6 +338,118 @@ async def gateway() -> AsyncIterator[Gateway]:
     await gateway.stop()
     for link in gateway.links:
         assert link.violation is None, f"the agent broke the protocol: {link.violation}"
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-signed P-256 certificate for localhost, key and certificate in one file."""
+    folder = tmp_path_factory.mktemp("tls")
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -subj /CN=localhost"
+    files = f"-addext subjectAltName=DNS:localhost -keyout {folder}/key.pem -out {folder}/cert.pem"
+    subprocess.run(f"{command} {files}".split(), check=True, capture_output=True, timeout=30)
+    both = folder / "both.pem"
+    both.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())
+    return both
+
+
+@pytest.fixture
+async def tls_gateway(certificate: Path) -> AsyncIterator[Gateway]:
+    """One that is reached by wss://localhost."""
+    context = tls.SSLContext(tls.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    gateway = Gateway()
+    await gateway.start(context)
+    yield gateway
+    await gateway.stop()
+
+
+class Proxy:
+    """An HTTP proxy that knows CONNECT. `refuse` is a status that it answers with instead."""
+
+    def __init__(self) -> None:
+        self.heads: list[bytes] = []
+        self.refuse = 0
+        self.wants = ""
+        """What Proxy-Authorization has to be."""
+        self._server: asyncio.Server | None = None
+        self._secure = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self, ssl: tls.SSLContext | None = None) -> None:
+        self._secure = ssl is not None
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=ssl)
+
+    async def stop(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def authority(self) -> str:
+        assert self._server is not None
+        return f"localhost:{self._server.sockets[0].getsockname()[1]}"
+
+    @property
+    def url(self) -> str:
+        return f"http{'s' * self._secure}://{self.authority}"
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.heads.append(head)
+            method, target, _ = head.split(b"\r\n")[0].split(b" ")
+            assert method == b"CONNECT"
+            status = self.refuse
+            if self.wants and f"Proxy-Authorization: {self.wants}\r\n".encode() not in head:
+                status = 407
+            if status:
+                writer.write(f"HTTP/1.1 {status} Refused\r\nContent-Length: 0\r\n\r\n".encode())
+                await writer.drain()
+                return
+            host, _, port = target.decode().rpartition(":")
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(_copy(reader, far_writer))
+                    group.create_task(_copy(far_reader, writer))
+            finally:
+                far_writer.close()
+        except* (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(65536):
+        writer.write(data)
+        await writer.drain()
+    raise ConnectionResetError("this way is over")  # and the other one with it
+
+
+@pytest.fixture
+async def proxy() -> AsyncIterator[Proxy]:
+    proxy = Proxy()
+    await proxy.start()
+    yield proxy
+    await proxy.stop()
+
+
+@pytest.fixture
+async def tls_proxy(certificate: Path) -> AsyncIterator[Proxy]:
+    context = tls.SSLContext(tls.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    proxy = Proxy()
+    await proxy.start(context)
+    yield proxy
+    await proxy.stop()
 
 
 @pytest.fixture

@@ -178,7 +178,8 @@ def _from_env(env: Mapping[str, str], faults: list[str]) -> dict[str, _Given]:
 
 
 def _from_flags(flags: Mapping[str, object]) -> dict[str, _Given]:
-    return {key: _Given(raw, f"flag --{key.replace('_', '-')}") for key, raw in flags.items() if raw is not None}
+    names = {key: "fact" if key == "facts" else key.replace("_", "-") for key in flags}
+    return {key: _Given(raw, f"flag --{names[key]}") for key, raw in flags.items() if raw is not None}
 
 
 def _is_service_link(name: str, value: str) -> bool:

@@ -1,0 +1,51 @@
+"""The rows of the nodes, read from one Redis: node → what it last told, aged by the clock of Redis.
+
+One for each LinkGateway, made and closed by its keeper. It enters the gateway's own room for it, so that keys and
+fields are spelled in one place. An answer is waited for for two seconds at most: the next look is ten seconds away.
+"""
+
+from __future__ import annotations
+
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.load import Load
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import integer, items
+from fairlead_operator.load import Row
+
+CONTACT = 2.0
+"""Seconds for a first connection; a reply then takes milliseconds."""
+
+
+class Rows:
+    """Raises ConfigError for an address that is none."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._store = Pipeliner(url, client_name="fairlead-operator")
+        self.address = self._store.address
+        self._started = False
+
+    async def read(self) -> dict[str, Row]:
+        """Raises BusUnavailable."""
+        if not self._started:
+            self._store.start()
+            self._started = True
+        if not await self._store.wait_available(CONTACT):
+            raise BusUnavailable(self._store.last_error.message)
+        seconds, micros = items(await self._store.submit("TIME"))
+        now = integer(seconds) * 1000 + integer(micros) // 1000
+        table = await Load(self._store).read(now, 0)
+        return {
+            row.node: Row(
+                age=max(0, now - row.at) / 1000,
+                connections=row.connections,
+                capacity=row.capacity,
+                in_flight=row.in_flight,
+                refused=row.refused,
+            )
+            for row in table.rows()
+        }
+
+    async def aclose(self) -> None:
+        if self._started:
+            await self._store.aclose()

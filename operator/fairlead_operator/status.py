@@ -1,0 +1,168 @@
+"""A look and its decision in words: the status of a LinkGateway, its conditions, and the Events that tell of changes.
+
+Built by the steward at each look. A condition keeps the time of its last turn as long as it does not turn, and a
+status that says the same as the one before is not written again (but for the time of the look, once a minute).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from fairlead_operator.children import Owner
+from fairlead_operator.decide import Action, Decision
+from fairlead_operator.objects import Object
+from fairlead_operator.spec import GROUP, KIND, VERSION, LinkGatewaySpec, Mode
+from fairlead_operator.state import Bounds, Condition, DecisionReport, Inputs, LinkGatewayStatus
+
+STILL = 60.0
+"""Seconds after which an unchanged status is written again: old enough means that nobody looks any more."""
+
+GOOD_IF_FALSE = ("Progressing", "ScalingLimited")
+
+
+def stamp() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def read_status(body: Object) -> LinkGatewayStatus:
+    """What stands there; nothing when another version wrote it in a way that is not understood."""
+    try:
+        return msgspec.convert(body.get("status") or {}, LinkGatewayStatus)
+    except msgspec.ValidationError:
+        return LinkGatewayStatus()
+
+
+class Conditions:
+    """The conditions of one look, set one by one over those before."""
+
+    def __init__(self, before: LinkGatewayStatus, generation: int, now: str) -> None:
+        self._before = {one.type: one for one in before.conditions}
+        self._generation = generation
+        self._now = now
+        self._set: dict[str, Condition] = {}
+
+    def set(self, kind: str, holds: bool | None, reason: str, message: str = "") -> None:
+        status = {True: "True", False: "False", None: "Unknown"}[holds]
+        before = self._before.get(kind)
+        same = before is not None and before.status == status
+        self._set[kind] = Condition(
+            type=kind,
+            status=status,
+            reason=reason,
+            message=message[:1000],
+            last_transition_time=before.last_transition_time if same and before is not None else self._now,
+            observed_generation=self._generation,
+        )
+
+    def all(self) -> list[Condition]:
+        """Those of this look; one that was not looked at is not claimed."""
+        return list(self._set.values())
+
+    def fallen(self) -> list[Condition]:
+        """Those that have become False, or are so for another reason."""
+        return [
+            one
+            for one in self._set.values()
+            if one.status == "False"
+            and one.type not in GOOD_IF_FALSE
+            and ((was := self._before.get(one.type)) is None or (was.status, was.reason) != ("False", one.reason))
+        ]
+
+    def holds(self, kind: str) -> bool:
+        return kind in self._set and self._set[kind].status == "True"
+
+    def reason(self, kind: str) -> str:
+        return self._set[kind].reason if kind in self._set else ""
+
+
+def report(decision: Decision, spec: LinkGatewaySpec, now: str) -> DecisionReport:
+    inputs, need = decision.inputs, decision.need
+    return DecisionReport(
+        at=now,
+        action=decision.action,
+        replicas=decision.replicas,
+        winner=decision.winner,
+        reason=decision.reason,
+        limited=decision.limited,
+        bounds=Bounds(
+            load=need.load, survive=need.survive, herd=need.herd, min=spec.replicas.min, max=spec.replicas.max
+        ),
+        inputs=Inputs(
+            links=inputs.links,
+            live=inputs.live,
+            away=max(0, inputs.links - inputs.live),
+            growth=f"{inputs.growth:.1f}",
+            rejects=f"{inputs.rejects:.1f}",
+            capacity=inputs.capacity,
+            pods=inputs.pods,
+            ready=inputs.ready,
+            fresh=inputs.fresh,
+            stale=inputs.stale,
+            pending=inputs.pending,
+        ),
+    )
+
+
+def scaling_condition(conditions: Conditions, decision: Decision, spec: LinkGatewaySpec) -> None:
+    mode = spec.scaling.mode
+    if mode is Mode.PAUSED:
+        conditions.set("ScalingActive", False, "Paused", f"scaling.mode is Paused; otherwise: {decision.reason}")
+    elif mode is Mode.DRY_RUN:
+        would = (
+            f"{decision.action} to {decision.replicas}" if decision.action in (Action.UP, Action.DOWN) else "nothing"
+        )
+        conditions.set("ScalingActive", False, "DryRun", f"would do: {would} ({decision.reason})")
+    elif mode is Mode.EXTERNAL:
+        conditions.set("ScalingActive", True, "External", decision.reason)
+    elif decision.action is Action.HOLD:
+        conditions.set("ScalingActive", False, "Holding", decision.reason)
+    else:
+        conditions.set("ScalingActive", True, str(decision.action), decision.reason)
+    if decision.winner == "max":
+        most = f"{decision.need.most} pods are needed, replicas.max is {spec.replicas.max}"
+        conditions.set("ScalingLimited", True, "AtMaximum", most)
+    else:
+        conditions.set("ScalingLimited", False, "WithinBounds")
+
+
+def changed(before: LinkGatewayStatus, now: LinkGatewayStatus) -> bool:
+    """Whether `now` says anything new; the time of the decision alone counts after a minute."""
+    if before.decision is not None and now.decision is not None:
+        old, new = (datetime.fromisoformat(one.decision.at) for one in (before, now) if one.decision is not None)
+        if (new - old).total_seconds() < STILL:
+            now = msgspec.structs.replace(now, decision=msgspec.structs.replace(now.decision, at=before.decision.at))
+    return now != before
+
+
+def patch_of(status: LinkGatewayStatus) -> Mapping[str, Any]:
+    """As a merge: what is not there any more is null."""
+    return {"status": msgspec.to_builtins(status)}
+
+
+def event(owner: Owner, kind: str, reason: str, message: str, now: str) -> Object:
+    """`kind` is Normal or Warning."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{owner.name}.{secrets.token_hex(8)}", "namespace": owner.namespace},
+        "involvedObject": {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "name": owner.name,
+            "namespace": owner.namespace,
+            "uid": owner.uid,
+        },
+        "type": kind,
+        "reason": reason,
+        "message": message[:1000],
+        "firstTimestamp": now,
+        "lastTimestamp": now,
+        "count": 1,
+        "source": {"component": "fairlead-operator"},
+        "reportingComponent": f"{GROUP}/operator",
+    }

@@ -1,0 +1,103 @@
+"""The loop: a pass over each LinkGateway every ten seconds and when one asks for something new, if this replica leads.
+
+Run by `main`. It owns the stewards: made when a LinkGateway is seen while leading, closed when it is gone or the lease
+is. One that hangs delays nobody: passes run side by side, each with a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+
+from fairlead.errors import FairleadError
+from fairlead_operator.children import Owner
+from fairlead_operator.cluster import Cluster
+from fairlead_operator.lease import Lease
+from fairlead_operator.metrics import Metrics
+from fairlead_operator.objects import Object
+from fairlead_operator.steward import Steward
+from fairlead_operator.view import Key, View
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 10.0
+LEAST = 1.0
+"""Seconds between two rounds, however often somebody edits."""
+PASS_TIMEOUT = 60.0
+"""A first pass makes some thirty calls; each has its own deadline, this is for all of them together."""
+SIDE_BY_SIDE = 8
+
+
+class Watch:
+    def __init__(self, cluster: Cluster, lease: Lease, namespaces: tuple[str, ...], metrics: Metrics) -> None:
+        self._cluster = cluster
+        self._lease = lease
+        self._metrics = metrics
+        self._woken = asyncio.Event()
+        self._stewards: dict[Key, tuple[str, Steward]] = {}
+        self._slots = asyncio.Semaphore(SIDE_BY_SIDE)
+        self.view = View(namespaces, self._woken.set)
+        self.turned_at = time.monotonic()
+        """When the last round began."""
+
+    async def watch_forever(self) -> None:
+        try:
+            while True:
+                self.turned_at = time.monotonic()
+                self._woken.clear()
+                await self._round()
+                await asyncio.sleep(LEAST)
+                try:
+                    await asyncio.wait_for(self._woken.wait(), PERIOD - LEAST)
+                except TimeoutError:
+                    pass
+        finally:
+            await self._forget(set())
+
+    async def _round(self) -> None:
+        self._metrics.leader.set(self._lease.held)
+        gateways = self.view.all() if self._lease.held else {}
+        self._metrics.gateways.set(len(gateways))
+        await self._forget(set(gateways))
+        await asyncio.gather(*(self._pass(key, gateways) for key in gateways))
+
+    async def _pass(self, key: Key, gateways: Mapping[Key, Object]) -> None:
+        namespace, name = key
+        async with self._slots:
+            try:
+                with self._metrics.passes.time():
+                    async with asyncio.timeout(PASS_TIMEOUT):
+                        await self._tend(key, gateways)
+            except FairleadError as e:
+                self._metrics.failures.labels(e.code).inc()
+                logger.warning("%s/%s: given up for now: %s", namespace, name, e.message)
+            except TimeoutError:
+                self._metrics.failures.labels("timeout").inc()
+                logger.warning("%s/%s: given up for now: it took longer than %g s", namespace, name, PASS_TIMEOUT)
+            except Exception:
+                # A defect of ours must not keep the other LinkGateways from being looked after.
+                self._metrics.failures.labels("defect").inc()
+                logger.exception("%s/%s: this pass failed", namespace, name)
+
+    async def _tend(self, key: Key, gateways: Mapping[Key, Object]) -> None:
+        namespace, name = key
+        body = await self._cluster.find("LinkGateway", namespace, name)
+        if body is None or "deletionTimestamp" in body["metadata"]:
+            return  # the children go with it, by their ownerReferences
+        uid = body["metadata"]["uid"]
+        kept = self._stewards.get(key)
+        if kept is None or kept[0] != uid:
+            if kept is not None:
+                await kept[1].aclose()
+            kept = uid, Steward(self._cluster, Owner(name, namespace, uid), self._metrics)
+            self._stewards[key] = kept
+        others = [one for other, one in gateways.items() if other[0] == namespace and other != key]
+        await kept[1].tend(body, others, time.monotonic())
+
+    async def _forget(self, kept: set[Key]) -> None:
+        for key in self._stewards.keys() - kept:
+            _, steward = self._stewards.pop(key)
+            self._metrics.forget(*key)
+            await steward.aclose()

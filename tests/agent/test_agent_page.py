@@ -1,0 +1,74 @@
+"""docs/agent.md against the code: every key, variable, error code and argument stands there, and no other."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from fairlead.agent.builtin.execute import Exec
+from fairlead.agent.builtin.file_get import FileGet
+from fairlead.agent.builtin.file_put import FilePut
+from fairlead.agent.builtin.proc_list import ProcList
+from fairlead.agent.builtin.shell import Shell
+from fairlead.agent.configuration import variable
+from fairlead.agent.configuration.rules import RULES
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = (ROOT / "docs" / "agent.md").read_text()
+SOURCES = ROOT / "gateway" / "fairlead" / "agent"
+METHODS = {"file.get": FileGet, "file.put": FilePut, "shell": Shell, "proc.list": ProcList, "exec": Exec}
+FROM_THE_PROTOCOL = {
+    "unknown_method", "invalid_arguments", "busy", "handler_failed", "deadline", "cancelled", "results_gap",
+    "outcome_unknown", "journal_failed", "journal_full",
+}  # fmt: skip
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the table under a heading, without its head."""
+    section = PAGE.split(f"## {heading}\n", 1)[1].split("\n## ")[0]
+    table = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def test_each_key_has_its_row() -> None:
+    table = {row[0].strip("`"): row for row in rows("Configuration")}
+    assert list(table) == list(RULES)
+    for key, row in table.items():
+        assert f"`{variable(key)}`" in row[2], key
+        assert row[4], key
+        if row[1]:
+            flag = row[1].split("`")[1]
+            assert flag == f"--{'fact' if key == 'facts' else key.replace('_', '-')}"
+
+
+def raised() -> set[str]:
+    """Codes in the sources of the built-in methods."""
+    found: set[str] = set()
+    for path in (SOURCES / "builtin").glob("*.py"):
+        text = path.read_text()
+        found |= set(re.findall(r'CommandError\(\s*"([a-z_]+)"', text))
+        if path.name == "faults.py":
+            found |= set(re.findall(r'(?:= |: |\()\(?"([a-z]+_[a-z_]+)", "', text))
+    return found
+
+
+def test_each_code_has_its_row() -> None:
+    codes = raised()
+    assert {"path_forbidden", "disk_full", "not_found", "io_failed", "pty_gone"} <= codes, "the search finds nothing"
+    documented = {row[0].strip("`") for row in rows("Errors")}
+    assert codes - {"handler_failed"} <= documented
+    assert documented <= codes | FROM_THE_PROTOCOL
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_each_argument_is_named_under_its_method(method: str) -> None:
+    if method == "exec":
+        section = (ROOT / "docs" / "protocol.md").read_text().split("**Method `exec`**")[1].split("\n## ")[0]
+    else:
+        section = PAGE.split(f"### `{method}`\n", 1)[1].split("\n### ")[0].split("\n## ")[0]
+    for name in inspect.signature(METHODS[method].execute).parameters:  # type: ignore[attr-defined]  # each has it
+        if name not in ("self", "command"):
+            assert f"`{name}`" in section or f"| {name} |" in section, name
