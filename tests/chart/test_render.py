@@ -191,11 +191,19 @@ def test_a_redis_of_ones_own_replaces_the_one_for_evaluations(render: Any) -> No
         assert not of_kind(objects, "StatefulSet")
     assert [one["metadata"]["name"] for one in of_kind(by_url, "Secret")] == ["fairlead-redis", "fairlead-tokens"]
     assert not of_kind(by_secret, "Secret")
+    # Another URL must be another pod template: pods read it at their start.
+    assert "checksum/redis" in named(by_url, "LinkGateway", "fairlead")["spec"]["pod"]["annotations"]
     spec = named(by_secret, "LinkGateway", "fairlead")["spec"]
     assert spec["redis"] == {"secretRef": {"name": "my-redis", "key": "uri"}}
     assert spec["tokens"] == {"secretRef": {"name": "my-tokens"}}
     assert spec["image"] == "registry.example.com/mirror/fairlead/gateway:0.1.0"
     assert spec["pod"]["imagePullSecrets"] == [{"name": "mirror"}]
+
+
+def test_an_older_kubernetes_is_refused(helm: Any, chart: Path) -> None:
+    done = helm("template", "fairlead", str(chart), "--kube-version", "1.29.9")
+    assert done.returncode != 0
+    assert ">=1.30" in done.stderr
 
 
 def test_each_gateway_has_a_test_of_its_own(render: Any) -> None:

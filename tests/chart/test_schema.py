@@ -61,6 +61,7 @@ def test_what_cannot_hold_together_is_said_in_words(helm: Any, chart: Path) -> N
 
     assert "redis.url and redis.existingSecret are both set" in refused("redis.url=redis://x", "redis.existingSecret=x")
     assert "clusterScope and operator.namespaces" in refused("operator.clusterScope=true", "operator.namespaces={a}")
+    assert "leaves out default" in refused("operator.namespaces={elsewhere}")
     assert "40 are allowed" in refused("gateways.emea.capacity=5", name="a" * 40)
     assert "must name an account" in refused("operator.serviceAccount.create=false")
 

@@ -135,7 +135,11 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 []
 {{- else -}}
-{{- $operator.namespaces | default (list .Release.Namespace) | uniq | sortAlpha | toJson -}}
+{{- $namespaces := $operator.namespaces | default (list .Release.Namespace) -}}
+{{- if and .Values.gateways (not (has .Release.Namespace $namespaces)) -}}
+{{- fail (printf "operator.namespaces leaves out %s, where the LinkGateways of this release would be: nobody would serve them; add it, or set gateways.default to null" .Release.Namespace) -}}
+{{- end -}}
+{{- $namespaces | uniq | sortAlpha | toJson -}}
 {{- end -}}
 {{- end -}}
 

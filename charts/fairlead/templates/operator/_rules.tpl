@@ -1,6 +1,6 @@
 {{/*
-What the operator may do where it serves LinkGateways: (dict "root" $ "secrets" NAMES), no names for all Secrets.
-A test holds it against the list in the operator's code: nothing is missing, nothing is left over.
+What the operator may do where it serves LinkGateways: (dict "secrets" NAMES), null for all Secrets.
+The source is the table in operator/fairlead_operator/rbac.py; a test says what is missing here or left over.
 */}}
 {{- define "fairlead.operatorRules" -}}
 - apiGroups: [fairlead.dev]
@@ -8,40 +8,41 @@ A test holds it against the list in the operator's code: nothing is missing, not
   verbs: [get, list, watch]
 - apiGroups: [fairlead.dev]
   resources: [linkgateways/status]
-  verbs: [get, patch]
-# The children of a LinkGateway, written by server-side apply; deleted when they are no longer wanted.
+  verbs: [patch]
+# The children of a LinkGateway, written by server-side apply, and its scale.
 - apiGroups: [apps]
   resources: [deployments]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, create, patch]
 - apiGroups: [apps]
   resources: [deployments/scale]
   verbs: [get, patch]
 - apiGroups: [""]
-  resources: [services]
-  verbs: [get, create, patch, delete]
+  resources: [services, serviceaccounts]
+  verbs: [get, create, patch]
 - apiGroups: [policy]
   resources: [poddisruptionbudgets]
-  verbs: [get, create, patch, delete]
+  verbs: [get, create, patch]
+# Those that a LinkGateway may stop asking for.
 - apiGroups: [networking.k8s.io]
   resources: [ingresses, networkpolicies]
   verbs: [get, create, patch, delete]
 - apiGroups: [gateway.networking.k8s.io]
   resources: [httproutes]
   verbs: [get, create, patch, delete]
-# Pods are watched, and marked before one is given up; what routes to them is looked at.
+# Counted, and marked with what their deletion would cost.
 - apiGroups: [""]
   resources: [pods]
-  verbs: [get, list, watch, patch]
-- apiGroups: [discovery.k8s.io]
-  resources: [endpointslices]
-  verbs: [get, list, watch]
+  verbs: [list, patch]
+{{- if or .secrets (kindIs "invalid" .secrets) }}
+# The URLs of Redis. A rule without names would be one for all of them.
 - apiGroups: [""]
   resources: [secrets]
   {{- with .secrets }}
   resourceNames: {{ . | uniq | sortAlpha | toJson }}
   {{- end }}
   verbs: [get]
-- apiGroups: ["", events.k8s.io]
+{{- end }}
+- apiGroups: [""]
   resources: [events]
-  verbs: [create, patch]
+  verbs: [create]
 {{- end -}}

@@ -1,0 +1,109 @@
+"""The chart's Roles grant what the operator's own table asks for: nothing is missing, and nothing is left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead_operator import rbac
+
+CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
+
+Right = tuple[str, str, str]
+
+
+def asked(*tables: Iterable[rbac.Rule]) -> set[Right]:
+    """Group, resource and verb, one by one."""
+    return {
+        (group, resource, verb)
+        for table in tables
+        for group, resources, verbs in table
+        for resource in resources
+        for verb in verbs
+    }
+
+
+def granted(role: dict[str, Any]) -> set[Right]:
+    rights = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert not any("*" in right for right in rights), role["metadata"]["name"]
+    return rights
+
+
+def roles(objects: list[dict[str, Any]], kind: str = "Role") -> dict[tuple[str, str], dict[str, Any]]:
+    """By namespace and name."""
+    return {
+        (one["metadata"].get("namespace", ""), one["metadata"]["name"]): one for one in objects if one["kind"] == kind
+    }
+
+
+def names(role: dict[str, Any], resource: str) -> list[list[str] | None]:
+    """What each rule on `resource` is bound to; None is any."""
+    return [rule.get("resourceNames") for rule in role["rules"] if resource in rule["resources"]]
+
+
+def test_a_namespace_gets_a_role_of_exactly_what_is_used(render: Any) -> None:
+    objects = render()
+    made = roles(objects)
+    assert set(made) == {("fleet", "fairlead-operator"), ("fleet", "fairlead-operator-lease")}
+    assert granted(made["fleet", "fairlead-operator"]) == asked(rbac.NAMESPACED)
+    assert granted(made["fleet", "fairlead-operator-lease"]) == asked(rbac.LEASE)
+    assert names(made["fleet", "fairlead-operator"], "secrets") == [["fairlead-valkey"]]
+    # The right to create cannot be bound to a name.
+    assert names(made["fleet", "fairlead-operator-lease"], "leases") == [None, ["fairlead-operator"]]
+
+
+def test_a_default_release_has_cluster_rights_only_while_it_upgrades(render: Any) -> None:
+    made = roles(render(), "ClusterRole")
+    ((_, name),) = made
+    (role,) = made.values()
+    assert name == "fleet-fairlead-crds"
+    assert role["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
+    assert granted(role) == asked(rbac.UPGRADE)
+    assert names(role, "customresourcedefinitions") == [["linkgateways.fairlead.dev"], None]
+
+
+def test_each_namespace_gets_a_role_and_reads_only_the_secrets_it_was_told(render: Any) -> None:
+    made = roles(render(CI / "two-gateways-values.yaml"))
+    assert set(made) == {
+        ("fleet", "fairlead-operator"), ("elsewhere", "fairlead-operator"), ("fleet", "fairlead-operator-lease"),
+    }  # fmt: skip
+    assert names(made["fleet", "fairlead-operator"], "secrets") == [["emea-redis", "fairlead-valkey", "further-redis"]]
+    assert names(made["elsewhere", "fairlead-operator"], "secrets") == [["further-redis"]]
+
+
+def test_no_name_is_no_secret_and_not_all_of_them(render: Any) -> None:
+    made = roles(render({"operator": {"namespaces": ["fleet", "elsewhere"]}}))
+    assert names(made["elsewhere", "fairlead-operator"], "secrets") == []
+    assert names(made["fleet", "fairlead-operator"], "secrets") == [["fairlead-valkey"]]
+
+
+def test_the_whole_cluster_is_one_cluster_role(render: Any) -> None:
+    objects = render(CI / "cluster-scope-values.yaml")
+    assert set(roles(objects)) == {("fleet", "fairlead-operator-lease")}
+    role = roles(objects, "ClusterRole")["", "fleet-fairlead-operator"]
+    assert granted(role) == asked(rbac.NAMESPACED, rbac.CLUSTER)
+
+
+@pytest.mark.parametrize("values", sorted(CI.glob("*-values.yaml")), ids=lambda path: path.name)
+def test_each_binding_leads_from_our_account_to_our_role(render: Any, values: Path) -> None:
+    objects = render(values)
+    have = {*roles(objects), *roles(objects, "ClusterRole")}
+    bound = set()
+    for one in objects:
+        if one["kind"] in ("RoleBinding", "ClusterRoleBinding"):
+            ref = one["roleRef"]
+            assert ref["kind"] == one["kind"].removesuffix("Binding")
+            bound.add((one["metadata"].get("namespace", ""), ref["name"]))
+            (subject,) = one["subjects"]
+            assert subject["name"] in ("fairlead-operator", "fairlead-crds")
+            assert (subject["kind"], subject["namespace"]) == ("ServiceAccount", "fleet")
+    assert bound == have
