@@ -28,7 +28,7 @@ FUTILE = 10.0
 """Seconds without a single welcome after which the gateway is not there: it is told instead of waited for."""
 RAMP_SPARE = 60.0
 """Seconds beyond those that the rate needs, for refusals and their delays."""
-STOP = 30.0
+STOP = 40.0
 """Seconds for all agents to leave; then SIGKILL."""
 LINE = 1 << 20
 """Bytes of one report: some hundred buckets and counts take less than 100 KiB."""

@@ -39,13 +39,13 @@ FIRST_BEAT = 10.0
 """Seconds between heartbeats until welcome names the gateway's own."""
 SILENCE = 2.5
 """Heartbeats without a word after which a link is dead, on both sides."""
-TICK = 0.25
-"""Seconds between two turns of the visits."""
+TICK = 0.05
+"""Seconds between two turns of the visits: with longer ones heartbeats would come in bursts, which no fleet sends."""
 SETTLED = 5.0
 """Seconds a link must have lived for its drain to be followed at once."""
 MAX_RETRY_AFTER = 600.0
 """Seconds, as the SDK's."""
-LEAVE = 10.0
+LEAVE = 25.0
 """Seconds for the closing handshakes of all agents at the end."""
 BACK = 60.0
 """Seconds, the protocol's greatest delay, for which an agent that a storm has dropped may stay away."""
