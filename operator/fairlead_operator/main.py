@@ -44,6 +44,7 @@ def main() -> None:
         settings = load(os.environ)
         logs.set_up(settings.log_level, settings.log_format)
         logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
+        logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns of not owning the signals
         asyncio.run(run(settings))
     except FairleadError as e:
         print(e.message, file=sys.stderr)
@@ -60,28 +61,27 @@ async def run(settings: OperatorSettings) -> None:
     lease = Lease(unfenced, settings.namespace, settings.lease, settings.identity)
     watch = Watch(Cluster(client, lease.check), lease, settings.namespaces, metrics)
     health = Health(watch, lease, metrics)
-    stop = asyncio.Event()
     try:
         where = await health.start(settings.host, settings.port)
         logger.info(
             "fairlead-operator %s as %s looks after %s; health on %s",
             __version__, settings.identity, ", ".join(settings.namespaces) or "the whole cluster", where,
         )  # fmt: skip
-        await _run_until(stop, watch, lease, unfenced)
+        await _run_until_told(watch, lease, unfenced)
     finally:
         await health.aclose()
         await unfenced.aclose()
 
 
-async def _run_until(stop: asyncio.Event, watch: Watch, lease: Lease, unfenced: Cluster) -> None:
+async def _run_until_told(watch: Watch, lease: Lease, unfenced: Cluster) -> None:
+    stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tasks = [
         asyncio.create_task(lease.hold_forever(), name="lease"),
         asyncio.create_task(watch.watch_forever(), name="loop"),
-        # kopf puts its own handlers in the place of ours, and ends at a signal; then we do.
-        asyncio.create_task(watch.view.follow_forever(unfenced, stop), name="view"),
+        asyncio.create_task(watch.view.follow_forever(unfenced), name="view"),
         asyncio.create_task(stop.wait(), name="stop"),
     ]
     try:
@@ -89,9 +89,7 @@ async def _run_until(stop: asyncio.Event, watch: Watch, lease: Lease, unfenced: 
         for task in done:
             task.result()  # a loop that ended by an error is a defect: the process ends with it, and is restarted
     finally:
-        stop.set()
         # The loop first, so that nothing is under way when the lease is given up.
         for task in (tasks[1], tasks[0], *tasks[2:]):
-            if task is not tasks[2]:
-                task.cancel()
+            task.cancel()
             await asyncio.wait([task], timeout=10.0)

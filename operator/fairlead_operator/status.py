@@ -64,14 +64,14 @@ class Conditions:
         return list(self._set.values())
 
     def fallen(self) -> list[Condition]:
-        """Those that have become False, or are so for another reason."""
-        return [
-            one
-            for one in self._set.values()
-            if one.status == "False"
-            and one.type not in GOOD_IF_FALSE
-            and ((was := self._before.get(one.type)) is None or (was.status, was.reason) != ("False", one.reason))
-        ]
+        """Those that have become False, or are so for another reason. Ready begins as False, which is no news."""
+        found = []
+        for one in self._set.values():
+            was = self._before.get(one.type)
+            news = one.type != "Ready" if was is None else (was.status, was.reason) != ("False", one.reason)
+            if one.status == "False" and one.type not in GOOD_IF_FALSE and news:
+                found.append(one)
+        return found
 
     def holds(self, kind: str) -> bool:
         return kind in self._set and self._set[kind].status == "True"

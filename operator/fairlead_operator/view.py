@@ -1,8 +1,9 @@
-"""Which LinkGateways there are, as kopf's watch streams tell: an index, and a wake-up when one asks for something new.
+"""Which LinkGateways there are, as kopf's watch streams tell, and a wake-up when one asks for something new.
 
-Run by `main`, read by `watch`. kopf is used for what it does best, streams that survive everything, and for nothing
+Made by `watch`, run by `main`. kopf is used for what it does best, streams that survive everything, and for nothing
 else: no handler here makes it write to a resource. A timer, a daemon or on.delete would, since they put a finalizer on
-each LinkGateway, which then hangs in deletion once the operator has been uninstalled.
+each LinkGateway, which then hangs in deletion once the operator has been uninstalled. It has a thread and a loop of
+its own: at its end it takes every younger task of its loop for one of its own, and the signals of the process too.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -33,39 +35,35 @@ class View:
     def __init__(self, namespaces: tuple[str, ...], wake: Callable[[], None]) -> None:
         self._namespaces = namespaces
         self._wake = wake
-        self._index: kopf.Index[Key, Object] | None = None
-        self._asked: dict[Key, tuple[str, int]] = {}
+        self._seen: dict[Key, Object] = {}
         self.trouble = "the LinkGateways have not been listed yet"
         """Why there is no view of the cluster, "" when there is."""
 
     def all(self) -> dict[Key, Object]:
-        return {key: next(iter(found)) for key, found in (self._index or {}).items() if found}
+        """Metadata and spec of each, as last told: whoever acts on one reads it again."""
+        return dict(self._seen)
 
-    async def follow_forever(self, cluster: Cluster, stop: asyncio.Event) -> None:
-        """Streams until `stop`, and whatever ends them before is waited out."""
-        while not stop.is_set():
+    def gone(self, key: Key) -> None:
+        """Found to be gone: a deletion between two streams is told by none."""
+        self._seen.pop(key, None)
+
+    async def follow_forever(self, cluster: Cluster) -> None:
+        """Streams until cancelled; whatever ends them before is told and waited out."""
+        while True:
             if await self._listable(cluster):
-                ready = asyncio.Event()
-                opened = asyncio.create_task(self._note(ready))
+                stop = threading.Event()
+                stream = asyncio.create_task(asyncio.to_thread(self._stream, stop, asyncio.get_running_loop()))
                 try:
-                    await self._stream(stop, ready)
+                    await asyncio.shield(stream)
+                    self.trouble = "the streams of LinkGateways have ended"
+                except asyncio.CancelledError:
+                    stop.set()
+                    await asyncio.wait([stream], timeout=5.0)
+                    raise
                 except Exception as e:
-                    logger.warning("the LinkGateways cannot be watched: %s", e, exc_info=True)
                     self.trouble = f"the LinkGateways cannot be watched: {e}"
-                finally:
-                    opened.cancel()
-                self._index = None
-                if ready.is_set() and not self.trouble:
-                    stop.set()  # kopf has heard a signal
-            if not stop.is_set():
-                try:
-                    await asyncio.wait_for(stop.wait(), AGAIN * random.uniform(0.8, 1.2))
-                except TimeoutError:
-                    pass
-
-    async def _note(self, ready: asyncio.Event) -> None:
-        await ready.wait()
-        self.trouble = ""
+                logger.warning("%s: opening them again", self.trouble)
+            await asyncio.sleep(AGAIN * random.uniform(0.8, 1.2))
 
     async def _listable(self, cluster: Cluster) -> bool:
         """Whether kopf would find what it is to watch: it tells of missing rights and kinds by ending."""
@@ -80,55 +78,69 @@ class View:
             return False
         return True
 
-    async def _stream(self, stop: asyncio.Event, ready: asyncio.Event) -> None:
+    def _stream(self, stop: threading.Event, loop: asyncio.AbstractEventLoop) -> None:
+        """In a thread of its own, until `stop`."""
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
         settings.scanning.disabled = True  # CRDs and namespaces are not ours to list
+        settings.process.ultimate_exiting_timeout = None  # the process is not kopf's to kill
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 5
         settings.watching.connect_timeout = 5
         settings.watching.server_timeout = 300
-        await kopf.operator(
-            registry=self._registry(),
-            settings=settings,
-            standalone=True,
-            clusterwide=not self._namespaces,
-            namespaces=self._namespaces,
-            stop_flag=stop,
-            ready_flag=ready,
+
+        def tell(told: str, body: Object) -> None:
+            try:
+                loop.call_soon_threadsafe(self._hear, told, body)
+            except RuntimeError:
+                stop.set()  # the process has ended its loop
+
+        asyncio.run(
+            kopf.operator(
+                registry=_registry(tell),
+                settings=settings,
+                standalone=True,
+                clusterwide=not self._namespaces,
+                namespaces=self._namespaces,
+                stop_flag=stop,
+            )
         )
 
-    def _registry(self) -> kopf.OperatorRegistry:
-        registry = kopf.OperatorRegistry()
-
-        @kopf.on.login(registry=registry)
-        def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
-            # kopf's own choice, by the client library, goes out without a credential in a pod.
-            return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
-
-        @kopf.on.startup(registry=registry)
-        def begin(**cause: Any) -> None:
-            self._index = cause["gateways"]
-
-        @kopf.index(GROUP, VERSION, PLURAL, registry=registry)
-        def gateways(**cause: Any) -> dict[Key, Object]:
-            body = cause["body"]
-            return {_key(body): {"metadata": dict(body["metadata"]), "spec": dict(body["spec"])}}
-
-        @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-        def changed(**cause: Any) -> None:
-            body = cause["body"]
-            asked = (body["metadata"]["uid"], int(body["metadata"].get("generation", 0)))
-            if cause["type"] == "DELETED":
-                self._asked.pop(_key(body), None)
-            elif self._asked.get(_key(body)) == asked:
+    def _hear(self, told: str, body: Object) -> None:
+        """`told` is what became of it: listed, ADDED, MODIFIED, DELETED; "" when all have been listed."""
+        if told == "":
+            self.trouble = ""
+            return
+        key = body["metadata"]["namespace"], body["metadata"]["name"]
+        before = self._seen.get(key)
+        if told == "DELETED":
+            self._seen.pop(key, None)
+        else:
+            self._seen[key] = body
+            if before is not None and _asked(before) == _asked(body):
                 return  # our own status
-            else:
-                self._asked[_key(body)] = asked
-            self._wake()
-
-        return registry
+        self._wake()
 
 
-def _key(body: kopf.Body) -> Key:
-    return str(body["metadata"]["namespace"]), str(body["metadata"]["name"])
+def _registry(tell: Callable[[str, Object], None]) -> kopf.OperatorRegistry:
+    registry = kopf.OperatorRegistry()
+
+    @kopf.on.login(registry=registry)
+    async def login(**cause: Any) -> kopf.ConnectionInfo | None:
+        # kopf's own choice, by the client library, goes out without a credential in a pod.
+        return kopf.login_with_service_account(**cause) or kopf.login_with_kubeconfig(**cause)
+
+    @kopf.on.startup(registry=registry)
+    async def begin(**_: Any) -> None:
+        tell("", {})
+
+    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
+    async def changed(**cause: Any) -> None:
+        body = cause["body"]
+        tell(cause["type"] or "listed", {"metadata": dict(body["metadata"]), "spec": dict(body.get("spec") or {})})
+
+    return registry
+
+
+def _asked(body: Object) -> tuple[str, int]:
+    return body["metadata"]["uid"], int(body["metadata"].get("generation", 0))

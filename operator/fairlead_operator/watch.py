@@ -84,7 +84,10 @@ class Watch:
     async def _tend(self, key: Key, gateways: Mapping[Key, Object]) -> None:
         namespace, name = key
         body = await self._cluster.find("LinkGateway", namespace, name)
-        if body is None or "deletionTimestamp" in body["metadata"]:
+        if body is None:
+            self.view.gone(key)
+            return
+        if "deletionTimestamp" in body["metadata"]:
             return  # the children go with it, by their ownerReferences
         uid = body["metadata"]["uid"]
         kept = self._stewards.get(key)
