@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.errors import ConnectionRefused, FairleadError
+from fairlead.swarm.crew import MISCONFIGURED
 from fairlead.swarm.plan import Order, Plan
 from fairlead.swarm.process import REPORT
 from fairlead.swarm.tally import Tally
@@ -26,6 +27,8 @@ START = 30.0
 """Seconds for a process to say its first word: an interpreter starts in one, on a busy machine in some."""
 FUTILE = 10.0
 """Seconds without a single welcome after which the gateway is not there: it is told instead of waited for."""
+CERTAIN = 2.0
+"""Seconds that suffice when all answers say that somebody has to mend something first, the token for one."""
 RAMP_SPARE = 60.0
 """Seconds beyond those that the rate needs, for refusals and their delays."""
 STOP = 40.0
@@ -143,7 +146,8 @@ class Conductor:
             passed, tally = time.monotonic() - started, self._sum()
             if tally.once >= plan.agents:
                 return True
-            if tally.once == 0 and passed > FUTILE:
+            mistaken = bool(tally.refused) and tally.refused.keys() <= set(MISCONFIGURED)
+            if tally.once == 0 and passed > (CERTAIN if mistaken else FUTILE):
                 if tally.attempts == 0 and passed < START:
                     continue
                 raise ConnectionRefused(f"no agent could connect to {plan.url} within {passed:.0f} s: {tally.reason}")
