@@ -19,6 +19,7 @@ from fairlead.cli.commands import cancel, exec_, results
 from fairlead.cli.completion import completion
 from fairlead.cli.cp import cp
 from fairlead.cli.demo import demo
+from fairlead.cli.doctor import doctor
 from fairlead.cli.node import serve
 from fairlead.cli.shell import shell
 from fairlead.cli.swarm import swarm
@@ -129,7 +130,7 @@ def version() -> None:
     click.echo(__version__)
 
 
-for _command in (serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, completion, swarm):
+for _command in (serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, completion, swarm):
     cli.add_command(_command)
 
 

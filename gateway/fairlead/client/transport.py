@@ -64,8 +64,9 @@ class _Address:
             headers={"Authorization": f"Bearer {token}", "User-Agent": f"fairlead/{__version__}"},
             timeout=httpx2.Timeout(IDLE_TIMEOUT, connect=CONNECT_TIMEOUT),
             limits=httpx2.Limits(max_connections=CONNECTIONS, max_keepalive_connections=20),
-            # Reading the system's roots takes 20 ms, which a command line that speaks plain HTTP need not spend.
-            verify=(ssl or True) if url.scheme == "https" else False,
+            # The system's roots, as agents use them (SSL_CERT_FILE names others). Reading them takes 20 ms, which
+            # whoever speaks plain HTTP need not spend.
+            verify=(ssl or tls.create_default_context()) if url.scheme == "https" else False,
             # A proxy named in the environment is for the world outside: it cannot reach our loopback.
             trust_env=not is_loopback(url.host),
         )

@@ -1,0 +1,110 @@
+"""The road to the platform API and to a node's probes, behind what every road begins with.
+
+Used by `doctor`. One request tells three things: whether it is Fairlead that answers, whether it takes the token, and
+whether it reaches its Redis, without which it can name no agent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from fairlead.cli.road import PATIENCE, Road, Step, Trouble
+from fairlead.client import Client, ConnectionLost
+from fairlead.errors import BusUnavailable, ConnectionRefused, FairleadError, Unauthorized
+from fairlead.wire.handshake import Response, parse_response
+
+ANSWER_LIMIT = 64 << 10
+
+
+class ApiRoad(Road):
+    def __init__(self, url: str, token: str) -> None:
+        super().__init__(url, "http", "https", "--api")
+        self._token = token
+        self._refusal: FairleadError | None = None
+
+    @property
+    def steps(self) -> list[Step]:
+        return [*self.first_steps, ("api", self._ask), ("token", self._judge_token), ("redis", self._judge_redis)]
+
+    async def _ask(self) -> str:
+        try:
+            async with Client(self.url, self._token) as client, asyncio.timeout(2 * PATIENCE):
+                await anext(client.agents(), None)
+            return "Fairlead answers"
+        except TimeoutError as e:
+            raise Trouble(
+                f"no answer within {2 * PATIENCE:g} s", "is the node overloaded, or the proxy before it waiting?"
+            ) from e
+        except (ConnectionLost, ConnectionRefused) as e:
+            advice = (
+                "look at the log of what answers there" if self.secure else "does it speak TLS? then write https://"
+            )
+            raise Trouble(e.message, advice) from e
+        except FairleadError as e:
+            if not e.details.get("code"):
+                raise Trouble(
+                    f"what answers is not Fairlead's API: {e.message}",
+                    "is it the API's port (8081 unless told otherwise), and does a proxy pass /v1/ to it?",
+                ) from e
+            self._refusal = e
+            return "Fairlead answers"
+
+    async def _judge_token(self) -> str:
+        if isinstance(self._refusal, Unauthorized):
+            raise Trouble(
+                f"the token is not taken: {self._refusal.message}",
+                "give FAIRLEAD_TOKEN the value that the gateway has as platform_token",
+            )
+        return "the token is taken"
+
+    async def _judge_redis(self) -> str:
+        if isinstance(self._refusal, BusUnavailable):
+            raise Trouble(
+                f"the gateway does not reach its Redis: {self._refusal.message}",
+                "is that Redis running, and right in the gateway's `redis` setting? It connects again by itself",
+            )
+        if self._refusal is not None:
+            raise Trouble(self._refusal.message, "look at the gateway's log")
+        return "the gateway reaches its Redis"
+
+
+class ProbeRoad(Road):
+    """To the admin port: whether the node calls itself ready."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url, "http", "https", "--admin")
+
+    @property
+    def steps(self) -> list[Step]:
+        return [*self.first_steps, ("readyz", self._ready)]
+
+    async def _ready(self) -> str:
+        try:
+            answer, body = await get(self, "/readyz")
+        except (OSError, TimeoutError, ConnectionRefused) as e:
+            raise Trouble(f"/readyz does not answer: {e}", "is it the admin port (8082 unless told otherwise)?") from e
+        words = "; ".join(body.decode(errors="replace").split("\n")).strip("; ")
+        if answer.status == 200:
+            return f"the node is ready: {words}"
+        if answer.status == 503:
+            raise Trouble(f"the node is not ready: {words}", "it says why; its log says more")
+        raise Trouble(f"/readyz answers HTTP {answer.status}", "is it the admin port (8082 unless told otherwise)?")
+
+
+async def get(road: Road, path: str) -> tuple[Response, bytes]:
+    """A plain GET by hand, which no library makes look better than it is. Raises OSError, TimeoutError,
+    ConnectionRefused.
+    """
+    reader, writer = await road.open()
+    try:
+        async with asyncio.timeout(PATIENCE):
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: {road.host}:{road.port}\r\nConnection: close\r\n\r\n".encode())
+            data = b""
+            while len(data) < ANSWER_LIMIT and (part := await reader.read(ANSWER_LIMIT)):
+                data += part
+    finally:
+        writer.close()
+    answer = parse_response(data)
+    if answer is None:
+        raise ConnectionRefused("the connection was closed before the answer")
+    return answer

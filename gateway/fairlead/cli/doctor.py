@@ -1,0 +1,154 @@
+"""`fairlead doctor`: every step between here and an agent's link, tried one after the other.
+
+Called by `main`. It tells what works, what does not, and what to do next; exit code 0 only when all of it works. The
+steps themselves are the matter of `api_road` and `link_road`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import click
+
+from fairlead.cli.connection import api_options, development_token
+
+if TYPE_CHECKING:
+    from fairlead.cli.road import Check
+
+FAILED = 1
+DEFAULT_LINKS = "ws://127.0.0.1:8080"
+
+
+@click.command()
+@api_options
+@click.option(
+    "--links",
+    envvar="FAIRLEAD_AGENT_URL",
+    show_envvar=True,
+    metavar="URL",
+    help=f"Address that agents connect to; {DEFAULT_LINKS} when the API is on this machine.",
+)
+@click.option("--no-links", is_flag=True, help="Look at the API alone.")
+@click.option(
+    "--agent-token", envvar="FAIRLEAD_AGENT_TOKEN", show_envvar=True, metavar="TOKEN", help="Token of agents."
+)
+@click.option("--agent-token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds it.")
+@click.option("--admin", metavar="URL", help="Address of a node's probes: its /readyz is asked too.")
+@click.option(
+    "--idle",
+    type=click.FloatRange(0, 3600),
+    default=20,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a link is kept silent, to find what hangs up on silence; 0 leaves it out.",
+)
+@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.pass_context
+def doctor(
+    ctx: click.Context,
+    api: str,
+    token: str | None,
+    links: str | None,
+    no_links: bool,
+    agent_token: str | None,
+    agent_token_file: Path | None,
+    admin: str | None,
+    idle: float,
+    output: str,
+) -> None:
+    """Try the road from here to the gateway, and the one that agents take, step by step.
+
+    Run it where an agent runs to see the road with its eyes. For the time of --idle an agent called fairlead-doctor
+    is in the fleet. Exits with 0 only when every step is fine.
+    """
+    import asyncio
+
+    platform = token or development_token(api)
+    if no_links:
+        links = None
+    elif links is None:
+        links = _links_beside(api)
+    agents = _agent_token(agent_token, agent_token_file, links) if links is not None else ""
+    checks = asyncio.run(_look(api, platform, links, agents, admin, idle, output == "table"))
+    fine = all(check.ok for check in checks)
+    if output == "json":
+        import msgspec
+
+        click.echo(json.dumps({"ok": fine, "checks": msgspec.to_builtins(checks)}, indent=2, ensure_ascii=False))
+    else:
+        bad = sum(check.ok is False for check in checks)
+        click.echo("all is fine" if fine else f"{bad} of {len(checks)} steps failed", err=True)
+    ctx.exit(0 if fine else FAILED)
+
+
+async def _look(
+    api: str, token: str, links: str | None, agent_token: str, admin: str | None, idle: float, shown: bool
+) -> list[Check]:
+    from fairlead.cli.api_road import ApiRoad, ProbeRoad
+    from fairlead.cli.link_road import LinkRoad
+    from fairlead.cli.road import walk
+    from fairlead.client import addresses
+
+    roads = [(one, ApiRoad(one, token).steps) for one in addresses(api)]
+    if admin:
+        roads.append((admin, ProbeRoad(admin).steps))
+    if links is not None:
+        roads.append((links, LinkRoad(links, agent_token, idle).steps))
+    found: list[Check] = []
+    for target, steps in roads:
+        if shown:
+            click.echo(f"{target}")
+        async for check in walk(target, steps):
+            found.append(check)
+            if shown:
+                _show(check)
+    return found
+
+
+def _show(check: Check) -> None:
+    from fairlead.cli.output import coloured, harmless
+
+    fancy = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    good, bad, none, arrow = ("✓", "✗", "-", "→") if fancy else ("ok", "FAILED", "-", "->")
+    sign, colour = (good, "green") if check.ok else (none, "yellow") if check.ok is None else (bad, "red")
+    sign = click.style(sign, fg=colour) if coloured() else sign
+    click.echo(f"  {sign} {check.name.ljust(8)} {harmless(check.told)}")
+    if check.advice:
+        click.echo(f"      {arrow} {harmless(check.advice)}")
+    sys.stdout.flush()
+
+
+def _links_beside(api: str) -> str:
+    """Where links go to when nobody says so. Raises UsageError when that cannot be guessed."""
+    from fairlead.client import addresses
+    from fairlead.settings import is_loopback
+
+    try:
+        if is_loopback(urlsplit(addresses(api)[0]).hostname or ""):
+            return DEFAULT_LINKS
+    except ValueError:  # no URL at all: the first step says so
+        return DEFAULT_LINKS
+    raise click.UsageError("name the address that agents connect to: --links wss://HOST (or --no-links)")
+
+
+def _agent_token(token: str | None, file: Path | None, links: str) -> str:
+    from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
+
+    if file is not None:
+        try:
+            return file.read_text(encoding="ascii").strip()
+        except (OSError, UnicodeDecodeError) as e:
+            raise click.BadParameter(f"{file} cannot be read: {e}", param_hint="--agent-token-file") from e
+    if token:
+        return token
+    try:
+        host = urlsplit(links).hostname or ""
+    except ValueError:
+        host = ""
+    if host and not is_loopback(host):
+        raise click.UsageError(f"no token of agents for {links}: set FAIRLEAD_AGENT_TOKEN or --agent-token-file")
+    return DEVELOPMENT_AGENT_TOKEN

@@ -1,0 +1,284 @@
+"""The road of links: whether an upgrade to WebSocket gets through, and how long a link may be silent on it.
+
+Used by `doctor`. The upgrade is asked for by hand, since what stands between us and the gateway is known by the answer
+that is not 101. Silence is tried with a real link, because a gateway closes what does not say hello: for that time an
+agent of the name DOCTOR is in the fleet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from urllib.parse import urlsplit
+
+from fairlead.carrier.client import connect
+from fairlead.carrier.listener import Connection
+from fairlead.carrier.sweep import Sweep
+from fairlead.cli.api_road import get
+from fairlead.cli.road import PATIENCE, Road, Step, Trouble
+from fairlead.errors import ConnectionRefused, ProtocolViolation
+from fairlead.version import __version__
+from fairlead.wire import handshake
+from fairlead.wire.close import Close
+from fairlead.wire.codec import agent_codec
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, SUBPROTOCOLS, Bye, Hb, Hello, Message, Welcome
+
+DOCTOR = "fairlead-doctor"
+"""One agent for all doctors: the fleet remembers an agent for a month."""
+WELCOME = 30.0
+"""Seconds: the gateway may have to wait for its store."""
+ECHO = 10.0
+SILENT = 2.5
+"""Heartbeats of silence after which the gateway ends a link by itself."""
+PROXIES = (
+    "let it pass Upgrade and Connection (nginx: proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; "
+    'proxy_set_header Connection "upgrade")'
+)
+
+
+class LinkRoad(Road):
+    def __init__(self, url: str, token: str, idle: float) -> None:
+        super().__init__(url, "ws", "wss", "--links")
+        self._token = token
+        self._idle = idle
+
+    @property
+    def steps(self) -> list[Step]:
+        steps = [*self.first_steps, ("upgrade", self._upgrade), ("token", self._judge_token)]
+        return [*steps, ("idle", self._be_silent)] if self._idle else steps
+
+    async def _upgrade(self) -> str:
+        self._refused = False
+        answer, body, key = await self._ask()
+        if answer.status == 101:
+            try:
+                agreed = handshake.agreement(answer, key, SUBPROTOCOLS)
+            except ConnectionRefused as e:
+                raise Trouble(f"the 101 answer was changed on the way: {e.message}", self._between(answer)) from e
+            if agreed.subprotocol is None:
+                raise Trouble(
+                    "the 101 answer names no subprotocol: Sec-WebSocket-Protocol is lost on the way",
+                    self._between(answer),
+                )
+            return f"101, {agreed.subprotocol}"
+        ours = b'"urn:fairlead:error:' in body
+        if answer.status == 401 and ours:
+            self._refused = True
+            return "it arrives: the gateway refuses the token, not the upgrade"
+        if answer.status in (429, 503) and ours:
+            raise Trouble(
+                f"it arrives, but the node takes no links now: HTTP {answer.status}, {_detail(body)}",
+                "look at `fairlead agents ls`, or try again when it has drained",
+            )
+        raise Trouble(await self._stripped(answer), self._between(answer))
+
+    async def _stripped(self, answer: handshake.Response) -> str:
+        """What stands behind an answer that is no 101, in words."""
+        who = _server(answer)
+        try:
+            plain = (await get(self, self._path))[0].status
+        except (OSError, TimeoutError, ConnectionRefused):
+            plain = 0
+        if plain == answer.status:
+            return (
+                f"HTTP {answer.status} in place of 101, the answer to a plain request: something between here and the "
+                f"gateway{who} strips the upgrade, or {self._path} is not the path of links"
+            )
+        return (
+            f"HTTP {answer.status} in place of 101: something between here and the gateway{who} refuses the upgrade, or "
+            "this is not the port of links"
+        )
+
+    def _between(self, answer: handshake.Response) -> str:
+        who = _server(answer)
+        return f"look at the proxy{who}: {PROXIES}" if who else f"look at the proxies on the way: {PROXIES}"
+
+    async def _judge_token(self) -> str:
+        if self._refused:
+            raise Trouble(
+                "the token of agents is not taken",
+                "give FAIRLEAD_AGENT_TOKEN or --agent-token-file what the gateway has as agent_token",
+            )
+        return "the token of agents is taken"
+
+    async def _ask(self) -> tuple[handshake.Response, bytes, bytes]:
+        """Ask for the upgrade: the answer, the beginning of its body, our key."""
+        key = handshake.new_key(os.urandom(16))
+        request = handshake.request(
+            urlsplit(self.url).netloc, self._path, key, subprotocols=SUBPROTOCOLS, headers=self._headers
+        )
+        data = b""
+        try:
+            reader, writer = await self.open()
+            try:
+                async with asyncio.timeout(2 * PATIENCE):
+                    writer.write(request)
+                    while (answer := handshake.parse_response(data)) is None:
+                        part = await reader.read(handshake.MAX_HEAD)
+                        if not part:
+                            raise ConnectionRefused("the connection was closed without an answer")
+                        data += part
+                    head, body = answer
+                    while head.status != 101 and len(body) < handshake.MAX_BODY and not _whole(head, body):
+                        part = await reader.read(handshake.MAX_BODY)
+                        if not part:
+                            break
+                        body += part
+                    return head, body, key
+            finally:
+                writer.close()
+        except (OSError, TimeoutError, ConnectionRefused) as e:
+            said = e.message if isinstance(e, ConnectionRefused) else str(e) or f"no answer within {2 * PATIENCE:g} s"
+            raise Trouble(
+                f"no answer to the upgrade: {said}",
+                f"is it the port of links (8080 unless told otherwise)? If a proxy stands there: {PROXIES}",
+            ) from e
+
+    @property
+    def _path(self) -> str:
+        path = urlsplit(self.url).path
+        return path if path not in ("", "/") else "/v1/link"
+
+    @property
+    def _headers(self) -> list[tuple[str, str]]:
+        return [("Authorization", f"Bearer {self._token}")]
+
+    async def _be_silent(self) -> str:
+        """Be an agent that says hello and then nothing."""
+        ear = Ear()
+        url = urlsplit(self.url)._replace(path=self._path).geturl()
+        async with Sweep() as sweep:
+            try:
+                connection = await connect(
+                    url, ear, sweep=sweep, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
+                )
+            except ConnectionRefused as e:
+                raise Trouble(f"a second upgrade failed: {e.message}", "try again; is more than one node there?") from e
+            try:
+                return await self._measure(ear)
+            finally:
+                ear.say(Bye(code=Close.NORMAL, why="doctor"))
+                connection.close(Close.NORMAL, "doctor")
+                await ear.closed_within(PATIENCE)
+
+    async def _measure(self, ear: Ear) -> str:
+        ear.say(Hello(agent=DOCTOR, boot=os.urandom(8).hex(), conn=1, sdk=f"fairlead-doctor {__version__}"))
+        welcome = await ear.heard(Welcome, WELCOME)
+        if not isinstance(welcome, Welcome):
+            raise Trouble(f"no welcome: {ear.ending(WELCOME)}", "look at the gateway's log, and at its Redis")
+        beat = welcome.hb / 1000
+        began = time.monotonic()
+        lost = await ear.closed_within(self._idle)
+        silent = time.monotonic() - began
+        if lost and ear.code == Close.SILENT:
+            return f"{silent:.0f} s of silence pass; then the gateway itself ends the link, as it should"
+        if lost and silent > beat:
+            return f"the path ends what is silent for {silent:.0f} s; agents speak every {beat:g} s, so it is enough"
+        if lost:
+            raise Trouble(
+                f"the path ended a link that was silent for {silent:.1f} s ({ear.ending(silent)}); agents speak every "
+                f"{beat:g} s only",
+                f"raise the idle timeout of the proxy or load balancer above {SILENT * beat:.0f} s (nginx: "
+                f"proxy_read_timeout, HAProxy: timeout tunnel), or set the gateway's heartbeat below "
+                f"{silent / 2:.1f} s",
+            )
+        ear.say(Hb(ts=1))
+        if await ear.heard(Hb, ECHO) is None:
+            raise Trouble(
+                f"after {silent:.0f} s of silence the path was dead and nobody said so ({ear.ending(ECHO)})",
+                f"something on the way forgets connections: set the gateway's heartbeat below {silent / 2:.1f} s",
+            )
+        return f"{silent:.0f} s of silence pass; agents speak every {beat:g} s"
+
+
+class Ear:
+    """The listener of one link: the last message of each kind, and how it was closed."""
+
+    def __init__(self) -> None:
+        self.code: int | None = None
+        self._reason = ""
+        self._codec = agent_codec(SUBPROTOCOL_MSGPACK)
+        self._connection: Connection | None = None
+        self._messages: dict[type[Message], Message] = {}
+        self._news = asyncio.Event()
+        self._closed = asyncio.Event()
+
+    def say(self, message: Message) -> None:
+        assert self._connection is not None
+        self._connection.send(self._codec.encode(message))
+
+    async def heard(self, kind: type[Message], timeout: float) -> Message | None:
+        """The message of that kind, None when the link ends before or it takes too long."""
+        try:
+            async with asyncio.timeout(timeout):
+                while kind not in self._messages and self.code is None:
+                    self._news.clear()
+                    await self._news.wait()
+        except TimeoutError:
+            pass
+        return self._messages.get(kind)
+
+    async def closed_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._closed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def ending(self, seconds: float) -> str:
+        if self.code is None:
+            return f"nothing came within {seconds:g} s"
+        return (
+            "the connection was lost"
+            if self.code == Close.ABNORMAL
+            else f"closed with {self.code} {self._reason}".strip()
+        )
+
+    def on_open(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def on_message(self, connection: Connection, message: bytes | str) -> None:
+        try:
+            heard = self._codec.decode(message)
+        except ProtocolViolation as e:
+            connection.close(e.close_code, e.message[:100])
+            return
+        if heard is not None:
+            self._messages[type(heard)] = heard
+            self._news.set()
+
+    def on_close(self, connection: Connection, code: int, reason: str) -> None:
+        self.code, self._reason = code, reason
+        self._closed.set()
+        self._news.set()
+
+    def on_silence(self, connection: Connection) -> None: ...
+
+    def on_writable(self, connection: Connection) -> None: ...
+
+    def on_overflow(self, connection: Connection) -> None: ...
+
+
+def _server(answer: handshake.Response) -> str:
+    """What the answer says of who gave it, in brackets."""
+    names = [answer.headers[name] for name in ("server", "via") if answer.headers.get(name)]
+    return f" ({', '.join(names)})" if names else ""
+
+
+def _whole(head: handshake.Response, body: bytes) -> bool:
+    length = head.headers.get("content-length", "")
+    return length.isdigit() and len(body) >= int(length)
+
+
+def _detail(body: bytes) -> str:
+    import msgspec
+
+    class Problem(msgspec.Struct):
+        detail: str = ""
+
+    try:
+        return msgspec.json.decode(body, type=Problem).detail
+    except msgspec.MsgspecError:
+        return ""
