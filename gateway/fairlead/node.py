@@ -32,6 +32,7 @@ from fairlead.routing.dispatch import Dispatch
 from fairlead.routing.followers import Followers
 from fairlead.routing.inquiry import Inquiry
 from fairlead.routing.keeper import Keeper
+from fairlead.routing.ranking import Ranking
 from fairlead.routing.reconciler import Reconciler
 from fairlead.routing.recorder import Recorder
 from fairlead.routing.results import Results
@@ -90,12 +91,14 @@ class Node:
         closing = Closing(self.directory, due, inbox, metrics, chronicle)
         recorder = Recorder(store, self.directory, records, closing, chronicle, tasks, metrics)
         self.inquiry = Inquiry(self.directory, hub, inbox, followers, standing)
+        self.ranking = Ranking(self.directory, hub, inbox, followers, standing)
         self._deliveries = deliveries = Deliveries(
             store,
             hub,
             records,
             recorder,
             self.inquiry,
+            self.ranking,
             closing,
             chronicle,
             followers,
@@ -149,7 +152,10 @@ class Node:
         metrics.watch("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
         metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
         metrics.watch("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.leaving)
-        metrics.watch("fairlead_slow_readers", "Links whose agent does not read as fast as it is sent", hub.congested)
+        metrics.watch(
+            "fairlead_slow_readers", "Agents that do not read as fast as sent to", lambda: len(hub.congested())
+        )
+        metrics.watch("fairlead_send_queue_bytes", "What waits for slow readers", lambda: sum(hub.congested()))
         metrics.watch("fairlead_redis_backlog", "Commands that wait to be sent to Redis", lambda: store.backlog)
         metrics.count("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
         metrics.count("fairlead_redis_errors_total", "Times Redis was lost or silent", lambda: store.trips)

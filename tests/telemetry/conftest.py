@@ -11,17 +11,22 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import httpx2
 import pytest
+import websockets
+from websockets.asyncio.client import ClientConnection
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 from collector import Collector, collecting
 
 from fairlead.store.embedded import EmbeddedValkey
+from fairlead.wire.codec import agent_codec
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
 
+M = TypeVar("M", bound=Message)
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 READY = re.compile(r"(?:is|are) ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
 PATIENCE = 20.0
@@ -190,6 +195,58 @@ async def platform_of() -> AsyncIterator[Callable[[Node], Platform]]:
     yield make
     for platform in made:
         await platform.http.aclose()
+
+
+class ScriptedAgent:
+    """One link that says exactly what a test wants it to say."""
+
+    def __init__(self, socket: ClientConnection, agent: str) -> None:
+        self.socket = socket
+        self._codec = agent_codec(SUBPROTOCOL_MSGPACK)
+        self.agent = agent
+
+    async def send(self, *messages: Message) -> None:
+        for message in messages:
+            await self.socket.send(self._codec.encode(message))
+
+    async def expect(self, kind: type[M]) -> M:
+        """The next message of `kind`; others are passed over."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                message = self._codec.decode(await self.socket.recv())
+                if isinstance(message, kind):
+                    return message
+
+    async def trips(self, *seconds: float) -> None:
+        """Report round trips, and see them taken."""
+        for n, trip in enumerate(seconds, 1):
+            await self.send(Hb(ts=n, rtt=trip * 1000))
+            assert (await self.expect(Hb)).echo == n
+
+    async def close(self) -> None:
+        await self.socket.close()
+
+
+@pytest.fixture
+async def dial() -> AsyncIterator[Callable[..., Awaitable[ScriptedAgent]]]:
+    sockets: list[ClientConnection] = []
+
+    async def connect(node: Node, agent: str, conn: int = 1, **options: Any) -> ScriptedAgent:
+        socket = await websockets.connect(
+            f"{node.link}/v1/link",
+            subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
+            additional_headers={"Authorization": "Bearer development-agent-token"},
+            compression=None, ping_interval=None, proxy=None, **options,
+        )  # fmt: skip
+        sockets.append(socket)
+        made = ScriptedAgent(socket, agent)
+        await made.send(Hello(agent=agent, boot="scripted", conn=conn))
+        await made.expect(Welcome)
+        return made
+
+    yield connect
+    for socket in sockets:
+        socket.transport.abort()
 
 
 @pytest.fixture

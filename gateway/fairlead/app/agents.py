@@ -19,6 +19,9 @@ from fairlead.fleet import selector
 from fairlead.fleet.directory import Full
 from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence
 from fairlead.node import Node
+from fairlead.routing.ranking import MOST
+from fairlead.routing.sight import RANKS, LinkState
+from fairlead.telemetry.timing import STAGES
 from fairlead.wire.close import describe as describe_close
 from fairlead.wire.identity import check_agent_id
 
@@ -26,6 +29,8 @@ PAGE = 100
 PAGE_LIMIT = 1_000
 SCAN = 2_000
 """Agents that one request goes through at most: a selector that few match gives short pages, not slow ones."""
+TOP = 20
+"""Links that a ranking shows unless told otherwise: a screen."""
 LABELS_LIMIT = 64 << 10
 
 _encode = msgspec.json.Encoder().encode
@@ -38,6 +43,7 @@ class AgentRoutes:
         self._directory = node.directory
         self._dispatch = node.dispatch
         self._inquiry = node.inquiry
+        self._ranking = node.ranking
         self._standing = node.standing
 
     async def list(self, request: Request) -> Response:
@@ -99,11 +105,16 @@ class AgentRoutes:
         state = await self._inquiry.ask(row)
         if state is None:
             raise Unavailable(f"node {node!r}, which holds agent {row.agent!r}, did not answer in time", node=node)
-        answer = shapes.Link(
-            node, state.sid, state.linked / 1000, None if state.rtt is None else state.rtt / 1000, state.encoding,
-            state.heard, state.streams, state.unstored, state.undelivered, state.unsent,
-        )  # fmt: skip
-        return Response(_encode(answer), media_type="application/json")
+        return Response(_encode(shapes.Link(**_link(node, state, row))), media_type="application/json")
+
+    async def worst(self, request: Request) -> Response:
+        """The worst links of the fleet, as their nodes rank them."""
+        by = request.query_params.get("by", RANKS[0])
+        if by not in RANKS:
+            raise InvalidRequest(f"by={by[:32]!r} is none of {', '.join(RANKS)}", field="by")
+        worst, missing = await self._ranking.worst(by, whole(request, "limit", TOP, MOST, least=1))
+        sessions = [shapes.Standout(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
+        return Response(_encode(shapes.Ranking(sessions, missing)), media_type="application/json")
 
     async def disconnect(self, request: Request) -> Response:
         """Close the link; the agent connects again."""
@@ -139,6 +150,30 @@ class AgentRoutes:
             "facts": _decode_map(row.facts),
             "labels": _decode_map(row.labels),
         }
+
+
+def _link(node: str, state: LinkState, row: AgentRow | None) -> dict[str, Any]:
+    """The members of `shapes.Link`."""
+    spreads = {name: spread for name, spread in zip(STAGES, state.stages, strict=False) if spread is not None}
+    return {
+        "node": node,
+        "sid": state.sid,
+        "age": state.linked / 1000,
+        "rtt": None if state.rtt is None else state.rtt / 1000,
+        "round_trips": None if state.trips is None else shapes.Latency(state.trips.p50, state.trips.p99),
+        "latency": {name: shapes.Latency(spread.p50, spread.p99) for name, spread in spreads.items()},
+        "ended": state.ended,
+        "failed": state.failed,
+        "reconnects": max(0, (row.conn if row is not None else state.conn) - 1),
+        "last_close": describe_close(row.close) if row is not None and row.close else None,
+        "last_reason": row.reason or None if row is not None else None,
+        "encoding": state.encoding,
+        "messages": state.heard,
+        "commands": state.streams,
+        "unstored": state.unstored,
+        "undelivered": state.undelivered,
+        "congested": state.unsent,
+    }
 
 
 def _state(text: str | None) -> Presence | None:

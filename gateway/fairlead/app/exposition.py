@@ -11,7 +11,9 @@ from collections.abc import Mapping
 
 
 def merge(expositions: Mapping[int, str]) -> str:
-    """One HELP and TYPE for each family, then the samples of all workers, in the order of their numbers."""
+    """One HELP and TYPE for each family, then the samples of all workers, in the order of their numbers.
+
+    Of OpenMetrics the closing `# EOF` is left to the caller."""
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for worker, text in sorted(expositions.items()):

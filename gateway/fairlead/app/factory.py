@@ -51,6 +51,7 @@ def api_app(node: Node) -> ASGIApp:
     exact: dict[str, ASGIApp] = {
         "/v1/commands": Resource(POST=commands.post),
         "/v1/agents": Resource(GET=agents.list),
+        "/v1/sessions": Resource(GET=agents.worst),
         "/v1/openapi.json": Resource(GET=_openapi),
     }
     routes = [

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from fairlead.app.board import Board
 from fairlead.app.exposition import merge
-from fairlead.telemetry.metrics import CONTENT_TYPE
+from fairlead.telemetry.metrics import CONTENT_TYPE, OPENMETRICS, wants_openmetrics
 
 READY_TIMEOUT = 0.8
 """Seconds: a kubelet's probe gives up after 1 s unless told otherwise."""
@@ -56,26 +56,30 @@ def merged_app(workers: Sequence[Worker], board: Board) -> Starlette:
         return PlainTextResponse("\n".join(lines) + "\n", 200 if some else 503)
 
     async def metrics(request: Request) -> Response:
-        answers = await asyncio.gather(*(get(worker.path, "/metrics", METRICS_TIMEOUT) for worker in workers))
+        richer = wants_openmetrics(request.headers.get("accept", ""))
+        accept = OPENMETRICS if richer else CONTENT_TYPE
+        answers = await asyncio.gather(*(get(worker.path, "/metrics", METRICS_TIMEOUT, accept) for worker in workers))
         texts: dict[int, str] = {}
         for worker, answer in zip(workers, answers, strict=True):
             up = answer is not None and answer.status == 200
-            texts[worker.number] = _own(up, board.restarts(worker.number))
+            texts[worker.number] = _own(up, board.restarts(worker.number), richer)
             if answer is not None and up:
                 texts[worker.number] += answer.body.decode()
-        return Response(merge(texts), media_type=CONTENT_TYPE)
+        return Response(merge(texts) + ("# EOF\n" if richer else ""), media_type=accept)
 
     return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)])
 
 
-def _own(up: bool, restarts: int) -> str:
+def _own(up: bool, restarts: int, richer: bool) -> str:
     """What the supervisor knows of a worker, in the form in which the worker tells the rest."""
+    # OpenMetrics names the family of a counter without the suffix of its sample.
+    family = "fairlead_worker_restarts" if richer else "fairlead_worker_restarts_total"
     return (
         "# HELP fairlead_worker_up 1 if this worker answered the scrape\n"
         "# TYPE fairlead_worker_up gauge\n"
         f"fairlead_worker_up {int(up)}\n"
-        "# HELP fairlead_worker_restarts_total Times this worker ended unasked and was started again\n"
-        "# TYPE fairlead_worker_restarts_total counter\n"
+        f"# HELP {family} Times this worker ended unasked and was started again\n"
+        f"# TYPE {family} counter\n"
         f"fairlead_worker_restarts_total {restarts}\n"
     )
 
@@ -86,14 +90,16 @@ class Answer:
     body: bytes
 
 
-async def get(path: Path, target: str, timeout: float) -> Answer | None:
+async def get(path: Path, target: str, timeout: float, accept: str = "*/*") -> Answer | None:
     """One GET over a Unix socket, None when no whole answer came in time. Its HTTP is our own server's, and plain."""
     received = bytearray()
     try:
         async with asyncio.timeout(timeout):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
-                writer.write(f"GET {target} HTTP/1.1\r\nHost: worker\r\nConnection: close\r\n\r\n".encode())
+                writer.write(
+                    f"GET {target} HTTP/1.1\r\nHost: worker\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode()
+                )
                 while part := await reader.read(1 << 16):
                     received += part
                     if len(received) > ANSWER_LIMIT:

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 
 from fairlead.app import shapes
+from fairlead.routing.ranking import MOST
+from fairlead.routing.sight import RANKS
 from fairlead.version import __version__
 
 NDJSON = "application/x-ndjson"
@@ -115,6 +117,14 @@ OPERATIONS = (
         "delete", "/v1/agents/{agent}/session", "disconnectAgent",
         "Close the agent's link. It connects again, and goes on with what it runs.",
         202, shapes.Disconnected, faults=(409, *KNOWN),
+    ),
+    Operation(
+        "get", "/v1/sessions", "rankSessions", "The worst links of the fleet by a measure, as their nodes rank them.",
+        200, shapes.Ranking, faults=LATER,
+        params=(
+            Param("by", "The measure: a p99 of latency, or a number.", {**TEXT, "enum": list(RANKS), "default": "rtt"}),
+            Param("limit", "Links.", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 20}),
+        ),
     ),
     Operation("get", "/v1/openapi.json", "getOpenapi", "This document.", 200, dict),
 )  # fmt: skip

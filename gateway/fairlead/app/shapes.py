@@ -137,6 +137,13 @@ class Session(Struct):
     conn: int
 
 
+class Latency(Struct):
+    """Quantiles of the latest durations, in seconds; right to within a tenth."""
+
+    p50: float
+    p99: float
+
+
 class Link(Struct):
     """A link as the node that holds it sees it. Times in seconds, sizes in bytes."""
 
@@ -144,12 +151,35 @@ class Link(Struct):
     sid: str
     age: float
     rtt: Annotated[float | None, Meta(description="Last round trip; null before the first heartbeat.")]
+    round_trips: Annotated[Latency | None, Meta(description="Of the latest heartbeats.")]
+    latency: Annotated[
+        dict[str, Latency],
+        Meta(description="Of the latest commands, by stage: deliver, ack, first_byte, run, store."),
+    ]
+    ended: Annotated[int, Meta(ge=0, description="Commands that ended on it.")]
+    failed: Annotated[int, Meta(ge=0, description="Those of them that failed.")]
+    reconnects: Annotated[int, Meta(ge=0, description="Attempts of this start of the agent before this one.")]
+    last_close: Annotated[str | None, Meta(description="Close code of the link before, in words.")]
+    last_reason: Annotated[str | None, Meta(description="What was said when that one closed.")]
     encoding: str
     messages: Annotated[int, Meta(ge=0, description="Numbered messages received.")]
     commands: Annotated[int, Meta(ge=0, description="Commands open on it.")]
     unstored: Annotated[int, Meta(ge=0, description="Received, not yet in Redis.")]
     undelivered: Annotated[int, Meta(ge=0, description="Commands that wait to be written to it.")]
     congested: Annotated[bool, Meta(description="The agent does not read as fast as it is sent.")]
+
+
+class Standout(Link, kw_only=True):
+    """One of the worst links of the fleet."""
+
+    agent: AgentId
+
+
+class Ranking(Struct):
+    """The worst links, the worst first."""
+
+    sessions: list[Standout]
+    missing: Annotated[list[str], Meta(description="Nodes that did not answer in time.")]
 
 
 class Trouble(Struct):

@@ -84,7 +84,21 @@ class Told(msgspec.Struct, frozen=True, array_like=True, tag=10):
     agent: str
 
 
-Doorbell: TypeAlias = Deliver | Wake | Evict | Cancel | Input | Canary | Muster | Room | Ask | Told
+class Rank(msgspec.Struct, frozen=True, array_like=True, tag=11):
+    """To every node: which of your links are the worst, by this measure? `asker` is the lease name to ring then."""
+
+    asker: str
+    by: str
+
+
+class Ranked(msgspec.Struct, frozen=True, array_like=True, tag=12):
+    """To whoever asked: the worst links of that node by this measure stand in Redis now."""
+
+    lease: str
+    by: str
+
+
+Doorbell: TypeAlias = Deliver | Wake | Evict | Cancel | Input | Canary | Muster | Room | Ask | Told | Rank | Ranked
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[list[Doorbell]] = msgspec.msgpack.Decoder(

@@ -23,6 +23,7 @@ from fairlead.cli.doctor import doctor
 from fairlead.cli.node import serve
 from fairlead.cli.shell import shell
 from fairlead.cli.swarm import swarm
+from fairlead.cli.top import top
 from fairlead.cli.why import why
 from fairlead.errors import (
     AgentOffline,
@@ -130,7 +131,7 @@ def version() -> None:
     click.echo(__version__)
 
 
-for _command in (serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, completion, swarm):
+for _command in (serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, top, completion, swarm):
     cli.add_command(_command)
 
 

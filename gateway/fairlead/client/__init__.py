@@ -13,7 +13,20 @@ Errors are the gateway's own tree, `fairlead.errors`: a problem document of code
 
 from fairlead.client.client import Client
 from fairlead.client.command import Command
-from fairlead.client.shapes import Agent, AgentDetail, Chunk, End, Exit, Failure, LastLink, Link, Trouble
+from fairlead.client.shapes import (
+    Agent,
+    AgentDetail,
+    Chunk,
+    End,
+    Exit,
+    Failure,
+    LastLink,
+    Latency,
+    Link,
+    Ranking,
+    Standout,
+    Trouble,
+)
 from fairlead.client.transport import ConnectionLost, addresses
 
 __all__ = [
@@ -27,7 +40,10 @@ __all__ = [
     "Exit",
     "Failure",
     "LastLink",
+    "Latency",
     "Link",
+    "Ranking",
+    "Standout",
     "Trouble",
     "addresses",
 ]

@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from fairlead.client.command import NDJSON, Command
-from fairlead.client.shapes import Agent, AgentDetail, Link
+from fairlead.client.shapes import Agent, AgentDetail, Link, Ranking
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError
 
@@ -81,6 +81,11 @@ class Client:
     async def session(self, agent: str) -> Link:
         """How its link is doing. Raises AgentOffline when there is none, Unavailable when its node does not answer."""
         return await self._get(f"/v1/agents/{agent}/session", Link)
+
+    async def worst(self, by: str = "rtt", limit: int = 20) -> Ranking:
+        """The worst links of the fleet by a measure: a p99 (rtt, deliver, ack, first_byte, run, store) or a number
+        (open, failed, reconnects)."""
+        return await self._get("/v1/sessions", Ranking, {"by": by, "limit": limit})
 
     async def disconnect(self, agent: str) -> None:
         """Close its link; it connects again. Raises AgentOffline."""

@@ -53,6 +53,14 @@ class AgentDetail(Agent):
 
 
 @dataclass(frozen=True, slots=True)
+class Latency:
+    """Quantiles of the latest durations, in seconds."""
+
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """How a link is doing, from the node that holds it. Seconds and bytes."""
 
@@ -65,6 +73,29 @@ class Link:
     rtt: float | None = None
     sid: str = ""
     encoding: str = ""
+    round_trips: Latency | None = None
+    latency: dict[str, Latency] = field(default_factory=dict)
+    """Of its latest commands, by stage: deliver, ack, first_byte, run, store."""
+    ended: int = 0
+    failed: int = 0
+    reconnects: int = 0
+    last_close: str | None = None
+    last_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standout(Link):
+    """One of the worst links of the fleet."""
+
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The worst links, the worst first, and the nodes that did not answer in time."""
+
+    sessions: list[Standout]
+    missing: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,6 +145,15 @@ class Directory:
         reply = self._store.submit("GET", schema.told_key(agent))
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
+    def rank(self, lease: str, by: str, links: bytes) -> asyncio.Future[Reply]:
+        """Write down the worst links of this node, for whoever has asked."""
+        return self._store.submit("SET", schema.ranked_key(lease, by), links, "PX", schema.TOLD_MS)
+
+    def ranked(self, lease: str, by: str) -> Answer[bytes]:
+        """What `rank` wrote a moment ago on that node; b"" when that was not."""
+        reply = self._store.submit("GET", schema.ranked_key(lease, by))
+        return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
+
     async def page(self, shard: int, after: str, count: int) -> list[str]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
         start = f"({after}" if after else "-"

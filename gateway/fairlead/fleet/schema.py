@@ -14,6 +14,7 @@ fl1:in:{id}          stream  input; entry `k-0` holds chunk k-1. By input; with 
 fl1:due:{0..15}      zset    `id agent` → when the keeper looks at it next (ms). By dispatch; emptied by the keeper
 fl1:idem:{hash}      string  body hash and command id of an Idempotency-Key. By dispatch; 24 h
 fl1:told:{a}         string  how an agent's link is doing, for whoever has just asked. By its node; 10 s
+fl1:ranked:{n} by    string  the worst links of a node by a measure, for whoever has just asked. By that node; 10 s
 fl1:events           stream  events of agents. By the recorder; about 100,000 entries
 
 `fl1` is the schema's version: nodes of two versions never misread each other. Scripts use keys of one hash tag
@@ -63,6 +64,10 @@ def open_key(agent: str) -> str:
 
 def told_key(agent: str) -> str:
     return f"fl1:told:{{{agent}}}"
+
+
+def ranked_key(lease: str, by: str) -> str:
+    return f"fl1:ranked:{{{lease}}} {by}"
 
 
 def index_key(shard: int) -> str:

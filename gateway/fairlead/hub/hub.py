@@ -65,9 +65,11 @@ class Hub:
         if session is not None and session.gen <= gen:
             session.close(code, MEANING.get(code, "closed from elsewhere"))
 
-    def congested(self) -> int:
-        """Links whose agent does not read as fast as it is sent. Walks all: for a scrape, not for a message."""
-        return sum(s.connection is not None and s.connection.congested for s in self._sessions.values())
+    def congested(self) -> list[int]:
+        """The bytes that wait for each agent that does not read as fast as it is sent. Walks all links: for a scrape,
+        not for a message."""
+        connections = [session.connection for session in self._sessions.values()]
+        return [one.buffered() for one in connections if one is not None and one.congested]
 
     async def drain(self, rate: float, timeout: float) -> int:
         """Tell every agent its slot at once, then close each at its slot, `rate` a second; returns how many.

@@ -10,7 +10,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from fairlead.bus.doorbell import Ask, Canary, Cancel, Deliver, Doorbell, Evict, Input, Muster, Room, Told, Wake
+from fairlead.bus.doorbell import (
+    Ask,
+    Canary,
+    Cancel,
+    Deliver,
+    Doorbell,
+    Evict,
+    Input,
+    Muster,
+    Rank,
+    Ranked,
+    Room,
+    Told,
+    Wake,
+)
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.commands import Commands, Delivery, Settled
 from fairlead.hub.hub import Hub
@@ -19,6 +33,7 @@ from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.closing import Closing
 from fairlead.routing.followers import Followers
 from fairlead.routing.inquiry import Inquiry
+from fairlead.routing.ranking import Ranking
 from fairlead.routing.recorder import Recorder
 from fairlead.routing.standing import Standing
 from fairlead.routing.tasks import Tasks
@@ -45,6 +60,7 @@ class Deliveries:
         records: Commands,
         recorder: Recorder,
         inquiry: Inquiry,
+        ranking: Ranking,
         closing: Closing,
         chronicle: Chronicle,
         followers: Followers,
@@ -58,6 +74,7 @@ class Deliveries:
         self._records = records
         self._recorder = recorder
         self._inquiry = inquiry
+        self._ranking = ranking
         self._closing = closing
         self._chronicle = chronicle
         self._followers = followers
@@ -95,6 +112,10 @@ class Deliveries:
                         self._tasks.spawn(self._inquiry.answer(session, asker))
                 case Told(agent):
                     self._inquiry.told(agent)
+                case Rank(asker, by):
+                    self._tasks.spawn(self._ranking.answer(asker, by))
+                case Ranked(lease, by):
+                    self._ranking.told(lease, by)
                 case Muster() | Canary():
                     pass  # for the node and for the inbox
 

@@ -7,7 +7,6 @@ is itself part of the answer.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import msgspec
@@ -20,26 +19,13 @@ from fairlead.fleet.schema import AgentRow
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.followers import Followers
+from fairlead.routing.sight import LinkState, link_state
 from fairlead.routing.standing import Standing
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 2.0
 """Seconds: an answer takes milliseconds; a node that is that busy will not say more by being waited for."""
-
-
-class LinkState(msgspec.Struct, frozen=True, array_like=True):
-    """A link as its node sees it. Sizes in bytes, times in ms; `rtt` is the last round trip that the agent told."""
-
-    sid: str
-    linked: int
-    heard: int
-    rtt: float | None
-    streams: int
-    unstored: int
-    unsent: bool
-    undelivered: int
-    encoding: str
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -70,15 +56,8 @@ class Inquiry:
 
     async def answer(self, session: Session, asker: str) -> None:
         """Write down how the link is doing, then ring whoever asked."""
-        loop = asyncio.get_running_loop()
-        state = LinkState(
-            session.sid, int((loop.time() - session.since) * 1000), session.link.received, session.rtt,
-            len(session.link.streams or ()), session.pending_bytes,
-            session.connection is not None and session.connection.congested, len(session.rung or ()),
-            session.codec.subprotocol,
-        )  # fmt: skip
         try:
-            await self._directory.tell(session.agent, _encode(state))
+            await self._directory.tell(session.agent, _encode(link_state(session)))
         except BusUnavailable as e:
             logger.debug("nobody could be told of %s: %s", session.agent, e)
             return

@@ -1,0 +1,146 @@
+"""How fast each link is, and which are the slowest: by the API, by `fairlead why` and by `fairlead top`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.telemetry.window import LEAST, SIZES, note, quantile, window
+from fairlead.wire.messages import Ack, Chunk, Cmd, End
+
+
+def fairlead(node: Any, *args: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "fairlead", *args, "--api", node.api], capture_output=True, text=True, timeout=30,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@given(st.lists(st.floats(LEAST, 60.0), min_size=1, max_size=200), st.sampled_from((0.5, 0.9, 0.99, 1.0)))
+def test_a_quantile_is_right_to_within_a_tenth(durations: list[float], share: float) -> None:
+    counts = window()
+    for seconds in durations:
+        note(counts, seconds)
+    exact = sorted(durations)[math.ceil(share * len(durations)) - 1]
+    found = quantile(counts, share)
+    assert found is not None
+    assert exact / 1.1 <= found <= exact * 1.1
+
+
+def test_a_window_is_small_and_forgets() -> None:
+    counts = window()
+    assert sys.getsizeof(counts) <= 160
+    assert quantile(counts, 0.5) is None
+    for _ in range(10_000):
+        note(counts, 0.01)
+    for _ in range(600):
+        note(counts, 2.0)
+    found = quantile(counts, 0.5)
+    assert found == pytest.approx(2.0, rel=0.1), "what came last outweighs the thousands before it"
+    assert len(counts) == SIZES
+    note(counts, 0.0)
+    note(counts, 1e9)
+
+
+async def test_a_session_tells_its_round_trips_and_its_commands(make_node: Any, platform_of: Any, dial: Any) -> None:
+    asked = make_node("asked")
+    holder = make_node("holder")
+    agent = await dial(holder, "slow-1", conn=3)
+    platform = platform_of(asked)
+    await platform.online("slow-1")
+    fresh = await platform.get("/v1/agents/slow-1/session")
+    assert (fresh["rtt"], fresh["round_trips"], fresh["latency"], fresh["ended"]) == (None, None, {}, 0)
+    assert fresh["reconnects"] == 2
+
+    await agent.trips(*[0.02] * 98, 0.4, 0.5)
+    for failed in (False, True):
+        await platform.post("slow-1", "work")
+        command = await agent.expect(Cmd)
+        await agent.send(Ack(id=command.id))
+        await asyncio.sleep(0.1)  # the agent works
+        await agent.send(Chunk(id=command.id, n=0, kind="stdout", payload=b"x"))
+        await asyncio.sleep(0.1)
+        await agent.send(End(id=command.id, total=1, state="error" if failed else "ok"))
+    async with asyncio.timeout(10):
+        while (link := await platform.get("/v1/agents/slow-1/session"))["ended"] < 2:
+            await asyncio.sleep(0.05)
+    assert link["rtt"] == pytest.approx(0.5)
+    assert link["round_trips"]["p50"] == pytest.approx(0.02, rel=0.1)
+    assert link["round_trips"]["p99"] == pytest.approx(0.4, rel=0.1)
+    assert (link["ended"], link["failed"], link["node"]) == (2, 1, "holder")
+    spent = {stage: spread["p50"] for stage, spread in link["latency"].items()}
+    assert list(spent) == ["deliver", "ack", "first_byte", "run", "store"]
+    assert 0.09 < spent["first_byte"] < spent["run"] < 1.0
+    assert spent["run"] > 0.18
+    assert max(spent["deliver"], spent["ack"], spent["store"]) < 0.09
+
+    told = fairlead(asked, "why", "slow-1")
+    assert "round trip 500.0 ms" in told
+    assert re.search(r"round trips p50 [12]\d\.\d ms, p99 [34]\d\d\.\d ms", told)
+    assert "2 commands ended on it, 1 of them failed" in told
+    assert "first_byte" in told
+
+    # The next link begins anew, and says how the one before ended.
+    await agent.close()
+    await (await dial(asked, "slow-1", conn=4)).trips(0.001)
+    again = await platform.get("/v1/agents/slow-1/session")
+    assert (again["reconnects"], again["ended"], again["round_trips"]["p99"] < 0.01) == (3, 0, True)
+    assert again["last_close"].startswith("1000"), again
+
+
+async def test_top_ranks_the_links_of_all_nodes(make_node: Any, platform_of: Any, dial: Any) -> None:
+    nodes = [make_node("top-a"), make_node("top-b")]
+    trips = {f"ranked-{n}": 0.002 * 2**n for n in range(6)}
+    for n, (name, trip) in enumerate(random.Random(7).sample(sorted(trips.items()), len(trips))):
+        await (await dial(nodes[n % 2], name, conn=1 + n)).trips(trip)
+    slowest_first = sorted(trips, key=lambda name: -trips[name])
+    for node in nodes:
+        found = await platform_of(node).get("/v1/sessions?by=rtt&limit=4")
+        assert [one["agent"] for one in found["sessions"]] == slowest_first[:4]
+        assert found["missing"] == []
+    assert {one["node"] for one in found["sessions"]} == {"top-a", "top-b"}
+    by_attempts = await platform_of(nodes[0]).get("/v1/sessions?by=reconnects")
+    assert [one["reconnects"] for one in by_attempts["sessions"]][:6] == [5, 4, 3, 2, 1, 0]
+    for wrong in ("by=beauty", "limit=0", "limit=101"):
+        assert (await platform_of(nodes[0]).http.get(f"/v1/sessions?{wrong}")).status_code == 422
+
+    table = fairlead(nodes[0], "top").splitlines()
+    assert table[0].split()[:6] == ["AGENT", "NODE", "AGE", "RTT", "P50", "P99"]
+    assert [row.split()[0] for row in table[1:7]] == slowest_first
+    one = json.loads(fairlead(nodes[1], "top", "--by", "rtt", "-n", "1", "-o", "json"))["sessions"]
+    assert [(row["agent"], row["node"]) for row in one] == [(slowest_first[0], found["sessions"][0]["node"])]
+
+
+async def test_a_node_that_does_not_answer_is_named(make_node: Any, platform_of: Any, dial: Any) -> None:
+    well, ill = make_node("well"), make_node("ill")
+    await (await dial(well, "well-1")).trips(0.01)
+    await platform_of(well).online("well-1")
+    async with asyncio.timeout(20):  # until they know of each other
+        while "ill" not in _nodes(await platform_of(well).get("/v1/sessions")):
+            await dial(ill, "ill-1")
+            await asyncio.sleep(0.2)
+    os.kill(ill.pid, signal.SIGSTOP)
+    try:
+        found = await platform_of(well).get("/v1/sessions?by=open")
+        assert found["missing"] == ["ill"]
+        assert [one["agent"] for one in found["sessions"]] == ["well-1"]
+    finally:
+        os.kill(ill.pid, signal.SIGCONT)
+
+
+def _nodes(ranking: dict[str, Any]) -> set[str]:
+    return {one["node"] for one in ranking["sessions"]}

@@ -1,0 +1,153 @@
+"""Log lines of real nodes: JSON with the ids of what they are about, one line an event, and few of them in a storm."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import sys
+import time
+from typing import Any
+
+import pytest
+from fleet import Fleet
+
+from fairlead.carrier.sweep import Sweep
+from fairlead.telemetry.logs import Digest, Json, ids
+from fairlead.wire.messages import Cmd, End, Error
+
+STORM = 10_000
+
+
+def lines(node: Any) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in node.log().splitlines()]
+
+
+async def test_each_event_is_one_json_line_with_its_ids(make_node: Any, platform_of: Any, dial: Any) -> None:
+    node = make_node("told", "--log-format", "json", "--trace-endpoint", "http://127.0.0.1:9", "--trace-ratio", "0")
+    agent = await dial(node, "told-1")
+    platform = platform_of(node)
+    await platform.online("told-1")
+    sid = (await platform.get("/v1/agents/told-1"))["session"]["sid"]
+    command = await platform.post("told-1", "work")
+    failure = Error(code="no_luck", message="none")
+    await agent.send(End(id=(await agent.expect(Cmd)).id, total=0, state="error", error=failure))
+    async with asyncio.timeout(20):
+        while not [line for line in lines(node) if line.get("command") == command]:
+            await asyncio.sleep(0.05)
+    await agent.close()
+    async with asyncio.timeout(20):
+        while not [line for line in lines(node) if "left" in line["message"]]:
+            await asyncio.sleep(0.05)
+    told = lines(node)
+    assert all({"time", "level", "logger", "message"} <= line.keys() and line["node"] == "told" for line in told)
+    (linked,) = [line for line in told if "linked" in line["message"]]
+    assert (linked["agent"], linked["session"]) == ("told-1", sid)
+    (failed,) = [line for line in told if line.get("command") == command]
+    assert (failed["agent"], failed["session"], failed["trace"]) == ("told-1", sid, command.replace("-", ""))
+    assert "no_luck" in failed["message"]
+    (left,) = [line for line in told if "left" in line["message"]]
+    assert (left["agent"], left["session"]) == ("told-1", sid)
+    assert "closed by the agent with 1000" in left["message"]
+
+
+async def test_as_text_it_is_the_same_for_people(make_node: Any, dial: Any) -> None:
+    node = make_node("texts")
+    await dial(node, "texts-1")
+    async with asyncio.timeout(20):
+        while not (found := re.search(r"^.* INFO fairlead\.routing agent texts-1 linked, .*$", node.log(), re.M)):
+            await asyncio.sleep(0.05)
+    assert "{" not in found[0]
+
+
+@pytest.mark.timeout(180)
+async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: Any) -> None:
+    node = make_node("stormy", "--log-format", "json")
+    rounds = 10
+    began = time.monotonic()
+    async with Sweep(silence=3600) as sweep:
+        fleet = Fleet(f"{node.link}/v1/link", "development-agent-token", sweep)
+        for _ in range(rounds):
+            await fleet.join(STORM // rounds, prefix="storm")
+            await fleet.leave()
+    seconds = time.monotonic() - began
+    async with asyncio.timeout(30):  # the last second is told when it is over
+        while _sum(node, "agents linked", "linked,") < STORM or _sum(node, "agents left", "left:") < STORM:
+            await asyncio.sleep(0.1)
+    assert (_sum(node, "agents linked", "linked,"), _sum(node, "agents left", "left:")) == (STORM, STORM)
+    # Each of the two kinds: a line at once whenever it begins anew, and one a second.
+    told = [line for line in lines(node) if line["logger"] == "fairlead.routing"]
+    assert len(told) <= 2 * (2 * rounds + seconds + 2)
+    for kind in ("agents linked", "agents left"):
+        at = [line["time"] for line in told if line.get("event") == kind]
+        assert len(at) <= seconds + 2
+    others = [line["message"] for line in lines(node) if line["logger"] != "fairlead.routing"]
+    assert len(others) < 20, others[:20]
+
+
+def _sum(node: Any, event: str, single: str) -> int:
+    """How many events of a kind the log has told."""
+    told = lines(node)
+    singles = [line for line in told if line["message"].startswith("agent ") and single in line["message"]]
+    return len(singles) + sum(int(line["count"]) for line in told if line.get("event") == event)
+
+
+class Kept(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__()
+        self.setFormatter(Json())
+        self.told: list[dict[str, Any]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = self.format(record)
+        assert "\n" not in line
+        self.told.append(json.loads(line))
+
+
+@pytest.fixture
+def kept() -> Any:
+    logger, handler = logging.getLogger("test.logs"), Kept()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield logger, handler
+    logger.removeHandler(handler)
+
+
+def test_an_exception_stays_in_its_line(kept: Any) -> None:
+    logger, handler = kept
+    try:
+        raise ValueError("two\nlines")
+    except ValueError:
+        logger.exception("failed for %s", "web-1", extra=ids(agent="web-1", command="c", session=""))
+    (line,) = handler.told
+    assert (line["message"], line["agent"], line["command"], line["level"]) == (
+        "failed for web-1",
+        "web-1",
+        "c",
+        "error",
+    )
+    assert "session" not in line
+    assert line["exception"].startswith("Traceback")
+    assert line["exception"].endswith("ValueError: two\nlines")
+
+
+async def test_a_digest_tells_the_first_at_once_and_the_rest_by_number(kept: Any) -> None:
+    logger, handler = kept
+    digest = Digest(logger)
+    for n in range(50):
+        digest.note("agents left", str(n), logging.INFO, "agent %d left", n, agent=f"a{n}")
+    digest.note("agents linked", "new", logging.INFO, "agent %d linked", 1, agent="a1")
+    assert [line["message"] for line in handler.told] == ["agent 0 left", "agent 1 linked"]
+    async with asyncio.timeout(5):
+        while len(handler.told) < 3:
+            await asyncio.sleep(0.02)
+    summary = handler.told[2]
+    assert (summary["event"], summary["count"]) == ("agents left", 49)
+    assert "29 other" in summary["message"], "details are bounded"
+    digest.note(
+        "agents left", "1", logging.INFO, "agent %d left", 50
+    )  # its second is not over: counted, and told at the end
+    digest.aclose()
+    assert [line.get("count") for line in handler.told[3:]] == [1]
+    assert sys.getsizeof(digest) < 1000

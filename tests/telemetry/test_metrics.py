@@ -1,0 +1,188 @@
+"""The metrics of real nodes: the page lists exactly those, labels stay few, and what they count is what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from collector import Collector
+from prometheus_client import Metric
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families as plain
+
+from fairlead.wire.messages import Cmd, End
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
+ROW = re.compile(r"\| `(fairlead_\w+?)(?:\{(.*?)\})?` \| (gauge|counter|histogram) \|")
+OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
+
+
+def documented() -> dict[str, tuple[str, frozenset[str]]]:
+    return {
+        name: (kind, frozenset((labels or "").split(",")) - {""})
+        for name, labels, kind in ROW.findall(PAGE.read_text())
+    }
+
+
+def read_openmetrics(text: str) -> list[Metric]:
+    return list(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
+
+
+def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]]:
+    found = {}
+    for family in families:
+        labels = {label for sample in family.samples for label in sample.labels} - {"le"}
+        if not family.name.startswith("fairlead_worker"):
+            labels -= {"worker"}
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        found[name] = (family.type, frozenset(labels))
+    return found
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.05)
+
+
+async def test_the_page_lists_all_metrics_and_no_others(
+    make_node: Any, platform_of: Any, dial: Any, collector: Collector
+) -> None:
+    node = make_node("all", "--workers", "2", "--trace-endpoint", collector.url, "--trace-ratio", "1")
+    agent = await dial(node, "counted-1")
+    platform = platform_of(node)
+    await platform.online("counted-1")
+    await platform.post("counted-1", "work")
+    await agent.send(End(id=(await agent.expect(Cmd)).id, total=0))
+    assert (await platform.http.delete("/v1/agents/counted-1/session")).status_code == 202
+    async with httpx2.AsyncClient(trust_env=False) as http:  # an upgrade without a credential
+        upgrade = {
+            "connection": "upgrade",
+            "upgrade": "websocket",
+            "sec-websocket-version": "13",
+            "sec-websocket-key": "a" * 22 + "==",
+        }
+        assert (await http.get(f"{node.link.replace('ws', 'http')}/v1/link", headers=upgrade)).status_code == 401
+    await until(lambda: "fairlead_connections_closed_total{" in node.metrics())
+    await until(lambda: "fairlead_command_duration_seconds_count" in node.metrics())
+    assert exported(plain(node.metrics())) == documented()
+    richer = httpx2.get(f"{node.admin}/metrics", headers=OPENMETRICS, trust_env=False)
+    assert richer.headers["content-type"].startswith("application/openmetrics-text")
+    assert exported(read_openmetrics(richer.text)) == documented()
+
+
+async def test_exemplars_lead_to_the_trace(make_node: Any, platform_of: Any, dial: Any, collector: Collector) -> None:
+    node = make_node("exemplary", "--trace-endpoint", collector.url, "--trace-ratio", "1")
+    agent = await dial(node, "exemplary-1")
+    platform = platform_of(node)
+    await platform.online("exemplary-1")
+    command = await platform.post("exemplary-1", "work")
+    await agent.send(End(id=(await agent.expect(Cmd)).id, total=0))
+    await until(lambda: node.metric('fairlead_command_duration_seconds_count{method="work"}') == 1)
+    families = read_openmetrics(node.metrics(OPENMETRICS["accept"]))
+    samples = [
+        sample for family in families if family.name == "fairlead_command_duration_seconds" for sample in family.samples
+    ]
+    assert {s.exemplar.labels["trace_id"] for s in samples if s.exemplar} == {command.replace("-", "")}
+    collector.wait(lambda: bool(collector.trace(command.replace("-", ""))), "the trace")
+
+
+async def test_what_platforms_and_agents_name_makes_few_series(make_node: Any, platform_of: Any, dial: Any) -> None:
+    node = make_node("few")
+    agent = await dial(node, "few-1")
+    platform = platform_of(node)
+    await platform.online("few-1")
+    for n in range(30):
+        await platform.post("few-1", f"method-{n}")
+        await agent.send(End(id=(await agent.expect(Cmd)).id, total=0))
+    await until(lambda: node.metric('fairlead_command_duration_seconds_count{method="other"}') == 10)
+    for code in (3001, 4999):
+        await (await dial(node, f"few-{code}")).socket.close(code)
+    closed = 'fairlead_connections_closed_total{by="agent",code="other",then="%s"}'
+    await until(lambda: node.metric(closed % "reconnect") == 1 and node.metric(closed % "stay_away") == 1)
+    series = [line for line in node.metrics().splitlines() if not line.startswith("#")]
+    assert not [line for line in series if "few-" in line], "an agent's name is in a label"
+    assert len(series) < 1_000
+
+
+async def test_what_is_counted_is_what_happened(make_node: Any, platform_of: Any, dial: Any) -> None:
+    node = make_node("counts")
+    agent = await dial(node, "counts-1")
+    await agent.trips(0.01, 0.01, 0.01)
+    platform = platform_of(node)
+    await platform.online("counts-1")
+    for _ in range(3):
+        await platform.post("counts-1", "work")
+        await agent.send(End(id=(await agent.expect(Cmd)).id, total=0))
+    await until(lambda: node.metric('fairlead_commands_total{state="ok"}') == 3)
+    for line, value in {
+        'fairlead_connections_opened_total{result="new"}': 1,
+        'fairlead_messages_total{direction="in",type="hb"}': 3,
+        'fairlead_messages_total{direction="out",type="cmd"}': 3,
+        'fairlead_messages_total{direction="in",type="end"}': 3,
+        'fairlead_command_stage_duration_seconds_count{stage="run"}': 3,
+        'fairlead_command_stage_duration_seconds_count{stage="ack"}': 0,
+        'fairlead_handshake_duration_seconds_count{phase="claim"}': 1,
+        "fairlead_heartbeat_rtt_seconds_count": 3,
+        "fairlead_agents": 1,
+    }.items():
+        assert node.metric(line) == value, line
+    await until(lambda: node.metric("fairlead_event_loop_lag_seconds_count") > 4)
+    await dial(node, "counts-1", conn=2)
+    await until(lambda: node.metric('fairlead_connections_opened_total{result="resumed"}') == 1)
+    superseded = 'fairlead_connections_closed_total{by="gateway",code="4007",then="reconnect"}'
+    await until(lambda: node.metric(superseded) == 1)
+
+
+async def test_an_agent_that_does_not_read_is_seen(make_node: Any, platform_of: Any, dial: Any) -> None:
+    node = make_node("patient", "--heartbeat", "30")
+    await dial(node, "deaf-1", max_queue=1)
+    platform = platform_of(node)
+    await platform.online("deaf-1")
+    assert node.metric("fairlead_slow_readers") == 0
+    for _ in range(40):  # 20 MB: more than any socket buffer takes
+        await platform.post("deaf-1", "work", "x" * 500_000)
+    await until(lambda: node.metric("fairlead_slow_readers") == 1)
+    assert node.metric("fairlead_send_queue_bytes") > 65_536
+
+
+async def test_a_drain_tells_how_far_it_is(make_node: Any, dial: Any) -> None:
+    node = make_node("leaving", "--drain-rate", "2")
+    for n in range(6):
+        await dial(node, f"leaving-{n}")
+    assert node.metric("fairlead_drain_remaining") == 0
+    os.kill(node.pid, signal.SIGTERM)
+    seen: list[float] = []
+
+    def told() -> bool:
+        if node.metric("fairlead_draining"):
+            seen.append(node.metric("fairlead_drain_remaining"))
+        return bool(seen) and seen[-1] <= 2
+
+    await until(told)
+    assert max(seen) >= 5
+    assert seen == sorted(seen, reverse=True)
+
+
+async def test_pauses_of_the_collector_are_seen() -> None:
+    import gc
+
+    from fairlead.telemetry.metrics import Metrics
+    from fairlead.telemetry.pulse import Pulse
+
+    metrics = Metrics()
+    pulse = Pulse(metrics)
+    before = len(gc.callbacks)
+    pulse.start()
+    gc.collect()
+    pulse.stop()
+    assert len(gc.callbacks) == before
+    assert b'fairlead_gc_pause_seconds_count{generation="2"} 1.0' in metrics.exposition()
+    assert pytest.approx(0.0, abs=1.0) == pulse.last
