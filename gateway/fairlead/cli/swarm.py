@@ -6,7 +6,6 @@ by the room of that name. Progress goes to stderr, the result to stdout. The exi
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from pathlib import Path
@@ -71,6 +70,8 @@ def swarm(
     output_bytes: int | None, event_every: float, storm_every: float, output: str,
 ) -> None:  # fmt: skip
     """Load a gateway with simulated agents, and count what becomes of them."""
+    import asyncio
+
     from fairlead.swarm.conductor import Conductor
     from fairlead.swarm.plan import Plan, check_open_files, check_ports, needed_processes, parse_sources
     from fairlead.swarm.profile import parse_mix
