@@ -9,6 +9,8 @@ PY     := $(BIN)/python -I
 STAMP  := $(VENV)/.installed
 # Two workers: the tests start real servers and measure time, more would only wait for each other on small machines.
 JOBS   ?= 2
+# Paths of tests; all of them when empty.
+TESTS  ?=
 # Minutes.
 SOAK   ?= 30
 UV     := .cache/uv/bin/uv
@@ -44,7 +46,7 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
-	$(PY) -m pytest -n $(JOBS)
+	$(PY) -m pytest -n $(JOBS) $(TESTS)
 
 run: $(STAMP) ## Two gateway nodes, their Valkey and three agents on this machine (RUN="--port 0" for free ports)
 	@exec $(BIN)/fairlead demo $(RUN)
