@@ -56,7 +56,7 @@ def test_a_namespace_gets_a_role_of_exactly_what_is_used(render: Any) -> None:
     assert set(made) == {("fleet", "fairlead-operator"), ("fleet", "fairlead-operator-lease")}
     assert granted(made["fleet", "fairlead-operator"]) == asked(rbac.NAMESPACED)
     assert granted(made["fleet", "fairlead-operator-lease"]) == asked(rbac.LEASE)
-    assert names(made["fleet", "fairlead-operator"], "secrets") == [["fairlead-valkey"]]
+    assert names(made["fleet", "fairlead-operator"], "secrets") == [["fairlead-tokens", "fairlead-valkey"]]
     # The right to create cannot be bound to a name.
     assert names(made["fleet", "fairlead-operator-lease"], "leases") == [None, ["fairlead-operator"]]
 
@@ -76,14 +76,16 @@ def test_each_namespace_gets_a_role_and_reads_only_the_secrets_it_was_told(rende
     assert set(made) == {
         ("fleet", "fairlead-operator"), ("elsewhere", "fairlead-operator"), ("fleet", "fairlead-operator-lease"),
     }  # fmt: skip
-    assert names(made["fleet", "fairlead-operator"], "secrets") == [["emea-redis", "fairlead-valkey", "further-redis"]]
+    assert names(made["fleet", "fairlead-operator"], "secrets") == [
+        ["emea-redis", "fairlead-tokens", "fairlead-valkey", "further-redis"]
+    ]
     assert names(made["elsewhere", "fairlead-operator"], "secrets") == [["further-redis"]]
 
 
 def test_no_name_is_no_secret_and_not_all_of_them(render: Any) -> None:
     made = roles(render({"operator": {"namespaces": ["fleet", "elsewhere"]}}))
     assert names(made["elsewhere", "fairlead-operator"], "secrets") == []
-    assert names(made["fleet", "fairlead-operator"], "secrets") == [["fairlead-valkey"]]
+    assert names(made["fleet", "fairlead-operator"], "secrets") == [["fairlead-tokens", "fairlead-valkey"]]
 
 
 def test_the_whole_cluster_is_one_cluster_role(render: Any) -> None:

@@ -143,11 +143,13 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 
-{{/* The Secrets with the Redis URLs of this chart's LinkGateways, as JSON. */}}
-{{- define "fairlead.redisSecrets" -}}
-{{- $names := list (include "fairlead.redisSecret" .) -}}
-{{- range .Values.gateways -}}
-{{- with . }}{{ with .redis }}{{ with .secretRef }}{{ $names = append $names .name }}{{ end }}{{ end }}{{ end -}}
+{{/* The Secrets that this chart's LinkGateways name, as JSON: the URLs of Redis, and the tokens. */}}
+{{- define "fairlead.namedSecrets" -}}
+{{- $names := list (include "fairlead.redisSecret" .) (include "fairlead.tokensSecret" .) -}}
+{{- range $gateway := .Values.gateways -}}
+{{- range list "redis" "tokens" -}}
+{{- with dig . "secretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
+{{- end -}}
 {{- end -}}
 {{- toJson $names -}}
 {{- end -}}

@@ -34,7 +34,7 @@ The source is the table in operator/fairlead_operator/rbac.py; a test says what 
   resources: [pods]
   verbs: [list, patch]
 {{- if or .secrets (kindIs "invalid" .secrets) }}
-# The URLs of Redis. A rule without names would be one for all of them.
+# The URLs of Redis, and whether there are tokens. A rule without names would be one for all Secrets.
 - apiGroups: [""]
   resources: [secrets]
   {{- with .secrets }}
