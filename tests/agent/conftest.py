@@ -483,6 +483,7 @@ class AgentProcess:
         self._log = folder / "agent.log"
         environment = os.environ | {
             "FAIRLEAD_AGENT_TOKEN": "token-1",
+            "FAIRLEAD_AGENT_CONFIG": os.devnull,  # and not that of an agent which is installed here
             "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")])),
         }
         with self._log.open("ab") as sink:

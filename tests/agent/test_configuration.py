@@ -284,6 +284,7 @@ def test_a_proxy_of_the_environment_that_is_none() -> None:
 
 def fairlead(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
+    clean["FAIRLEAD_AGENT_CONFIG"] = os.devnull
     return subprocess.run(
         [sys.executable, "-m", "fairlead", "agent", *args],
         env=clean | env, capture_output=True, text=True, timeout=30, check=False,

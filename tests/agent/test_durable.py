@@ -244,7 +244,10 @@ async def test_a_command_is_in_the_file_before_its_ack(host: Host) -> None:
 async def test_a_safe_command_of_which_nothing_came_is_begun_again_once(host: Host) -> None:
     link = await host.linked()
     await link.command("c1", "once-hung", retry="safe")
-    await link.until(lambda: host.runs == ["c1 1"] and bool(link.of(Ack, "c1")))
+    await link.expect(Ack, "c1")
+    async with asyncio.timeout(20):
+        while host.runs != ["c1 1"]:
+            await asyncio.sleep(0.01)
     await host.killed()
     again = await host.linked(have={"c1": 0})
     end = await again.end("c1")
@@ -367,7 +370,7 @@ async def test_two_agents_cannot_share_a_folder(host: Host, agent_process: Calla
     second = agent_process(
         "-m", "fairlead", "agent", "run", "--url", host.gateway.url, "--id", "edge-1", "--journal", str(host.memory)
     )  # fmt: skip
-    assert await second.exit_code() == 1
+    assert await second.exit_code() == 2
     assert f"in use by process {first.pid}: each agent needs its own" in second.log
     with pytest.raises(ConfigError, match=f"in use by process {first.pid}"):
         Journal(host.memory, "edge-1")

@@ -290,6 +290,17 @@ async def test_cancel_of_a_put_leaves_nothing(link: Link, folder: Path) -> None:
     assert os.listdir(folder) == []
 
 
+async def test_a_put_that_is_cancelled_as_it_begins_leaves_nothing(link: Link, folder: Path) -> None:
+    """The cancel comes while a thread makes the temporary file."""
+    for n in range(30):
+        await link.command(f"c{n}", "file.put", {"path": str(folder / f"new{n}")})
+        await asyncio.sleep(0.0003 * (n % 10))
+        await link.cancel(f"c{n}")
+    for n in range(30):
+        assert (await link.end(f"c{n}")).state == "cancelled"
+    assert os.listdir(folder) == []
+
+
 def _tmpfs_command(folder: Path) -> list[str]:
     """A prefix that runs a command where `folder` is a file system of 1 MB: a disk that really fills."""
     mount = 'mount -t tmpfs -o size=1m tmpfs "$0" && exec "$@"'

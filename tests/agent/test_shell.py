@@ -73,7 +73,7 @@ async def test_it_is_a_controlling_terminal(link: Link) -> None:
 
 
 async def test_its_size(link: Link) -> None:
-    source = "stty size; trap 'stty size; exit' WINCH; while :; do sleep 0.05; done"
+    source = "trap 'stty size; exit' WINCH; stty size; while :; do sleep 0.05; done"
     await link.command(C1, "shell", {"argv": ["sh", "-c", source], "cols": 132, "rows": 50})
     await link.until(lambda: b"50 132" in screen(link))
     await link.feed(C1, resized(100, 30))

@@ -1,0 +1,230 @@
+"""A large file and a terminal on one agent: how long an echo takes alone, beside the transfer, and while its reader
+has stopped. Prints a table and writes a JSON file.
+
+`python lanes.py --mib 256`: one node with its own Valkey, one `fairlead agent run`, all on this machine. The file is
+read through the API with retain=window by a process of its own, so that its decoding does not count as latency. An
+echo is one octet typed into `shell` through the API and its coming back: input, agent, pty, results, follower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from nodes import Gateway, running, say  # noqa: E402  # the folder is a script's, not a package
+from probe import children, memory  # noqa: E402
+
+from fairlead.client import Client, Command  # noqa: E402
+from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN  # noqa: E402
+
+MIB = 1 << 20
+PATIENCE = 60.0
+PAUSE = 0.03
+"""Mean seconds between two echoes: somebody who types fast."""
+AGENT = "bench-1"
+STOPPED = 5.0
+"""Seconds for which the reader has stopped before anything is measured: what would grow has grown by then."""
+
+
+def quantiles(times: list[float]) -> dict[str, float]:
+    ordered = sorted(times)
+    return {
+        "count": len(ordered),
+        "p50_ms": round(statistics.median(ordered) * 1000, 2),
+        "p99_ms": round(ordered[min(len(ordered) - 1, int(len(ordered) * 0.99))] * 1000, 2),
+        "max_ms": round(ordered[-1] * 1000, 2),
+    }
+
+
+class Terminal:
+    """A `shell` that gives back what is typed."""
+
+    def __init__(self, command: Command) -> None:
+        self._command = command
+        self._chunks = aiter(command)
+
+    async def ready(self) -> None:
+        seen = b""
+        while b"ready" not in seen:
+            seen += (await anext(self._chunks)).data
+
+    async def echo(self) -> float:
+        """Seconds."""
+        began = time.perf_counter()
+        await self._command.input(b"\x00x")
+        while b"x" not in (await anext(self._chunks)).data:
+            pass
+        return time.perf_counter() - began
+
+    async def echoes(self, seconds: float, most: int) -> list[float]:
+        times: list[float] = []
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and len(times) < most:
+            async with asyncio.timeout(PATIENCE):
+                times.append(await self.echo())
+            await asyncio.sleep(random.uniform(0, 2 * PAUSE))
+        return times
+
+
+class Watched:
+    """The memory of the processes, at its largest since the last look."""
+
+    def __init__(self, pids: dict[str, int]) -> None:
+        self._pids = pids
+        self.largest: dict[str, int] = {}
+
+    def look(self) -> dict[str, int]:
+        now = {name: memory(pid).rss for name, pid in self._pids.items()}
+        self.largest = {name: max(size, self.largest.get(name, 0)) for name, size in now.items()}
+        return now
+
+    async def keep_looking(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(0.1)
+
+
+@contextmanager
+def reader(port: int, path: Path, stop_after: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """A process that reads the file through the API. Its line on stdout tells how it went."""
+    arguments = [str(HERE / "lanes.py"), "--read", str(port), str(path), str(stop_after)]
+    with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+async def read(port: int, path: str, stop_after: int) -> None:
+    """The reader's own life."""
+    digest, size, began = hashlib.sha256(), 0, time.perf_counter()
+    async with (
+        Client(f"http://127.0.0.1:{port}", DEVELOPMENT_PLATFORM_TOKEN) as client,
+        client.command(AGENT, "file.get", {"path": path}, lane="bulk", retain="window", deadline=600) as command,
+    ):
+        async for chunk in command:
+            if chunk.kind == "file":
+                size += len(chunk.data)
+                digest.update(chunk.data)
+            if stop_after and size >= stop_after:
+                print("stopped", flush=True)
+                await asyncio.sleep(3600)
+    took = time.perf_counter() - began
+    result = command.end.payload if command.end is not None else None
+    right = isinstance(result, dict) and result.get("sha256") == digest.hexdigest()
+    print(json.dumps({"bytes": size, "seconds": round(took, 2), "digest_ok": right}), flush=True)
+
+
+def position(pid: int, path: Path) -> int:
+    """How far the agent has read the file."""
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            if link.readlink() == path:
+                info = Path(f"/proc/{pid}/fdinfo/{link.name}").read_text()
+                return int(info.split()[1])
+        except OSError:
+            continue
+    raise SystemExit("the agent has not opened the file")
+
+
+async def measure(gateway: Gateway, agent: subprocess.Popen[bytes], path: Path, most: int) -> dict[str, object]:
+    node = {"gateway": gateway.pid, "agent": agent.pid}
+    node |= {f"valkey {pid}": pid for pid in children(gateway.pid)}
+    figures: dict[str, object] = {"file_mib": path.stat().st_size // MIB}
+    source = {"argv": ["sh", "-c", "stty raw -echo; echo ready; exec cat"]}
+    async with Client(f"http://127.0.0.1:{gateway.api}", DEVELOPMENT_PLATFORM_TOKEN) as client:
+        async with asyncio.timeout(PATIENCE):
+            while not [one async for one in client.agents() if one.state == "online"]:
+                await asyncio.sleep(0.1)
+        async with client.command(AGENT, "shell", source, deadline=600) as command:
+            terminal = Terminal(command)
+            await terminal.ready()
+            await terminal.echoes(5.0, 30)
+            watched = Watched(node)
+            figures["rss_before"] = watched.look()
+            figures["echo_alone"] = quantiles(await terminal.echoes(PATIENCE, most))
+            looking = asyncio.create_task(watched.keep_looking())
+            with reader(gateway.api, path) as process:
+                done = asyncio.create_task(asyncio.to_thread(process.stdout.readline))  # type: ignore[union-attr]
+                times: list[float] = []
+                while not done.done():
+                    times += await terminal.echoes(1.0, most)
+                figures["transfer"] = transfer = json.loads(await done)
+            transfer["mib_per_s"] = round(transfer["bytes"] / MIB / transfer["seconds"], 1)
+            figures["echo_beside"] = quantiles(times)
+            figures["rss_largest"] = dict(watched.largest)
+            with reader(gateway.api, path, 2 * MIB) as process:
+                assert process.stdout is not None
+                await asyncio.to_thread(process.stdout.readline)
+                await asyncio.sleep(STOPPED)
+                held = position(agent.pid, path)
+                figures["echo_stopped"] = quantiles(await terminal.echoes(PATIENCE, most))
+                figures["stopped"] = {
+                    "rss": watched.look(),
+                    "read_mib": round(position(agent.pid, path) / MIB, 1),
+                    "moved_bytes": position(agent.pid, path) - held,
+                }
+            looking.cancel()
+            await command.cancel()
+    return figures
+
+
+def show(figures: dict[str, object]) -> None:
+    for name in ("echo_alone", "echo_beside", "echo_stopped", "transfer", "stopped"):
+        say(f"{name:13} {figures[name]}")
+    for name in ("rss_before", "rss_largest"):
+        sizes: dict[str, int] = figures[name]  # type: ignore[assignment]  # made above
+        say(f"{name:13} " + ", ".join(f"{process} {size / MIB:.1f} MiB" for process, size in sizes.items()))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=256, help="size of the file, 1024 at most")
+    parser.add_argument("--echoes", type=int, default=300, help="echoes in each part")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.read:
+        asyncio.run(read(int(given.read[0]), given.read[1], int(given.read[2])))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        path = folder / "file"
+        with path.open("wb") as file:
+            block = os.urandom(MIB)
+            for _ in range(min(given.mib, 1024)):
+                file.write(block)
+        gateway = Gateway("bench", "embedded", folder, "--data", str(folder / "valkey"))
+        with running(gateway), (folder / "agent.log").open("wb") as log:
+            link = f"ws://127.0.0.1:{gateway.link}"
+            agent = subprocess.Popen(
+                [sys.executable, "-m", "fairlead", "agent", "run", "--url", link, "--id", AGENT],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            )  # fmt: skip
+            try:
+                figures = asyncio.run(measure(gateway, agent, path, given.echoes))
+            finally:
+                agent.terminate()
+                agent.wait(PATIENCE)
+    show(figures)
+    if given.out:
+        given.out.write_text(json.dumps(figures, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,27 @@
+"""The benchmark of lanes runs, and what it says of a stopped reader holds at any scale: the agent stops too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+MIB = 1 << 20
+
+
+def test_lanes_at_a_small_scale(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, str(HERE / "lanes.py"), "--mib", "12", "--echoes", "10", "--out", str(out)],
+        capture_output=True, text=True, timeout=55, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["transfer"]["bytes"] == 12 * MIB
+    assert figures["transfer"]["digest_ok"]
+    assert figures["echo_alone"]["count"] == figures["echo_stopped"]["count"] == 10
+    assert figures["echo_beside"]["count"] > 0
+    assert figures["stopped"]["moved_bytes"] == 0
+    assert figures["stopped"]["read_mib"] < 10, "the reader has 2 MiB, the gateway keeps 4, the rest is on the way"
