@@ -22,6 +22,9 @@ from fairlead_operator.state import LinkGatewayStatus
 Schema = dict[str, Any]
 FIELD_MANAGER = "fairlead-crds"
 
+NAME_RULE = "size(self.metadata.name) <= 40"
+NAME_TEXT = "the name must have at most 40 characters: with what Kubernetes appends it names nodes, which have 64"
+
 COLUMNS = (
     ("Ready", "integer", ".status.readyReplicas", "Pods that take links"),
     ("Desired", "integer", ".status.desiredReplicas", "Pods that are wanted"),
@@ -72,6 +75,7 @@ def crd() -> Schema:
                             "description": "A fleet of gateway pods that scales on the links of its agents.",
                             "type": "object",
                             "required": ["spec"],
+                            "x-kubernetes-validations": [{"rule": NAME_RULE, "message": NAME_TEXT}],
                             "properties": {
                                 "apiVersion": {"type": "string"},
                                 "kind": {"type": "string"},

@@ -1,0 +1,132 @@
+"""One namespace of a real API server, and what a test does to it: as a user, as a kubelet, as the nodes in the pods.
+
+The rows in Redis are beaten by the gateway's own code. Made by the fixture `world`; the clock of its stewards is turned
+by hand, so that no test waits for a window to pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.fleet.load import Load
+from fairlead.store.pipeliner import Pipeliner
+from fairlead_operator.children import Owner
+from fairlead_operator.cluster import Cluster
+from fairlead_operator.metrics import Metrics
+from fairlead_operator.objects import Object
+from fairlead_operator.rbac import Rule
+from fairlead_operator.steward import Steward
+
+
+@dataclass
+class World:
+    """One namespace, and everything that a test does to it. `now` is the clock of the stewards, turned by hand."""
+
+    admin: Cluster
+    operator: Cluster
+    """As the user `operator`, with the rights of the table and no others."""
+    namespace: str
+    store: Pipeliner
+    redis: str
+    metrics: Metrics = field(default_factory=Metrics)
+    now: float = 1000.0
+    stewards: list[Steward] = field(default_factory=list)
+
+    def spec(self, **more: Any) -> Object:
+        return {
+            "image": "fairlead/gateway:test",
+            "capacity": 1000,
+            "replicas": {"min": 2, "max": 10},
+            "redis": {"url": self.redis},
+            "tokens": {"secretRef": {"name": "tokens"}},
+            **more,
+        }
+
+    async def gateway(self, name: str = "edge", **more: Any) -> Object:
+        """Made as a user would; what is given replaces the defaults of `spec`."""
+        return await self.admin.create(
+            {
+                "apiVersion": "fairlead.dev/v1alpha1",
+                "kind": "LinkGateway",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": self.spec(**more),
+            }
+        )
+
+    def steward(self, body: Object, cluster: Cluster | None = None) -> Steward:
+        meta = body["metadata"]
+        made = Steward(cluster or self.operator, Owner(meta["name"], meta["namespace"], meta["uid"]), self.metrics)
+        self.stewards.append(made)
+        return made
+
+    async def tend(self, steward: Steward, name: str = "edge", seconds: float = 10.0) -> Object:
+        """One pass, `seconds` after the last; the status that it left."""
+        self.now += seconds
+        everyone = await self.admin.items("LinkGateway", self.namespace)
+        (body,) = (one for one in everyone if one["metadata"]["name"] == name)
+        await steward.tend(body, [one for one in everyone if one is not body], self.now)
+        status: Object = (await self.admin.get("LinkGateway", self.namespace, name)).get("status", {})
+        return status
+
+    async def pods(self) -> list[Object]:
+        found = await self.admin.items("Pod", self.namespace)
+        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+    async def run_pods(self, count: int) -> list[str]:
+        """Wait for that many pods, and be their kubelet: they run and are ready. Their names."""
+        pods = await self.until(f"{count} pods", lambda: self._exactly(count))
+        for pod in pods:
+            conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+            status = {"status": {"phase": "Running", "conditions": conditions}}
+            await self.admin.patch("Pod", self.namespace, pod["metadata"]["name"], status, "status")
+        await self.until("the Deployment to count them", lambda: self._ready(count))
+        return [pod["metadata"]["name"] for pod in pods]
+
+    async def _exactly(self, count: int) -> list[Object] | None:
+        found = await self.pods()
+        return found if len(found) == count else None
+
+    async def _ready(self, count: int) -> bool:
+        status = (await self.deployment()).get("status", {})
+        return bool(status.get("readyReplicas", 0) == count == status.get("updatedReplicas", 0))
+
+    async def deployment(self, name: str = "edge") -> Object:
+        return await self.admin.get("Deployment", self.namespace, name)
+
+    async def beat(self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0) -> None:
+        """As the node of that pod does it."""
+        counts: dict[str, str | int | float] = {
+            "state": "serving", "connections": connections, "capacity": capacity, "accepted": 0, "refused": 0,
+            "lag_ms": 0, "in_flight": in_flight, "version": "test",
+        }  # fmt: skip
+        await Load(self.store).beat(node, f"epoch-of-{node}", counts, begin=True)
+
+    async def until(self, what: str, condition: Callable[[], Any]) -> Any:
+        """Waits for what controllers do; what it gives when it gives something."""
+        deadline = time.monotonic() + 30
+        while not (found := await condition()):
+            assert time.monotonic() < deadline, f"waited 30 s for {what}"
+            await asyncio.sleep(0.05)
+        return found
+
+    async def events(self) -> list[tuple[str, str]]:
+        """Reasons and messages of those of LinkGateways."""
+        found = await self.admin.items("Event", self.namespace)
+        return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == "LinkGateway"]
+
+    async def allow(self, *rules: Rule) -> None:
+        """The rights of the user `operator` in this namespace, from now on."""
+        said = [{"apiGroups": [group], "resources": list(kinds), "verbs": list(verbs)} for group, kinds, verbs in rules]
+        await self.admin.apply(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "Role",
+                "metadata": {"name": "operator", "namespace": self.namespace},
+                "rules": said,
+            },
+            "test",
+        )

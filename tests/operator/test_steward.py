@@ -1,0 +1,322 @@
+"""One LinkGateway against a real API server: children, drift, scaling, the pod that goes, and every condition."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlead_operator.errors import ClusterRefused
+from fairlead_operator.objects import Object
+from fairlead_operator.rbac import LEASE, NAMESPACED, Rule
+from fairlead_operator.scale import COST
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from operator_world import World
+
+
+def condition(status: Object, kind: str) -> tuple[str, str, str]:
+    (found,) = (one for one in status["conditions"] if one["type"] == kind)
+    return found["status"], found["reason"], found["message"]
+
+
+async def test_children_are_made_and_the_least_number_of_pods(world: World) -> None:
+    body = await world.gateway(
+        drain={"rate": 50}, ingress={"className": "traefik", "host": "edge.test"}, networkPolicy={"enabled": True}
+    )
+    steward = world.steward(body)
+    status = await world.tend(steward)
+    assert condition(status, "Reconciled") == ("True", "Applied", "")
+    assert status["decision"]["action"] == "Up"
+    assert status["decision"]["reason"] == "replicas.min asks for 2"
+    deployment = await world.deployment()
+    template = deployment["spec"]["template"]["spec"]
+    assert deployment["spec"]["replicas"] == 2
+    assert template["terminationGracePeriodSeconds"] == 1000 / 50 + 30
+    env = {one["name"]: one.get("value") for one in template["containers"][0]["env"]}
+    assert (env["FAIRLEAD_REDIS"], env["FAIRLEAD_DRAIN_TIMEOUT"]) == (world.redis, "20")
+    for kind, name in (
+        ("Service", "edge-agents"), ("Service", "edge-platform"), ("Service", "edge-metrics"),
+        ("PodDisruptionBudget", "edge"), ("ServiceAccount", "edge"), ("Ingress", "edge"), ("NetworkPolicy", "edge"),
+    ):  # fmt: skip
+        child = await world.admin.get(kind, world.namespace, name)
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert owner["uid"] == body["metadata"]["uid"]
+    await world.run_pods(2)
+    status = await world.tend(steward)
+    assert condition(status, "Ready")[:2] == ("True", "Serving")
+    assert (status["readyReplicas"], status["phase"]) == (2, "Ready")
+    assert status["observedGeneration"] == 1
+
+
+async def test_drift_is_repaired_and_what_is_not_ours_stays(world: World) -> None:
+    steward = world.steward(await world.gateway())
+    await world.tend(steward)
+    restarted = {"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}}
+    await world.admin.patch("Deployment", world.namespace, "edge", restarted)
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"minReadySeconds": 77}})
+    await world.admin.patch("Service", world.namespace, "edge-agents", {"spec": {"selector": {"app": "another"}}})
+    await world.tend(steward, seconds=31)
+    deployment = await world.deployment()
+    assert deployment["spec"]["minReadySeconds"] == 5
+    assert "kubectl.kubernetes.io/restartedAt" in deployment["spec"]["template"]["metadata"]["annotations"]
+    service = await world.admin.get("Service", world.namespace, "edge-agents")
+    assert service["spec"]["selector"]["fairlead.dev/gateway"] == "edge"
+
+
+async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
+    steward = world.steward(await world.gateway(ingress={"host": "edge.test"}))
+    await world.tend(steward)
+    assert await world.admin.find("Ingress", world.namespace, "edge")
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"ingress": {"enabled": False}}})
+    await world.tend(steward)
+    assert await world.admin.find("Ingress", world.namespace, "edge") is None
+
+
+async def test_another_owners_object_is_left_alone(world: World) -> None:
+    theirs: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "edge", "labels": {"a": "b"}}}
+    theirs["metadata"]["namespace"] = world.namespace
+    before = await world.admin.create(theirs)
+    status = await world.tend(world.steward(await world.gateway()))
+    held, reason, message = condition(status, "Reconciled")
+    assert (held, reason) == ("False", "Refused")
+    assert "ServiceAccount edge exists and belongs to somebody else" in message
+    after = await world.admin.get("ServiceAccount", world.namespace, "edge")
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_everything_goes_with_the_gateway_and_nothing_holds_it(world: World) -> None:
+    body = await world.gateway()
+    await world.tend(world.steward(body))
+    assert "finalizers" not in (await world.admin.get("LinkGateway", world.namespace, "edge"))["metadata"]
+    await world.admin.delete("LinkGateway", world.namespace, "edge", body["metadata"]["uid"])
+    assert await world.admin.find("LinkGateway", world.namespace, "edge") is None
+
+    async def gone() -> bool:
+        return await world.admin.find("Deployment", world.namespace, "edge") is None
+
+    await world.until("the Deployment to go with its owner", gone)
+
+
+async def test_links_make_pods(world: World) -> None:
+    steward = world.steward(await world.gateway())
+    await world.tend(steward)
+    for name in await world.run_pods(2):
+        await world.beat(name, 900)
+    status = await world.tend(steward)
+    assert (status["links"], status["utilisationPercent"], status["skew"]) == (1800, 90, "1.00")
+    assert (status["decision"]["winner"], status["desiredReplicas"]) == ("load", 3)
+    assert status["decision"]["bounds"] == {"load": 3, "survive": 3, "herd": 1, "min": 2, "max": 10}
+    assert status["decision"]["inputs"]["fresh"] == 2
+    assert (await world.deployment())["spec"]["replicas"] == 3
+    assert any(reason == "ScaledUp" and "2 → 3" in text for reason, text in await world.events())
+
+
+async def shrinking(world: World, links: dict[int, int], **more: object) -> tuple[list[str], Object]:
+    """A fleet of four that needs two, watched for a whole window; names by size and the status after it."""
+    steward = world.steward(
+        await world.gateway(scaling={"windowSeconds": 30, "stepDownSeconds": 10, **more}, replicas={"min": 2, "max": 9})
+    )
+    await world.tend(steward)
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 4}}, "scale")
+    names = await world.run_pods(4)
+    status: Object = {}
+    for _ in range(5):
+        for i, name in enumerate(names):
+            await world.beat(name, links[i])
+        status = await world.tend(steward)
+        if status["desiredReplicas"] < 4:
+            break
+    return names, status
+
+
+async def test_the_emptiest_pod_goes_first(world: World) -> None:
+    names, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
+    assert (status["decision"]["action"], status["desiredReplicas"]) == ("Down", 3)
+
+    async def fewer() -> list[str] | None:
+        left = [pod["metadata"]["name"] for pod in await world.pods()]
+        return left if len(left) == 3 else None
+
+    assert await world.until("one pod to go", fewer) == sorted(set(names) - {names[2]})
+    costs = {pod["metadata"]["name"]: pod["metadata"]["annotations"][COST] for pod in await world.pods()}
+    assert costs == {names[0]: "100", names[1]: "120", names[3]: "110"}
+    status = await world.tend(world.stewards[0])
+    assert not [reason for reason, _ in await world.events() if reason == "WrongPodRemoved"]
+    assert any(reason == "ScaledDown" and names[2] in text for reason, text in await world.events())
+
+
+async def test_a_wrong_pod_that_went_is_told(world: World) -> None:
+    names, _ = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110}, mode="DryRun")
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Auto"}}})
+    for i, name in enumerate(names):
+        await world.beat(name, (100, 120, 3, 110)[i])
+    taken = asyncio.create_task(world.tend(world.stewards[0], seconds=11))
+
+    async def chosen() -> bool:
+        return any(COST in one["metadata"].get("annotations", {}) for one in await world.pods())
+
+    await world.until("the deletion costs", chosen)
+    # Between the choice and the scale another pod falls ill, and those go first whatever they cost.
+    ill = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    await world.admin.patch("Pod", world.namespace, names[1], ill, "status")
+    assert (await taken)["desiredReplicas"] == 3
+
+    async def gone() -> bool:
+        return len(await world.pods()) == 3
+
+    await world.until("one pod to go", gone)
+    await world.tend(world.stewards[0])
+    assert ("WrongPodRemoved", f"{names[2]} was to go, {names[1]} went") in await world.events()
+
+
+async def test_external_leaves_the_scale_to_others_and_keeps_the_costs_true(world: World) -> None:
+    steward = world.steward(await world.gateway(scaling={"mode": "External"}))
+    await world.tend(steward)
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
+    names = await world.run_pods(3)
+    for i, name in enumerate(names):
+        await world.beat(name, 990, in_flight=i)
+    status = await world.tend(steward, seconds=31)
+    assert (await world.deployment())["spec"]["replicas"] == 3
+    assert condition(status, "ScalingActive")[:2] == ("True", "External")
+    costs = [pod["metadata"]["annotations"][COST] for pod in await world.pods()]
+    assert costs == ["990", "1040", "1090"]
+
+
+async def test_the_scale_of_the_resource_is_for_external_writers(world: World) -> None:
+    steward = world.steward(await world.gateway(scaling={"mode": "External"}))
+    await world.tend(steward)
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": 5}}, "scale")
+    await world.tend(steward)
+    assert (await world.deployment())["spec"]["replicas"] == 5
+    await world.run_pods(5)
+    status = await world.tend(steward)
+    scale = await world.admin.get("LinkGateway", world.namespace, "edge", "scale")
+    assert scale["status"] == {"replicas": 5, "selector": "fairlead.dev/gateway=edge"}
+    assert status["decision"]["winner"] == "external"
+
+
+@pytest.mark.parametrize("mode", ["Paused", "DryRun"])
+async def test_modes_that_only_tell(world: World, mode: str) -> None:
+    status = await world.tend(world.steward(await world.gateway(scaling={"mode": mode})))
+    assert (await world.deployment())["spec"]["replicas"] == 1
+    held, reason, message = condition(status, "ScalingActive")
+    assert (held, reason) == ("False", mode)
+    assert "replicas.min asks for 2" in message
+
+
+async def test_without_redis_it_holds(world: World) -> None:
+    body = await world.gateway(redis={"url": "redis://127.0.0.1:1"})
+    steward = world.steward(body)
+    await world.tend(steward)
+    await world.run_pods(2)
+    status = await world.tend(steward)
+    assert condition(status, "RedisReachable")[:2] == ("False", "Unreachable")
+    assert condition(status, "ScalingActive")[:2] == ("False", "Holding")
+    assert status["phase"] == "Holding"
+    assert condition(status, "Ready")[0] == "True"
+
+
+async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
+    steward = world.steward(await world.gateway(redis={"secretRef": {"name": "where"}}))
+    status = await world.tend(steward)
+    assert condition(status, "SecretsFound") == ("False", "Missing", f"there is no Secret where in {world.namespace}")
+    secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
+    await world.admin.create({**secret, "stringData": {"address": world.redis}})
+    status = await world.tend(steward)
+    assert condition(status, "SecretsFound")[2] == "the Secret where has no key url"
+    await world.admin.patch("Secret", world.namespace, "where", {"stringData": {"url": "not an address"}})
+    status = await world.tend(steward)
+    assert condition(status, "RedisReachable")[:2] == ("False", "Unusable")
+    await world.admin.patch("Secret", world.namespace, "where", {"stringData": {"url": world.redis}})
+    status = await world.tend(steward)
+    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+
+
+async def test_an_ingress_class_that_is_not_there(world: World) -> None:
+    status = await world.tend(world.steward(await world.gateway(ingress={"className": "nothing"})))
+    held, reason, message = condition(status, "IngressClassFound")
+    assert (held, reason) == ("False", "Missing")
+    assert "there is no IngressClass nothing" in message
+
+
+async def test_a_node_with_too_few_files_is_told(world: World) -> None:
+    steward = world.steward(await world.gateway(capacity=5000))
+    await world.tend(steward)
+    for name in await world.run_pods(2):
+        await world.beat(name, 10, capacity=488)
+    status = await world.tend(steward)
+    held, reason, message = condition(status, "CapacityAsAsked")
+    assert (held, reason) == ("False", "FileLimit")
+    assert "488 links of the 5000" in message
+
+
+async def test_two_gateways_of_one_redis(world: World) -> None:
+    first = await world.gateway("first")
+    second = await world.gateway("second")
+    age = sorted([first, second], key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["uid"]))
+    older, younger = (one["metadata"]["name"] for one in age)
+    status = await world.tend(world.steward(age[1]), younger)
+    held, reason, message = condition(status, "Accepted")
+    assert (held, reason) == ("False", "RedisTaken")
+    assert f"belongs to the LinkGateway {older}" in message
+    assert await world.admin.find("Deployment", world.namespace, younger) is None
+    assert condition(await world.tend(world.steward(age[0]), older), "Accepted")[0] == "True"
+
+
+async def test_a_route_without_the_gateway_api(world: World) -> None:
+    route = {"parentRefs": [{"name": "front"}]}
+    status = await world.tend(world.steward(await world.gateway(httpRoute=route)))
+    assert condition(status, "Reconciled")[:2] == ("False", "KindMissing")
+    assert (await world.deployment())["spec"]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [rule for rule in NAMESPACED if rule[1] not in (("events",), ("linkgateways",), ("linkgateways/status",))],
+    ids=lambda rule: rule[1][0],
+)
+async def test_a_right_that_is_missing_is_named(world: World, lost: Rule) -> None:
+    _, kinds, _ = lost
+    await world.allow(*(rule for rule in NAMESPACED if rule != lost), *LEASE)
+    more: Object = {"ingress": {}} if "ingresses" in kinds else {}
+    if "httproutes" in kinds:
+        more = {"httpRoute": {"parentRefs": [{"name": "front"}]}}
+    status = await world.tend(world.steward(await world.gateway(**more)))
+    said = [one["message"] for one in status["conditions"] if one["reason"] == "RightMissing"]
+    assert any(kind.partition("/")[0] in text and "cannot" in text for text in said for kind in kinds), said
+
+
+async def test_the_table_of_rights_is_enough_and_nothing_of_it_is_idle(world: World) -> None:
+    _, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
+    assert status["desiredReplicas"] == 3
+    assert not [one for one in status["conditions"] if one["reason"] == "RightMissing"]
+
+
+# -- what the API server itself refuses ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"replicas": {"min": 3, "max": 2}}, "replicas.min must not be greater"),
+        ({"redis": {}}, "exactly one of url and secretRef"),
+        ({"redis": {"url": "redis://r", "secretRef": {"name": "s"}}}, "exactly one of url and secretRef"),
+        ({"capacity": 100_000, "drain": {"rate": 10, "maxSeconds": 60}}, "could not drain in time"),
+        ({"capacity": 0}, "greater than or equal to 1"),
+        ({"scaling": {"mode": "Sometimes"}}, "Unsupported value"),
+        ({"image": ""}, "at least 1 chars"),
+    ],
+)
+async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> None:
+    with pytest.raises(ClusterRefused, match=why):
+        await world.gateway(**spec)
+
+
+async def test_a_name_that_leaves_no_room_for_a_pods_is_refused(world: World) -> None:
+    with pytest.raises(ClusterRefused, match="40 characters"):
+        await world.gateway("e" * 41)
