@@ -96,8 +96,12 @@ def swarm(
     check_open_files(plan.agents, plan.processes)
     if advice := check_ports(plan.agents, plan.sources):
         click.echo(f"fairlead: {advice}", err=True)
-    conductor = Conductor(plan, duration=duration, storm_every=storm_every, progress=_Progress(agents).show)
-    result = asyncio.run(conductor.run())
+    progress = _Progress(agents)
+    conductor = Conductor(plan, duration=duration, storm_every=storm_every, progress=progress.show)
+    try:
+        result = asyncio.run(conductor.run())
+    finally:
+        progress.end()
     click.echo(json.dumps(as_json(result), indent=2) if output == "json" else as_table(result))
     ctx.exit(0 if result.well else 1)
 
@@ -144,8 +148,14 @@ class _Progress:
 
         line = progress_line(phase, tally, self._agents, seconds)
         if self._terminal:
-            click.echo(f"\r{line}\x1b[K", err=True, nl=phase != self._phase)
+            # The last line of a phase stays, the others are written over.
+            head = "\n" if self._phase not in ("", phase) else "\r"
+            click.echo(f"{head}{line}\x1b[K", err=True, nl=False)
         elif phase != self._phase or seconds - self._shown >= QUIET:
             click.echo(line, err=True)
             self._shown = seconds
         self._phase = phase
+
+    def end(self) -> None:
+        if self._terminal and self._phase:
+            click.echo(err=True)
