@@ -1,7 +1,8 @@
-"""A scripted platform API on a real server, and the command line as a real process.
+"""A real gateway with a real agent, a scripted platform API, a relay that maltreats connections, and the command line
+as a real process.
 
-The script stands in for a gateway only where a test needs an answer that a healthy gateway never gives: a
-connection cut after the second line, a refusal, an end that never comes. The whole road is tested elsewhere.
+The script stands in for a gateway only where a test needs an answer that a healthy gateway never gives: a refusal, an
+end that never comes. The relay stands where proxies stand.
 """
 
 from __future__ import annotations
@@ -10,12 +11,16 @@ import asyncio
 import base64
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import uvicorn
@@ -141,6 +146,15 @@ class Api:
 
 @pytest.fixture
 def api() -> Iterator[Api]:
+    yield from scripted()
+
+
+@pytest.fixture
+def second_api() -> Iterator[Api]:
+    yield from scripted()
+
+
+def scripted() -> Iterator[Api]:
     script = Api()
     # Cut connections are errors to uvicorn; the test made them and does not want to read of them.
     config = uvicorn.Config(script.app(), port=0, ws="none", log_level=60, lifespan="off")
@@ -156,20 +170,29 @@ def api() -> Iterator[Api]:
     assert not thread.is_alive()
 
 
-def wait_until(condition: Callable[[], bool], timeout: float = WAIT) -> None:
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], timeout: float = WAIT) -> T:
+    """What is true at last."""
     deadline = time.monotonic() + timeout
-    while not condition():
+    while not (found := condition()):
         assert time.monotonic() < deadline, "the condition did not come true in time"
         time.sleep(0.01)
+    return found
 
 
 @pytest.fixture(name="wait_until")
-def wait_until_fixture() -> Callable[[Callable[[], bool]], None]:
+def wait_until_fixture() -> Callable[[Callable[[], object]], object]:
     return wait_until
 
 
 Start = Callable[..., subprocess.Popen[bytes]]
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+def address(api: Api | Fleet | str | None) -> str | None:
+    return api.url if isinstance(api, Api) else api.api if isinstance(api, Fleet) else api
 
 
 def environment(api: str | None) -> dict[str, str]:
@@ -208,7 +231,7 @@ def run() -> Run:
     """Run `fairlead …` to its end. Without an `api` it goes to the default address."""
 
     def call(
-        *args: str, api: Api | None = None, input: bytes | None = None, env: dict[str, str] | None = None
+        *args: str, api: Api | Fleet | str | None = None, input: bytes | None = None, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [sys.executable, "-P", "-m", "fairlead", *args],
@@ -216,8 +239,231 @@ def run() -> Run:
             stdin=subprocess.DEVNULL if input is None else None,
             capture_output=True,
             timeout=WAIT * 2,
-            env={**environment(api.url if api is not None else None), **(env or {})},
+            env={**environment(address(api)), **(env or {})},
             check=False,
         )
 
     return call
+
+
+class Part:
+    """A process of the fleet, with its log."""
+
+    def __init__(self, log: Path, *args: str) -> None:
+        self.log = log
+        with log.open("wb") as sink:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "fairlead", *args],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=environment(None),
+                cwd=log.parent,
+            )
+
+    def said(self, pattern: str) -> re.Match[str]:
+        """What it has said that matches."""
+
+        def look() -> re.Match[str] | None:
+            text = self.log.read_text()
+            assert self.process.poll() is None, text
+            return re.search(pattern, text)
+
+        found = wait_until(look)
+        assert found is not None
+        return found
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(WAIT)
+
+
+@dataclass
+class Fleet:
+    """One gateway and the agent web-1, for tests that leave them as they were."""
+
+    links: str
+    api: str
+    admin: str
+    agent: Part
+
+
+def gateway(folder: Path, *flags: str) -> tuple[Part, str, str, str]:
+    """A gateway, and its three addresses: links, API, probes."""
+    ports = ("--link-port=0", "--api-port=0", "--admin-port=0")
+    part = Part(folder / "gateway.log", "serve", "--node=node-1", f"--data={folder / 'data'}", *ports, *flags)
+    try:
+        where = part.said(r"is ready: links on ([\d.:]+), api on ([\d.:]+), admin on ([\d.:]+)")
+    except BaseException:
+        part.stop()
+        raise
+    return part, f"ws://{where[1]}", f"http://{where[2]}", f"http://{where[3]}"
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    folder = tmp_path_factory.mktemp("fleet")
+    parts: list[Part] = []
+    try:
+        part, links, api, admin = gateway(folder, "--redis=embedded")
+        parts.append(part)
+        agent = Part(folder / "agent.log", "agent", "run", f"--url={links}", "--id=web-1")
+        parts.append(agent)
+        line = [sys.executable, "-P", "-m", "fairlead", "agents", "ls", "--state=online", "--output=name"]
+
+        def online() -> bool:
+            return b"web-1" in subprocess.run(line, env=environment(api), capture_output=True, check=False).stdout
+
+        wait_until(online)
+        yield Fleet(links, api, admin, agent)
+    finally:
+        for part in reversed(parts):
+            part.stop()
+
+
+@pytest.fixture
+def gateway_over() -> Iterator[Callable[..., tuple[str, str, str]]]:
+    """Make a gateway of the test's own over the Redis at a URL: its addresses of links, API, probes."""
+    parts: list[Part] = []
+
+    def make(folder: Path, redis: str, *flags: str) -> tuple[str, str, str]:
+        part, *where = gateway(folder, f"--redis={redis}", *flags)
+        parts.append(part)
+        return where[0], where[1], where[2]
+
+    yield make
+    for part in parts:
+        part.stop()
+
+
+class Relay:
+    """A proxy before an address, as good or as bad as the test wants it."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.partition("://")[2].partition(":")
+        self._port = int(port)
+        self.port = 0
+        self.strips = False
+        """The upgrade is lost in it."""
+        self.server = ""
+        """What it calls itself in answers."""
+        self.cuts: list[int] = []
+        """Each connection is cut after so many bytes of answers; when the list is used up, none is."""
+        self.idle: float | None = None
+        """A connection that was silent for so many seconds is closed …"""
+        self.forgets = False
+        """… or is dead and nobody is told."""
+        self.connections = 0
+        self._loop = asyncio.new_event_loop()
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+        assert self._ready.wait(WAIT)
+
+    def stop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(WAIT)
+
+    def refuse(self) -> None:
+        """Cut what is open, and take no more."""
+        self.idle = -1
+        self._loop.call_soon_threadsafe(self._server.close)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        server = self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.port = server.sockets[0].getsockname()[1]
+        self._ready.set()
+        self._loop.run_forever()
+        server.close()
+        tasks = asyncio.all_tasks(self._loop)
+        for task in tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self._loop.run_until_complete(asyncio.sleep(0))
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        road = _Road(self, self.cuts.pop(0) if self.cuts else None)
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            if self.strips:
+                lines = head.split(b"\r\n")
+                head = b"\r\n".join(one for one in lines if not one.lower().startswith((b"upgrade:", b"connection:")))
+            far_writer.write(head)
+            pumps = [
+                asyncio.create_task(road.pump(reader, far_writer, False)),
+                asyncio.create_task(road.pump(far_reader, writer, True)),
+                asyncio.create_task(road.watch()),
+            ]
+            try:
+                await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for pump in pumps:
+                    pump.cancel()
+                await asyncio.gather(*pumps, return_exceptions=True)
+        except (OSError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            for one in (writer, far_writer):
+                one.transport.abort()
+
+
+class _Road:
+    """One connection through the relay."""
+
+    def __init__(self, relay: Relay, cut: int | None) -> None:
+        self._relay = relay
+        self._left = cut
+        self._heard = time.monotonic()
+        self._dead = False
+        self._first = True
+
+    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answers: bool) -> None:
+        while data := await reader.read(1 << 16):
+            self._heard = time.monotonic()
+            if self._dead:
+                continue
+            if answers and self._first and self._relay.server:
+                data = data.replace(b"\r\n", f"\r\nserver: {self._relay.server}\r\n".encode(), 1)
+            self._first = self._first and not answers
+            if answers and self._left is not None:
+                data = data[: self._left]
+                self._left -= len(data)
+            writer.write(data)
+            await writer.drain()
+            if self._left == 0:
+                return
+
+    async def watch(self) -> None:
+        while True:
+            await asyncio.sleep(0.02)
+            if self._relay.idle is not None and time.monotonic() - self._heard > self._relay.idle:
+                if not self._relay.forgets:
+                    return
+                self._dead = True
+
+
+@pytest.fixture
+def relay_to() -> Iterator[Callable[[str], Relay]]:
+    """Make a relay before an address."""
+    made: list[Relay] = []
+
+    def make(target: str) -> Relay:
+        relay = Relay(target)
+        relay.start()
+        made.append(relay)
+        return relay
+
+    yield make
+    for relay in made:
+        relay.stop()

@@ -101,7 +101,15 @@ def test_the_development_token_goes_to_no_other_machine_of_several(run: Run, api
 def test_agents_ls_takes_all_pages(run: Run, api: Api) -> None:
     api.pages = [
         {
-            "agents": [{"id": "a", "state": "online", "node": "n1", "since": "1970-01-01T00:00:01.500Z", "facts": {"os": "linux"}}],
+            "agents": [
+                {
+                    "id": "a",
+                    "state": "online",
+                    "node": "n1",
+                    "since": "1970-01-01T00:00:01.500Z",
+                    "facts": {"os": "linux"},
+                }
+            ],
             "cursor": "1",
         },
         {

@@ -1,0 +1,247 @@
+"""`fairlead shell` on a real terminal, against the built-in agent: and the terminal afterwards."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from fairlead.cli.terminal import Escape
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+WAIT = 20.0
+SH = ("--", "sh")
+"""A shell that prints what it is told and no more."""
+
+
+class Fleet(Protocol):
+    api: str
+
+
+class Screen:
+    """A terminal of so many columns and rows, and `fairlead shell` on it."""
+
+    def __init__(self, api: str, *args: str, env: dict[str, str] | None = None) -> None:
+        self.ours, self.theirs = pty.openpty()
+        self.resize(100, 30)
+        self.before = termios.tcgetattr(self.theirs)
+        self.shown = b""
+        clean = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "fairlead", "shell", *args],
+            stdin=self.theirs,
+            stdout=self.theirs,
+            stderr=self.theirs,
+            env={**clean, "FAIRLEAD_API": api, "TERM": "vt100", "PS1": "$ ", **(env or {})},
+            # A session whose controlling terminal it is, as under a terminal emulator: resizing is a signal to it.
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # one system call
+        )
+
+    def resize(self, columns: int, rows: int) -> None:
+        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def type(self, text: bytes) -> None:
+        os.write(self.ours, text)
+
+    def until(self, pattern: bytes) -> re.Match[bytes]:
+        """Read the screen until it shows that; what came before is forgotten."""
+        deadline = time.monotonic() + WAIT
+        while not (found := re.search(pattern, self.shown)):
+            left = deadline - time.monotonic()
+            assert left > 0, self.shown
+            if select.select([self.ours], [], [], left)[0]:
+                self.shown += os.read(self.ours, 65536)
+        self.shown = self.shown[found.end() :]
+        return found
+
+    def wait(self) -> int:
+        """The exit code. The screen is read, or what is written there at last would wait for it."""
+        deadline = time.monotonic() + WAIT
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.shown
+            self._read(0.05)
+        self._read(0)
+        return self.process.returncode
+
+    def _read(self, timeout: float) -> None:
+        while select.select([self.ours], [], [], timeout)[0]:
+            self.shown += os.read(self.ours, 65536)
+            timeout = 0
+
+    @property
+    def raw(self) -> bool:
+        return not termios.tcgetattr(self.theirs)[3] & termios.ICANON
+
+    @property
+    def restored(self) -> bool:
+        return termios.tcgetattr(self.theirs) == self.before
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(WAIT)
+        os.close(self.ours)
+        os.close(self.theirs)
+
+
+@pytest.fixture
+def screen() -> Iterator[Callable[..., Screen]]:
+    made: list[Screen] = []
+
+    def make(api: str, *args: str, env: dict[str, str] | None = None) -> Screen:
+        made.append(Screen(api, *args, env=env))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+def test_a_terminal_with_its_size_its_keys_and_its_end(fleet: Fleet, screen: Callable[..., Screen]) -> None:
+    shell = screen(fleet.api, "--env", "GREETING=hello", "--cwd", "/", "web-1", *SH)
+    shell.until(rb"[#$] ")
+    assert shell.raw
+    shell.type(b"stty size; echo $GREETING-$TERM-$(pwd)\r")
+    shell.until(rb"30 100\r\n")
+    shell.until(rb"hello-vt100-/\r\n")
+    shell.resize(61, 17)
+    shell.type(b"until [ \"$(stty size)\" = '17 61' ]; do sleep 0.05; done; echo re''sized\r")
+    shell.until(rb"resized\r\n")
+    # Ctrl-C is a character here: it ends the sleep, not us.
+    shell.type(b"sleep 1000; echo af''terwards $?\r")
+    shell.until(rb"sleep 1000")
+    shell.type(b"\x03")
+    shell.type(b"echo st''ill-here\r")
+    shell.until(rb"still-here\r\n")
+    shell.type(b"exit 7\r")
+    assert shell.wait() == 7
+    assert shell.restored
+
+
+def test_tilde_dot_leaves_and_ends_the_program(
+    fleet: Fleet, screen: Callable[..., Screen], wait_until: Callable[[Callable[[], bool]], None], run: Run
+) -> None:
+    shell = screen(fleet.api, "web-1", *SH)
+    shell.until(rb"[#$] ")
+    shell.type(b"echo a~.b\r")
+    shell.until(rb"a~\.b\r\n")
+    shell.type(b"~?")
+    shell.until(rb"~~ is one ~")
+    shell.type(b"~~\x15echo ti''lde\r")
+    shell.until(rb"tilde\r\n")
+    shell.type(b"~.")
+    assert shell.wait() == 0
+    assert b"left" in shell.shown
+    assert shell.restored
+    wait_until(lambda: b"0 open" in run("agents", "get", "web-1", api=fleet).stdout)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_ends_us_restores_the_terminal(
+    fleet: Fleet, screen: Callable[..., Screen], number: signal.Signals
+) -> None:
+    shell = screen(fleet.api, "web-1", *SH)
+    shell.until(rb"[#$] ")
+    assert shell.raw
+    shell.process.send_signal(number)
+    assert shell.wait() == 128 + number
+    assert shell.restored
+
+
+def test_a_gateway_that_goes_away_restores_the_terminal(
+    fleet: Fleet, screen: Callable[..., Screen], relay_to: Callable[[str], Relay]
+) -> None:
+    """The stream is cut and the port refuses: after some retries there is no hope."""
+    relay = relay_to(fleet.api)
+    shell = screen(f"http://127.0.0.1:{relay.port}", "web-1", *SH)
+    shell.until(rb"[#$] ")
+    assert shell.raw
+    relay.refuse()
+    shell.type(b"echo x\r")
+    deadline = time.monotonic() + 50
+    while shell.process.poll() is None and time.monotonic() < deadline:
+        shell._read(0.1)
+    assert shell.process.poll() == 3, shell.shown
+    assert b"doctor" in shell.shown
+    assert shell.restored
+
+
+class Relay(Protocol):
+    port: int
+
+    def refuse(self) -> None: ...
+
+
+def test_an_error_before_it_opens_leaves_the_terminal_alone(fleet: Fleet, screen: Callable[..., Screen]) -> None:
+    shell = screen(fleet.api, "nobody")
+    assert shell.wait() == 2
+    assert b"agents ls" in shell.shown
+    assert shell.restored
+    shell = screen(fleet.api, "web-1", "--", "/no/such/program")
+    assert shell.wait() == 1
+    assert b"/no/such/program" in shell.shown
+    assert shell.restored
+
+
+def test_a_stop_and_fg_make_it_raw_again(fleet: Fleet, screen: Callable[..., Screen]) -> None:
+    shell = screen(fleet.api, "web-1", *SH)
+    shell.until(rb"[#$] ")
+    shell.process.send_signal(signal.SIGSTOP)
+    termios.tcsetattr(shell.theirs, termios.TCSANOW, shell.before)  # as the user's own shell does
+    shell.process.send_signal(signal.SIGCONT)
+    deadline = time.monotonic() + WAIT
+    while not shell.raw:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    shell.type(b"exit 0\r")
+    assert shell.wait() == 0
+    assert shell.restored
+
+
+def test_without_a_terminal_what_is_piped_in_is_typed(fleet: Fleet, run: Run) -> None:
+    done = run("shell", "web-1", *SH, api=fleet, input=b"echo $((6*7)) >&2; exit 5\n")
+    assert b"42\r\n" in done.stdout, "a terminal has one stream for both"
+    assert done.returncode == 5, done.stderr
+
+
+def test_a_long_paste_arrives(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+    """More than one chunk, through a terminal that takes 4 KiB of a line at most."""
+    lines = b"".join(b"%06d\n" % i for i in range(20_000))
+    script = f"stty -echo; echo ready; cat > {tmp_path / 'pasted'}\n".encode()
+    done = run("shell", "web-1", *SH, api=fleet, input=script + lines)
+    assert done.returncode == 0, done.stderr
+    pasted = (tmp_path / "pasted").read_bytes()
+    assert pasted.endswith(b"019999\n")
+    assert lines.endswith(pasted[-100_000:])
+
+
+@pytest.mark.parametrize(
+    ("typed", "sent", "left"),
+    [
+        ([b"ls\r", b"~."], b"ls\r", True),
+        ([b"~", b"."], b"", True),
+        ([b"~~.\r"], b"~.\r", False),
+        ([b"a~.\r"], b"a~.\r", False),
+        ([b"~x"], b"~x", False),
+        ([b"\r~?", b"~."], b"\r", True),
+        ([b"~?a~."], b"a~.", False),
+    ],
+)
+def test_escapes(typed: list[bytes], sent: bytes, left: bool) -> None:
+    escape = Escape()
+    assert b"".join(map(escape.take, typed)) == sent
+    assert escape.left is left
