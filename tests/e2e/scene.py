@@ -63,10 +63,10 @@ class Program:
             self._process.wait()
             raise
 
-    def result(self) -> dict[str, Any]:
-        """What it printed as JSON."""
-        found: dict[str, Any] = json.loads(self._shown.read_text())
-        return found
+    def complaints(self) -> dict[str, int]:
+        """Of a swarm that was stopped: agents that lost their links, did not come back, or saw what no gateway may do."""
+        told: dict[str, Any] = json.loads(self._shown.read_text())
+        return {word: told[word] for word in ("lost", "missing", "gone", "violations", "died") if told[word]}
 
     def tail(self) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-LOG_LINES:])
