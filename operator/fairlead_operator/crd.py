@@ -20,7 +20,8 @@ from fairlead_operator.spec import GROUP, KIND, PLURAL, RULES, VERSION, LinkGate
 from fairlead_operator.state import LinkGatewayStatus
 
 Schema = dict[str, Any]
-FIELD_MANAGER = "fairlead-crds"
+FIELD_MANAGER = "helm"
+"""Helm 4 applies the files of crds/ under this name at each install, and refuses what another manager has changed."""
 
 NAME_RULE = "size(self.metadata.name) <= 40"
 NAME_TEXT = "the name must have at most 40 characters: with what Kubernetes appends it names nodes, which have 64"
