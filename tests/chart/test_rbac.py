@@ -95,6 +95,12 @@ def test_the_whole_cluster_is_one_cluster_role(render: Any) -> None:
     assert granted(role) == asked(rbac.NAMESPACED, rbac.CLUSTER)
 
 
+def test_to_look_at_ingress_classes_is_a_right_of_its_own(render: Any) -> None:
+    objects = render({"operator": {"rbac": {"ingressClasses": True}}})
+    assert granted(roles(objects, "ClusterRole")["", "fleet-fairlead-operator"]) == asked(rbac.CLUSTER)
+    assert granted(roles(objects)["fleet", "fairlead-operator"]) == asked(rbac.NAMESPACED)
+
+
 @pytest.mark.parametrize("values", sorted(CI.glob("*-values.yaml")), ids=lambda path: path.name)
 def test_each_binding_leads_from_our_account_to_our_role(render: Any, values: Path) -> None:
     objects = render(values)

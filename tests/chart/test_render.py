@@ -229,6 +229,16 @@ def test_hooks_leave_nothing_behind(render: Any) -> None:
             assert "hook-failed" in policy
 
 
+def test_the_lease_goes_with_the_release_and_its_content_is_the_operators(render: Any) -> None:
+    objects = render()
+    lease = named(objects, "Lease", "fairlead-operator")
+    assert "spec" not in lease
+    container = named(objects, "Deployment", "fairlead-operator")["spec"]["template"]["spec"]["containers"][0]
+    told = {one["name"]: one.get("value") for one in container["env"]}
+    assert told["FAIRLEAD_OPERATOR_LEASE"] == lease["metadata"]["name"]
+    assert told["FAIRLEAD_OPERATOR_NAMESPACES"] == "fleet"
+
+
 def test_the_test_pod_runs_the_script_as_it_is(render: Any, chart: Path) -> None:
     pod = named(render(), "Pod", "fairlead-hello")["spec"]
     assert pod["containers"][0]["command"][-1].rstrip() == (chart / "files" / "hello.py").read_text().rstrip()
