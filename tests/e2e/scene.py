@@ -64,7 +64,7 @@ class Program:
             raise
 
     def complaints(self) -> dict[str, int]:
-        """Of a swarm that was stopped: agents that lost their links, did not come back, or saw what no gateway may do."""
+        """Of a swarm that was stopped: agents that lost links, did not come back, saw what no gateway may do."""
         told: dict[str, Any] = json.loads(self._shown.read_text())
         return {word: told[word] for word in ("lost", "missing", "gone", "violations", "died") if told[word]}
 
