@@ -19,6 +19,7 @@ import pytest
 
 from fairlead.agent import Agent
 from fairlead.agent.configuration.token_file import TokenFile
+from fairlead.errors import ConfigError
 
 if TYPE_CHECKING:
     from tests.agent.conftest import Gateway, Proxy
@@ -133,6 +134,20 @@ async def test_what_is_no_proxy(
     async with answering(answer) as port:
         serve(Agent(gateway.url, "edge-1", "t", proxy=f"http://127.0.0.1:{port}"))
         await until(lambda: words in caplog.text)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["socks5://x", "http://", "http://x:99999", f"http://{'a' * 70}", "http://x/path", "x"]
+)
+def test_what_is_no_address_of_a_proxy(proxy: str) -> None:
+    with pytest.raises(ConfigError, match="proxy's address"):
+        Agent("ws://x", "edge-1", "t", proxy=proxy)
+
+
+async def test_a_host_that_can_have_no_name(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    serve(Agent(f"ws://{'a' * 70}", "edge-1", "t"))
+    await until(lambda: "no legal host name" in caplog.text)
 
 
 async def test_no_proxy_is_there(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

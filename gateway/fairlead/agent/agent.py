@@ -27,6 +27,7 @@ from fairlead.agent.handler import Handler, Place, describe
 from fairlead.agent.journal import LIMIT, Journal
 from fairlead.agent.outlet import Outlet
 from fairlead.agent.supervisor import Supervisor
+from fairlead.carrier.tunnel import parse_proxy
 from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
 from fairlead.wire.identity import check_agent_id, uuid7
@@ -82,6 +83,11 @@ class Agent:
         self._thread = 0
         self._stopping: asyncio.Event | None = None
         self._supervisor = Supervisor()
+        if proxy is not None:
+            try:
+                parse_proxy(proxy)
+            except ValueError as e:
+                raise ConfigError(str(e)) from e
         if encoding not in ("msgpack", "json"):
             raise ConfigError(f"encoding {encoding!r} must be msgpack or json")
         self._connector = Connector(

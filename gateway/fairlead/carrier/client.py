@@ -96,6 +96,8 @@ async def connect(
         return outcome
     except TimeoutError as error:
         raise ConnectionRefused(f"{url} did not answer within {timeout:g} s") from error
+    except UnicodeError as error:
+        raise ConnectionRefused(f"{url} cannot be reached: {host!r} is no legal host name ({error})") from error
     except tls.SSLCertVerificationError as error:
         raise ConnectionRefused(
             f"{url} shows a certificate that is not trusted: {error.verify_message}; "

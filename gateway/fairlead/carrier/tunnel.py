@@ -36,6 +36,7 @@ def parse_proxy(url: str) -> Proxy:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
+        (host or "").encode("idna")
     except ValueError as e:
         raise ValueError("the proxy's address cannot be read: write http://[user:password@]host:port") from e
     if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/") or parts.query:

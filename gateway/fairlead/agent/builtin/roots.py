@@ -31,8 +31,6 @@ class Place:
 
     folder: int
     name: str
-    path: str
-    """Where it really lies."""
     status: os.stat_result | None
 
     def close(self) -> None:
@@ -123,10 +121,9 @@ class _Walk:
             if status is not None and stat.S_ISLNK(status.st_mode):
                 self._follow(name)
             elif len(self._left) == 1:
-                path = (*self._names, name)
-                if not self._allows(path):
+                if not self._allows((*self._names, name)):
                     raise _Outside
-                return Place(os.dup(self._folders[-1]), name, "/" + "/".join(path), status)
+                return Place(os.dup(self._folders[-1]), name, status)
             else:
                 self._enter(name, status, make_folders)
                 self._left.pop()

@@ -131,7 +131,7 @@ async def _attended(
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.wait(tasks)
+        await asyncio.gather(*tasks, return_exceptions=True)  # what else went wrong matters no more
         terminal.close()
         result = program.close()
     return result
