@@ -99,12 +99,23 @@ async def get(road: Road, path: str) -> tuple[Response, bytes]:
     try:
         async with asyncio.timeout(PATIENCE):
             writer.write(f"GET {path} HTTP/1.1\r\nHost: {road.host}:{road.port}\r\nConnection: close\r\n\r\n".encode())
-            data = b""
-            while len(data) < ANSWER_LIMIT and (part := await reader.read(ANSWER_LIMIT)):
-                data += part
+            return await read_answer(reader, ANSWER_LIMIT)
     finally:
         writer.close()
-    answer = parse_response(data)
-    if answer is None:
-        raise ConnectionRefused("the connection was closed before the answer")
-    return answer
+
+
+async def read_answer(reader: asyncio.StreamReader, limit: int) -> tuple[Response, bytes]:
+    """The head of an answer and its body, of which `limit` bytes are enough. Raises ConnectionRefused."""
+    data = b""
+    while (answer := parse_response(data)) is None:
+        part = await reader.read(limit)
+        if not part:
+            raise ConnectionRefused("the connection was closed before the answer")
+        data += part
+    head, body = answer
+    length = head.headers.get("content-length", "")
+    # Not to the end of the connection: a proxy may keep it, whatever was asked of it.
+    whole = 0 if head.status == 101 else min(limit, int(length)) if length.isdigit() else limit
+    while len(body) < whole and (part := await reader.read(limit)):
+        body += part
+    return head, body

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from fairlead.carrier.client import connect
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.sweep import Sweep
-from fairlead.cli.api_road import get
+from fairlead.cli.api_road import get, read_answer
 from fairlead.cli.road import PATIENCE, Road, Step, Trouble
 from fairlead.errors import ConnectionRefused, ProtocolViolation
 from fairlead.version import __version__
@@ -28,7 +28,7 @@ DOCTOR = "fairlead-doctor"
 """One agent for all doctors: the fleet remembers an agent for a month."""
 WELCOME = 30.0
 """Seconds: the gateway may have to wait for its store."""
-ECHO = 10.0
+ECHO = 5.0
 SILENT = 2.5
 """Heartbeats of silence after which the gateway ends a link by itself."""
 PROXIES = (
@@ -86,8 +86,8 @@ class LinkRoad(Road):
                 f"gateway{who} strips the upgrade, or {self._path} is not the path of links"
             )
         return (
-            f"HTTP {answer.status} in place of 101: something between here and the gateway{who} refuses the upgrade, or "
-            "this is not the port of links"
+            f"HTTP {answer.status} in place of 101: something between here and the gateway{who} refuses the upgrade, "
+            "or this is not the port of links"
         )
 
     def _between(self, answer: handshake.Response) -> str:
@@ -108,24 +108,12 @@ class LinkRoad(Road):
         request = handshake.request(
             urlsplit(self.url).netloc, self._path, key, subprotocols=SUBPROTOCOLS, headers=self._headers
         )
-        data = b""
         try:
             reader, writer = await self.open()
             try:
                 async with asyncio.timeout(2 * PATIENCE):
                     writer.write(request)
-                    while (answer := handshake.parse_response(data)) is None:
-                        part = await reader.read(handshake.MAX_HEAD)
-                        if not part:
-                            raise ConnectionRefused("the connection was closed without an answer")
-                        data += part
-                    head, body = answer
-                    while head.status != 101 and len(body) < handshake.MAX_BODY and not _whole(head, body):
-                        part = await reader.read(handshake.MAX_BODY)
-                        if not part:
-                            break
-                        body += part
-                    return head, body, key
+                    return *await read_answer(reader, handshake.MAX_BODY), key
             finally:
                 writer.close()
         except (OSError, TimeoutError, ConnectionRefused) as e:
@@ -156,11 +144,13 @@ class LinkRoad(Road):
             except ConnectionRefused as e:
                 raise Trouble(f"a second upgrade failed: {e.message}", "try again; is more than one node there?") from e
             try:
-                return await self._measure(ear)
-            finally:
+                told = await self._measure(ear)
                 ear.say(Bye(code=Close.NORMAL, why="doctor"))
                 connection.close(Close.NORMAL, "doctor")
                 await ear.closed_within(PATIENCE)
+                return told
+            finally:
+                connection.abort()
 
     async def _measure(self, ear: Ear) -> str:
         ear.say(Hello(agent=DOCTOR, boot=os.urandom(8).hex(), conn=1, sdk=f"fairlead-doctor {__version__}"))
@@ -265,11 +255,6 @@ def _server(answer: handshake.Response) -> str:
     """What the answer says of who gave it, in brackets."""
     names = [answer.headers[name] for name in ("server", "via") if answer.headers.get(name)]
     return f" ({', '.join(names)})" if names else ""
-
-
-def _whole(head: handshake.Response, body: bytes) -> bool:
-    length = head.headers.get("content-length", "")
-    return length.isdigit() and len(body) >= int(length)
 
 
 def _detail(body: bytes) -> str:

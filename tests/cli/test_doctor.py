@@ -1,0 +1,253 @@
+"""`fairlead doctor` on roads that are good, and on each kind of bad one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from fairlead.store.embedded import EmbeddedValkey
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+
+
+class Fleet(Protocol):
+    api: str
+    links: str
+    admin: str
+
+
+class Relay(Protocol):
+    port: int
+    strips: bool
+    server: str
+    idle: float | None
+    forgets: bool
+
+
+RelayTo = Callable[[str], Relay]
+
+
+def checks(done: subprocess.CompletedProcess[bytes]) -> dict[str, dict[str, Any]]:
+    """The steps to the last target, by name."""
+    told = json.loads(done.stdout)
+    assert (done.returncode == 0) is told["ok"] is all(one["ok"] is True for one in told["checks"])
+    last = told["checks"][-1]["target"]
+    return {one["name"]: one for one in told["checks"] if one["target"] == last}
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def test_all_is_fine(fleet: Fleet, run: Run) -> None:
+    done = run("doctor", "--links", fleet.links, "--admin", fleet.admin, "--idle", "0.5", api=fleet)
+    assert done.returncode == 0, done.stdout
+    text = done.stdout.decode()
+    assert "✗" not in text
+    for words in (
+        "the token is taken",
+        "reaches its Redis",
+        "the node is ready",
+        "101, fairlead.v1",
+        "of silence pass",
+    ):
+        assert words in text
+    assert b"all is fine" in done.stderr
+    assert run("agents", "get", "fairlead-doctor", api=fleet).returncode == 0, "the help says that it is in the fleet"
+
+
+def test_json_names_each_step(fleet: Fleet, run: Run) -> None:
+    done = run("doctor", "--links", fleet.links, "--idle", "0", "-o", "json", api=fleet)
+    found = checks(done)
+    assert list(found) == ["url", "dns", "tcp", "tls", "upgrade", "token"]
+    assert set(found["tcp"]) == {"name", "target", "ok", "told", "advice", "seconds"}
+
+
+def test_wrong_tokens_are_told_apart(fleet: Fleet, run: Run) -> None:
+    args = ("doctor", "-o", "json", "--idle", "1")
+    found = checks(run(*args, "--no-links", "--token", "not-the-right-token", api=fleet))
+    assert found["api"]["ok"] is True
+    assert "FAIRLEAD_TOKEN" in found["token"]["advice"]
+    assert found["redis"]["ok"] is None
+    found = checks(run(*args, "--links", fleet.links, "--agent-token", "not-the-right-token", api=fleet))
+    assert found["upgrade"]["ok"] is True, "the gateway itself has refused it: the upgrade went through"
+    assert "FAIRLEAD_AGENT_TOKEN" in found["token"]["advice"]
+
+
+def test_a_proxy_that_strips_the_upgrade_is_named(fleet: Fleet, run: Run, relay_to: RelayTo) -> None:
+    relay = relay_to(fleet.links)
+    relay.strips = True
+    relay.server = "oldproxy/1.0"
+    done = run("doctor", "--links", f"ws://127.0.0.1:{relay.port}", "-o", "json", api=fleet)
+    assert done.returncode == 1
+    found = checks(done)
+    assert "strips the upgrade" in found["upgrade"]["told"]
+    assert "oldproxy/1.0" in found["upgrade"]["told"]
+    assert "proxy_set_header Upgrade" in found["upgrade"]["advice"]
+    assert found["idle"]["ok"] is None
+
+
+def test_the_port_of_the_api_is_not_that_of_links(fleet: Fleet, run: Run) -> None:
+    links = fleet.api.replace("http", "ws")
+    found = checks(run("doctor", "--links", links, "-o", "json", api=fleet))
+    assert "not the port of links" in found["upgrade"]["told"]
+    api = fleet.links.replace("ws", "http")
+    found = checks(run("doctor", "--no-links", "-o", "json", api=api))
+    assert "not Fairlead's API" in found["api"]["told"]
+    assert "8081" in found["api"]["advice"]
+
+
+@pytest.mark.parametrize("forgets", [False, True])
+def test_a_path_that_hangs_up_on_silence_is_measured(fleet: Fleet, run: Run, relay_to: RelayTo, forgets: bool) -> None:
+    """One that says so, and one that only forgets the connection, which is found out when the link speaks again."""
+    relay = relay_to(fleet.links)
+    relay.idle, relay.forgets = 0.6, forgets
+    done = run("doctor", "--links", f"ws://127.0.0.1:{relay.port}", "--idle", "1.5", "-o", "json", api=fleet)
+    assert done.returncode == 1
+    found = checks(done)
+    assert found["token"]["ok"] is True
+    told, advice = found["idle"]["told"], found["idle"]["advice"]
+    if forgets:
+        assert "the path was dead and nobody said so" in told
+    else:
+        assert 0.5 < float(told.partition("silent for ")[2].partition(" s")[0]) < 1.4
+        assert "proxy_read_timeout" in advice
+    assert "heartbeat" in advice
+
+
+def test_a_link_that_the_gateway_ends_itself_is_no_fault(
+    run: Run, tmp_path: Path, gateway_over: Callable[..., tuple[str, str, str]]
+) -> None:
+    links, api, _ = gateway_over(tmp_path, "embedded", "--heartbeat=1")
+    found = checks(run("doctor", "--links", links, "--idle", "20", "-o", "json", api=api))
+    assert found["idle"]["ok"] is True
+    assert "the gateway itself ends the link" in found["idle"]["told"]
+
+
+def test_where_nobody_listens(fleet: Fleet, run: Run) -> None:
+    port = free_port()
+    found = checks(run("doctor", "--no-links", "-o", "json", api=f"http://127.0.0.1:{port}"))
+    assert found["dns"]["ok"] is True
+    assert str(port) in found["tcp"]["told"]
+    assert "running" in found["tcp"]["advice"]
+    assert [found[name]["ok"] for name in ("tls", "api", "token", "redis")] == [None] * 4
+    found = checks(run("doctor", "--links", f"ws://127.0.0.1:{port}", "-o", "json", api=fleet))
+    assert found["tcp"]["ok"] is False
+
+
+@pytest.mark.parametrize(
+    ("api", "step", "words"),
+    [
+        ("gateway:8081", "url", "begin with http://"),
+        ("http://[::1", "url", "not a URL"),
+        ("http://127.0.0.1:99999", "url", "not a URL"),
+        ("http://nowhere.invalid", "dns", "not known"),
+    ],
+)
+def test_addresses_that_are_none(run: Run, api: str, step: str, words: str) -> None:
+    done = run("doctor", "--no-links", "--token", "some-long-enough-token", "-o", "json", api=api)
+    assert done.returncode == 1
+    found = checks(done)
+    assert found[step]["ok"] is False
+    assert words in found[step]["told"]
+    assert found[step]["advice"]
+
+
+def test_tls_is_looked_at(fleet: Fleet, run: Run, tmp_path: Path, relay_to: RelayTo) -> None:
+    """Plain HTTP where TLS was meant; then a certificate of nobody's; then one of an authority that is known."""
+    port = fleet.api.rpartition(":")[2]
+    found = checks(run("doctor", "--no-links", "-o", "json", api=f"https://127.0.0.1:{port}"))
+    assert "no TLS" in found["tls"]["told"]
+    assert "http://" in found["tls"]["advice"]
+
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [
+            "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-days", "2", "-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost",
+            "-addext", "subjectAltName=IP:127.0.0.1",
+        ],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    server = subprocess.Popen(
+        [sys.executable, "-c", TLS_SERVER, str(certificate), str(key)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert server.stdout is not None
+        url = f"https://127.0.0.1:{server.stdout.readline().strip()}"
+        args = ("doctor", "--no-links", "-o", "json")
+        found = checks(run(*args, api=url))
+        assert "not accepted" in found["tls"]["told"]
+        assert "SSL_CERT_FILE" in found["tls"]["advice"]
+        found = checks(run(*args, api=url, env={"SSL_CERT_FILE": str(certificate)}))
+        assert found["tls"]["ok"] is True
+        assert "renew it" in found["tls"]["told"], "two days are left"
+        assert found["api"]["ok"] is False, "this server answers nobody"
+        assert found["api"]["advice"]
+    finally:
+        server.kill()
+        server.wait(10)
+        assert server.stdout is not None
+        server.stdout.close()
+
+
+TLS_SERVER = """
+import socket, ssl, sys
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain(sys.argv[1], sys.argv[2])
+listening = socket.create_server(("127.0.0.1", 0))
+print(listening.getsockname()[1], flush=True)
+while True:
+    one, _ = listening.accept()
+    try:
+        context.wrap_socket(one, server_side=True).close()
+    except OSError:
+        pass
+"""
+
+
+def test_a_gateway_without_its_redis_says_so(
+    run: Run, tmp_path: Path, gateway_over: Callable[..., tuple[str, str, str]], wait_until: Callable[..., object]
+) -> None:
+    server = EmbeddedValkey(tmp_path / "valkey")
+    asyncio.run(server.start())
+    try:
+        _, api, _ = gateway_over(tmp_path, server.url)
+    finally:
+        asyncio.run(server.stop())
+    found = checks(run("doctor", "--no-links", "-o", "json", api=api))
+    assert found["token"]["ok"] is True
+    assert "does not reach its Redis" in found["redis"]["told"]
+    assert "is that Redis running" in found["redis"]["advice"]
+
+
+def test_a_node_that_is_not_ready_says_why(run: Run, fleet: Fleet) -> None:
+    done = run("doctor", "--no-links", "--admin", fleet.api, "-o", "json", api=fleet)
+    found = checks(done)
+    assert "HTTP 401" in found["readyz"]["told"]
+    assert "8082" in found["readyz"]["advice"]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--api", "http://192.0.2.1", "--token", "t"], "--links wss://HOST"),
+        (["--links", "wss://gateway.example"], "FAIRLEAD_AGENT_TOKEN"),
+        (["--agent-token-file", "/nowhere/t"], "cannot be read"),
+        (["--idle", "-1"], "idle"),
+    ],
+)
+def test_wrong_usage_is_2(run: Run, args: list[str], words: str) -> None:
+    done = run("doctor", *args)
+    assert done.returncode == 2
+    assert words in done.stderr.decode()
