@@ -51,6 +51,8 @@ class Api:
     """Answers to the next requests of a stream, in place of it."""
     input_refusals: list[Response] = field(default_factory=list)
     pages: list[dict[str, object]] = field(default_factory=list)
+    busy_pages: bool = False
+    """After the first page this node is busy."""
     overlap: int = 0
     """A re-attached stream begins so many lines too early, as a cautious gateway may."""
     end_on_cancel: bool = True
@@ -130,6 +132,8 @@ class Api:
     async def agents(self, request: Request) -> Response:
         cursor = request.query_params.get("cursor")
         self.cursors.append(cursor)
+        if cursor is not None and self.busy_pages:
+            return problem(503, "node_busy", "draining", True)
         return JSONResponse(self.pages[int(cursor or 0)])
 
     def app(self) -> Starlette:

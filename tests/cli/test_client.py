@@ -1,0 +1,278 @@
+"""`fairlead.client` against a real gateway and a real agent; and where it goes when one address fails."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from starlette.responses import Response
+
+from fairlead.client import Chunk, Client
+from fairlead.errors import (
+    AgentUnknown,
+    CommandUnknown,
+    ConnectionRefused,
+    FairleadError,
+    IdempotencyConflict,
+    InvalidRequest,
+    NodeBusy,
+    ResultsTrimmed,
+    Unauthorized,
+    Unavailable,
+)
+
+TOKEN = "development-platform-token"
+UNKNOWN = "01990000-0000-7000-8000-00000000000f"
+ROOT = Path(__file__).parents[2]
+
+
+class Fleet(Protocol):
+    api: str
+
+
+class Relay(Protocol):
+    port: int
+    cuts: list[int]
+
+
+class Api(Protocol):
+    url: str
+    refusals: list[Response]
+    cuts: list[int]
+    streams: list[tuple[str, str, dict[str, str], bytes]]
+    pages: list[dict[str, object]]
+    busy_pages: bool
+
+    def say(self, data: bytes, kind: str = "stdout") -> None: ...
+    def finish(self, state: str, payload: object = None, error: object = None, truncated: bool = False) -> None: ...
+
+
+def problem(status: int, code: str, detail: str, temporary: bool = False) -> Response:
+    body = {"title": code, "status": status, "code": code, "detail": detail, "temporary": temporary}
+    return Response(json.dumps(body), status, media_type="application/problem+json")
+
+
+async def test_agents_labels_and_links(fleet: Fleet) -> None:
+    async with Client(fleet.api, TOKEN) as client:
+        assert await client.label("web-1", {"client/test": "yes", "gone": "soon"}) == {
+            "client/test": "yes",
+            "gone": "soon",
+        }
+        assert await client.label("web-1", {"gone": None}) == {"client/test": "yes"}
+        found = [one async for one in client.agents("client/test=yes,os=linux", state="online")]
+        assert [one.id for one in found] == ["web-1"]
+        assert [one async for one in client.agents("client/test=no")] == []
+        detail = await client.agent("web-1")
+        assert (detail.state, detail.node, detail.labels) == ("online", "node-1", {"client/test": "yes"})
+        link = await client.session("web-1")
+        assert (link.node, link.sid, link.congested) == ("node-1", detail.session.sid, False)
+        assert await client.label("web-1", {"client/test": None}) == {}
+
+
+async def test_a_disconnected_agent_comes_back(fleet: Fleet) -> None:
+    async with Client(fleet.api, TOKEN) as client:
+        before = (await client.agent("web-1")).session
+        await client.disconnect("web-1")
+        async with asyncio.timeout(20):
+            while True:
+                now = await client.agent("web-1")
+                if now.state == "online" and now.session.conn > before.conn:
+                    break
+                await asyncio.sleep(0.05)
+        assert now.session.boot == before.boot
+
+
+async def test_a_command_with_input(fleet: Fleet) -> None:
+    async with (
+        Client(fleet.api, TOKEN) as client,
+        client.command("web-1", "exec", {"argv": ["tr", "a-z", "A-Z"], "stdin": True}) as command,
+    ):
+        assert re.fullmatch(r"[0-9a-f-]{36}", command.id)
+        text = b"some words\n" * 20_000  # several chunks of the link
+        await command.input(text)
+        await command.input(b"the last", end=True)
+        data = b"".join([chunk.data async for chunk in command])
+        assert data == text.upper() + b"THE LAST"
+        end = await command.wait()
+        assert command.end is end
+        assert (end.state, end.exit().exit_code, end.agent) == ("ok", 0, "web-1")
+        with pytest.raises(InvalidRequest, match="over"):
+            await command.input(b"more")
+        async with client.attach(command.id, 1) as again:
+            later = [chunk async for chunk in again]
+        assert later[0].offset == 1
+        assert again.end == end
+
+
+async def test_a_cancelled_command_ends_so(fleet: Fleet) -> None:
+    async with (
+        Client(fleet.api, TOKEN) as client,
+        client.command("web-1", "exec", {"argv": ["sleep", "1000"]}) as command,
+    ):
+        await command.cancel()
+        assert (await command.wait()).state == "cancelled"
+        assert await client.cancel(command.id) == "cancelled"
+
+
+async def test_leaving_ends_nothing_and_attaching_goes_on(fleet: Fleet, tmp_path: Path) -> None:
+    script = f"echo one; until [ -e {tmp_path}/go ]; do sleep 0.02; done; echo two"
+    async with Client(fleet.api, TOKEN) as client:
+        async with client.command("web-1", "exec", {"argv": ["sh", "-c", script]}) as command:
+            async for chunk in command:
+                assert chunk.data == b"one\n"
+                break
+        async with client.attach(command.id, follow=False) as seen:
+            assert [chunk.data async for chunk in seen] == [b"one\n"]
+            assert seen.end is None
+            with pytest.raises(FairleadError, match="not followed"):
+                await seen.wait()
+        (tmp_path / "go").touch()
+        async with client.attach(command.id, command.next) as rest:
+            assert [chunk.data async for chunk in rest] == [b"two\n"]
+        assert rest.end is not None
+
+
+async def test_one_key_is_one_command(fleet: Fleet) -> None:
+    async with Client(fleet.api, TOKEN) as client:
+        async with client.command("web-1", "sys.info", key="a-key-of-this-test") as one:
+            await one.wait()
+        async with client.command("web-1", "sys.info", key="a-key-of-this-test") as two:
+            assert await two.wait() == one.end
+        assert two.id == one.id
+        with pytest.raises(IdempotencyConflict):
+            async with client.command("web-1", "exec", key="a-key-of-this-test"):
+                pass
+
+
+async def test_errors_are_those_of_the_house(fleet: Fleet) -> None:
+    async with Client(fleet.api, "not-the-right-token") as client:
+        with pytest.raises(Unauthorized):
+            await client.agent("web-1")
+    async with Client(fleet.api, TOKEN) as client:
+        with pytest.raises(AgentUnknown, match="nobody") as unknown:
+            await client.agent("nobody")
+        assert unknown.value.details["status"] == 404
+        with pytest.raises(AgentUnknown):
+            async with client.command("nobody", "exec"):
+                pass
+        with pytest.raises(CommandUnknown):
+            await client.cancel(UNKNOWN)
+        with pytest.raises(CommandUnknown):
+            async with client.attach(UNKNOWN) as command:
+                await command.wait()
+        with pytest.raises(InvalidRequest) as wrong:
+            [one async for one in client.agents("env in (")]
+        assert wrong.value.details["field"] == "selector"
+        with pytest.raises(InvalidRequest, match="deadline"):
+            async with client.command("web-1", "exec", deadline=0):
+                pass
+    with pytest.raises(InvalidRequest, match="http://"):
+        Client("gateway:8081", TOKEN)
+
+
+async def test_what_was_read_of_a_window_is_gone(fleet: Fleet) -> None:
+    """A window keeps what the reader has not got yet; a second reader comes too late, and is told."""
+    payload = {"argv": ["head", "-c", "3000000", "/dev/zero"]}
+    async with Client(fleet.api, TOKEN) as client:
+        async with client.command("web-1", "exec", payload, retain="window") as command:
+            assert sum([len(chunk.data) async for chunk in command]) == 3_000_000
+        with pytest.raises(ResultsTrimmed):
+            async with client.attach(command.id, 0) as late:
+                await late.wait()
+
+
+async def test_results_go_on_at_the_next_address(fleet: Fleet, relay_to: Callable[[str], Relay]) -> None:
+    """Two ways to the same fleet: each connection of the first is cut, so the second takes over in mid-stream."""
+    first = relay_to(fleet.api)
+    first.cuts = [5_000]
+    payload = {"argv": ["seq", "1", "20000"]}
+    async with (
+        Client(f"http://127.0.0.1:{first.port},{fleet.api}", TOKEN) as client,
+        client.command("web-1", "exec", payload) as command,
+    ):
+        text = b"".join([chunk.data async for chunk in command])
+    assert text.split() == [b"%d" % i for i in range(1, 20_001)]
+    assert first.cuts == []
+
+
+async def test_a_busy_address_is_left_for_the_next(api: Api, second_api: Api) -> None:
+    api.refusals = [problem(503, "node_busy", "full", True)]
+    second_api.say(b"here")
+    second_api.finish("ok")
+    async with Client(f"{api.url},{second_api.url}", TOKEN) as client:
+        for _ in range(2):
+            async with client.command("agent-1", "exec") as command:
+                assert [chunk.data async for chunk in command] == [b"here"]
+    assert (len(api.streams), len(second_api.streams)) == (1, 2), "it stays where it was taken"
+
+
+async def test_when_all_are_busy_that_is_the_error(api: Api, second_api: Api) -> None:
+    api.refusals = [problem(503, "node_busy", "one is full", True)]
+    second_api.refusals = [problem(503, "node_busy", "two is full", True)]
+    async with Client(f"{api.url},{second_api.url}", TOKEN) as client:
+        with pytest.raises(NodeBusy, match="one is full; two is full"):
+            async with client.command("agent-1", "exec"):
+                pass
+
+
+async def test_a_refusal_of_another_kind_is_the_answer(api: Api, second_api: Api) -> None:
+    api.refusals = [problem(409, "agent_offline", "gone", True)]
+    async with Client(f"{api.url},{second_api.url}", TOKEN) as client:
+        with pytest.raises(Unavailable, match="gone"):
+            async with client.command("agent-1", "exec"):
+                pass
+    assert second_api.streams == []
+
+
+async def test_a_cursor_that_stands_still_is_not_followed_for_ever(api: Api) -> None:
+    api.pages = [{"agents": [{"id": "a", "state": "online"}], "cursor": "1"}, {"agents": [], "cursor": "1"}]
+    async with Client(api.url, TOKEN) as client:
+        assert [one.id async for one in client.agents()] == ["a"]
+
+
+async def test_a_cursor_of_another_fleet_is_told(fleet: Fleet, api: Api) -> None:
+    """Two addresses that are not of one fleet: the second page is asked of the other one, whose cursor it is not."""
+    api.pages = [{"agents": [{"id": "a", "state": "online"}], "cursor": "none of yours"}]
+    api.busy_pages = True
+    async with Client(f"{api.url},{fleet.api}", TOKEN) as client:
+        with pytest.raises(InvalidRequest, match="begin again without one") as wrong:
+            [one async for one in client.agents()]
+        assert wrong.value.details["field"] == "cursor"
+
+
+async def test_nobody_there(unused_port: int) -> None:
+    async with Client(f"http://127.0.0.1:{unused_port}", TOKEN) as client:
+        with pytest.raises(ConnectionRefused, match=str(unused_port)):
+            await client.agent("web-1")
+
+
+@pytest.fixture
+def unused_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def test_the_example_of_the_documentation_runs(fleet: Fleet, tmp_path: Path) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(), re.DOTALL)
+    (example,) = [one for one in blocks if "fairlead.client" in one]
+    script = tmp_path / "example.py"
+    script.write_text(example.replace("http://127.0.0.1:8081", fleet.api))
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, check=False, timeout=40, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "web-1" in done.stdout
+    assert "Linux" in done.stdout
+    assert "ok" in done.stdout
+
+
+def test_a_chunk_is_not_to_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        Chunk(0, "a", 0, "stdout", b"").data = b"x"  # type: ignore[misc]
