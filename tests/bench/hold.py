@@ -42,11 +42,7 @@ EACH = 16_500
 """Agents for one process at most: 20,000 open files are a usual limit, and the kernel spreads within some per cent."""
 PORTS = 13_000
 """Connections from one source address: from 14,000 on Linux searches long for a free port."""
-SETTLE = 5.0
-"""Seconds after the last welcome, for what it has caused."""
 PATIENCE = 1_800.0
-IN_FLIGHT = ((1, 1_000), (64, 5_000))
-"""Commands in flight while all agents are held, and how many in all."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +156,7 @@ async def commands(port: int, agents: int, in_flight: int, count: int, scene: Sc
     }  # fmt: skip
 
 
-async def hold(agents: int, workers: int, rate: float, watched: float, folder: Path) -> dict[str, object]:
+async def hold(agents: int, workers: int, rate: float, watched: float, count: int, folder: Path) -> dict[str, object]:
     async with EmbeddedValkey(folder / "valkey") as valkey:
         say(f"{workers} workers, {agents:,} agents at {rate:,.0f}/s")
         flags = ("--workers", str(workers), "--capacity", "19000", "--heartbeat", "25", "--log-level", "warning")
@@ -178,16 +174,16 @@ async def hold(agents: int, workers: int, rate: float, watched: float, folder: P
                 if known != agents:
                     raise SystemExit(f"Valkey knows {known} agents, {agents} are held")
                 joined = await scene.usage()
-                await asyncio.sleep(SETTLE)
+                await asyncio.sleep(watched / 4)  # for what the last welcomes have caused
                 held, others = await scene.usage(), sum(map(cpu_us, swarm.pids))
                 own = sum(memory(pid).uss for pid in swarm.pids)
                 say(f"{known:,} held, known to Valkey; idle for {watched:g} s")
                 await asyncio.sleep(watched)
                 idle, others = await scene.usage(), sum(map(cpu_us, swarm.pids)) - others
                 ran = []
-                for in_flight, count in IN_FLIGHT:
+                for in_flight, posted in ((1, count // 5), (64, count)):
                     say(f"commands, {in_flight} in flight")
-                    ran.append(await commands(gateway.api, agents, in_flight, count, scene))
+                    ran.append(await commands(gateway.api, agents, in_flight, posted, scene))
                 links = [
                     float(line.rpartition(" ")[2])
                     for line in gateway.get("/metrics").splitlines()
@@ -275,7 +271,7 @@ async def run(given: argparse.Namespace) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     workers = given.workers or max(2, math.ceil(given.agents / EACH))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        figures = await hold(given.agents, workers, given.rate, given.watched, Path(name))
+        figures = await hold(given.agents, workers, given.rate, given.watched, given.commands, Path(name))
     show(figures)
     if given.out is not None:
         given.out.write_text(json.dumps(figures, indent=2))
@@ -287,6 +283,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, help=f"default: one for {EACH} agents, at least two")
     parser.add_argument("--rate", type=float, default=3_000, help="first connects per second")
     parser.add_argument("--watched", type=float, default=30.0, help="seconds for the idle CPU")
+    parser.add_argument("--commands", type=int, default=5_000, help="with 64 in flight; a fifth of it one by one")
     parser.add_argument("--out", type=Path)
     uvloop.run(run(parser.parse_args()))
 

@@ -43,7 +43,7 @@ def test_the_benchmark_of_several_nodes_at_a_tiny_scale(tmp_path: Path) -> None:
 def test_agents_are_held_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(HERE / "hold.py"), "--agents", "60", "--watched", "1", "--out", str(out)],
+        [sys.executable, str(HERE / "hold.py"), "--agents=60", "--watched=1", "--commands=100", f"--out={out}"],
         capture_output=True, text=True, timeout=55, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

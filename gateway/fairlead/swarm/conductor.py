@@ -30,7 +30,7 @@ FUTILE = 10.0
 CERTAIN = 2.0
 """Seconds that suffice when all answers say that somebody has to mend something first, the token for one."""
 RAMP_SPARE = 60.0
-"""Seconds beyond those that the rate needs, for refusals and their delays."""
+"""Seconds beyond four times those that the rate needs: for refusals, their delays, and a gateway that is slower."""
 STOP = 40.0
 """Seconds for all agents to leave; then SIGKILL."""
 LINE = 1 << 20
@@ -141,7 +141,7 @@ class Conductor:
 
     async def _ramp(self) -> bool:
         plan, started = self._plan, time.monotonic()
-        deadline = plan.agents / plan.rate * 2 + RAMP_SPARE
+        deadline = plan.agents / plan.rate * 4 + RAMP_SPARE
         while await self._pass(REPORT, "connecting"):
             passed, tally = time.monotonic() - started, self._sum()
             if tally.once >= plan.agents:

@@ -1,9 +1,10 @@
 """The agents of one process: who dials when, who beats when, and what each end of a link means.
 
-Made and run by `process`. One queue of attempts, one timer that visits all agents in turn: an idle agent
-costs neither task nor timer. Delays are the protocol's own (section 10), so what a gateway sees after a failure is
-what a fleet of real agents would do to it. Latency counts from when an attempt was due, not from when this process
-came to it: a generator that is late must not make a gateway look fast.
+Made and run by `process`. One queue of attempts, one timer that visits all agents in turn: an idle agent costs
+neither task nor timer. Delays are the protocol's own (section 10), so what a gateway sees after a failure is what a
+fleet of real agents would do to it. Latency counts from when an attempt was due, not from when this process came to
+it: a generator that is late must not make a gateway look fast. And it is told by the system's clock, since the event
+loop's stands still for as long as one of its turns takes.
 """
 
 from __future__ import annotations
@@ -93,10 +94,10 @@ class Crew:
     async def run(self) -> None:
         """Until cancelled."""
         self._sweep.start()
-        self._turn = self.loop.time() + TICK
+        self._turn = time.monotonic() + TICK
         self._timer = self.loop.call_at(self._turn, self._tick)
         gap = self.plan.processes / self.plan.rate
-        due = self.loop.time() + random.uniform(0, gap)
+        due = time.monotonic() + random.uniform(0, gap)
         for index, agent in enumerate(self._agents):
             self._attempts.add(due, index)
             due += random.uniform(0.5, 1.5) * gap
@@ -113,14 +114,14 @@ class Crew:
             self._timer.cancel()
         for agent in self._agents:
             agent.leave(Close.GOING_AWAY, "the swarm ends")
-        deadline = self.loop.time() + LEAVE
-        while len(self._sweep) and self.loop.time() < deadline:  # noqa: ASYNC110  # the last to go tells nobody
+        deadline = time.monotonic() + LEAVE
+        while len(self._sweep) and time.monotonic() < deadline:  # noqa: ASYNC110  # the last to go tells nobody
             await asyncio.sleep(0.02)
         self._sweep.stop()
 
     def storm(self) -> None:
         """All agents of that profile lose their links, now."""
-        now = self.loop.time()
+        now = time.monotonic()
         for index, agent in enumerate(self._agents):
             if agent.profile is Profile.STORM and agent.connection is not None and agent.welcomed:
                 agent.drop()
@@ -131,7 +132,7 @@ class Crew:
 
     def count(self) -> Tally:
         """The tally, with what is measured rather than counted."""
-        now = self.loop.time()
+        now = time.monotonic()
         self.tally.linked = sum(agent.connection is not None and agent.welcomed for agent in self._agents)
         self.tally.missing = sum(self._is_missing(index, agent, now) for index, agent in enumerate(self._agents))
         self.tally.cpu = time.process_time()
@@ -163,7 +164,7 @@ class Crew:
                 # The header knows whole seconds only: those that got the same are spread over half as long again.
                 wait = min(e.retry_after, MAX_RETRY_AFTER) * 1000 * random.uniform(1.0, 1.5)
             words = e.message + (": " + " ".join(e.body[:200].decode(errors="replace").split()) if e.body else "")
-            self.refused(agent, str(e.status) if e.status else "unreachable", words, self.loop.time(), wait)
+            self.refused(agent, str(e.status) if e.status else "unreachable", words, time.monotonic(), wait)
 
     def again(self, agent: SimulatedAgent, now: float, wait: float | None = None) -> None:
         """Have it dial anew: after `wait` ms, else by the protocol's policy."""
@@ -181,7 +182,7 @@ class Crew:
     # Agents tell.
 
     def opened(self, agent: SimulatedAgent) -> float:
-        now = self.loop.time()
+        now = time.monotonic()
         if agent.due is not None:
             self.tally.dial.add(now - agent.due)
         return now
@@ -201,7 +202,7 @@ class Crew:
         return Hello(agent=agent.name, boot=self._boot, conn=agent.conn, sdk=sdk, facts=facts, have=have)
 
     def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
-        now = self.loop.time()
+        now = time.monotonic()
         self.tally.welcomes += 1
         if agent.due is not None:
             self.tally.connect.add(now - agent.due)
@@ -221,7 +222,7 @@ class Crew:
         self.tally.echoes += 1
         if agent.profile is Profile.SLOW:
             return  # it has let the answer wait
-        self.tally.rtt.add(max(0.0, self.loop.time() - ts / 1_000_000))
+        self.tally.rtt.add(max(0.0, time.monotonic() - ts / 1_000_000))
 
     def told_to_wait(self, agent: SimulatedAgent, retry: int | None) -> None:
         if retry is not None:
@@ -236,7 +237,7 @@ class Crew:
     def _go(self, agent: SimulatedAgent, connection: Connection) -> None:
         if connection is not agent.connection or self.stopping:
             return
-        now = self.loop.time()
+        now = time.monotonic()
         self.tally.moved += 1
         agent.leave(Close.NORMAL, "drained")
         self._judge(agent, now)
@@ -246,7 +247,7 @@ class Crew:
         """Its link is over, by the gateway or by the network."""
         if self.stopping:
             return
-        now = self.loop.time()
+        now = time.monotonic()
         if not agent.welcomed:
             self.refused(agent, f"close {code}", f"closed with {describe(code)} {reason}".strip(), now)
             return
@@ -278,7 +279,7 @@ class Crew:
         """The gateway broke the protocol; the next node may run another version."""
         self.tally.violations += 1
         self.tally.lost += agent.welcomed
-        self.again(agent, self.loop.time())
+        self.again(agent, time.monotonic())
 
     def event_id(self) -> str:
         self._events += 1
@@ -298,7 +299,7 @@ class Crew:
             agent.retries = 0
 
     def _tick(self) -> None:
-        now = self.loop.time()
+        now = time.monotonic()
         self.tally.lag.add(max(0.0, now - self._turn))
         self._turn = max(self._turn + TICK, now)
         self._timer = self.loop.call_at(self._turn, self._tick)
