@@ -64,7 +64,7 @@ class Lease:
         """Follow, take, renew; ends by being cancelled, and then gives the Lease up at once."""
         try:
             while True:
-                await self._look()
+                await self.look()
                 if self.held != self._led:
                     self._led = self.held
                     logger.info("this replica %s", "leads" if self._led else "does not lead any more")
@@ -73,7 +73,8 @@ class Lease:
             if self.held:
                 await asyncio.shield(self._release())
 
-    async def _look(self) -> None:
+    async def look(self) -> None:
+        """Ask once: renew it, take it, or see who has it."""
         asked_at = self._clock()
         try:
             found = await self._cluster.find("Lease", self._namespace, self._name)

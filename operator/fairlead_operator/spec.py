@@ -191,7 +191,11 @@ class LinkGatewaySpec(_Part, frozen=True, kw_only=True):
     replicas: Replicas = Replicas()
     capacity: Annotated[
         int,
-        Meta(ge=1, le=1_000_000, description="Links that one pod takes; its open files must allow 512 more."),
+        Meta(
+            ge=1,
+            le=1_000_000,
+            description="Links that one pod takes. Changing it rolls all pods.",
+        ),
     ] = 10_000
     target_utilisation: Annotated[int, Meta(ge=10, le=90, description="Percent of the capacity to fill.")] = 70
     accept_rate: Annotated[int, Meta(ge=1, le=100_000, description="New links a second that one pod takes.")] = 200

@@ -76,8 +76,8 @@ class Conditions:
     def holds(self, kind: str) -> bool:
         return kind in self._set and self._set[kind].status == "True"
 
-    def reason(self, kind: str) -> str:
-        return self._set[kind].reason if kind in self._set else ""
+    def failed(self, kind: str) -> bool:
+        return kind in self._set and self._set[kind].status == "False"
 
 
 def report(decision: Decision, spec: LinkGatewaySpec, now: str) -> DecisionReport:

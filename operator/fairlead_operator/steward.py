@@ -76,7 +76,8 @@ class Steward:
         except (NotLeading, ClusterAway):
             raise
         except FairleadError as e:
-            conditions.set("Reconciled", False, trouble_of(e).reason, e.message)
+            if not conditions.failed("Reconciled"):  # else that is the cause, and this what follows
+                conditions.set("Reconciled", False, trouble_of(e).reason, e.message)
             conditions.set("Ready", False, "NotReconciled", e.message)
             status = LinkGatewayStatus(phase="Degraded")
         await self._tell(before, status, conditions, int(body["metadata"].get("generation", 0)), wall)
@@ -170,6 +171,10 @@ class Steward:
             rows = await self._rows.read()
         except BusUnavailable as e:
             conditions.set("RedisReachable", False, "Unreachable", e.message)
+        except ConfigError:
+            # Not the reader's words: they may quote what stands before the host.
+            text = "the address of Redis is none: redis://host:6379, rediss://… or unix://…"
+            conditions.set("RedisReachable", False, "Unusable", text)
         except FairleadError as e:
             conditions.set("RedisReachable", False, "Unusable", e.message)
         else:

@@ -35,6 +35,7 @@ class Watch:
         self._cluster = cluster
         self._lease = lease
         self._metrics = metrics
+        metrics.leader.set_function(lambda: float(lease.held))
         self._woken = asyncio.Event()
         self._stewards: dict[Key, tuple[str, Steward]] = {}
         self._slots = asyncio.Semaphore(SIDE_BY_SIDE)
@@ -57,7 +58,6 @@ class Watch:
             await self._forget(set())
 
     async def _round(self) -> None:
-        self._metrics.leader.set(self._lease.held)
         gateways = self.view.all() if self._lease.held else {}
         self._metrics.gateways.set(len(gateways))
         await self._forget(set(gateways))

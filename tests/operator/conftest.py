@@ -202,7 +202,9 @@ async def world(
     assert await store.wait_available(10)
     await store.submit("FLUSHALL")
     made = World(admin, operator, namespace, store, valkey_server.url)
-    await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    # Whatever pods are made in it must fit: the admission of the API server says so.
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+    await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": restricted}})
     await admin.create(
         {
             "apiVersion": "v1",

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead_operator.errors import ClusterRefused
+from fairlead_operator.cluster import Cluster
+from fairlead_operator.errors import ClusterRefused, NotLeading
 from fairlead_operator.objects import Object
 from fairlead_operator.rbac import LEASE, NAMESPACED, Rule
 from fairlead_operator.scale import COST
@@ -320,3 +321,42 @@ async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> N
 async def test_a_name_that_leaves_no_room_for_a_pods_is_refused(world: World) -> None:
     with pytest.raises(ClusterRefused, match="40 characters"):
         await world.gateway("e" * 41)
+
+
+# -- writing ------------------------------------------------------------------------------------------
+
+
+async def test_a_status_that_says_the_same_is_not_written_again(world: World) -> None:
+    steward = world.steward(await world.gateway())
+    await world.tend(steward)
+    for name in await world.run_pods(2):
+        await world.beat(name, 10)
+    await world.tend(steward)
+    await world.tend(steward)
+    before = await world.admin.get("LinkGateway", world.namespace, "edge")
+    await world.tend(steward)
+    after = await world.admin.get("LinkGateway", world.namespace, "edge")
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_a_fence_that_is_shut_lets_nothing_through(world: World) -> None:
+    """Every kind of write, by a steward that has just lost the lease."""
+
+    def shut() -> None:
+        raise NotLeading("the lease is over")
+
+    fenced = Cluster(world.operator._client, shut)
+    body = await world.gateway()
+    with pytest.raises(NotLeading):
+        await world.tend(world.steward(body, fenced))
+    assert await world.admin.find("Deployment", world.namespace, "edge") is None
+    assert "status" not in await world.admin.get("LinkGateway", world.namespace, "edge")
+    pod: Object = {"kind": "Event", "metadata": {"name": "x", "namespace": world.namespace}}
+    for write in (
+        fenced.create(pod),
+        fenced.patch("LinkGateway", world.namespace, "edge", {}),
+        fenced.delete("LinkGateway", world.namespace, "edge", body["metadata"]["uid"]),
+        fenced.apply({**pod, "kind": "Service"}),
+    ):
+        with pytest.raises(NotLeading):
+            await write

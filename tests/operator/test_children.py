@@ -1,0 +1,113 @@
+"""What a spec amounts to, without a cluster: presets, environment, and what must not be there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlead_operator.children import Owner, children
+from fairlead_operator.objects import Object
+from fairlead_operator.spec import read
+
+OWNER = Owner("edge", "fleet", "1f0c")
+LEAST: dict[str, Any] = {
+    "image": "gateway:1", "redis": {"url": "redis://r"}, "tokens": {"secretRef": {"name": "tokens"}},
+}  # fmt: skip
+
+
+def made(**more: Any) -> dict[tuple[str, str], Object]:
+    return {(body["kind"], body["metadata"]["name"]): body for body in children(OWNER, read(LEAST | more))}
+
+
+def container(**more: Any) -> Object:
+    found: Object = made(**more)["Deployment", "edge"]["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def test_the_scale_is_nobodys_field() -> None:
+    assert "replicas" not in made()["Deployment", "edge"]["spec"]
+
+
+def test_a_new_pod_is_there_before_an_old_one_goes() -> None:
+    assert made()["Deployment", "edge"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": "25%", "maxUnavailable": 0}
+
+
+@pytest.mark.parametrize(("capacity", "rate", "grace"), [(10_000, 200, 80), (1, 200, 31), (18_000, 100, 210)])
+def test_the_grace_period_is_the_drain_of_a_full_pod_and_the_stop(capacity: int, rate: int, grace: int) -> None:
+    pod = made(capacity=capacity, drain={"rate": rate})["Deployment", "edge"]["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == grace
+    assert "lifecycle" not in pod["containers"][0]
+
+
+def test_a_password_stays_in_its_secret() -> None:
+    env = container(redis={"secretRef": {"name": "where", "key": "address"}})["env"]
+    (redis,) = (one for one in env if one["name"] == "FAIRLEAD_REDIS")
+    assert redis == {
+        "name": "FAIRLEAD_REDIS", "valueFrom": {"secretKeyRef": {"name": "where", "key": "address"}},
+    }  # fmt: skip
+    assert not [one for one in env if one["name"] in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_PLATFORM_TOKEN")]
+
+
+def test_environment_of_the_user_replaces_ours_by_name() -> None:
+    env = container(pod={"env": [{"name": "FAIRLEAD_LOG_LEVEL", "value": "debug"}, {"name": "MORE", "value": "1"}]})[
+        "env"
+    ]
+    assert [one for one in env if one["name"] == "FAIRLEAD_LOG_LEVEL"] == [
+        {"name": "FAIRLEAD_LOG_LEVEL", "value": "debug"}
+    ]
+    assert env[-1] == {"name": "MORE", "value": "1"}
+    assert len({one["name"] for one in env}) == len(env)
+
+
+def test_labels_of_the_user_cannot_take_a_pod_out_of_its_selector() -> None:
+    spec = made(pod={"labels": {"fairlead.dev/gateway": "another", "team": "a"}})["Deployment", "edge"]["spec"]
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
+    assert labels["team"] == "a"
+
+
+def test_only_the_link_is_let_in_unless_asked() -> None:
+    def paths(**more: Any) -> list[tuple[str, str]]:
+        (rule,) = made(ingress=more)["Ingress", "edge"]["spec"]["rules"]
+        return [(one["path"], one["backend"]["service"]["name"]) for one in rule["http"]["paths"]]
+
+    assert paths() == [("/v1/link", "edge-agents")]
+    assert paths(platform=True) == [("/v1/link", "edge-agents"), ("/v1", "edge-platform")]
+    assert ("Ingress", "edge") not in made()
+    assert ("Ingress", "edge") not in made(ingress={"enabled": False})
+
+
+@pytest.mark.parametrize(
+    ("preset", "annotation", "value"),
+    [
+        ("Nginx", "nginx.org/websocket-services", "edge-agents"),
+        ("Nginx", "nginx.ingress.kubernetes.io/proxy-read-timeout", "3600"),
+        ("HAProxy", "haproxy.org/load-balance", "leastconn"),
+        ("Traefik", "traefik.ingress.kubernetes.io/router.tls", "true"),
+    ],
+)
+def test_presets(preset: str, annotation: str, value: str) -> None:
+    body = made(ingress={"preset": preset, "tls": {"secretName": "cert"}, "host": "a.test"})["Ingress", "edge"]
+    assert body["metadata"]["annotations"][annotation] == value
+    assert body["spec"]["tls"] == [{"hosts": ["a.test"], "secretName": "cert"}]
+    mine = made(ingress={"preset": preset, "annotations": {annotation: "mine"}})["Ingress", "edge"]
+    assert mine["metadata"]["annotations"][annotation] == "mine"
+
+
+def test_haproxy_is_told_that_sockets_are_not_requests() -> None:
+    service = made(capacity=9000, ingress={"preset": "HAProxy"})["Service", "edge-agents"]
+    assert service["metadata"]["annotations"] == {"haproxy.org/pod-maxconn": "9000"}
+    assert made()["Service", "edge-agents"]["metadata"]["annotations"] == {}
+
+
+def test_a_route_has_no_timeout() -> None:
+    body = made(httpRoute={"parentRefs": [{"name": "front"}], "hostnames": ["a.test"]})["HTTPRoute", "edge"]
+    (rule,) = body["spec"]["rules"]
+    assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
+    assert rule["backendRefs"] == [{"name": "edge-agents", "port": 8080}]
+
+
+def test_agents_of_a_service_are_told_to_be_websockets() -> None:
+    (port,) = made()["Service", "edge-agents"]["spec"]["ports"]
+    assert port["appProtocol"] == "kubernetes.io/ws"

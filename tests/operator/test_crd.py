@@ -1,0 +1,101 @@
+"""One source: the Structs, the CRD made of them, what the API server makes of it, and the copies that are committed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from fairlead.errors import ConfigError
+from fairlead_operator.crd import COLUMNS, crd
+from fairlead_operator.spec import RULES, LinkGatewaySpec, Mode, read
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from operator_world import World
+
+ROOT = Path(__file__).resolve().parents[2]
+LEAST: dict[str, Any] = {
+    "image": "gateway", "redis": {"url": "redis://r"}, "tokens": {"secretRef": {"name": "tokens"}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", ["charts/fairlead/crds/linkgateways.yaml", "k8s/crds.yaml"])
+def test_the_committed_copies_are_what_the_code_says(file: str) -> None:
+    documents = list(yaml.safe_load_all((ROOT / file).read_text()))
+    assert crd() in documents, "run charts/generate.py and charts/manifests.py, and commit what they write"
+
+
+def test_the_command_prints_it() -> None:
+    said = subprocess.run([sys.executable, "-Im", "fairlead_operator.crd"], capture_output=True, check=True, timeout=30)
+    assert yaml.safe_load(said.stdout) == crd()
+
+
+def test_nothing_in_it_is_what_a_structural_schema_cannot_have() -> None:
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            assert not {"$ref", "anyOf", "oneOf", "title"} & (node.keys() - {"properties"})
+            for key, inner in node.items():
+                if key == "properties":
+                    for one in inner.values():
+                        assert "type" in one
+                walk(inner)
+        elif isinstance(node, list):
+            for inner in node:
+                walk(inner)
+
+    walk(crd()["spec"]["versions"][0]["schema"])
+
+
+async def test_the_api_server_fills_in_what_the_code_takes_for_granted(world: World) -> None:
+    await world.gateway()
+    stored = (await world.admin.get("LinkGateway", world.namespace, "edge"))["spec"]
+    asked = world.spec()
+    for name, value in msgspec.to_builtins(msgspec.convert(asked, LinkGatewaySpec)).items():
+        if name in stored:
+            given = {k: v for k, v in value.items() if v is not None} if isinstance(value, dict) else value
+            assert stored[name] == given, name
+        else:
+            assert value is None, name
+    assert read(stored) == read(asked)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"replicas": {"min": 3, "max": 2}},
+        {"redis": {}},
+        {"redis": {"url": "redis://r", "secretRef": {"name": "s"}}},
+        {"capacity": 100_000, "drain": {"rate": 10, "maxSeconds": 60}},
+        {"capacity": 0},
+        {"scaling": {"mode": "Sometimes"}},
+        {"logLevel": "loud"},
+    ],
+)
+def test_what_an_old_crd_let_through_is_refused_here(wrong: dict[str, Any]) -> None:
+    """The API server refuses the same: test_specs_that_are_refused."""
+    with pytest.raises(ConfigError):
+        read(LEAST | wrong)
+
+
+def test_every_rule_is_in_the_schema_and_says_the_number_here() -> None:
+    text = yaml.safe_dump(crd())
+    for rules in RULES.values():
+        for rule, _ in rules:
+            assert rule in text.replace("\n", " ").replace("  ", " ") or rule.split()[0] in text
+    with pytest.raises(ConfigError, match="100000 links at 10 a second take 10000 s, and 60 s are allowed"):
+        read(LEAST | {"capacity": 100_000, "drain": {"rate": 10, "maxSeconds": 60}})
+
+
+def test_columns_and_subresources() -> None:
+    (version,) = crd()["spec"]["versions"]
+    assert [name.upper() for name, *_ in COLUMNS] == ["READY", "DESIRED", "LINKS", "UTIL%", "SKEW", "PHASE", "AGE"]
+    assert version["subresources"]["status"] == {}
+    assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.scaling.replicas"
+    modes = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["scaling"]["properties"]["mode"]
+    assert sorted(modes["enum"]) == sorted(Mode)
