@@ -177,6 +177,7 @@ def test_service_links_of_kubernetes_are_no_settings() -> None:
 
 def test_other_variables_and_those_of_the_client_are_left_alone() -> None:
     env = {"PATH": "/bin", "FAIRLEAD_API": "http://gw", "FAIRLEAD_TOKEN": "t", "FAIRLEAD_CONFIG": "/etc/x"}
+    env |= {"FAIRLEAD_AGENT_URL": "ws://gw", "FAIRLEAD_AGENT_EXEC_ENABLED": "false"}
     assert load(env, None, {}) == load({}, None, {})
     assert len(faults_of({"FAIRLEAD_node": "x"})) == 1, "names in the environment are upper case"
 

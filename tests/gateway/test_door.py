@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import httpx2
 import pytest
 import websockets
 
@@ -43,6 +44,15 @@ async def test_no_or_a_wrong_token_is_refused_before_the_upgrade(gateway: Any, h
 
 async def test_another_path_is_not_found(gateway: Any) -> None:
     assert (await refusal(gateway, "/v2/link")).status_code in (403, 404)
+
+
+async def test_a_request_whose_upgrade_was_dropped_is_told_so(gateway: Any) -> None:
+    async with httpx2.AsyncClient() as http:
+        answer = await http.get(f"{gateway.link.replace('ws://', 'http://')}/v1/link")
+    assert answer.status_code == 426
+    assert answer.headers["Upgrade"] == "websocket"
+    assert "Sec-WebSocket-Protocol" not in answer.headers
+    assert "dropped" in answer.text
 
 
 async def test_a_full_node_sends_away_with_a_time(make_gateway: Any, own_valkey: Any, dial: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -34,10 +34,19 @@ def link_app(node: Node) -> ASGIApp:
     """
     door = LinkDoor(node, Token(node.settings.agent_token, "agent"))
     lost = Starlette()  # answers everything else: 404, and the lifespan
+    # RFC 9110 §15.5.22. Told apart from a wrong path, since a proxy that drops the header is the commonest reason.
+    no_upgrade = PlainTextResponse(
+        "agents connect here by WebSocket (RFC 6455), and this request asks for no upgrade: if its sender did, "
+        "something on the way has dropped its headers Upgrade and Connection\n",
+        status_code=426,
+        headers={"upgrade": "websocket", "connection": "upgrade"},
+    )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket" and scope["path"] == LINK_PATH:
             await door.enter(WebSocket(scope, receive, send))
+        elif scope["type"] == "http" and scope["path"] == LINK_PATH:
+            await no_upgrade(scope, receive, send)
         else:
             await lost(scope, receive, send)
 

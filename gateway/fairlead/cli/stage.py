@@ -114,8 +114,9 @@ class Demo:
             _tell(f"{child.name}: ready (pid {child.pid})")
 
         links = [f"ws://{HOST}:{one.link}" for one in self._doors]
+        configured = f"--config={os.devnull}"  # not as the agent that is installed on this machine
         self._agents = [
-            self._child(name, "agent", "run", f"--url={links[self._place(i)]}", f"--id={name}")
+            self._child(name, "agent", "run", configured, f"--url={links[self._place(i)]}", f"--id={name}")
             for i, name in enumerate(self._names)
         ]
         _tell(f"agents: starting, logs in {self._data}/agent-*.log")

@@ -22,6 +22,8 @@ from fairlead.settings.rules import KIB, MIB, NODE_LIMIT, RULES, Fault
 PREFIX = "FAIRLEAD_"
 CLIENT_KEYS = frozenset({"FAIRLEAD_API", "FAIRLEAD_TOKEN", "FAIRLEAD_CONFIG"})
 """Read by the command line, not here; one shell may export them for both."""
+AGENT_PREFIX = "FAIRLEAD_AGENT_"
+"""What the agent of this machine is configured with. A node knows few of these names, and leaves the others to it."""
 
 DEVELOPMENT_AGENT_TOKEN = "development-agent-token"
 DEVELOPMENT_PLATFORM_TOKEN = "development-platform-token"
@@ -131,7 +133,7 @@ def _from_env(env: Mapping[str, str], faults: list[str]) -> dict[str, _Given]:
             continue
         if name in RULES and key == PREFIX + name.upper():
             layer[name] = _Given(env[key], f"environment {key}")
-        else:
+        elif not key.startswith(AGENT_PREFIX):
             faults.append(f"environment {key}: is not a setting; {_hint(name, PREFIX)}")
     return layer
 
