@@ -18,19 +18,28 @@ from fairlead_operator.objects import Object
 COST = "controller.kubernetes.io/pod-deletion-cost"
 HEARD = 1.0
 """Seconds for the controllers' caches to hear of the costs: they take milliseconds, and nothing tells when."""
+TRIES = 5
+"""The Deployment's own controller writes its status whenever a pod turns, and the scale stands in the same object."""
 COSTS_A_LOOK = 200
 """Pods whose cost is written at one look, where it is written at every look: the API server has other callers."""
 
 
 async def scale(cluster: Cluster, namespace: str, deployment: str, before: int, to: int) -> None:
     """Raises Changed when the Deployment does not ask for `before` pods any more."""
-    found = await cluster.get("Deployment", namespace, deployment, "scale")
-    asked = int(found["spec"].get("replicas", 0))
-    if asked != before:
-        raise Changed(f"somebody else has set {deployment} to {asked} replicas: looking again")
-    meta = {"resourceVersion": found["metadata"]["resourceVersion"]}
-    body = {"metadata": meta, "spec": {"replicas": to}}
-    await cluster.patch("Deployment", namespace, deployment, body, "scale")
+    for again in range(TRIES):
+        found = await cluster.get("Deployment", namespace, deployment, "scale")
+        asked = int(found["spec"].get("replicas", 0))
+        if asked != before:
+            raise Changed(f"somebody else has set {deployment} to {asked} replicas: looking again")
+        meta = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        body = {"metadata": meta, "spec": {"replicas": to}}
+        try:
+            await cluster.patch("Deployment", namespace, deployment, body, "scale")
+        except Changed:
+            if again == TRIES - 1:
+                raise
+        else:
+            return
 
 
 async def remove_one(
