@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import signal
 import sys
@@ -240,9 +241,11 @@ async def test_the_32_shells_that_may_be_open(link: Link) -> None:
 # -- confined --------------------------------------------------------------------------------------
 
 
-async def test_methods_that_are_switched_off(gateway: Gateway, serve: Any) -> None:
+async def test_methods_that_are_switched_off(gateway: Gateway, serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
     off = Options(exec=ExecOptions(enabled=False), shell=ShellOptions(enabled=False), proc_list=ProcListOptions(False))
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=off))
+    assert "built-in methods: file.get, file.put, sys.info; off: exec, proc.list, shell" in caplog.text
     link = await gateway.linked()
     for method, key in (("exec", "exec.enabled"), ("shell", "shell.enabled"), ("proc.list", "proc_list.enabled")):
         await link.command(method, method, {"argv": ["true"]})

@@ -6,6 +6,7 @@ gateway on this machine.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -116,13 +117,18 @@ def _agent(loaded: Configuration) -> Agent:
     from fairlead.errors import ConfigError
     from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
 
+    parts = urlsplit(loaded.url)
+    if parts.scheme == "ws" and not is_loopback(parts.hostname or ""):
+        logging.getLogger("fairlead.agent").warning(
+            "%s has no TLS: the token and all that is said can be read on the way; use wss://", loaded.url
+        )
     token: str | TokenFile
     if loaded.token_file is not None:
         token = TokenFile(loaded.token_file)
         token()
     elif loaded.token is not None:
         token = loaded.token
-    elif is_loopback(urlsplit(loaded.url).hostname or ""):
+    elif is_loopback(parts.hostname or ""):
         token = DEVELOPMENT_AGENT_TOKEN
     else:
         raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl as tls
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ from fairlead.agent.builtin.file_put import FilePut
 from fairlead.agent.builtin.options import Options
 from fairlead.agent.builtin.proc_list import ProcList
 from fairlead.agent.builtin.shell import Shell
+
+logger = logging.getLogger("fairlead.agent")
 
 
 def builtin_agent(
@@ -47,6 +50,10 @@ def builtin_agent(
         else:
             key = f"{method.replace('.', '_')}.enabled"
             agent.switch_off(method, f"the agent's configuration switches {method} off ({key} = false)")
+    off = [method for method, (enabled, _) in methods.items() if not enabled]
+    logger.info(
+        "built-in methods: %s%s", ", ".join(sorted(methods.keys() - off)), f"; off: {', '.join(off)}" * bool(off)
+    )
     return agent
 
 

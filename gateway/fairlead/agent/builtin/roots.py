@@ -20,7 +20,8 @@ LINKS = 40
 """As many as Linux follows."""
 NAMES = 64
 """Folders on the way: each is held open, and eight walks at once shall not take the agent's descriptors."""
-FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# Where there is no O_PATH, folders that may only be passed through cannot be.
+FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Names = tuple[str, ...]
 
