@@ -27,7 +27,7 @@ PAUSE = 0.3
 
 
 class Callers:
-    """`with Callers(...) as callers:` posts while the block lasts, and sees every command to its end when it ends."""
+    """Posts from `start` to `finish`, and sees every command to its end."""
 
     def __init__(self, url: str, token: str, workers: int, rate: float, book: Path) -> None:
         self.ledger = Ledger()
@@ -40,12 +40,8 @@ class Callers:
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._main, name="callers")
 
-    def __enter__(self) -> Callers:
+    def start(self) -> None:
         self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.finish()
 
     def finish(self) -> None:
         """No more posts; waits for the ends of those that were posted."""

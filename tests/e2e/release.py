@@ -69,13 +69,6 @@ class Release:
         status: dict[str, Any] = self.gateway()["status"]
         return status
 
-    def condition(self, kind: str) -> dict[str, Any]:
-        """The condition of that type; empty when there is none."""
-        for condition in self.status()["conditions"]:
-            if condition["type"] == kind:
-                return dict(condition)
-        return {}
-
     def deployment(self) -> dict[str, Any]:
         found: dict[str, Any] = self.get("deployment", RELEASE)
         return found

@@ -115,7 +115,7 @@ class Scene:
         platform, token = self.release.platform(), self.release.token("platform")
         self.book.touch()
         self.callers = Callers(platform, token, workers, rate, self.book)
-        self.callers.__enter__()
+        self.callers.start()
 
     def exec(self, agent: str, *argv: str) -> str:
         """`fairlead exec` through the platform's Service."""
