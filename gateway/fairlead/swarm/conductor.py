@@ -60,7 +60,7 @@ class Result:
 
 
 Progress = Callable[[str, Tally, float], None]
-"""What is done now, the sum of all processes, and seconds since the start. Called once a second."""
+"""What is done now, the sum of all processes, and seconds since the start. Called twice a second."""
 
 
 class Conductor:
@@ -130,7 +130,7 @@ class Conductor:
             tally.lost, tally.linked = tally.lost + tally.linked, 0
 
     async def _pass(self, most: float, phase: str) -> bool:
-        """A second, or less; False when it is time to end."""
+        """One report's time, or less; False when it is time to end."""
         try:
             async with asyncio.timeout(min(REPORT, most)):
                 await self._told.wait()

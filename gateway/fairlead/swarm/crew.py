@@ -131,14 +131,17 @@ class Crew:
                 self.again(agent, now)
 
     def count(self) -> Tally:
-        """The tally, with what is measured rather than counted."""
+        """The tally, with what is looked up rather than counted."""
         now = time.monotonic()
         self.tally.linked = sum(agent.connection is not None and agent.welcomed for agent in self._agents)
         self.tally.missing = sum(self._is_missing(index, agent, now) for index, agent in enumerate(self._agents))
         self.tally.cpu = time.process_time()
+        return self.tally
+
+    def weigh(self) -> None:
+        """Note the memory; the system takes milliseconds to tell."""
         self.tally.footprint = own_bytes()
         self.tally.memory = max(0, self.tally.footprint - self._base)
-        return self.tally
 
     def _is_missing(self, index: int, agent: SimulatedAgent, now: float) -> bool:
         if agent.profile is Profile.HALF_OPEN or (agent.connection is not None and agent.welcomed):

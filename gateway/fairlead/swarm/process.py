@@ -1,7 +1,7 @@
 """The life of one process of a swarm: `python -m fairlead.swarm.process`, started by `conductor` alone.
 
 Its standard input has the plan on the first line, then one order a line: `storm`, `stop`. What it counts goes to
-standard output as JSON, once a second. When the input ends, the conductor is gone, and so is this process: a load
+standard output as JSON, twice a second. When the input ends, the conductor is gone, and so is this process: a load
 generator must not go on by itself.
 """
 
@@ -19,7 +19,7 @@ import msgspec
 from fairlead.swarm.crew import Crew
 from fairlead.swarm.plan import Order, raise_open_files
 
-REPORT = 1.0
+REPORT = 0.5
 """Seconds between two reports."""
 GC_THRESHOLD = 100_000
 """New containers between two young collections: dialling makes no cycles, so there is little to find."""
@@ -65,7 +65,10 @@ async def _report(crew: Crew) -> None:
 
 
 def _say(crew: Crew, *, last: bool) -> None:
-    line = msgspec.json.encode({"last": last, "tally": crew.count()})
+    tally = crew.count()
+    if last:
+        crew.weigh()
+    line = msgspec.json.encode({"last": last, "tally": tally})
     with suppress(BrokenPipeError):  # its reader is gone, and the end of our input says the same
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
