@@ -118,9 +118,9 @@ def _debian_base(name: str) -> Path:
     place.require({"debootstrap": "debootstrap"})
     root = STORE / "root"
     shutil.rmtree(root, ignore_errors=True)
-    debian = place.VERSIONS["debian"]
+    release = place.VERSIONS["debian"]["release"]
     run(["debootstrap", "--variant=minbase", "--include=python3,python3-venv,python3-pip,ca-certificates",
-         debian["release"], root, debian["mirror"]], timeout=BUILD_TIMEOUT)  # fmt: skip
+         release, root, *_mirror(release)], timeout=BUILD_TIMEOUT)  # fmt: skip
     for waste in ("var/cache/apt/archives", "var/lib/apt/lists", "usr/share/doc", "usr/share/man", "usr/share/locale"):
         shutil.rmtree(root / waste, ignore_errors=True)
         (root / waste).mkdir()
@@ -131,6 +131,14 @@ def _debian_base(name: str) -> Path:
     archive.write(file, name, root, archive.Config(command=("python3",), environment=("LANG=C.UTF-8",)))
     shutil.rmtree(root)
     return file
+
+
+def _mirror(release: str) -> list[str]:
+    """Where this machine's own apt finds that release; debootstrap knows the usual place where it does not."""
+    if shutil.which("apt-get") is None:
+        return []
+    sites = run(["apt-get", "indextargets", "--format", "$(SITE) $(RELEASE)", "Identifier: Packages"], quiet=True)
+    return [line.split()[0] for line in sites.splitlines() if line.split()[1:] == [release]][:1]
 
 
 def _arguments(target: str) -> list[str]:
