@@ -51,7 +51,7 @@ class Chronicle:
         stamps[5] = wall_ns()
         phases = self._metrics.handshake
         for phase, begin, end in (("upgrade", 0, 2), ("hello", 2, 3), ("claim", 3, 4), ("welcome", 4, 5)):
-            phases.labels(phase).observe((stamps[end] - stamps[begin]) / 1e9)
+            phases.of(phase).observe((stamps[end] - stamps[begin]) / 1e9)
         tracing = self.tracing
         if not tracing.on:
             return
@@ -156,11 +156,14 @@ class Chronicle:
         tracing, failed = self.tracing, state in FAILED
         context: Context | None = None
         if tracing.on and origin is not None:
-            context, end = tracing.context(command, origin.traceparent), wall_ns()
-            if context.sampled or failed or (origin.began and end - origin.began >= tracing.slow):
-                tracing.put([spans.command(context, command, agent, sid, origin, state, code, end)])
-            else:
-                context = None
+            end = wall_ns()
+            worth = failed or (origin.began > 0 and end - origin.began >= tracing.slow)
+            # Most are neither drawn nor traced by their caller: of these the record says nothing.
+            if worth or origin.traceparent:
+                found = tracing.context(command, origin.traceparent)
+                if worth or found.sampled:
+                    context = found
+                    tracing.put([spans.command(found, command, agent, sid, origin, state, code, end)])
         if failed:
             trace = f"{context.trace:032x}" if context is not None else ""
             self._digest.note(

@@ -128,7 +128,7 @@ class Dispatch:
                 return Accepted(first, found.targets[0].state, "", "", replayed=True)
             command = first
         if story is not None:
-            story.place(command, order.agent, order.method, self._tracing.record(command, order.traceparent))
+            story.place(command, order.agent, order.method, order.traceparent)
         try:
             accepted = (
                 await self._follow(command, order, story) if follow else await self._place(command, order, None, story)
@@ -163,8 +163,9 @@ class Dispatch:
         expires = now + order.deadline + (order.queue or 0)
         record = Record(
             command, order.agent, order.method, order.payload, order.lane, now, expires, self._retention_ms, hold,
-            order.retry, order.retain, self._tracing.record(command, order.traceparent),
-            story.began if story is not None else 0,
+            order.retry, order.retain,
+            self._tracing.record(command, order.traceparent) if story is None else story.traceparent,
+            0 if story is None else story.began,
         )  # fmt: skip
         scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, hold, expires))
         creating = self._records.create(record, valid, standing.lease if follower is not None else "")

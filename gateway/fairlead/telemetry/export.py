@@ -27,8 +27,8 @@ QUEUE = 8_192
 """Spans that wait: some 8 MB, and the ten seconds for which a collector may be restarted at 100 traces a second."""
 BATCH = 512
 """Spans of one request: some 200 KB."""
-PAUSE = 0.5
-"""Seconds between two looks at the queue: nobody is woken for a single span."""
+PAUSE = 2.0
+"""Seconds between two requests that are not full: each costs some milliseconds, whatever is in it."""
 TIMEOUT = 5.0
 """Seconds for one request, its repetitions included."""
 FLUSH = 3.0
@@ -77,7 +77,9 @@ class Exporter:
         self._endpoint = endpoint
         self._resource = dict(resource)
         self._waiting: deque[Span] = deque()
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._due = threading.Event()
+        """A batch is full, or the node stops."""
         self._otlp: OTLPSpanExporter | None = None
         self._failing = False
         self.exported = 0
@@ -96,10 +98,13 @@ class Exporter:
             self.overflowed += len(spans)
         else:
             self._waiting.extend(spans)
+            if len(self._waiting) >= BATCH and not self._due.is_set():
+                self._due.set()
 
     async def aclose(self) -> None:
         """Send what waits, for FLUSH seconds; then what is left is dropped."""
-        self._stopping.set()
+        self._stopping = True
+        self._due.set()
         await asyncio.to_thread(self._thread.join, FLUSH)
         if self._otlp is not None:
             self._otlp.shutdown()  # type: ignore[no-untyped-call]  # ends the repetitions of a request under way
@@ -113,19 +118,29 @@ class Exporter:
         self._otlp = otlp = _otlp(self._endpoint)
         last = False
         while not last:
-            last = self._stopping.wait(PAUSE)
+            self._due.wait(PAUSE)
+            self._due.clear()
+            last = self._stopping
             deadline = time.monotonic() + FLUSH
             while self._waiting and not (last and time.monotonic() > deadline):
-                batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-                self._send(otlp, [convert(span) for span in batch])
-                if self._failing and not self._stopping.is_set():
-                    break  # a collector that is away is not asked again at once
+                self._send(otlp, convert, self._take())
+                if self._failing and not self._stopping:
+                    time.sleep(PAUSE)  # a collector that is away is not asked again at once, however much waits
 
-    def _send(self, otlp: OTLPSpanExporter, batch: list[ReadableSpan]) -> None:
+    def _take(self) -> list[Span]:
+        batch: list[Span] = []
+        try:
+            while len(batch) < BATCH:
+                batch.append(self._waiting.popleft())
+        except IndexError:  # that was all, or `aclose` has dropped the rest
+            pass
+        return batch
+
+    def _send(self, otlp: OTLPSpanExporter, convert: Callable[[Span], ReadableSpan], batch: list[Span]) -> None:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         try:
-            good = otlp.export(batch) is SpanExportResult.SUCCESS
+            good = otlp.export([convert(span) for span in batch]) is SpanExportResult.SUCCESS
         except Exception:
             logger.exception("exporting spans failed")
             good = False

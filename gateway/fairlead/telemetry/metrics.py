@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.openmetrics import exposition as openmetrics
 
+from fairlead.telemetry.durations import Durations, Series
 from fairlead.telemetry.timing import STAGES
 from fairlead.telemetry.traffic import Traffic
 from fairlead.version import __version__
@@ -54,49 +55,33 @@ class Metrics:
             "fairlead_connections_closed_total", "Links that ended: code, what the agent does then, who closed",
             ["code", "then", "by"], registry=r,
         )  # fmt: skip
-        self.lived = Histogram(
-            "fairlead_connection_duration_seconds", "Lives of links, from welcome on", buckets=LIVES, registry=r
-        )
+        self.lived = Durations("fairlead_connection_duration_seconds", "Lives of links, from welcome on", LIVES, r)
         self.rejected = Counter(
             "fairlead_handshake_rejected_total", "Upgrades refused over HTTP", ["reason"], registry=r
         )
-        self.handshake = Histogram(
-            "fairlead_handshake_duration_seconds", "Phases of a link's opening", ["phase"], buckets=LATENCY, registry=r
+        self.handshake = Durations(
+            "fairlead_handshake_duration_seconds", "Phases of a link's opening", LATENCY, r, "phase"
         )
         self.commands = Counter("fairlead_commands_total", "Commands that ended here, by state", ["state"], registry=r)
         self.accepted = Counter("fairlead_commands_accepted_total", "Commands that this node took in", registry=r)
         self.delivered = Counter("fairlead_commands_delivered_total", "Commands written to a link", registry=r)
-        self._duration = Histogram(
-            "fairlead_command_duration_seconds", "Commands that an agent ended, from the post on", ["method"],
-            buckets=LATENCY, registry=r,
-        )  # fmt: skip
-        self._methods: dict[str, Histogram] = {}
-        stage = Histogram(
-            "fairlead_command_stage_duration_seconds", "Stages of a command at its agent's node", ["stage"],
-            buckets=LATENCY, registry=r,
-        )  # fmt: skip
-        self.stages = tuple(stage.labels(name) for name in STAGES)
+        self._duration = Durations(
+            "fairlead_command_duration_seconds", "Commands that an agent ended, from the post on", LATENCY, r, "method"
+        )
+        self._methods: dict[str, Series] = {}
+        stage = Durations(
+            "fairlead_command_stage_duration_seconds", "Stages of a command at its agent's node", LATENCY, r, "stage"
+        )
+        self.stages = tuple(map(stage.of, STAGES))
         self.fenced = Counter(
             "fairlead_appends_fenced_total", "Results refused because another node owns the agent", registry=r
         )
         self.stored_bytes = Counter("fairlead_results_stored_bytes_total", "Payload bytes stored", registry=r)
-        self.claim = Histogram("fairlead_claim_duration_seconds", "From hello to welcome", buckets=LATENCY, registry=r)
-        self.rtt = Histogram(
-            "fairlead_heartbeat_rtt_seconds", "Round trips that agents report", buckets=LATENCY, registry=r
-        )
-        self.redis = Histogram(
-            "fairlead_redis_batch_duration_seconds", "One pipelined batch", buckets=LATENCY, registry=r
-        )
-        self.lag = Histogram(
-            "fairlead_event_loop_lag_seconds", "How late the event loop called a timer", buckets=PAUSES, registry=r
-        )
-        self.pauses = Histogram(
-            "fairlead_gc_pause_seconds",
-            "Garbage collections, by generation",
-            ["generation"],
-            buckets=PAUSES,
-            registry=r,
-        )
+        self.claim = Durations("fairlead_claim_duration_seconds", "From hello to welcome", LATENCY, r)
+        self.rtt = Durations("fairlead_heartbeat_rtt_seconds", "Round trips that agents report", LATENCY, r)
+        self.redis = Durations("fairlead_redis_batch_duration_seconds", "One pipelined batch", LATENCY, r)
+        self.lag = Durations("fairlead_event_loop_lag_seconds", "How late the event loop called a timer", PAUSES, r)
+        self.pauses = Durations("fairlead_gc_pause_seconds", "Garbage collections", PAUSES, r, "generation")
         self.fencings = Counter(
             "fairlead_node_fenced_total", "Times this node lost its row and began a new life", registry=r
         )
@@ -111,13 +96,13 @@ class Metrics:
 
     def took(self, method: str, seconds: float, trace: str) -> None:
         """An agent ended a command of `method`; `trace` is that of a command whose trace is kept, else ""."""
-        child = self._methods.get(method)
-        if child is None:
-            name = method if len(self._methods) < METHODS else OTHER
-            child = self._methods.get(name) or self._duration.labels(name)
-            if name == method:
-                self._methods[method] = child
-        child.observe(seconds, {"trace_id": trace} if trace else None)
+        series = self._methods.get(method)
+        if series is None:
+            if len(self._methods) < METHODS:
+                series = self._methods[method] = self._duration.of(method)
+            else:
+                series = self._duration.of(OTHER)
+        series.observe(seconds, trace)
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """A gauge that is read when it is scraped."""

@@ -20,7 +20,7 @@ class Pulse:
         self.last = 0.0
         """Seconds that the timer was late the last time."""
         self._lag = metrics.lag
-        self._pauses = tuple(metrics.pauses.labels(str(generation)) for generation in range(3))
+        self._pauses = tuple(metrics.pauses.of(str(generation)) for generation in range(3))
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._began = 0.0

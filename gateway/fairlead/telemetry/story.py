@@ -13,43 +13,44 @@ from fairlead.telemetry.trace import Context, Tracing, session_link, span_id, wa
 
 class Story:
     __slots__ = (
-        "_accept", "_tracing", "accepted", "agent", "began", "command", "context", "first", "method", "placed", "rung",
-        "sid",
+        "_accept", "_tracing", "accepted", "agent", "began", "command", "first", "method", "placed", "rung", "sid",
+        "traceparent",
     )  # fmt: skip
 
     def __init__(self, tracing: Tracing) -> None:
         self.began = wall_ns()
         self.command = self.agent = self.method = self.sid = ""
-        self.context: Context | None = None
+        self.traceparent = ""
+        """For the record; "" when nobody has decided that the command is traced."""
         self.placed = 0
         self.rung = 0
         self.accepted = 0
         self.first = 0
         self._tracing = tracing
-        self._accept = span_id()
+        self._accept = 0
 
-    def place(self, command: str, agent: str, method: str, traceparent: str) -> None:
-        """Dispatch begins; the command has its id and the traceparent of its record."""
+    def place(self, command: str, agent: str, method: str, caller: str) -> None:
+        """Dispatch begins; the command has its id. `caller` is the traceparent that came with it."""
         self.command, self.agent, self.method = command, agent, method
-        self.context = self._tracing.context(command, traceparent)
+        self.traceparent = self._tracing.record(command, caller)
         self.placed = wall_ns()
 
     def taken(self) -> None:
         """The command stands in Redis and the caller hears so."""
         self.accepted = wall_ns()
-        if self.context is not None and self.context.sampled:
-            self._tracing.put(self._acceptance(self.context))
+        if self.traceparent and (context := self._context()).sampled:
+            self._tracing.put(self._acceptance(context))
 
     def refused(self, code: str, recorded: bool) -> None:
         """It was not taken in: this is all of its trace. A post that left no record is told only if it was drawn."""
-        context, end = self.context, wall_ns()
-        if context is None or not (context.sampled or recorded):
+        context = self._context()
+        if not (context.sampled or recorded):
             return
+        self.accepted = wall_ns()
         root = Span(
-            context.trace, context.root, context.parent, f"command {self.method}", "SERVER", self.began, end,
-            {**self._facts(), "error.type": code}, code,
+            context.trace, context.root, context.parent, f"command {self.method}", "SERVER", self.began,
+            self.accepted, {**self._facts(), "error.type": code}, code,
         )  # fmt: skip
-        self.accepted = end
         self._tracing.put([root, *self._acceptance(context, code)])
 
     def flowed(self) -> None:
@@ -59,8 +60,12 @@ class Story:
 
     def ended(self, failed: bool) -> None:
         """The last of the stream goes to the caller."""
-        context, end = self.context, wall_ns()
-        if context is None or not (context.sampled or failed or end - self.began >= self._tracing.slow):
+        end = wall_ns()
+        worth = failed or end - self.began >= self._tracing.slow
+        if not (worth or self.traceparent) or not self.command:
+            return
+        context = self._context()
+        if not (worth or context.sampled):
             return
         spans = [] if context.sampled else self._acceptance(context)
         moments = [Moment("first byte", self.first)] if self.first else []
@@ -72,7 +77,11 @@ class Story:
         )  # fmt: skip
         self._tracing.put(spans)
 
+    def _context(self) -> Context:
+        return self._tracing.context(self.command, self.traceparent)
+
     def _acceptance(self, context: Context, code: str = "") -> list[Span]:
+        self._accept = span_id()
         facts = {**self._facts(), "http.request.method": "POST", "http.route": "/v1/commands"}
         links = self._links()
         spans = [

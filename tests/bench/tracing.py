@@ -1,0 +1,116 @@
+"""What traces cost: CPU time per command of a node that makes none, and of nodes that keep 0 %, 1 % and all of them.
+
+`python tests/bench/tracing.py` prints a table and may write a JSON file. The nodes take turns, round by round, so that
+a busy machine disturbs all alike; figures are medians of rounds, differences those of neighbours. Spans go to a
+real OTLP/HTTP receiver in this process, whose time is not counted. Bounded in count and time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import statistics
+import sys
+import tempfile
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvloop
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+from collector import Collector, collecting  # noqa: E402  # the folder is a script's, not a package
+from fleet import Fleet  # noqa: E402
+from nodes import Gateway, commands, running, say, table  # noqa: E402
+
+from fairlead.carrier.sweep import Sweep  # noqa: E402
+from fairlead.settings import DEVELOPMENT_AGENT_TOKEN  # noqa: E402
+from fairlead.store.embedded import EmbeddedValkey  # noqa: E402
+
+RATIOS = {"no collector": None, "0 %": "0", "1 %": "0.01", "100 %": "1"}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much of everything."""
+
+    agents: int = 100
+    in_flight: int = 16
+    count: int = 1_000
+    """Commands of one node in one round: many short rounds, so that what disturbs one disturbs its neighbours too."""
+    rounds: int = 25
+
+
+SCALES = {"full": Scale(), "quick": Scale(50, 16, 1_000, 9), "smoke": Scale(10, 8, 50, 1)}
+
+
+async def measure(scale: Scale, folder: Path, collector: Collector) -> dict[str, dict[str, float]]:
+    rounds: dict[str, list[dict[str, float]]] = {name: [] for name in RATIOS}
+    async with AsyncExitStack() as stack:
+        sweep = await stack.enter_async_context(Sweep(silence=3600))
+        gateways: dict[str, Gateway] = {}
+        fleets: list[Fleet] = []
+        with ExitStack() as ending:
+            for i, (name, ratio) in enumerate(RATIOS.items()):
+                # A Valkey for each: agents of one name, and no node that hears of another's.
+                valkey = await stack.enter_async_context(EmbeddedValkey(folder / f"valkey-{i}"))
+                traced = () if ratio is None else ("--trace-endpoint", collector.url, "--trace-ratio", ratio)
+                gateway = gateways[name] = Gateway(f"node-{i}", valkey.url, folder, *traced)
+                ending.enter_context(running(gateway))
+                fleets.append(Fleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep))
+                await fleets[-1].join(scale.agents)
+                await commands(gateway.api, {"node": gateway.pid}, scale.agents, scale.in_flight, scale.count)  # warm
+            for turn in range(scale.rounds):
+                say(f"round {turn + 1} of {scale.rounds}")
+                await asyncio.sleep(2.5)  # what was exported late is not counted as another's
+                for name, gateway in random.sample(list(gateways.items()), len(gateways)):
+                    rounds[name].append(
+                        await commands(gateway.api, {"node": gateway.pid}, scale.agents, scale.in_flight, scale.count)
+                    )
+            for fleet in fleets:
+                await fleet.leave()
+    return {
+        name: {key: statistics.median(run[key] for run in runs) for key in ("node_us", "p50_ms", "p99_ms")}
+        | {
+            "more_us": statistics.median(
+                run["node_us"] - plain["node_us"] for run, plain in zip(runs, rounds["no collector"], strict=True)
+            ),
+            "least_us": min(run["node_us"] for run in runs),
+        }
+        for name, runs in rounds.items()
+    }
+
+
+async def run(scale: Scale, out: Path | None) -> None:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name, collecting() as collector:
+        figures = await measure(scale, Path(name), collector)
+        traces = len({span.trace for span in collector.spans if span.name.startswith("command ")})
+    table(
+        ["traces kept", "node µs per command", "more than without", "least of a round", "p50 ms", "p99 ms"],
+        [
+            [
+                name, f"{f['node_us']:.0f}", f"{f['more_us']:+.0f}", f"{f['least_us']:.0f}", f"{f['p50_ms']:.2f}",
+                f"{f['p99_ms']:.2f}",
+            ]
+            for name, f in figures.items()
+        ],
+    )  # fmt: skip
+    print(f"\n{traces} traces of commands came to the collector, in {collector.requests} requests")
+    if out is not None:
+        out.write_text(json.dumps({"figures": figures, "traces": traces}, indent=2))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What traces cost.")
+    parser.add_argument("--scale", choices=SCALES, default="full")
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    uvloop.run(run(SCALES[given.scale], given.out))
+
+
+if __name__ == "__main__":
+    main()
