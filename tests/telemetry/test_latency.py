@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import math
 import os
@@ -11,12 +12,16 @@ import re
 import signal
 import subprocess
 import sys
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.telemetry import spans
+from fairlead.telemetry.timing import Tally
 from fairlead.telemetry.window import LEAST, SIZES, note, quantile, window
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
 
@@ -39,6 +44,33 @@ def test_a_quantile_is_right_to_within_a_tenth(durations: list[float], share: fl
     found = quantile(counts, share)
     assert found is not None
     assert exact / 1.1 <= found <= exact * 1.1
+
+
+def test_a_million_links_stay_cheap() -> None:
+    """Bytes that telemetry adds to a link: idle ones have slots alone, and one window after their first heartbeat."""
+
+    def size(make: Callable[[], object]) -> float:
+        make()
+        gc.collect()
+        tracemalloc.start()
+        kept = [make() for _ in range(2_000)]
+        used, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return used / len(kept) - 8  # less its place in the list
+
+    def with_commands() -> Tally:
+        tally = Tally()
+        tally.add((0.001, 0.002, 0.003, 0.004, 0.005), failed=False)
+        return tally
+
+    figures = {
+        "round trips": size(window),
+        "commands": size(with_commands),
+        "opening, with traces": size(lambda: spans.pack_opening([10**18 + i for i in range(6)])),
+    }
+    assert figures["round trips"] <= 150, figures
+    assert figures["commands"] <= 1_000, figures
+    assert figures["opening, with traces"] <= 80, figures
 
 
 def test_a_window_is_small_and_forgets() -> None:

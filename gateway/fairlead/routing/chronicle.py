@@ -22,6 +22,13 @@ from fairlead.wire.close import MEANING, Close, may_reconnect
 logger = logging.getLogger("fairlead.routing")
 
 FAILED = frozenset({"failed", "timeout", "offline", "expired"})
+ORDERLY = frozenset(
+    {
+        Close.NORMAL, Close.GOING_AWAY, Close.SERVICE_RESTART, Close.RESTART, Close.REBALANCE, Close.AGE,
+        Close.DISCONNECTED, Close.SUPERSEDED, Close.REPLACED,
+    }
+)  # fmt: skip
+"""Closes that somebody wanted: their spans are no failures."""
 TOLD = b""
 """An opening whose spans are on their way."""
 
@@ -97,7 +104,7 @@ class Chronicle:
             for name, share in (("p50", 0.5), ("p99", 0.99)):
                 if (trip := quantile(session.trips, share)) is not None:
                     facts[f"fairlead.rtt_{name}_ms"] = round(trip * 1000, 3)
-            error = "" if code < Close.FRAMING or (_then(code) == "reconnect" and code >= Close.RESTART) else str(code)
+            error = "" if code in ORDERLY else str(code)
             tracing.put([spans.closing(begin, wall_ns(), session.agent, session.sid, facts, error)])
 
     def _count_close(self, code: int, by: str) -> None:

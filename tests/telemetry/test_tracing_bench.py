@@ -1,0 +1,23 @@
+"""The benchmark of traces runs, and counts what it claims to count: at a tiny scale, no figure is looked at."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).resolve().parents[1] / "bench" / "tracing.py"
+
+
+def test_the_benchmark_of_traces_at_a_tiny_scale(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, "-I", str(BENCH), "--scale", "smoke", "--out", str(out)],
+        capture_output=True, text=True, timeout=55, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())
+    assert list(found["figures"]) == ["no collector", "0 %", "1 %", "100 %"]
+    # A warm-up and one round of 50 are all kept by the last node; the third keeps some of its hundred, or none.
+    assert 100 <= found["traces"] < 150
