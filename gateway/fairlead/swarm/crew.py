@@ -85,9 +85,8 @@ class Crew:
         gc.collect()
         self._base = own_bytes()
         profiles = assign({Profile(name): share for name, share in plan.mix.items()}, plan.agents)
-        self._agents = [
-            SimulatedAgent(self, i, profiles[i]) for i in range(number, plan.agents, plan.processes)
-        ]  # fmt: skip
+        mine = range(number, plan.agents, plan.processes)
+        self._agents = [SimulatedAgent(self, i, profiles[i]) for i in mine]
 
     # The process calls.
 
