@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fairlead.client import Client
 
 VARIABLE = "_FAIRLEAD_COMPLETE"
-PATIENCE = 0.7
-"""Seconds from TAB to an answer, or to none."""
+PATIENCE = 1.5
+"""Seconds from TAB to an answer, or to none: one network away takes a tenth, a busy machine ten."""
 OFFERED = 200
 """More than these are no help on a screen."""
 
@@ -60,6 +60,8 @@ def remote_files(ctx: click.Context, param: click.Parameter, incomplete: str) ->
 
 def _ids(ctx: click.Context, start: str) -> list[str]:
     import asyncio
+
+    import fairlead.client  # noqa: F401  # before the clock runs
 
     api = ctx.params.get("api") or os.environ.get("FAIRLEAD_API") or DEFAULT_API
     token = ctx.params.get("token") or os.environ.get("FAIRLEAD_TOKEN")

@@ -88,6 +88,12 @@ class _Group(click.Group):
             # The reader of our output has gone (`… | head`): Python's exit must not flush anything to it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(141)  # 128 + SIGPIPE, as the shell would show it
+        except OSError as e:
+            # What concerns a file or a connection was told where it happened: what is left is our own output.
+            click.echo(f"fairlead: {e.filename or 'stdout'}: {e.strerror or e}", err=True)
+            click.echo("  → look at where the output goes to: is that disk full?", err=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(FAILED)
         except ModuleNotFoundError as e:
             if (e.name or "").partition(".")[0] == "fairlead":
                 raise
@@ -110,8 +116,9 @@ def _tell(error: FairleadError) -> None:
         if isinstance(error, kind):
             click.echo(f"  → {advice}", err=True)
             return
-    if (field := error.details.get("field")) in _FIELDS:
-        click.echo(f"  → {_FIELDS[str(field)]}", err=True)
+    field = str(error.details.get("field", "")).partition("[")[0]
+    if field in _FIELDS:
+        click.echo(f"  → {_FIELDS[field]}", err=True)
 
 
 @click.group(

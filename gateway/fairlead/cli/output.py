@@ -131,7 +131,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def harmless(text: str) -> str:
-    return re.sub(r"[^ -~\u00a0-\uffff]", "?", text)
+    """Without control characters, and without those that turn the direction of what follows."""
+    return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def pairs(values: dict[str, str]) -> str:

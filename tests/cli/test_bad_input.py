@@ -1,0 +1,115 @@
+"""What is wrong with what the user said, or with the world: what, where, what to do, and the documented exit code."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from click.testing import CliRunner
+
+from fairlead.cli.main import cli
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+UNKNOWN = "01990000-0000-7000-8000-00000000000f"
+
+
+class Fleet(Protocol):
+    api: str
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "words"),
+    [
+        (["agents", "ls", "-l", "env in (prod"], 2, ["selector", "env in (prod", "an example"]),
+        (["agents", "ls", "-l", "=x"], 2, ["selector", "an example"]),
+        (["agents", "get", "nobody"], 2, ["nobody", "agents ls"]),
+        (["agents", "get", "no body"], 2, ["no body", "not legal"]),
+        (["agents", "label", "web-1", "env"], 2, ["env", "KEY=VALUE"]),
+        (["agents", "label", "web-1", "env=a b"], 2, ["letters, digits"]),
+        (["agents", "label", "web-1", "-x=1"], 2, ["-x"]),
+        (["agents", "label", "web-1", "--", "-x=1"], 2, ["letters, digits"]),
+        (["agents", "label", "web-1", *(f"k{i}=1" for i in range(80))], 2, ["64"]),
+        (["agents", "label", "nobody", "a=b"], 2, ["nobody", "agents ls"]),
+        (["agents", "disconnect", "nobody"], 2, ["nobody"]),
+        (["why", "nobody"], 2, ["nobody", "agents ls"]),
+        (["exec", "nobody", "--", "true"], 2, ["nobody", "agents ls"]),
+        (["shell", "nobody"], 2, ["nobody", "agents ls"]),
+        (["cp", "nobody:/x", "-"], 2, ["nobody", "agents ls"]),
+        (["results", UNKNOWN], 2, [UNKNOWN, "retention"]),
+        (["cancel", UNKNOWN], 2, [UNKNOWN, "retention"]),
+        (["cancel", "x"], 2, ["not a UUID"]),
+        (["exec", "web-1", "--", "/no/such/program"], 1, ["/no/such/program"]),
+        (["exec", "--cwd", "/no/such/folder", "web-1", "--", "true"], 1, ["/no/such/folder"]),
+        (["exec", "--deadline", "0.3", "web-1", "--", "sleep", "9"], 4, ["deadline", "--deadline"]),
+        (["agents", "ls", "--token", "not-the-right-token"], 2, ["FAIRLEAD_TOKEN"]),
+        (["completion", "tcsh"], 2, ["bash"]),
+    ],
+)
+def test_wrong_words(fleet: Fleet, args: list[str], code: int, words: list[str]) -> None:
+    """In this process: an interpreter for each would take its time."""
+    done = CliRunner().invoke(cli, args, env={"FAIRLEAD_API": fleet.api}, catch_exceptions=False)
+    assert (done.exit_code, done.stdout) == (code, ""), done.stderr
+    for word in words:
+        assert word in done.stderr
+
+
+def finished(fleet: Fleet, run: Run, *flags: str) -> str:
+    """The id of a command that is over, found by what its failure says of it."""
+    done = run("exec", *flags, "--deadline", "0.3", "web-1", "--", "sh", "-c", "echo one; echo two; sleep 9", api=fleet)
+    found = re.search(r"fairlead results ([0-9a-f-]{36})", done.stderr.decode())
+    assert found is not None, done.stderr
+    return found[1]
+
+
+def test_offsets_beyond_the_end(fleet: Fleet, run: Run) -> None:
+    command = finished(fleet, run)
+    for flags in ([], ["--follow"]):
+        done = run("results", command, "--from", "1000", *flags, api=fleet)
+        assert (done.stdout, done.returncode) == (b"", 2)
+        assert b"beyond the" in done.stderr
+        assert b"shows all that there is" in done.stderr
+    done = run("results", command, "--from", "-1", api=fleet)
+    assert done.returncode == 2
+    assert b"--from" in done.stderr
+
+
+def test_results_that_were_read_and_are_gone(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+    """cp reads through a window: whoever asks for its beginning again is told that it went."""
+    (tmp_path / "big").write_bytes(bytes(6 << 20))
+    seen = run("cp", f"web-1:{tmp_path}/big", str(tmp_path / "copy"), "--deadline", "60", api=fleet)
+    assert seen.returncode == 0
+    script = f'''
+import asyncio
+from fairlead.client import Client
+async def main():
+    async with Client("{fleet.api}", "development-platform-token") as client:
+        async with client.command("web-1", "file.get", {{"path": "{tmp_path}/big"}}, retain="window") as command:
+            await command.wait()
+        print(command.id)
+asyncio.run(main())
+'''
+    command = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
+    done = run("results", command, api=fleet)
+    assert done.returncode == 2
+    assert b"begin at the offset" in done.stderr
+
+
+def test_the_reader_of_a_table_may_leave(fleet: Fleet) -> None:
+    line = f"FAIRLEAD_API={fleet.api} {sys.executable} -P -m fairlead agents ls -o json | head -c 1"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("{")
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("command", ["exec web-1 -- echo x", "agents ls"])
+def test_stdout_that_is_full_is_told(fleet: Fleet, command: str) -> None:
+    line = f"FAIRLEAD_API={fleet.api} {sys.executable} -P -m fairlead {command} > /dev/full"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
