@@ -1,0 +1,181 @@
+"""Alerts, the two objectives among them, and the rules file that they make.
+
+Written into the chart by __main__; tests/observability runs promtool over the rules, with a case for each alert that
+fires and one that does not, and holds each alert against its page in docs/runbooks. An alert names a LinkGateway by
+`namespace` and `gateway`, as the dashboards do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+RUNBOOKS = "docs/runbooks"
+"""The chart puts the address of your copy before it: monitoring.prometheusRule.runbooks."""
+BY = "by (namespace, gateway)"
+ON = "on (namespace, gateway)"
+FEW = 10
+"""Events below which a share means nothing: one link of five that is lost is no page."""
+WINDOWS = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21600, "1d": 86400, "3d": 259200}
+FAST = ((14.4, "1h", "5m"), (6.0, "6h", "30m"))
+"""Burn rate, long and short window: 2 % of a month's budget in an hour, 5 % in six."""
+SLOW = ((3.0, "1d", "2h"), (1.0, "3d", "6h"))
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Something bad, that may be `budget` of something: of commands, or of a link's hours."""
+
+    name: str
+    budget: float
+    bad: str
+    """A rate per second; WINDOW stands for the window."""
+    total: str
+
+    def recorded(self, window: str, part: str = "ratio") -> str:
+        return f"fairlead:{self.name}:{part}_rate{window}"
+
+    def burns(self, *steps: tuple[float, str, str]) -> str:
+        """Both windows burn, so that an alert begins soon and ends soon; and it is more than a few."""
+        return " or ".join(
+            f"({self.recorded(long)} > {round(factor * self.budget, 6)}"
+            f" and {self.recorded(short)} > {round(factor * self.budget, 6)}"
+            f" and {self.recorded(long, 'bad')} * {WINDOWS[long]} > {FEW})"
+            for factor, long, short in steps
+        )
+
+    def rules(self) -> list[Json]:
+        made = []
+        for window in WINDOWS:
+            bad, total = (part.replace("WINDOW", window) for part in (self.bad, self.total))
+            made.append({"record": self.recorded(window, "bad"), "expr": bad})
+            made.append({"record": self.recorded(window), "expr": f"{self.recorded(window, 'bad')} / ({total} > 0)"})
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    name: str
+    severity: str
+    """critical: agents or commands suffer now, wake somebody. warning: they will, or somebody should look today."""
+    wait: str
+    expr: str
+    summary: str
+    keep: str = ""
+    """Goes on that long after the cause is gone, so that what comes and goes is one alert."""
+
+    def rule(self) -> Json:
+        made: Json = {"alert": self.name, "expr": self.expr, "for": self.wait}
+        if self.keep:
+            made["keep_firing_for"] = self.keep
+        made["labels"] = {"severity": self.severity}
+        made["annotations"] = {"summary": self.summary, "runbook_url": f"{RUNBOOKS}/{self.name}.md"}
+        return made
+
+
+STAGE = "fairlead_command_stage_duration_seconds"
+LATE = Objective(
+    "late_deliveries",
+    # 99.9 % of commands are written to the link within 0.25 s of the node's hearing of them. What the agent then
+    # takes is the platform's business: a method may run for an hour.
+    0.001,
+    f'sum {BY} (rate({STAGE}_count{{stage="deliver"}}[WINDOW]))'
+    f' - sum {BY} (rate({STAGE}_bucket{{stage="deliver",le="0.25"}}[WINDOW]))',
+    f'sum {BY} (rate({STAGE}_count{{stage="deliver"}}[WINDOW]))',
+)
+LOST = Objective(
+    "lost_links",
+    # One link of a hundred an hour: a link lives four days before it is cut, is silent, or is not read.
+    0.01,
+    f'sum {BY} (rate(fairlead_connections_closed_total{{code=~"1006|1011|4003|4008|4408"}}[WINDOW]))',
+    f"sum {BY} (avg_over_time(fairlead_connections[WINDOW])) / 3600",
+)
+OBJECTIVES = (LATE, LOST)
+
+WHERE = "{{ $labels.namespace }}/{{ $labels.gateway }}"
+LEADS = "on (instance) (fairlead_operator_leader == 1)"
+
+
+def told(metric: str) -> str:
+    """A gauge of the operator, from the replica that acts."""
+    return f"max {BY} (fairlead_operator_{metric} and {LEADS})"
+
+
+ALERTS = (
+    Alert("FairleadLateDeliveriesFast", "critical", "2m", LATE.burns(*FAST),
+          f"{WHERE}: so many commands are delivered late that the month's budget is gone in days"),
+    Alert("FairleadLateDeliveriesSlow", "warning", "15m", LATE.burns(*SLOW),
+          f"{WHERE}: more commands are delivered late than the objective allows"),
+    Alert("FairleadLostLinksFast", "critical", "2m", LOST.burns(*FAST),
+          f"{WHERE}: so many links are lost that the month's budget is gone in days"),
+    Alert("FairleadLostLinksSlow", "warning", "15m", LOST.burns(*SLOW),
+          f"{WHERE}: more links are lost than the objective allows"),
+    Alert("FairleadRedisDown", "critical", "1m", f"min {BY} (fairlead_redis_up) == 0",
+          f"{WHERE}: a node does not reach Redis"),
+    Alert("FairleadDataLost", "critical", "0m", f"sum {BY} (increase(fairlead_data_lost_total[15m])) > 0",
+          f"{WHERE}: Redis was found without its data"),
+    Alert("FairleadNodeSilent", "critical", "1m", "max by (namespace, gateway, pod) (fairlead_beat_age_seconds) > 15",
+          f"{WHERE}: {{{{ $labels.pod }}}} does not beat, and the others take it for dead"),
+    Alert("FairleadNodeFenced", "warning", "0m", f"sum {BY} (increase(fairlead_node_fenced_total[1h])) > 2",
+          f"{WHERE}: nodes lose their rows again and again"),
+    # 0.85: the operator's own target is 0.7, so it has been late, or may not add pods.
+    Alert("FairleadNoHeadroom", "critical", "5m",
+          f"sum {BY} (fairlead_connections) / sum {BY} (fairlead_connection_capacity) > 0.85",
+          f"{WHERE}: more than 85 % of the links that the nodes take are there"),
+    Alert("FairleadLinksRefused", "critical", "5m",
+          f'sum {BY} (rate(fairlead_handshake_rejected_total{{reason="full"}}[5m])) > 0',
+          f"{WHERE}: agents are refused because nodes are full"),
+    # One a second: a single agent with a bad token comes back every minute or so.
+    Alert("FairleadTokensRefused", "warning", "10m",
+          f'sum {BY} (rate(fairlead_handshake_rejected_total{{reason="token"}}[5m])) > 1',
+          f"{WHERE}: agents come with tokens that are not accepted"),
+    Alert("FairleadReconnectStorm", "warning", "2m",
+          f"sum {BY} (rate(fairlead_connections_opened_total[2m])) > 20"
+          f" and sum {BY} (rate(fairlead_connections_opened_total[2m]))"
+          f" > 5 * sum {BY} (rate(fairlead_connections_opened_total[1h] offset 10m))",
+          f"{WHERE}: links are opened at more than five times the usual rate", keep="5m"),
+    # 100 a node: below that, a few agents more here than there are nothing.
+    Alert("FairleadNodeImbalance", "warning", "30m",
+          f"max {BY} (fairlead_connections) > 1.5 * avg {BY} (fairlead_connections)"
+          f" and avg {BY} (fairlead_connections) > 100",
+          f"{WHERE}: the fullest node has half as many links again as the average"),
+    Alert("FairleadEventLoopLag", "warning", "5m",
+          "histogram_quantile(0.99, sum by (namespace, gateway, pod, le)"
+          " (rate(fairlead_event_loop_lag_seconds_bucket[5m]))) > 0.1",
+          f"{WHERE}: {{{{ $labels.pod }}}} does not keep up: everything waits 0.1 s in it"),
+    Alert("FairleadSlowReaders", "warning", "10m", f"sum {BY} (fairlead_slow_readers) > 10",
+          f"{WHERE}: agents do not read as fast as they are sent to"),
+    Alert("FairleadDrainOverrun", "warning", "15m",
+          "max by (namespace, gateway, pod) (fairlead_draining) == 1"
+          " and max by (namespace, gateway, pod) (fairlead_drain_remaining) > 0",
+          f"{WHERE}: {{{{ $labels.pod }}}} has drained for 15 minutes and still holds agents"),
+    Alert("FairleadSpansDropped", "warning", "15m", f"sum {BY} (rate(fairlead_spans_dropped_total[5m])) > 0",
+          f"{WHERE}: spans do not reach the collector"),
+    Alert("FairleadScaleBlockedAtMax", "warning", "10m",
+          f'max {BY} (fairlead_operator_condition{{condition="ScalingLimited"}} and {LEADS}) == 1'
+          f" and {told('desired_replicas')} <= {told('current_replicas')}",
+          f"{WHERE}: more pods are needed than replicas.max allows"),
+    Alert("FairleadDesiredNotMet", "warning", "15m",
+          f"{told('ready_replicas')} < {told('desired_replicas')}",
+          f"{WHERE}: fewer pods take links than are wanted"),
+    Alert("FairleadReportsStale", "warning", "5m", f"{told('reports_stale')} > 0",
+          f"{WHERE}: ready pods do not tell of themselves, so that no pod is taken away"),
+    Alert("FairleadWrongRemoval", "warning", "0m",
+          f"sum {BY} (increase(fairlead_operator_wrong_removals_total[1h])) > 0",
+          f"{WHERE}: a scale-down took another pod than the emptiest"),
+    Alert("FairleadReconcileFailing", "warning", "10m",
+          "sum by (namespace, reason) (rate(fairlead_operator_reconcile_failures_total[5m])) > 0",
+          "The operator gives up its looks: {{ $labels.reason }}"),
+    Alert("FairleadOperatorNotLeading", "critical", "3m", "sum by (namespace) (fairlead_operator_leader) == 0",
+          "{{ $labels.namespace }}: no replica of the operator acts: nothing is scaled or mended"),
+)  # fmt: skip
+
+
+def rules() -> Json:
+    """The file that Prometheus loads, and the spec of a PrometheusRule."""
+    groups: list[Json] = [
+        {"name": f"fairlead.{one.name}", "interval": "30s", "rules": one.rules()} for one in OBJECTIVES
+    ]
+    return {"groups": [*groups, {"name": "fairlead", "rules": [one.rule() for one in ALERTS]}]}

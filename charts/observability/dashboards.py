@@ -1,0 +1,284 @@
+"""The four dashboards: Overview, Nodes, Autoscaling, Redis and tracing.
+
+Written into the chart by __main__. Every query is run against a real Prometheus by tests/observability, and every
+metric it names is looked up in the gateway's and the operator's own registries. Pods of one LinkGateway share the
+labels `namespace` and `gateway`, which the chart's PodMonitor gives them and the operator's metrics have already.
+"""
+
+from __future__ import annotations
+
+from panels import Dashboard, Panel, Query, Row, Variable
+
+FLEET = 'namespace=~"$namespace",gateway=~"$gateway"'
+NODE = f'{FLEET},pod=~"$pod"'
+RATE = "[$__rate_interval]"
+LOST = 'code=~"1006|1011|4003|4008|4408"'
+"""Closes that nobody meant: cut, failed, Redis away, silent, not reading. All others are asked for or deserved."""
+
+NAMESPACE = Variable("namespace", "label_values(fairlead_build_info, namespace)")
+GATEWAY = Variable("gateway", 'label_values(fairlead_build_info{namespace=~"$namespace"}, gateway)')
+POD = Variable("pod", f"label_values(fairlead_build_info{{{FLEET}}}, pod)")
+# The operator tells of LinkGateways that have no pod yet, too.
+SCALED = (
+    Variable("namespace", "label_values(fairlead_operator_desired_replicas, namespace)"),
+    Variable("gateway", 'label_values(fairlead_operator_desired_replicas{namespace=~"$namespace"}, gateway)'),
+)
+
+
+def quantiles(histogram: str, where: str, by: str = "", *, shares: tuple[float, ...] = (0.5, 0.95, 0.99),
+              exemplars: bool = False) -> tuple[Query, ...]:  # fmt: skip
+    labels = f"le, {by}" if by else "le"
+    name = f"{{{{{by}}}}} " if by else ""
+    return tuple(
+        Query(
+            f"histogram_quantile({share}, sum by ({labels}) (rate({histogram}_bucket{{{where}}}{RATE})))",
+            f"{name}p{share * 100:g}",
+            exemplars,
+        )
+        for share in shares
+    )
+
+
+def rate(counter: str, where: str, by: str, legend: str = "") -> Query:
+    return Query(f"sum by ({by}) (rate({counter}{{{where}}}{RATE}))", legend or f"{{{{{by}}}}}")
+
+
+def of_leader(metric: str, by: str = "namespace, gateway") -> str:
+    """A gauge of the operator, from the replica that acts: what one that has lost the lease last saw is old."""
+    leads = "on (instance) (fairlead_operator_leader == 1)"
+    return f"max by ({by}) (fairlead_operator_{metric}{{{FLEET}}} and {leads})"
+
+
+def stat(title: str, unit: str, description: str, expr: str) -> Panel:
+    return Panel(title, unit, description, (Query(expr, title),), "stat", 4)
+
+
+OVERVIEW = Dashboard(
+    "overview",
+    "Fairlead / Overview",
+    "How the fleet is doing: links, commands, errors, and room for more.",
+    (
+        Row("Now", (
+            stat("Links", "short", "Open links.", f"sum(fairlead_connections{{{FLEET}}})"),
+            stat("Agents", "short", "Agents that nodes hold.", f"sum(fairlead_agents{{{FLEET}}})"),
+            stat("Capacity in use", "percentunit", "Links, of those that the nodes take.",
+                 f"sum(fairlead_connections{{{FLEET}}}) / sum(fairlead_connection_capacity{{{FLEET}}})"),
+            stat("Nodes", "short", "Nodes that are scraped.", f"count(fairlead_build_info{{{FLEET}}})"),
+            stat("Redis", "short", "1 while Redis answers all nodes.", f"min(fairlead_redis_up{{{FLEET}}})"),
+            stat("Leaving", "short", "Agents that draining nodes have yet to close.",
+                 f"sum(fairlead_drain_remaining{{{FLEET}}})"),
+        )),
+        Row("Links", (
+            Panel("Links and capacity", "short", "When the lines meet, agents are refused with 503.", (
+                Query(f"sum(fairlead_connections{{{FLEET}}})", "links"),
+                Query(f"sum(fairlead_connection_capacity{{{FLEET}}})", "capacity"),
+            )),
+            Panel("Links opened", "ops", "Welcomed each second: new starts of agents, and those that came back.",
+                  (rate("fairlead_connections_opened_total", FLEET, "result"),)),
+            Panel("Links closed", "ops", "Each second, by close code; docs/protocol.md says what each means.",
+                  (rate("fairlead_connections_closed_total", FLEET, "code"),)),
+            Panel("Lost links", "short", "Lost, per link and hour: cut, silent, not reading. The objective is 0.01.", (
+                Query(f"3600 * sum(rate(fairlead_connections_closed_total{{{FLEET},{LOST}}}{RATE}))"
+                      f" / clamp_min(sum(fairlead_connections{{{FLEET}}}), 1)", "lost per link and hour"),
+            )),
+            Panel("Upgrades refused", "ops", "By reason: token, subprotocol, full, rate, draining.",
+                  (rate("fairlead_handshake_rejected_total", FLEET, "reason"),)),
+            Panel("Heartbeat round trip", "s", "As agents measure it, with each heartbeat.",
+                  quantiles("fairlead_heartbeat_rtt_seconds", FLEET)),
+        )),
+        Row("Commands", (
+            Panel("Commands", "ops", "Taken in from callers, and written to links.", (
+                Query(f"sum(rate(fairlead_commands_accepted_total{{{FLEET}}}{RATE}))", "accepted"),
+                Query(f"sum(rate(fairlead_commands_delivered_total{{{FLEET}}}{RATE}))", "delivered"),
+            )),
+            Panel("Ends", "ops", "Commands that ended each second, by state.",
+                  (rate("fairlead_commands_total", FLEET, "state"),)),
+            Panel("Late deliveries", "percentunit", "Share that took a node more than 0.25 s to write to the link.", (
+                Query("1 - sum(rate(fairlead_command_stage_duration_seconds_bucket"
+                      f'{{{FLEET},stage="deliver",le="0.25"}}{RATE})) / sum(rate('
+                      f'fairlead_command_stage_duration_seconds_count{{{FLEET},stage="deliver"}}{RATE}))', "late"),
+            )),
+            Panel("Command duration", "s", "From the post to the end, the agent's own work included. Dots are traces.",
+                  quantiles("fairlead_command_duration_seconds", FLEET, exemplars=True), width=12),
+            Panel("Command durations", "s", "How many took how long. Dots are traces.", (
+                Query(f"sum by (le) (increase(fairlead_command_duration_seconds_bucket{{{FLEET}}}{RATE}))",
+                      "{{le}}", True),
+            ), "heatmap", 12),
+            Panel("Slowest methods", "s", "p99 by method; the first twenty methods of a node have a line of their own.",
+                  quantiles("fairlead_command_duration_seconds", FLEET, "method", shares=(0.99,)), width=12),
+            Panel("Stages", "s", "p99 of what a command waits for; docs/telemetry.md says from where to where.",
+                  quantiles("fairlead_command_stage_duration_seconds", FLEET, "stage", shares=(0.99,)), width=12),
+        )),
+        Row("Traffic", (
+            Panel("Messages", "ops", "Messages of links, from agents (in) and to them (out).",
+                  (rate("fairlead_messages_total", FLEET, "direction"),)),
+            Panel("Bytes", "Bps", "Their encoded bytes.", (rate("fairlead_message_bytes_total", FLEET, "direction"),)),
+            Panel("Results stored", "Bps", "Payload bytes of results that went to Redis.", (
+                Query(f"sum(rate(fairlead_results_stored_bytes_total{{{FLEET}}}{RATE}))", "stored"),
+            )),
+        )),
+    ),
+    (NAMESPACE, GATEWAY),
+    (Query(f"sum(fairlead_draining{{{FLEET}}}) > 0", "a node drains"),),
+)  # fmt: skip
+
+NODES = Dashboard(
+    "nodes",
+    "Fairlead / Nodes",
+    "Each node: how full it is, whether its event loop keeps up, and what waits in it.",
+    (
+        Row("Fill", (
+            Panel("Links", "short", "Open links of each node.", (Query(f"fairlead_connections{{{NODE}}}", "{{pod}}"),)),
+            Panel("Fill", "percentunit", "Links, of the capacity of the node.", (
+                Query(f"fairlead_connections{{{NODE}}} / fairlead_connection_capacity{{{NODE}}}", "{{pod}}"),
+            )),
+            Panel("Imbalance", "short", "The fullest node against the average: 1 is even.", (
+                Query(f"max by (namespace, gateway) (fairlead_connections{{{NODE}}})"
+                      f" / clamp_min(avg by (namespace, gateway) (fairlead_connections{{{NODE}}}), 1)",
+                      "{{gateway}}"),
+            )),
+            Panel("Agents", "short", "Agents that each node holds.", (Query(f"fairlead_agents{{{NODE}}}", "{{pod}}"),)),
+            Panel("Draining", "short", "Agents that a draining node has yet to close.",
+                  (Query(f"fairlead_drain_remaining{{{NODE}}}", "{{pod}}"),)),
+            Panel("Versions", "short", "Nodes of each version.",
+                  (Query(f"count by (version) (fairlead_build_info{{{NODE}}})", "{{version}}"),)),
+        )),
+        Row("Event loop", (
+            Panel("Event loop lag", "s", "p99 of how late a timer was called: everything else waits as long.",
+                  quantiles("fairlead_event_loop_lag_seconds", NODE, "pod", shares=(0.99,))),
+            Panel("Garbage collection", "percentunit", "Share of the time, by node.", (
+                Query(f"sum by (pod) (rate(fairlead_gc_pause_seconds_sum{{{NODE}}}{RATE}))", "{{pod}}"),
+            )),
+            Panel("Tasks", "short", "Short tasks of routing that run.",
+                  (Query(f"fairlead_tasks{{{NODE}}}", "{{pod}}"),)),
+        )),
+        Row("Links", (
+            Panel("Openings", "s", "p99 of the phases of a link's opening.",
+                  quantiles("fairlead_handshake_duration_seconds", NODE, "phase", shares=(0.99,))),
+            Panel("Claims", "s", "From hello to welcome, all attempts of it.",
+                  quantiles("fairlead_claim_duration_seconds", NODE)),
+            Panel("Lives of links", "s", "From welcome to the close, of those that were closed.",
+                  quantiles("fairlead_connection_duration_seconds", NODE, shares=(0.5, 0.99))),
+            Panel("Slow readers", "short", "Agents that do not read as fast as they are sent to.",
+                  (Query(f"fairlead_slow_readers{{{NODE}}}", "{{pod}}"),)),
+            Panel("Send queues", "bytes", "What waits for them.",
+                  (Query(f"fairlead_send_queue_bytes{{{NODE}}}", "{{pod}}"),)),
+            Panel("Messages", "ops", "Messages of links, by kind.", (rate("fairlead_messages_total", NODE, "type"),)),
+        )),
+        Row("Commands", (
+            Panel("Delivered", "ops", "Commands written to links.",
+                  (rate("fairlead_commands_delivered_total", NODE, "pod"),)),
+            Panel("Duration", "s", "p99 from the post to the end, by the agent's node.",
+                  quantiles("fairlead_command_duration_seconds", NODE, "pod", shares=(0.99,), exemplars=True)),
+            Panel("Followers", "short", "Callers that wait for results.",
+                  (Query(f"fairlead_followers{{{NODE}}}", "{{pod}}"),)),
+        )),
+        Row("Standing", (
+            Panel("Age of the last beat", "s", "Above 15 s the others take the node for dead.",
+                  (Query(f"fairlead_beat_age_seconds{{{NODE}}}", "{{pod}}"),)),
+            Panel("Lives begun anew", "short", "Times a node lost its row, and found Redis without its data.", (
+                Query(f"sum by (pod) (increase(fairlead_node_fenced_total{{{NODE}}}{RATE}))", "{{pod}} fenced"),
+                Query(f"sum by (pod) (increase(fairlead_data_lost_total{{{NODE}}}{RATE}))", "{{pod}} data lost"),
+            )),
+            Panel("Agents claimed again", "ops", "For that, or another doubt about their rows.",
+                  (rate("fairlead_agents_reclaimed_total", NODE, "pod"),)),
+        )),
+    ),
+    (NAMESPACE, GATEWAY, POD),
+    (Query(f"fairlead_draining{{{NODE}}} == 1", "drain"),),
+)  # fmt: skip
+
+AUTOSCALING = Dashboard(
+    "autoscaling",
+    "Fairlead / Autoscaling",
+    "What the operator sees, decides and does, and what keeps it from it.",
+    (
+        Row("Pods", (
+            Panel("Replicas", "short", "Wanted by the operator, asked for by the Deployment, taking links.", (
+                Query(of_leader("desired_replicas"), "{{gateway}} desired"),
+                Query(of_leader("current_replicas"), "{{gateway}} current"),
+                Query(of_leader("ready_replicas"), "{{gateway}} ready"),
+            ), width=12),
+            Panel("Rules", "short", "Pods that each rule asks for; the highest wins, within minimum and maximum.", (
+                Query(of_leader("bound_replicas", "namespace, gateway, rule"), "{{gateway}} {{rule}}"),
+            ), width=12),
+        )),
+        Row("Signal", (
+            Panel("Links", "short", "By the rows of the nodes.",
+                  (Query(of_leader("reported_connections"), "{{gateway}}"),)),
+            Panel("Headroom", "percentunit", "Share of the ready pods' capacity that is free.",
+                  (Query(of_leader("headroom_ratio"), "{{gateway}}"),)),
+            Panel("Silent pods", "short", "Ready pods that have not told of themselves: no pod is taken away then.",
+                  (Query(of_leader("reports_stale"), "{{gateway}}"),)),
+        )),
+        Row("Decisions", (
+            Panel("Decisions", "ops", "At each look, by action and the rule that won.", (
+                Query("sum by (action, winner) (rate(fairlead_operator_scale_decisions_total"
+                      f"{{{FLEET}}}{RATE}))", "{{action}} {{winner}}"),
+            )),
+            Panel("Scalings", "short", "Scales that were written.", (
+                Query(f"sum by (gateway, action) (increase(fairlead_operator_scalings_total{{{FLEET}}}{RATE}))",
+                      "{{gateway}} {{action}}"),
+            )),
+            Panel("Conditions", "short", "1 while the condition is True; kubectl describe says why.",
+                  (Query(of_leader("condition", "namespace, gateway, condition"), "{{gateway}} {{condition}}"),)),
+            Panel("Wrong removals", "short", "A scale-down that took another pod than the emptiest.", (
+                Query(f"sum by (gateway) (increase(fairlead_operator_wrong_removals_total{{{FLEET}}}{RATE}))",
+                      "{{gateway}}"),
+            )),
+        )),
+        Row("Operator", (
+            Panel("Leaders", "short", "Replicas that act: one.",
+                  (Query("sum(fairlead_operator_leader)", "leaders"),), width=6),
+            Panel("LinkGateways", "short", "That are looked after.",
+                  (Query("max(fairlead_operator_gateways)", "LinkGateways"),), width=6),
+            Panel("Duration of a look", "s", "One look at one LinkGateway.",
+                  quantiles("fairlead_operator_reconcile_duration_seconds", "", shares=(0.5, 0.99)), width=6),
+            Panel("Looks given up", "ops", "By reason.",
+                  (rate("fairlead_operator_reconcile_failures_total", "", "reason"),), width=6),
+        )),
+    ),
+    SCALED,
+    (Query(f"increase(fairlead_operator_scalings_total{{{FLEET}}}[1m]) > 0", "{{gateway}}: {{action}}"),),
+)  # fmt: skip
+
+REDIS = Dashboard(
+    "redis-tracing",
+    "Fairlead / Redis and tracing",
+    "What the nodes share, and how traces leave them.",
+    (
+        Row("Redis", (
+            Panel("Redis", "short", "1 while it answers the node.",
+                  (Query(f"fairlead_redis_up{{{NODE}}}", "{{pod}}"),)),
+            Panel("Batches", "s", "One pipelined batch, out and back.",
+                  quantiles("fairlead_redis_batch_duration_seconds", NODE)),
+            Panel("Redis commands", "ops", "That Redis answered.",
+                  (rate("fairlead_redis_commands_total", NODE, "pod"),)),
+            Panel("Backlog", "short", "Commands that wait to be sent.",
+                  (Query(f"fairlead_redis_backlog{{{NODE}}}", "{{pod}}"),)),
+            Panel("Errors", "short", "Times that Redis was lost, or silent for a second.", (
+                Query(f"sum by (pod) (increase(fairlead_redis_errors_total{{{NODE}}}{RATE}))", "{{pod}}"),
+            )),
+            Panel("Appends fenced", "ops", "Results refused because another node owns the agent.",
+                  (rate("fairlead_appends_fenced_total", NODE, "pod"),)),
+        )),
+        Row("Doorbells", (
+            Panel("Doorbells", "ops", "How nodes tell each other of commands.", (
+                Query(f"sum(rate(fairlead_doorbells_rung_total{{{NODE}}}{RATE}))", "rung"),
+                Query(f"sum(rate(fairlead_doorbells_heard_total{{{NODE}}}{RATE}))", "heard"),
+            ), width=12),
+            Panel("Doorbells lost", "ops", "Their commands are found all the same, later.",
+                  (rate("fairlead_doorbells_lost_total", NODE, "pod"),), width=12),
+        )),
+        Row("Traces", (
+            Panel("Spans", "ops", "Taken by the collector.", (rate("fairlead_spans_exported_total", NODE, "pod"),)),
+            Panel("Spans that wait", "short", "For the collector; 8,192 at most. Only with a trace endpoint.",
+                  (Query(f"fairlead_spans_waiting{{{NODE}}}", "{{pod}}"),)),
+            Panel("Spans lost", "ops", "The queue was full, or the collector did not take them.",
+                  (rate("fairlead_spans_dropped_total", NODE, "pod"),)),
+        )),
+    ),
+    (NAMESPACE, GATEWAY, POD),
+)  # fmt: skip
+
+DASHBOARDS = (OVERVIEW, NODES, AUTOSCALING, REDIS)
