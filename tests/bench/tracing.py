@@ -31,7 +31,9 @@ from fairlead.carrier.sweep import Sweep  # noqa: E402
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN  # noqa: E402
 from fairlead.store.embedded import EmbeddedValkey  # noqa: E402
 
-RATIOS = {"no collector": None, "0 %": "0", "1 %": "0.01", "100 %": "1"}
+RATIOS = {"no collector": None, "the same again": None, "0 %": "0", "1 %": "0.01", "100 %": "1"}
+"""What is given as `trace_ratio`, and to two nodes nothing: by how much two equal processes differ is what the other
+differences have to be seen against."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -157,6 +158,41 @@ async def test_top_ranks_the_links_of_all_nodes(make_node: Any, platform_of: Any
     assert ranking["missing"] == [], "a node that is too busy to answer is no fault of the ranking"
     one = [(row["agent"], row["node"]) for row in ranking["sessions"]]
     assert one == [(slowest_first[0], found["sessions"][0]["node"])]
+
+
+async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: Any, dial: Any) -> None:
+    node = make_node("shown")
+    await (await dial(node, "shown-1", conn=3)).trips(0.02)
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(ours, (30, 200))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", "top", "--interval", "1", "--api", node.api],
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+    os.close(theirs)
+    shown = bytearray()
+    os.set_blocking(ours, False)
+
+    async def until(text: bytes, after: int = 0) -> int:
+        async with asyncio.timeout(20):
+            while (at := shown.find(text, after)) < 0:
+                try:
+                    shown.extend(os.read(ours, 1 << 16))
+                except BlockingIOError:
+                    await asyncio.sleep(0.05)
+        return at
+
+    try:
+        at = await until(b"shown-1", await until(b"[rtt]"))
+        os.write(ours, b"9")
+        at = await until(b"shown-1", await until(b"[reconnects]", at))
+        assert shown.count(b"\x1b[H\x1b[2J") >= 2
+        os.write(ours, b"q")
+        assert await asyncio.to_thread(process.wait, 20) == 0
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
 
 
 async def test_a_node_that_does_not_answer_is_named(make_node: Any, platform_of: Any, dial: Any) -> None:

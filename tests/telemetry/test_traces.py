@@ -177,6 +177,34 @@ async def test_a_command_that_meets_no_agent_is_kept(
     assert not [span for span in collector.spans if span.facts.get("fairlead.agent") == "nobody"]
 
 
+async def test_a_command_that_changes_its_link_stays_one_trace(
+    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+) -> None:
+    node = make_node("moved", "--trace-endpoint", collector.url, *NONE)
+    await start_agent(node, "moved-1", collector)
+    platform = platform_of(node)
+    await platform.online("moved-1")
+    trace, parent = CALLER.split("-")[1:3]
+    running = asyncio.create_task(platform.run("moved-1", "wait", {"seconds": 3}, traceparent=CALLER))
+    async with asyncio.timeout(20):
+        while not (await platform.get("/v1/agents/moved-1/session"))["commands"]:
+            await asyncio.sleep(0.05)
+    first = (await platform.get("/v1/agents/moved-1"))["session"]["sid"]
+    assert (await platform.http.delete("/v1/agents/moved-1/session")).status_code == 202
+    assert (await running)[-1]["end"]["state"] == "ok"
+    second = (await platform.get("/v1/agents/moved-1"))["session"]["sid"]
+    assert first != second
+    collector.wait(lambda: bool(collector.named("command wait")), "the whole command")
+    spans = collector.trace(trace)
+    root = only(spans, "command wait")
+    assert (root.parent, root.facts["session.id"]) == (parent, second)
+    lost, last = sorted((span for span in spans if span.name == "agent"), key=lambda span: span.start)
+    assert (lost.facts["session.id"], lost.message) == (first, "link lost")
+    assert (last.facts["session.id"], last.failed) == (second, False)
+    assert only(spans, "run wait").parent == lost.id, "the handler began under the first link"
+    assert len([span for span in spans if span.name == "deliver"]) == 1
+
+
 async def test_a_dead_collector_costs_spans_and_nothing_else(
     make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
 ) -> None:

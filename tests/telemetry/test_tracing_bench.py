@@ -18,6 +18,6 @@ def test_the_benchmark_of_traces_at_a_tiny_scale(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(out.read_text())
-    assert list(found["figures"]) == ["no collector", "0 %", "1 %", "100 %"]
+    assert list(found["figures"]) == ["no collector", "the same again", "0 %", "1 %", "100 %"]
     # A warm-up and one round of 50 are all kept by the last node; the third keeps some of its hundred, or none.
     assert 100 <= found["traces"] < 150
