@@ -289,6 +289,21 @@ async def test_only_listed_programs(gateway: Gateway, serve: Any, tmp_path: Path
         assert end.total == 0
 
 
+async def test_what_was_looked_up_is_what_is_run(
+    gateway: Gateway, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A PATH with the working folder in it: the program's folder is the caller's choice, the agent's is not."""
+    disguise = tmp_path / "uname"
+    disguise.write_text("#!/bin/sh\necho disguised\n")
+    disguise.chmod(0o755)
+    monkeypatch.setenv("PATH", f".:{os.environ['PATH']}")
+    serve(builtin_agent(gateway.url, "edge-1", "token-1", options=Options(exec=ExecOptions(allow=("/usr/bin/uname",)))))
+    link = await gateway.linked()
+    await link.command("a", "exec", {"argv": ["uname"], "cwd": str(tmp_path)})
+    await link.end("a")
+    assert link.output("a") == b"Linux\n"
+
+
 async def test_a_shell_that_is_given_by_the_configuration(gateway: Gateway, serve: Any) -> None:
     given = Options(shell=ShellOptions(argv=("sh", "-c", "echo menu")))
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=given))
