@@ -51,7 +51,7 @@ def cp(
     \b
     fairlead cp web-1:/var/log/syslog .
     fairlead cp site.conf web-1:/etc/nginx/conf.d/
-    tar c site | fairlead cp - web-1:/tmp/site.tar
+    tar c site | fairlead cp - web-1:/srv/site.tar
 
     The file appears at its place when all of it has come and its SHA-256 is right, with the permissions that it had.
     A lost connection is taken up again where it was.

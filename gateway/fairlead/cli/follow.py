@@ -137,18 +137,20 @@ def conclude(end: End, command: str) -> int:
     """Say what the user must know beside the output; the exit code."""
     if end.truncated:
         talk("the output was longer than the gateway keeps (output_limit), its rest is lost")
-    if end.error is not None:
-        talk(f"{end.agent}: {end.error.message or end.error.code}")
+    said = (end.error.message or end.error.code) if end.error is not None else ""
+    if end.state in ("timeout", "expired"):
+        word = "the deadline passed" if end.state == "timeout" else "it was never delivered within its time"
+        talk(f"{end.agent}: {said or word}; --deadline or --queue gives it more ({look(command)})")
+        return DEADLINE
+    if end.state == "offline":
+        word = said or "the agent is offline"
+        talk(f"{end.agent}: {word}; `fairlead agents ls` says since when, --queue SECONDS waits for it")
+        return OFFLINE
+    if said:
+        talk(f"{end.agent}: {said}")
     if end.state == "cancelled":
         talk("cancelled")
         return INTERRUPTED
-    if end.state in ("timeout", "expired"):
-        word = "its deadline passed" if end.state == "timeout" else "it was never delivered within its time"
-        talk(f"{end.agent}: {word}; --deadline or --queue gives it more ({look(command)})")
-        return DEADLINE
-    if end.state == "offline":
-        talk(f"{end.agent} is offline; `fairlead agents ls` says since when, --queue SECONDS waits for it")
-        return OFFLINE
     remote = end.exit()
     if remote.signal:
         talk(f"{end.agent}: the program was ended by signal {remote.signal}")

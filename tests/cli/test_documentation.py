@@ -1,0 +1,66 @@
+"""docs/cli.md says what the command line does: its commands, its exit codes, its transcript."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from fairlead.cli import commands, follow, main
+
+PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+
+
+def leaves(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from leaves(command, f"{path} {name}")
+        else:
+            yield f"{path} {name}", command
+
+
+def test_every_command_is_documented() -> None:
+    table = PAGE[: PAGE.index("## Where")]
+    for path, _ in leaves(main.cli, "fairlead"):
+        words = path.split()
+        assert f"`{path}" in table or f"`{' '.join(words[1:])}`" in table, path
+
+
+def test_every_command_says_in_help_what_its_options_are() -> None:
+    for path, command in leaves(main.cli, "fairlead"):
+        assert command.help or command.short_help, path
+        for parameter in command.params:
+            if isinstance(parameter, click.Option) and parameter.name not in ("output", "lane", "start", "state"):
+                assert parameter.help, f"{path} {parameter.name}"
+
+
+def test_the_exit_codes_are_those_of_the_code() -> None:
+    rows = re.findall(r"^\| (\d+) \| (.+?) \|$", PAGE, re.MULTILINE)
+    meaning = {int(code): text for code, text in rows}
+    assert set(meaning) == {0, main.FAILED, main.USAGE, main.UNAVAILABLE, follow.DEADLINE, main.INTERRUPTED}
+    assert "offline" in meaning[follow.OFFLINE]
+    assert "deadline" in meaning[follow.DEADLINE]
+    told = " ".join(CliRunner().invoke(main.cli, ["--help"]).stdout.split())
+    for code in meaning:
+        assert re.search(rf"\b{code} ", told[told.index("Exit codes") :]), code
+
+
+def test_flags_that_the_page_names_are_there() -> None:
+    known = {name for _, one in leaves(main.cli, "") for option in one.params for name in option.opts}
+    prose = PAGE[: PAGE.index("## The first ten minutes")]
+    for flag in re.findall(r"`(--[a-z-]+)", prose):
+        assert flag in known | {"--help"}, flag
+    assert commands.exec_.name == "exec"
+
+
+@pytest.mark.timeout(150)
+def test_the_transcript_is_what_a_demo_answers() -> None:
+    script = Path(__file__).with_name("transcript.py")
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=140)
+    assert done.returncode == 0, done.stdout + done.stderr
