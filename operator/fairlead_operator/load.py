@@ -73,6 +73,7 @@ class State:
 
     began: float | None = None
     seen_at: float = 0.0
+    live: int = 0
     links: int = 0
     growth: float = 0.0
     rejects: float = 0.0
@@ -101,7 +102,7 @@ def remember(load: FleetLoad, state: State, now: float) -> tuple[State, int]:
     """The state after this look, and the links that are live or were a moment ago."""
     began = now if state.began is None else state.began
     if not load.readable:
-        return replace(state, began=began), state.links
+        return replace(state, began=began), state.live
     total, before = _links(load, state, now)
     peaks = maxima(state.peaks, now, total, REMEMBERED)
     links = peaks[0][1]
@@ -124,8 +125,8 @@ def remember(load: FleetLoad, state: State, now: float) -> tuple[State, int]:
     known = (*fresh, *old)
     return (
         replace(
-            state, began=began, seen_at=now, links=links, growth=growth, rejects=rejects, rejecting_since=since,
-            peaks=peaks, known=known, before=before,
+            state, began=began, seen_at=now, live=total, links=links, growth=growth, rejects=rejects,
+            rejecting_since=since, peaks=peaks, known=known, before=before,
         ),
         total,
     )  # fmt: skip

@@ -1,7 +1,7 @@
 """The rows of the nodes, read from one Redis: node → what it last told, aged by the clock of Redis.
 
 One for each LinkGateway, made and closed by its keeper. It enters the gateway's own room for it, so that keys and
-fields are spelled in one place. An answer is waited for for two seconds at most: the next look is ten seconds away.
+fields are spelled in one place. It gives up within some seconds: the next look is ten away.
 """
 
 from __future__ import annotations
@@ -26,10 +26,16 @@ class Rows:
         self._started = False
 
     async def read(self) -> dict[str, Row]:
-        """Raises BusUnavailable."""
+        """Raises BusUnavailable; one moment without an answer is not yet an outage."""
         if not self._started:
             self._store.start()
             self._started = True
+        try:
+            return await self._read()
+        except BusUnavailable:
+            return await self._read()
+
+    async def _read(self) -> dict[str, Row]:
         if not await self._store.wait_available(CONTACT):
             raise BusUnavailable(self._store.last_error.message)
         seconds, micros = items(await self._store.submit("TIME"))

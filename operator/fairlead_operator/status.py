@@ -15,6 +15,8 @@ import msgspec
 
 from fairlead_operator.children import Owner
 from fairlead_operator.decide import Action, Decision
+from fairlead_operator.load import FleetLoad
+from fairlead_operator.look import is_rolling
 from fairlead_operator.objects import Object
 from fairlead_operator.spec import GROUP, KIND, VERSION, LinkGatewaySpec, Mode
 from fairlead_operator.state import Bounds, Condition, DecisionReport, Inputs, LinkGatewayStatus
@@ -128,6 +130,51 @@ def scaling_condition(conditions: Conditions, decision: Decision, spec: LinkGate
         conditions.set("ScalingLimited", True, "AtMaximum", most)
     else:
         conditions.set("ScalingLimited", False, "WithinBounds")
+
+
+def judge(
+    conditions: Conditions, decision: Decision, load: FleetLoad, deployment: Object, spec: LinkGatewaySpec
+) -> None:
+    """Whether the fleet serves, and whether it is where it should be."""
+    inputs = decision.inputs
+    if inputs.fresh and inputs.capacity < spec.capacity:
+        few = f"pods take {inputs.capacity} links of the {spec.capacity} asked for: their open files are limited"
+        conditions.set("CapacityAsAsked", False, "FileLimit", few)
+    elif inputs.fresh:
+        conditions.set("CapacityAsAsked", True, "AsAsked")
+    rolling = is_rolling(deployment)
+    if rolling:
+        conditions.set("Progressing", True, "Rollout", "pods of two templates are there")
+    elif load.replicas != inputs.ready or inputs.leaving:
+        there = f"{inputs.ready} of {load.replicas} pods are ready, {inputs.leaving} are leaving"
+        conditions.set("Progressing", True, "Scaling", there)
+    else:
+        conditions.set("Progressing", False, "Settled")
+    least = min(spec.replicas.min, load.replicas)
+    if inputs.ready >= max(1, least):
+        conditions.set("Ready", True, "Serving", f"{inputs.ready} pods are ready")
+    else:
+        conditions.set("Ready", False, "PodsNotReady", f"{inputs.ready} of {max(1, least)} pods are ready")
+
+
+def phase(conditions: Conditions, decision: Decision, load: FleetLoad, deployment: Object) -> str:
+    if not conditions.holds("Reconciled"):
+        return "Degraded"
+    if is_rolling(deployment):
+        return "RollingOut"
+    if decision.action is Action.HOLD:
+        return "Holding"
+    if decision.inputs.leaving:
+        return "Draining"
+    if decision.replicas > decision.inputs.ready:
+        return "Scaling"
+    return "Ready" if conditions.holds("Ready") else "Pending"
+
+
+def skew(load: FleetLoad) -> str:
+    counts = [pod.row.connections for pod in load.pods if pod.row is not None and pod.fresh and not pod.leaving]
+    mean = sum(counts) / len(counts) if counts else 0
+    return f"{max(counts) / mean:.2f}" if mean else ""
 
 
 def changed(before: LinkGatewayStatus, now: LinkGatewayStatus) -> bool:

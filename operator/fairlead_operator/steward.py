@@ -7,33 +7,34 @@ operator's rights; it says so in a condition and does what can be done without.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fairlead.errors import BusUnavailable, ConfigError, FairleadError
+from fairlead.errors import ConfigError, FairleadError
 from fairlead_operator.children import Owner
 from fairlead_operator.cluster import Cluster
 from fairlead_operator.decide import Action, Decision, decide
 from fairlead_operator.errors import Absent, Changed, ClusterAway, Denied, NotLeading
-from fairlead_operator.load import FleetLoad, Row, State, costs
-from fairlead_operator.look import fleet_load, is_rolling
+from fairlead_operator.load import FleetLoad, State, costs
+from fairlead_operator.look import fleet_load
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.objects import Object
-from fairlead_operator.rows import Rows
 from fairlead_operator.scale import remove_one, scale, who_went, write_costs
+from fairlead_operator.sources import Sources
 from fairlead_operator.spec import LinkGatewaySpec, Mode, read
 from fairlead_operator.state import LinkGatewayStatus
 from fairlead_operator.status import (
     Conditions,
     changed,
     event,
+    judge,
     patch_of,
+    phase,
     read_status,
     report,
     scaling_condition,
+    skew,
     stamp,
 )
 from fairlead_operator.upkeep import Upkeep, trouble_of
@@ -55,15 +56,14 @@ class Steward:
         self._owner = owner
         self._metrics = metrics.of(owner.namespace, owner.name)
         self._upkeep = Upkeep(cluster)
-        self._rows: Rows | None = None
+        self._sources = Sources(cluster, owner)
         self._state = State()
         self._ready_since: dict[str, float] = {}
         self._removal: Removal | None = None
         self._events: list[Object] = []
 
     async def aclose(self) -> None:
-        if self._rows is not None:
-            await self._rows.aclose()
+        await self._sources.aclose()
 
     async def tend(self, body: Object, others: Sequence[Object], now: float) -> None:
         """One pass over `body`, read a moment ago. Raises NotLeading and ClusterAway only."""
@@ -93,15 +93,15 @@ class Steward:
     ) -> LinkGatewayStatus:
         try:
             spec = read(body["spec"])
-            _refuse_a_second(body, others)
         except ConfigError as e:
-            reason = "RedisTaken" if "belongs to" in e.message else "SpecInvalid"
-            conditions.set("Accepted", False, reason, e.message)
-            conditions.set("Ready", False, "NotAccepted", e.message)
-            return LinkGatewayStatus(phase="Invalid")
+            return _not_accepted(conditions, "SpecInvalid", e.message)
+        if older := _holder_of_redis(body, others):
+            text = f"this Redis belongs to the LinkGateway {older} of this namespace: give each its own"
+            return _not_accepted(conditions, "RedisTaken", text)
         conditions.set("Accepted", True, "Valid")
         await self._keep(spec, conditions, now)
-        rows = await self._read_rows(spec, conditions)
+        await self._sources.ingress_class(spec, conditions)
+        rows = await self._sources.rows(spec, conditions)
         owner = self._owner
         deployment = await self._cluster.get("Deployment", owner.namespace, owner.name)
         selector = ",".join(f"{key}={value}" for key, value in owner.selector.items())
@@ -113,22 +113,20 @@ class Steward:
         self._metrics.saw(decision, load)
         scaling_condition(conditions, decision, spec)
         acted = await self._act(decision, load, deployment, pods, spec, conditions, wall)
-        self._judge(conditions, decision, load, deployment, spec, rows)
+        judge(conditions, decision, load, deployment, spec)
         inputs = decision.inputs
         return LinkGatewayStatus(
-            phase=_phase(conditions, decision, load, deployment),
+            phase=phase(conditions, decision, load, deployment),
             selector=selector,
             replicas=load.replicas,
             ready_replicas=inputs.ready,
             desired_replicas=decision.replicas,
             links=inputs.live,
             utilisation_percent=round(100 * inputs.live / (inputs.ready * inputs.capacity)) if inputs.ready else 0,
-            skew=_skew(load),
+            skew=skew(load),
             last_scale_time=wall if acted else before.last_scale_time,
             decision=report(decision, spec, wall),
         )
-
-    # -- what must be there ----------------------------------------------------------------------------
 
     async def _keep(self, spec: LinkGatewaySpec, conditions: Conditions, now: float) -> None:
         troubles = await self._upkeep.run(self._owner, spec, now)
@@ -136,73 +134,6 @@ class Steward:
             conditions.set("Reconciled", False, troubles[0].reason, "; ".join(one.message for one in troubles))
         else:
             conditions.set("Reconciled", True, "Applied")
-        if spec.ingress is None or not spec.ingress.enabled or spec.ingress.class_name is None:
-            return
-        name = spec.ingress.class_name
-        try:
-            found = await self._cluster.find("IngressClass", "", name)
-        except Denied as e:
-            conditions.set("IngressClassFound", None, "RightMissing", e.message)
-            return
-        if found is None:
-            conditions.set("IngressClassFound", False, "Missing", f"there is no IngressClass {name}: no agent gets in")
-        else:
-            conditions.set("IngressClassFound", True, "Found")
-
-    async def _read_rows(self, spec: LinkGatewaySpec, conditions: Conditions) -> dict[str, Row] | None:
-        """The nodes' rows, None when there are none to be had; sets the conditions that say why."""
-        try:
-            url = await self._secrets(spec)
-            conditions.set("SecretsFound", True, "Found")
-        except ConfigError as e:
-            conditions.set("SecretsFound", False, "Missing", e.message)
-            conditions.set("RedisReachable", False, "SecretMissing", e.message)
-            return None
-        except Denied as e:
-            conditions.set("SecretsFound", None, "RightMissing", e.message)
-            conditions.set("RedisReachable", False, "RightMissing", e.message)
-            return None
-        try:
-            if self._rows is None or self._rows.url != url:
-                if self._rows is not None:
-                    await self._rows.aclose()
-                self._rows = None
-                self._rows = Rows(url)
-            rows = await self._rows.read()
-        except BusUnavailable as e:
-            conditions.set("RedisReachable", False, "Unreachable", e.message)
-        except ConfigError:
-            # Not the reader's words: they may quote what stands before the host.
-            text = "the address of Redis is none: redis://host:6379, rediss://… or unix://…"
-            conditions.set("RedisReachable", False, "Unusable", text)
-        except FairleadError as e:
-            conditions.set("RedisReachable", False, "Unusable", e.message)
-        else:
-            conditions.set("RedisReachable", True, "Answers")
-            return rows
-        return None
-
-    async def _secrets(self, spec: LinkGatewaySpec) -> str:
-        """The address of Redis; ConfigError names the Secret or the key that is missing."""
-        tokens = spec.tokens.secret_ref
-        await self._keys(tokens.name, tokens.agent_key, tokens.platform_key)
-        if spec.redis.secret_ref is None:
-            return spec.redis.url or ""
-        ref = spec.redis.secret_ref
-        return (await self._keys(ref.name, ref.key))[0]
-
-    async def _keys(self, name: str, *keys: str) -> list[str]:
-        found = await self._cluster.find("Secret", self._owner.namespace, name)
-        if found is None:
-            raise ConfigError(f"there is no Secret {name} in {self._owner.namespace}")
-        data = found.get("data") or {}
-        missing = [key for key in keys if not data.get(key)]
-        if missing:
-            raise ConfigError(f"the Secret {name} has no key {' and no key '.join(missing)}")
-        try:
-            return [base64.b64decode(data[key]).decode().strip() for key in keys]
-        except (binascii.Error, UnicodeDecodeError) as e:
-            raise ConfigError(f"the Secret {name} holds something that is not text") from e
 
     # -- acting ----------------------------------------------------------------------------------------
 
@@ -264,35 +195,6 @@ class Steward:
 
     # -- telling ---------------------------------------------------------------------------------------
 
-    def _judge(
-        self,
-        conditions: Conditions,
-        decision: Decision,
-        load: FleetLoad,
-        deployment: Object,
-        spec: LinkGatewaySpec,
-        rows: dict[str, Row] | None,
-    ) -> None:
-        inputs = decision.inputs
-        if rows is not None and inputs.capacity < spec.capacity:
-            few = f"pods take {inputs.capacity} links of the {spec.capacity} asked for: their open files are limited"
-            conditions.set("CapacityAsAsked", False, "FileLimit", few)
-        elif inputs.fresh:
-            conditions.set("CapacityAsAsked", True, "AsAsked")
-        rolling = is_rolling(deployment)
-        if rolling:
-            conditions.set("Progressing", True, "Rollout", "pods of two templates are there")
-        elif load.replicas != inputs.ready or inputs.leaving:
-            there = f"{inputs.ready} of {load.replicas} pods are ready, {inputs.leaving} are leaving"
-            conditions.set("Progressing", True, "Scaling", there)
-        else:
-            conditions.set("Progressing", False, "Settled")
-        least = min(spec.replicas.min, load.replicas)
-        if inputs.ready >= max(1, least):
-            conditions.set("Ready", True, "Serving", f"{inputs.ready} pods are ready")
-        else:
-            conditions.set("Ready", False, "PodsNotReady", f"{inputs.ready} of {max(1, least)} pods are ready")
-
     async def _tell(
         self,
         before: LinkGatewayStatus,
@@ -322,34 +224,18 @@ class Steward:
             logger.warning("%s/%s: %s", owner.namespace, owner.name, e.message)
 
 
-def _refuse_a_second(body: Object, others: Sequence[Object]) -> None:
-    """Two fleets in one Redis would count and serve each other's agents: the older LinkGateway has it."""
+def _not_accepted(conditions: Conditions, reason: str, message: str) -> LinkGatewayStatus:
+    conditions.set("Accepted", False, reason, message)
+    conditions.set("Ready", False, "NotAccepted", message)
+    return LinkGatewayStatus(phase="Invalid")
+
+
+def _holder_of_redis(body: Object, others: Sequence[Object]) -> str:
+    """The older LinkGateway of the same Redis, if there is one: two fleets in one would serve each other's agents."""
 
     def age(one: Object) -> tuple[str, str]:
         return one["metadata"].get("creationTimestamp", ""), one["metadata"]["uid"]
 
     redis = body["spec"].get("redis")
-    for other in sorted(others, key=age):
-        if age(other) < age(body) and other.get("spec", {}).get("redis") == redis:
-            name = other["metadata"]["name"]
-            raise ConfigError(f"this Redis belongs to the LinkGateway {name} of this namespace: give each its own")
-
-
-def _phase(conditions: Conditions, decision: Decision, load: FleetLoad, deployment: Object) -> str:
-    if not conditions.holds("Reconciled"):
-        return "Degraded"
-    if is_rolling(deployment):
-        return "RollingOut"
-    if decision.action is Action.HOLD:
-        return "Holding"
-    if decision.inputs.leaving:
-        return "Draining"
-    if decision.replicas > decision.inputs.ready:
-        return "Scaling"
-    return "Ready" if conditions.holds("Ready") else "Pending"
-
-
-def _skew(load: FleetLoad) -> str:
-    counts = [pod.row.connections for pod in load.pods if pod.row is not None and pod.fresh and not pod.leaving]
-    mean = sum(counts) / len(counts) if counts else 0
-    return f"{max(counts) / mean:.2f}" if mean else ""
+    older = [one for one in others if age(one) < age(body) and one["spec"].get("redis") == redis]
+    return str(min(older, key=age)["metadata"]["name"]) if older else ""

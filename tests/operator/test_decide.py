@@ -171,6 +171,7 @@ def test_holding_goes_up_all_the_same() -> None:
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=4, max=20))
     decision = decide(fleet(readable=False, replicas=2), state, spec, state.seen_at + LOOK)
     assert (decision.action, decision.replicas) == (Action.UP, 4)
+    assert (decision.inputs.live, decision.inputs.links) == (1300, 1300)
 
 
 def test_links_of_a_dead_pod_count_until_they_are_back_and_once() -> None:

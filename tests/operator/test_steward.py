@@ -238,6 +238,16 @@ async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
     assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
 
 
+async def test_pods_are_counted_though_the_secret_of_the_next_ones_is_gone(world: World) -> None:
+    steward = world.steward(await world.gateway())
+    await world.tend(steward)
+    secret = await world.admin.get("Secret", world.namespace, "tokens")
+    await world.admin.delete("Secret", world.namespace, "tokens", secret["metadata"]["uid"])
+    status = await world.tend(steward)
+    assert condition(status, "SecretsFound") == ("False", "Missing", f"there is no Secret tokens in {world.namespace}")
+    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+
+
 async def test_an_ingress_class_that_is_not_there(world: World) -> None:
     status = await world.tend(world.steward(await world.gateway(ingress={"className": "nothing"})))
     held, reason, message = condition(status, "IngressClassFound")
