@@ -200,7 +200,8 @@ async def test_an_agent_that_stops_reading_is_closed_and_costs_bounded_memory(
     posted = [await api.start(peer.agent, payload=payload, on_offline={"queue": 60}) for _ in range(40)]
 
     async def closed() -> bool:
-        return 'closed_total{code="4408"} 1.0' in (await api.http.get(f"{gateway.admin}/metrics")).text
+        line = 'closed_total{by="gateway",code="4408",then="reconnect"} 1.0'
+        return line in (await api.http.get(f"{gateway.admin}/metrics")).text
 
     await until(closed)
     talking.cancel()
