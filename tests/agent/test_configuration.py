@@ -303,7 +303,7 @@ def test_check_tells_where_each_value_comes_from(file: Path) -> None:
 
 
 def test_a_link_without_tls_is_warned_of(file: Path) -> None:
-    for url, warned in (("ws://gw.example", True), ("ws://127.0.0.1:1", False), ("wss://gw.example", False)):
+    for url, warned in (("ws://gw.example", True), ("wss://gw.example", False)):
         done = fairlead("check", "--url", url, "--token", "t")
         assert done.returncode == 0
         assert ("has no TLS" in done.stderr) is warned

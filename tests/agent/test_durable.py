@@ -547,12 +547,13 @@ async def test_what_is_stored_is_left_out_of_the_file(
 ) -> None:
     task = serve(agent := durable(gateway, tmp_path, 64 << 20))
     link = await gateway.linked()
-    await link.command("c1", "flood", {"size": 20 << 20})
+    await link.command("c1", "flood", {"size": 48 << 20})
     file, largest = tmp_path / "journal", 0
     while not link.of(End, "c1"):
         largest = max(largest, file.stat().st_size)
         await asyncio.sleep(0.005)
-    assert largest < 8 << 20
+    # It grows while it is rewritten, by what a busy machine takes in until its disk has synced.
+    assert largest < 24 << 20
     async with asyncio.timeout(20):
         while file.stat().st_size > WASTE * 2:
             await asyncio.sleep(0.01)
