@@ -19,6 +19,8 @@ from kube import ROOT, Kube
 RELEASE = "fairlead"
 HOST = "agents.fairlead.test"
 CHART = ROOT / "charts" / "fairlead"
+WINDOW = 30
+"""Seconds, the least that may be asked for: fewer pods only after so long without a need for this many."""
 CAPACITY, RATE = 250, 25
 """Small, so that hundreds of agents need several pods, and a drain takes long enough to see its pace."""
 VALUES: dict[str, Any] = {
@@ -28,7 +30,7 @@ VALUES: dict[str, Any] = {
             "replicas": {"min": 2, "max": 8},
             "acceptRate": 100,
             "drain": {"rate": RATE},
-            "scaling": {"windowSeconds": 30, "stepDownSeconds": 10},
+            "scaling": {"windowSeconds": WINDOW, "stepDownSeconds": 10},
             "ingress": {"className": "traefik", "host": HOST, "preset": "Traefik"},
         }
     }
