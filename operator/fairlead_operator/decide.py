@@ -179,8 +179,6 @@ def _against(
 ) -> str:
     """What speaks against removing one pod now, "" for nothing. `asked`: somebody said the number."""
     current = load.replicas
-    if current < 2:
-        return "the last pod stays"
     if load.rollout:
         return "a rollout is under way"
     if inputs.leaving:

@@ -94,6 +94,29 @@ def test_refused_links_are_a_need_and_then_a_panic() -> None:
     assert state.rejecting_since == LOOK
 
 
+def test_nothing_is_removed_while_links_are_refused() -> None:
+    def busy(refused: int) -> FleetLoad:
+        return FleetLoad(4, tuple(PodLoad(f"p{i}", row=Row(1.0, 50, 1000, refused=refused)) for i in range(4)))
+
+    state = State()
+    for i in range(70):
+        decision = decide(busy(i), state, SPEC, i * LOOK)
+        state = decision.state
+        assert decision.replicas == 4
+    assert decision.reason == "2 would do, but links are being refused"
+    calm = decide(busy(69), state, SPEC, 70 * LOOK)
+    assert calm.action is Action.DOWN
+
+
+def test_a_fleet_that_shrinks_is_not_expected_to_shrink_on() -> None:
+    state = State()
+    for i in range(30):
+        decision = decide(fleet(3000 - 100 * i, 3000 - 100 * i), state, SPEC, i * LOOK)
+        state = decision.state
+    assert decision.inputs.growth < -15
+    assert decision.need.load == math.ceil(decision.inputs.links / 700)
+
+
 def test_up_is_limited_from_minute_to_minute() -> None:
     many = tuple(PodLoad(f"p{i}", row=Row(1.0, 950, 1000)) for i in range(10))
     first = decide(FleetLoad(10, many), State(), SPEC, 0.0)
