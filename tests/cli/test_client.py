@@ -50,6 +50,9 @@ class Api(Protocol):
     streams: list[tuple[str, str, dict[str, str], bytes]]
     pages: list[dict[str, object]]
     busy_pages: bool
+    input_refusals: list[Response]
+    input_requests: list[int]
+    inputs: dict[int, bytes]
 
     def say(self, data: bytes, kind: str = "stdout") -> None: ...
     def finish(self, state: str, payload: object = None, error: object = None, truncated: bool = False) -> None: ...
@@ -230,6 +233,24 @@ async def test_a_refusal_of_another_kind_is_the_answer(api: Api, second_api: Api
             async with client.command("agent-1", "exec"):
                 pass
     assert second_api.streams == []
+
+
+async def test_an_answer_without_an_id_is_no_command(api: Api) -> None:
+    api.refusals = [Response('{"end": {"agent": "a", "state": "ok"}}\n', media_type="application/x-ndjson")]
+    async with Client(api.url, TOKEN) as client:
+        with pytest.raises(FairleadError, match="does not begin with its id"):
+            async with client.command("agent-1", "exec"):
+                pass
+
+
+async def test_input_that_the_agent_does_not_read_waits(api: Api) -> None:
+    """More refusals than a gateway that is away would be forgiven."""
+    api.input_refusals = [problem(503, "input_full", "4 MiB wait", True) for _ in range(15)]
+    api.finish("ok")
+    async with Client(api.url, TOKEN) as client, client.command("agent-1", "exec") as command:
+        await command.input(b"at last", end=True)
+    assert api.inputs == {0: b"at last"}
+    assert len(api.input_requests) == 16
 
 
 async def test_a_cursor_that_stands_still_is_not_followed_for_ever(api: Api) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -97,6 +98,30 @@ def test_an_upload_outlasts_cut_connections(
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "there").read_bytes() == big.read_bytes()
     assert relay.cuts == []
+
+
+def test_ctrl_c_leaves_nothing_on_either_side(
+    fleet: Fleet, run: Run, tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    """An upload of what is still being written."""
+    (tmp_path / "far").mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "fairlead", "cp", "--api", fleet.api, "-", f"web-1:{tmp_path}/far/file"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(b"the first half")
+        process.stdin.flush()
+        wait_until(lambda: leftovers(tmp_path / "far"))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+        wait_until(lambda: list((tmp_path / "far").iterdir()) == [])
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.mark.parametrize(

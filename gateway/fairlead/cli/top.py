@@ -6,7 +6,6 @@ written once. What comes from agents is made harmless for the terminal.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shutil
@@ -20,6 +19,8 @@ import click
 from fairlead.cli.connection import api_options, ask
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fairlead.client import Client, Latency, Ranking, Standout
 
 MEASURES = ("rtt", "deliver", "ack", "first_byte", "run", "store", "open", "failed", "reconnects")
@@ -58,6 +59,8 @@ def top(api: str, token: str | None, by: str, limit: int | None, interval: float
 
 
 async def _watch(client: Client, by: str, limit: int | None, interval: float) -> None:
+    import asyncio
+
     with _keys() as keys:
         while True:
             room = shutil.get_terminal_size()
@@ -80,6 +83,7 @@ async def _watch(client: Client, by: str, limit: int | None, interval: float) ->
 @contextmanager
 def _keys() -> Iterator[asyncio.Queue[str]]:
     """Keys as they are pressed, while the block lasts. The queue holds what a hand can press between two looks."""
+    import asyncio
     import termios
     import tty
 

@@ -53,11 +53,12 @@ class Command:
         """Post it, and wait for its id."""
         if self._post is not None:
             try:
-                first = await anext(self._reader)
+                first = await anext(self._reader, None)
             except BaseException:
                 await self._reader.aclose()
                 raise
-            assert isinstance(first, Started)
+            if not isinstance(first, Started):
+                raise FairleadError("the answer to a command does not begin with its id; do client and gateway differ?")
         return self
 
     async def __aexit__(
@@ -97,15 +98,17 @@ class Command:
                 self._sent += 1
 
     async def _insist(self, request: Request) -> None:
-        for attempt in range(RETRIES):
+        failures = 0
+        while True:
             try:
                 await self._transport.call(request)
                 return
             except (Unavailable, ConnectionRefused) as e:
-                if not _passes(e):
+                if not _passes(e) or failures == RETRIES:
                     raise
-                await asyncio.sleep(RETRY.delay(attempt, random.random()) / 1000)
-        await self._transport.call(request)
+                # An agent that does not read its input is no failure; the command's deadline ends that.
+                failures = 0 if e.details.get("code") == "input_full" else failures + 1
+            await asyncio.sleep(RETRY.delay(failures, random.random()) / 1000)
 
     async def _read(self) -> AsyncGenerator[Started | Chunk]:
         """Read the stream, again and again, until its end or until hope is lost."""
