@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.telemetry import spans
-from fairlead.telemetry.timing import Tally
+from fairlead.telemetry.timing import Tally, Timing
 from fairlead.telemetry.window import LEAST, SIZES, note, quantile, window
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
 
@@ -87,6 +87,15 @@ def test_a_window_is_small_and_forgets() -> None:
     assert len(counts) == SIZES
     note(counts, 0.0)
     note(counts, 1e9)
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
+    begin = 10**18
+    timing = Timing(0, begin)
+    timing.written, timing.ended, timing.stored = begin - 10**9, begin + 10**9, begin
+    assert timing.stages() == (0.0, None, None, 2.0, 0.0)
+    back = spans.unpack_opening(spans.pack_opening([begin, begin + 2000, begin - 5, begin + 10**18, begin, begin]))
+    assert back[:3] == [begin, begin + 2000, begin]
 
 
 async def test_a_session_tells_its_round_trips_and_its_commands(make_node: Any, platform_of: Any, dial: Any) -> None:

@@ -61,6 +61,18 @@ async def test_as_text_it_is_the_same_for_people(make_node: Any, dial: Any) -> N
     assert "{" not in found[0]
 
 
+async def test_what_an_agent_says_makes_no_lines_of_its_own(make_node: Any, dial: Any) -> None:
+    node = make_node("forged")
+    agent = await dial(node, "forger-1")
+    await agent.socket.close(4999, "over\n2026-01-01 00:00:00,000 INFO fairlead all is well\x1b[2J")
+    async with asyncio.timeout(20):
+        while "left" not in node.log():
+            await asyncio.sleep(0.05)
+    (line,) = [line for line in node.log().splitlines() if "all is well" in line]
+    assert "agent forger-1 left: closed by the agent with 4999, over?2026" in line
+    assert "\x1b" not in line
+
+
 @pytest.mark.timeout(180)
 async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: Any) -> None:
     node = make_node("stormy", "--log-format", "json")

@@ -12,7 +12,7 @@ from fairlead.hub.session import Session
 from fairlead.routing.standing import Standing
 from fairlead.telemetry import spans
 from fairlead.telemetry.export import Value
-from fairlead.telemetry.logs import Digest
+from fairlead.telemetry.logs import Digest, plain
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.timing import Origin, Tally, Timing
 from fairlead.telemetry.trace import Context, Tracing, span_id, wall_ns, write
@@ -50,7 +50,7 @@ class Chronicle:
         (self._metrics.resumed if resumed else self._metrics.opened).inc()
         self._digest.note(
             "agents linked", "resumed" if resumed else "new", logging.INFO, "agent %s linked, attempt %d of boot %s",
-            session.agent, session.conn, session.boot, agent=session.agent, session=session.sid,
+            session.agent, session.conn, plain(session.boot), agent=session.agent, session=session.sid,
         )  # fmt: skip
         stamps, session.opening = session.opening, None
         if not isinstance(stamps, list):
@@ -58,7 +58,7 @@ class Chronicle:
         stamps[5] = wall_ns()
         phases = self._metrics.handshake
         for phase, begin, end in (("upgrade", 0, 2), ("hello", 2, 3), ("claim", 3, 4), ("welcome", 4, 5)):
-            phases.of(phase).observe((stamps[end] - stamps[begin]) / 1e9)
+            phases.of(phase).observe(max(0, stamps[end] - stamps[begin]) / 1e9)
         tracing = self.tracing
         if not tracing.on:
             return
@@ -83,7 +83,7 @@ class Chronicle:
         if session.agent:
             self._digest.note(
                 "agents left", str(code), logging.INFO, "agent %s left: closed by the %s with %d, %s",
-                session.agent, by, code, reason or MEANING.get(code, "no reason"), agent=session.agent,
+                session.agent, by, code, plain(reason) or MEANING.get(code, "no reason"), agent=session.agent,
                 session=session.sid,
             )  # fmt: skip
         lost, session.timings = session.timings, None
@@ -174,8 +174,9 @@ class Chronicle:
         if failed:
             trace = f"{context.trace:032x}" if context is not None else ""
             self._digest.note(
-                "commands failed", code or state, logging.INFO, "command %s on %s ended as %s%s",
-                command, agent, state, code and f": {code}", agent=agent, command=command, session=sid, trace=trace,
+                "commands failed", plain(code) or state, logging.INFO, "command %s on %s ended as %s%s",
+                command, agent, state, code and f": {plain(code)}", agent=agent, command=command, session=sid,
+                trace=trace,
             )  # fmt: skip
         return context
 

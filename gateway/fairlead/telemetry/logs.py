@@ -28,6 +28,11 @@ def ids(*, agent: str = "", session: str = "", command: str = "", trace: str = "
     return {"ids": {name: value for name, value in named.items() if value}}
 
 
+def plain(text: str) -> str:
+    """What an agent has said, harmless in a line of text: without line ends and what steers terminals."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def set_up(level: str, form: str, node: str = "") -> None:
     """All lines go to stderr, as `text` or `json`. Workers, whose lines meet in one stream, name their node."""
     handler = logging.StreamHandler(sys.stderr)

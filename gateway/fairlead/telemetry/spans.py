@@ -38,6 +38,8 @@ def command(context: Context, id_: str, agent: str, sid: str, origin: Origin, st
 def stay(context: Context, id_: str, agent: str, sid: str, timing: Timing, end: int, error: str = "") -> list[Span]:
     """What the agent's node saw of a command: doorbell, deliver, agent with its first byte, end."""
     facts: dict[str, Value] = {"fairlead.command": id_, "fairlead.agent": agent, "session.id": sid}
+    if timing.attempt:
+        facts["fairlead.attempt"] = timing.attempt
     links = [session_link(sid)]
     spans: list[Span] = []
 
@@ -67,7 +69,8 @@ def stay(context: Context, id_: str, agent: str, sid: str, timing: Timing, end: 
 def pack_opening(stamps: Sequence[int]) -> bytes:
     """The stamps of a link's opening in 61 bytes, kept in case one of its commands is: six, of PHASES and the begin."""
     start = stamps[0]
-    return _OPENING.pack(start, *(min((stamp - start) // 1000, 0xFFFFFFFF) for stamp in stamps[1:]))
+    # A clock that was set back in between, or by an hour, must not cost the agent its link.
+    return _OPENING.pack(start, *(min(max(0, stamp - start) // 1000, 0xFFFFFFFF) for stamp in stamps[1:]))
 
 
 def unpack_opening(packed: bytes) -> list[int]:

@@ -57,12 +57,19 @@ class Timing:
         """Seconds of each of STAGES, None where one of its two stamps is missing."""
         written, ended = 0 if self.resumed else self.written, self.ended
         return (
-            (written - self.heard) / 1e9 if self.heard and written else None,
-            (self.acked - written) / 1e9 if written and self.acked else None,
-            (self.first - written) / 1e9 if written and self.first else None,
-            (ended - written) / 1e9 if written and ended else None,
-            (self.stored - ended) / 1e9 if ended and self.stored else None,
+            _between(self.heard, written),
+            _between(written, self.acked),
+            _between(written, self.first),
+            _between(written, ended),
+            _between(ended, self.stored),
         )
+
+
+def _between(begin: int, end: int) -> float | None:
+    if not begin or not end:
+        return None
+    # A wall clock may be set back; time never is.
+    return (end - begin) / 1e9 if end > begin else 0.0
 
 
 class Tally:
