@@ -56,6 +56,8 @@ class ControlPlane:
 
     admin: Path
     operator: Path
+    server: subprocess.Popen[bytes]
+    """The API server's process."""
 
 
 @pytest.fixture(scope="session")
@@ -92,7 +94,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
                 f"--service-account-signing-key-file={key}", "--profiling=false",
             )
         )  # fmt: skip
-        plane = ControlPlane(folder / "admin.kubeconfig", folder / "operator.kubeconfig")
+        plane = ControlPlane(folder / "admin.kubeconfig", folder / "operator.kubeconfig", server)
         _kubeconfig(plane.admin, api, folder, ADMIN)
         _kubeconfig(plane.operator, api, folder, OPERATOR)
         _wait_ready(folder, api, server)

@@ -1,4 +1,4 @@
-"""The operator as processes: two replicas with the rights of the table, a kill, a freeze, a signal."""
+"""The operator as processes: two replicas with the rights of the table, a freeze, a signal, an API server that stands still."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def least(world: World, replicas: int) -> None:
 
 
 @pytest.mark.timeout(150)
-async def test_two_replicas_a_kill_a_freeze_and_a_signal(world: World, start: Callable[[str], Replica]) -> None:
+async def test_two_replicas_a_freeze_and_a_signal(world: World, start: Callable[[str], Replica]) -> None:
     await world.gateway()
     a = start("a")
     await world.until("a to lead", lambda: leads(a))
@@ -184,6 +184,34 @@ async def test_an_invalid_resource_is_told_and_crashes_nothing(world: World, sta
 
     await world.until("the younger to be accepted once the older is gone", next_one)
     assert a.process.poll() is None
+    assert "Traceback" not in a.said(), a.said()
+
+
+@pytest.mark.timeout(90)
+async def test_an_api_server_that_freezes_and_wakes(
+    world: World, control_plane: Any, start: Callable[[str], Replica]
+) -> None:
+    await world.gateway()
+    a = start("a")
+    await world.until("two pods", lambda: scaled(world, 2))
+    control_plane.server.send_signal(signal.SIGSTOP)
+    try:
+
+        async def follows() -> bool:
+            return not await leads(a)
+
+        await world.until("its lease to run out", follows)
+        assert (await a.get("/livez"))[0] == 200
+
+        async def unready() -> bool:
+            return (await a.get("/readyz"))[0] == 503
+
+        await world.until("it to say that nothing can be done", unready)
+    finally:
+        control_plane.server.send_signal(signal.SIGCONT)
+    await world.until("it to lead again", lambda: leads(a))
+    await least(world, 3)
+    await world.until("three pods", lambda: scaled(world, 3))
     assert "Traceback" not in a.said(), a.said()
 
 
