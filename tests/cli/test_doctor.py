@@ -163,6 +163,21 @@ def test_addresses_that_are_none(run: Run, api: str, step: str, words: str) -> N
     assert found[step]["advice"]
 
 
+def test_a_proxy_of_the_environment_is_the_road(fleet: Fleet, run: Run, relay_to: RelayTo) -> None:
+    """The API has a name that only the proxy knows."""
+    relay = relay_to(fleet.api)
+    token = ("--token", "development-platform-token")
+    args = ("doctor", "--no-links", "-o", "json", *token)
+    env = {"http_proxy": f"http://127.0.0.1:{relay.port}", "no_proxy": ""}
+    found = checks(run(*args, api="http://gateway.invalid", env=env))
+    assert f"through the proxy 127.0.0.1:{relay.port}" in found["url"]["told"]
+    assert [one["ok"] for one in found.values()] == [True] * 7
+    found = checks(run(*args, api="http://gateway.invalid", env={**env, "no_proxy": "gateway.invalid"}))
+    assert found["dns"]["ok"] is False
+    found = checks(run(*args, api=fleet.api, env={"http_proxy": f"http://127.0.0.1:{free_port()}"}))
+    assert found["api"]["ok"] is True, "no proxy stands before this machine itself"
+
+
 def test_tls_is_looked_at(fleet: Fleet, run: Run, tmp_path: Path, relay_to: RelayTo) -> None:
     """Plain HTTP where TLS was meant; then a certificate of nobody's; then one of an authority that is known."""
     port = fleet.api.rpartition(":")[2]

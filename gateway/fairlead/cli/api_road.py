@@ -7,10 +7,13 @@ whether it reaches its Redis, without which it can name no agent.
 from __future__ import annotations
 
 import asyncio
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from fairlead.cli.road import PATIENCE, Road, Step, Trouble
 from fairlead.client import Client, ConnectionLost
 from fairlead.errors import BusUnavailable, ConnectionRefused, FairleadError, Unauthorized
+from fairlead.settings import is_loopback
 from fairlead.wire.handshake import Response, parse_response
 
 ANSWER_LIMIT = 64 << 10
@@ -21,6 +24,19 @@ class ApiRoad(Road):
         super().__init__(url, "http", "https", "--api")
         self._token = token
         self._refusal: FairleadError | None = None
+
+    def _first_stop(self) -> tuple[str, int]:
+        """The proxy of the environment, as the client would use it: never for this machine."""
+        scheme = "https" if self.secure else "http"
+        proxy = "" if is_loopback(self.host) or proxy_bypass(self.host) else getproxies().get(scheme, "")
+        try:
+            parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+            if proxy and parts.hostname:
+                self.proxy = proxy
+                return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError as e:
+            raise Trouble(f"the proxy {proxy!r} of the environment is not a URL: {e}", f"correct {scheme}_proxy") from e
+        return super()._first_stop()
 
     @property
     def steps(self) -> list[Step]:

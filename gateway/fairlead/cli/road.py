@@ -74,6 +74,9 @@ class Road:
         self.secure = False
         self.host = ""
         self.port = 0
+        self.proxy = ""
+        """That the requests go through; then it is what is looked for and connected to."""
+        self._next = ("", 0)
         self._places: list[str] = []
 
     @property
@@ -96,44 +99,54 @@ class Road:
             )
         self.secure = parts.scheme == secure
         self.host, self.port = host, port or (443 if self.secure else 80)
-        return f"host {self.host}, port {self.port}, {'with' if self.secure else 'without'} TLS"
+        self._next = self._first_stop()
+        through = f", through the proxy {self._next[0]}:{self._next[1]} of the environment" if self.proxy else ""
+        return f"host {self.host}, port {self.port}, {'with' if self.secure else 'without'} TLS{through}"
+
+    def _first_stop(self) -> tuple[str, int]:
+        """Where to connect to. Overridden where proxies are used."""
+        return self.host, self.port
 
     async def _resolve(self) -> str:
         loop = asyncio.get_running_loop()
+        host, port = self._next
         try:
             async with asyncio.timeout(PATIENCE):
-                found = await loop.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+                found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except TimeoutError as e:
             raise Trouble(
-                f"no answer for the name {self.host} within {PATIENCE:g} s", "is this machine's DNS server reachable?"
+                f"no answer for the name {host} within {PATIENCE:g} s", "is this machine's DNS server reachable?"
             ) from e
         except (OSError, UnicodeError) as e:
             raise Trouble(
-                f"the name {self.host} is not known: {e}", "check its spelling, and that the DNS record was made"
+                f"the name {host} is not known: {e}", "check its spelling, and that the DNS record was made"
             ) from e
         self._places = list(dict.fromkeys(str(place[4][0]) for place in found))
-        return f"{self.host} is {', '.join(self._places[:4])}{' …' if len(self._places) > 4 else ''}"
+        return f"{host} is {', '.join(self._places[:4])}{' …' if len(self._places) > 4 else ''}"
 
     async def _connect(self) -> str:
         refusals = []
+        port = self._next[1]
         began = time.monotonic()
         for place in self._places:
             try:
                 async with asyncio.timeout(PATIENCE):
-                    _, writer = await asyncio.open_connection(place, self.port)
+                    _, writer = await asyncio.open_connection(place, port)
             except (OSError, TimeoutError) as e:
                 refusals.append(f"{place}: {getattr(e, 'strerror', '') or f'no answer within {PATIENCE:g} s'}")
                 continue
             took = time.monotonic() - began
             await _close(writer)
             also = f"; but {'; '.join(refusals)}" if refusals else ""
-            return f"{place} port {self.port} takes connections, {took * 1000:.1f} ms{also}"
+            return f"{place} port {port} takes connections, {took * 1000:.1f} ms{also}"
         raise Trouble(
-            f"port {self.port} takes no connection: {'; '.join(refusals)}",
+            f"port {port} takes no connection: {'; '.join(refusals)}",
             "is it the right port, is the gateway (or the proxy before it) running, does a firewall drop it?",
         )
 
     async def _secure(self) -> str:
+        if self.proxy:
+            return "not looked at apart, since a proxy is on the way: the next step speaks through it"
         if not self.secure:
             return "none" if is_loopback(self.host) else "none: tokens are readable on the way"
         try:
