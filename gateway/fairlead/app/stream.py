@@ -97,10 +97,12 @@ class ResultStream:
                         # The end goes out with the last results and closes the response: one write, not three.
                         body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
                         if story is not None:
-                            story.ended(any(t.state in FAILED for t in news.ended.targets))
+                            story.ended(failed=any(t.state in FAILED for t in news.ended.targets))
                         break
                     if news.more is not None:
                         body += form.line({"more": news.more})
+                        if story is not None:
+                            story.ended(failed=False)  # this answer, not the command
                         break
                     if not body:
                         if await self._request.is_disconnected():

@@ -15,8 +15,6 @@ from fairlead.telemetry.timing import Origin, Timing
 from fairlead.telemetry.trace import Context, session_link, span_id
 
 _OPENING = struct.Struct("<Q5I")
-PHASES = ("auth", "handshake", "hello", "claim", "welcome")
-"""Of an opening, each from the stamp before to its own; `auth` is the first part of `handshake`."""
 
 
 def command(context: Context, id_: str, agent: str, sid: str, origin: Origin, state: str, code: str, end: int) -> Span:
@@ -67,7 +65,8 @@ def stay(context: Context, id_: str, agent: str, sid: str, timing: Timing, end: 
 
 
 def pack_opening(stamps: Sequence[int]) -> bytes:
-    """The stamps of a link's opening in 61 bytes, kept in case one of its commands is: six, of PHASES and the begin."""
+    """A link's opening in 61 bytes, kept in case one of its commands is: when the upgrade came, was let in,
+    was done, hello came, the claim was made, welcome left."""
     start = stamps[0]
     # A clock that was set back in between, or by an hour, must not cost the agent its link.
     return _OPENING.pack(start, *(min(max(0, stamp - start) // 1000, 0xFFFFFFFF) for stamp in stamps[1:]))
