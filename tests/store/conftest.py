@@ -1,79 +1,15 @@
-"""A real Valkey per module, emptied for each test; tests that kill or freeze it take their own."""
+"""A client of the Valkey of ../conftest.py, connected."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
-Until: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[None]]"
-Connect: TypeAlias = "Callable[[str], Awaitable[Pipeliner]]"
-
 
 @pytest.fixture
-def until() -> Until:
-    """Wait for a condition; the deadline is generous because the machine may be busy."""
-
-    async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(15):
-            while True:
-                if condition():
-                    return
-                await asyncio.sleep(0.01)
-
-    return wait
-
-
-@pytest.fixture(scope="module")
-def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
-    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
-    asyncio.run(server.start())
-    yield server
-    asyncio.run(server.stop())
-
-
-@pytest.fixture
-async def connect() -> AsyncIterator[Connect]:
-    """Make pipeliners that are connected, and closed after the test."""
-    made: list[Pipeliner] = []
-
-    async def make(url: str) -> Pipeliner:
-        pipeliner = Pipeliner(url)
-        made.append(pipeliner)
-        pipeliner.start()
-        assert await pipeliner.wait_available(5), pipeliner.last_error
-        return pipeliner
-
-    yield make
-    for pipeliner in made:
-        await pipeliner.aclose()
-
-
-@pytest.fixture
-async def valkey(shared_valkey: EmbeddedValkey, connect: Connect) -> EmbeddedValkey:
-    pipeliner = await connect(shared_valkey.url)
-    await pipeliner.submit("FLUSHALL")
-    await pipeliner.submit("SCRIPT", "FLUSH")
-    return shared_valkey
-
-
-@pytest.fixture
-async def own_valkey(tmp_path: Path) -> AsyncIterator[EmbeddedValkey]:
-    """For tests that maltreat the server."""
-    async with EmbeddedValkey(tmp_path / "valkey") as server:
-        yield server
-        if server.running:
-            os.kill(server.pid, signal.SIGCONT)  # a frozen one would not hear SIGTERM
-
-
-@pytest.fixture
-async def pipeliner(valkey: EmbeddedValkey, connect: Connect) -> Pipeliner:
+async def pipeliner(valkey: EmbeddedValkey, connect: Callable[[str], Awaitable[Pipeliner]]) -> Pipeliner:
     return await connect(valkey.url)

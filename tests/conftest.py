@@ -1,8 +1,11 @@
-"""A real Valkey per module, emptied for each test."""
+"""For the rooms that speak to Redis: a real Valkey per module, emptied for each test; tests that kill or freeze it take
+their own. Folders with fixtures of the same names have other needs."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -57,7 +60,9 @@ async def connect() -> AsyncIterator[Connect]:
 
 @pytest.fixture
 async def valkey(shared_valkey: EmbeddedValkey, connect: Connect) -> EmbeddedValkey:
-    await (await connect(shared_valkey.url)).submit("FLUSHALL")
+    pipeliner = await connect(shared_valkey.url)
+    await pipeliner.submit("FLUSHALL")
+    await pipeliner.submit("SCRIPT", "FLUSH")
     return shared_valkey
 
 
@@ -66,3 +71,5 @@ async def own_valkey(tmp_path: Path) -> AsyncIterator[EmbeddedValkey]:
     """For tests that maltreat the server."""
     async with EmbeddedValkey(tmp_path / "valkey") as server:
         yield server
+        if server.running:
+            os.kill(server.pid, signal.SIGCONT)  # a frozen one would not hear SIGTERM
