@@ -24,6 +24,10 @@ PANIC_REJECTS = 30.0
 """Seconds of refused links after which the step limit counts from look to look, no longer over STEP_SECONDS."""
 STALE_SHARE = 0.2
 SURVIVE_FILL = 0.95
+LEAD_MARGIN = 10.0
+"""Seconds on top of the measured start of a pod: the look that notices it, and that it is noticed a look late."""
+LEAD_MOST = 300.0
+"""Seconds: a pod that waited an hour for a place says nothing about how far growth must be looked ahead."""
 ROOM_AFTER = 6 / 7
 """Of the target utilisation, after a removal: at 70 % the rest may be filled to 60 %, so that it is not taken back."""
 
@@ -66,6 +70,7 @@ class Inputs:
     stale: int
     pending: int
     leaving: int
+    lead: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +145,12 @@ def _inputs(load: FleetLoad, state: State, live: int, spec: LinkGatewaySpec) -> 
         stale=sum(pod.stale for pod in staying),
         pending=sum(not pod.ready for pod in staying),
         leaving=len(load.pods) - len(staying),
+        lead=spec.scaling.lead_seconds if state.lead is None else min(LEAD_MOST, state.lead + LEAD_MARGIN),
     )
 
 
 def _need(inputs: Inputs, spec: LinkGatewaySpec) -> Need:
-    ahead = max(0.0, inputs.growth + inputs.rejects) * spec.scaling.lead_seconds
+    ahead = max(0.0, inputs.growth + inputs.rejects) * inputs.lead
     links = inputs.links
     return Need(
         load=math.ceil((links + ahead) * 100 / (spec.target_utilisation * inputs.capacity)),

@@ -16,6 +16,8 @@ REMEMBERED = 120.0
 """Seconds that links which are gone still count: within them a pod restarts and its agents are back."""
 SMOOTHING = 30.0
 """Seconds over which growth is smoothed: three looks, so that one burst does not call for pods and a trend does."""
+STARTS = 20
+"""Starts of pods of which the 95th percentile is taken: the greatest but one of a rollout or two."""
 COMMAND_COST = 50
 """A pod that runs a command is as dear as one with fifty more idle links."""
 
@@ -87,6 +89,17 @@ class State:
     """Pod, when it was last fresh, its links and its refused links then."""
     before: tuple[tuple[str, int], ...] | None = None
     """Links of each pod when the first of those now silent fell silent."""
+    seen: tuple[tuple[str, float], ...] = ()
+    """New pods that are not ready yet, and when each was first seen."""
+    settled: frozenset[str] = frozenset()
+    """Pods that have been ready, or were there at the first look."""
+    starts: tuple[float, ...] = ()
+    """Seconds from being seen to being ready, of the last pods that became it."""
+
+    @property
+    def lead(self) -> float | None:
+        """The 95th percentile of the starts; None before the first."""
+        return sorted(self.starts)[math.ceil(0.95 * len(self.starts)) - 1] if self.starts else None
 
 
 def costs(load: FleetLoad, victim: str = "") -> dict[str, int]:
@@ -100,9 +113,9 @@ def costs(load: FleetLoad, victim: str = "") -> dict[str, int]:
 
 def remember(load: FleetLoad, state: State, now: float) -> tuple[State, int]:
     """The state after this look, and the links that are live or were a moment ago."""
-    began = now if state.began is None else state.began
+    state = replace(_starts(load, state, now), began=now if state.began is None else state.began)
     if not load.readable:
-        return replace(state, began=began), state.live
+        return state, state.live
     total, before = _links(load, state, now)
     peaks = maxima(state.peaks, now, total, REMEMBERED)
     links = peaks[0][1]
@@ -125,11 +138,26 @@ def remember(load: FleetLoad, state: State, now: float) -> tuple[State, int]:
     known = (*fresh, *old)
     return (
         replace(
-            state, began=began, seen_at=now, live=total, links=links, growth=growth, rejects=rejects,
+            state, seen_at=now, live=total, links=links, growth=growth, rejects=rejects,
             rejecting_since=since, peaks=peaks, known=known, before=before,
         ),
         total,
     )  # fmt: skip
+
+
+def _starts(load: FleetLoad, state: State, now: float) -> State:
+    """How long new pods took to be ready. Those that were there at the first look say nothing about it."""
+    here = frozenset(pod.name for pod in load.pods)
+    if state.began is None:
+        return replace(state, settled=here)
+    first = dict(state.seen)
+    new = [pod for pod in load.pods if pod.name not in state.settled]
+    return replace(
+        state,
+        seen=tuple((pod.name, first.get(pod.name, now)) for pod in new if not pod.ready),
+        settled=state.settled & here | {pod.name for pod in new if pod.ready},
+        starts=(*state.starts, *(now - first.get(pod.name, now) for pod in new if pod.ready))[-STARTS:],
+    )
 
 
 def _links(load: FleetLoad, state: State, now: float) -> tuple[int, tuple[tuple[str, int], ...] | None]:

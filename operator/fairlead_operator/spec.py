@@ -140,7 +140,8 @@ class Scaling(_Part, frozen=True, kw_only=True):
         int, Meta(ge=10, le=3600, description="The whole fleet must be able to come back within this time.")
     ] = 300
     lead_seconds: Annotated[
-        int, Meta(ge=5, le=3600, description="From the wish for a pod to its first link: growth is looked ahead by it.")
+        int,
+        Meta(ge=5, le=3600, description="Growth is looked ahead by it until starts of pods were measured."),
     ] = 30
 
 

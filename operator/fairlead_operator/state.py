@@ -42,6 +42,7 @@ class Inputs(_Part, frozen=True, kw_only=True):
     away: Annotated[int, Meta(description="Links lost in the last two minutes that are not back.")] = 0
     growth: Annotated[str, Meta(description="Links a second, smoothed.")] = "0"
     rejects: Annotated[str, Meta(description="Refused links a second.")] = "0"
+    lead_seconds: Annotated[int, Meta(description="From the wish for a pod to its first link, as measured.")] = 0
     capacity: int = 0
     pods: int = 0
     ready: int = 0

@@ -100,6 +100,7 @@ def report(decision: Decision, spec: LinkGatewaySpec, now: str) -> DecisionRepor
             away=max(0, inputs.links - inputs.live),
             growth=f"{inputs.growth:.1f}",
             rejects=f"{inputs.rejects:.1f}",
+            lead_seconds=round(inputs.lead),
             capacity=inputs.capacity,
             pods=inputs.pods,
             ready=inputs.ready,

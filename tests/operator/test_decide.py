@@ -77,6 +77,22 @@ def test_growth_is_met_before_it_is_there() -> None:
     assert still.inputs.growth == 0
 
 
+def test_the_lead_is_what_the_starts_of_pods_took() -> None:
+    here = fleet(10, 10).pods
+    state, leads = State(), []
+    for i in range(8):
+        new = () if i < 2 else (PodLoad("new", ready=i >= 5),)
+        decision = decide(FleetLoad(3, (*here, *new)), state, SPEC, i * LOOK)
+        state = decision.state
+        leads.append(decision.inputs.lead)
+    assert leads == [30] * 5 + [40] * 3  # seen at 20 s, ready at 50 s, and 10 s
+    ill = decide(FleetLoad(3, (*here, PodLoad("new", ready=False))), state, SPEC, 80.0)
+    well = decide(FleetLoad(3, (*here, PodLoad("new"))), ill.state, SPEC, 400.0)
+    assert well.inputs.lead == 40  # it had been ready before
+    late = decide(FleetLoad(4, (*here, PodLoad("slow", ready=False))), well.state, SPEC, 410.0)
+    assert decide(FleetLoad(4, (*here, PodLoad("slow"))), late.state, SPEC, 4010.0).inputs.lead == 300
+
+
 def test_refused_links_are_a_need_and_then_a_panic() -> None:
     def full(refused: int) -> FleetLoad:
         return FleetLoad(2, tuple(PodLoad(f"p{i}", row=Row(1.0, 1000, 1000, refused=refused)) for i in range(2)))

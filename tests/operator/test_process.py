@@ -1,4 +1,4 @@
-"""The operator as processes: two replicas with the rights of the table, a freeze, a signal, an API server that stands still."""
+"""The operator as processes: two replicas with the rights of the table, a freeze, a signal, a frozen API server."""
 
 from __future__ import annotations
 
