@@ -23,11 +23,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fairlead_operator.metrics import Metrics as OperatorMetrics
+
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 20.0
 RATE = 5
 """Seconds, and scrapes. Short, so that one load does not show in the other's answers."""
 VARIABLES = {"$__rate_interval": f"{RATE}s", "$namespace": ".*", "$gateway": ".*", "$pod": ".*"}
+
+
+KINDS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+
+
+def metrics_that_exist() -> set[str]:
+    """Series of nodes, by the page that is held against a real /metrics, and of the operator, by its registry."""
+    rows = re.findall(r"\| `(fairlead_\w+)(?:\{.*?\})?` \| (\w+) \|", (ROOT / "docs" / "telemetry.md").read_text())
+    rows += [(one.name, one.type) for one in OperatorMetrics().registry.collect()]
+    # The page calls a counter by the name of its series, the registry does not.
+    return {f"{name.removesuffix('_total')}{end}" for name, kind in rows for end in KINDS[kind]}
 
 
 def program(name: str) -> str | None:

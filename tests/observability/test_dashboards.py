@@ -13,14 +13,11 @@ import pytest
 from answers import GATEWAY, Answer, answers, shown
 from dashboards import DASHBOARDS
 from panels import Panel
-from prometheus_server import Series
+from prometheus_server import Series, metrics_that_exist
 from watched_fleet import AGENTS, LINKS, Watched, watched_fleet
-
-from fairlead_operator.metrics import Metrics as OperatorMetrics
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"\bfairlead_\w+")
-KINDS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
 
 STILL = {
     "nodes: Garbage collection: {{pod}}": "no generation need fill up in half a minute",
@@ -36,17 +33,6 @@ STILL = {
 """Answers that may be the same under this load, and why; all others must move."""
 
 
-def existing() -> set[str]:
-    """Series of nodes, by the page that is held against a real /metrics, and of the operator, by its registry."""
-    rows = re.findall(r"\| `(fairlead_\w+)(?:\{.*?\})?` \| (\w+) \|", (ROOT / "docs" / "telemetry.md").read_text())
-    rows += [
-        (f"{one.name}_total" if one.type == "counter" else one.name, one.type)
-        for one in OperatorMetrics().registry.collect()
-    ]
-    # The page calls a counter by the name of its one series.
-    return {f"{name.removesuffix(end)}{end}" for name, kind in rows for end in KINDS[kind]}
-
-
 def test_the_json_is_what_the_source_says() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "charts/observability", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=50,
@@ -56,7 +42,7 @@ def test_the_json_is_what_the_source_says() -> None:
 
 
 def test_only_metrics_that_exist_are_asked_for() -> None:
-    there = existing()
+    there = metrics_that_exist()
     assert len(there) > 60
     for dashboard in DASHBOARDS:
         asked = [query.expr for panel in dashboard.panels for query in panel.queries]
