@@ -28,6 +28,7 @@ HEAVY = (
     "httptools",
     "httpx2",
     "prometheus_client",
+    "opentelemetry",
 )
 """What the base install does not have, and what `--help` must not wait for."""
 
