@@ -183,10 +183,10 @@ async def test_errors_are_those_of_the_house(fleet: Fleet) -> None:
 
 async def test_what_was_read_of_a_window_is_gone(fleet: Fleet) -> None:
     """A window keeps what the reader has not got yet; a second reader comes too late, and is told."""
-    payload = {"argv": ["head", "-c", "3000000", "/dev/zero"]}
+    payload = {"argv": ["head", "-c", "9000000", "/dev/zero"]}
     async with Client(fleet.api, TOKEN) as client:
         async with client.command("web-1", "exec", payload, retain="window") as command:
-            assert sum([len(chunk.data) async for chunk in command]) == 3_000_000
+            assert sum([len(chunk.data) async for chunk in command]) == 9_000_000, "more than a window keeps"
         with pytest.raises(ResultsTrimmed):
             async with client.attach(command.id, 0) as late:
                 await late.wait()

@@ -50,9 +50,6 @@ def ls(api: str, token: str | None, selector: str, state: str | None, output: st
 @click.argument("agent_id", metavar="AGENT", shell_complete=agent_ids)
 def get(api: str, token: str | None, agent_id: str, output: str, watch: bool) -> None:
     """Show one agent: its link, labels and facts, and what is open for it."""
-    from fairlead.wire.identity import check_agent_id
-
-    check_agent_id(agent_id)
 
     async def look(client: Client) -> View:
         return _detailed(await client.agent(agent_id))
@@ -70,8 +67,6 @@ def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...], 
 
     What is shown are all its labels afterwards.
     """
-    from fairlead.wire.identity import check_agent_id
-
     wanted: dict[str, str | None] = {}
     for change in changes:
         key, sign, value = change.partition("=")
@@ -81,7 +76,6 @@ def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...], 
             wanted[change[:-1]] = None
         else:
             raise click.BadParameter(f"{change!r} is neither KEY=VALUE nor KEY-", param_hint="KEY=VALUE")
-    check_agent_id(agent_id)
     labels = ask(api, token, lambda client: client.label(agent_id, wanted))
     lines = [f"{key}={value}" for key, value in sorted(labels.items())]
     show(View([agent_id], {"id": agent_id, "labels": labels}, lines, lines), output)
@@ -92,9 +86,6 @@ def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...], 
 @click.argument("agent_id", metavar="AGENT", shell_complete=agent_ids)
 def disconnect(api: str, token: str | None, agent_id: str) -> None:
     """Close the link of an agent. It connects again, and goes on with what it runs."""
-    from fairlead.wire.identity import check_agent_id
-
-    check_agent_id(agent_id)
     ask(api, token, lambda client: client.disconnect(agent_id))
     click.echo(f"the link of {agent_id} is closed; `fairlead agents get {agent_id} -w` shows the next", err=True)
 

@@ -56,9 +56,7 @@ def exec_(
     and waits up to 10 s for its end, a second Ctrl-C leaves it.
     """
     from fairlead.cli.follow import is_piped, pipe_stdin, watch
-    from fairlead.wire.identity import check_agent_id
 
-    check_agent_id(agent)
     if argv[0] == "--":  # what follows the agent is not parsed, lest `ls -l` be an option of ours
         argv = argv[1:]
     if not argv:
@@ -82,9 +80,6 @@ def exec_(
 def results(ctx: click.Context, api: str, token: str | None, start: int, follow: bool, command: str) -> None:
     """Show the results of command ID, as `exec` would have shown them."""
     from fairlead.cli.follow import conclude, show, talk, watch
-    from fairlead.wire.identity import check_command_id
-
-    command = check_command_id(command)
 
     async def run(client: Client) -> int:
         if follow:
@@ -106,9 +101,7 @@ def results(ctx: click.Context, api: str, token: str | None, start: int, follow:
 def cancel(api: str, token: str | None, command: str) -> None:
     """Ask for the end of command ID. It has 10 s for it; what is over stays as it is."""
     from fairlead.cli.follow import talk
-    from fairlead.wire.identity import check_command_id
 
-    command = check_command_id(command)
     state = ask(api, token, lambda client: client.cancel(command))
     if state in ("queued", "sent", "running"):
         talk(f"asked for the end of a command that is {state}; `fairlead results {command} --follow` shows it")

@@ -57,7 +57,6 @@ def cp(
     A lost connection is taken up again where it was.
     """
     from fairlead.cli.transfer import Remote, Wishes, download, upload
-    from fairlead.wire.identity import check_agent_id
 
     def remote(place: str) -> Remote | None:
         found = _REMOTE.fullmatch(place)
@@ -69,7 +68,7 @@ def cp(
                 f"{place!r}: a path at an agent begins with /, as in {agent}:/{path or 'PATH'}; a local file of that "
                 f"name is ./{place}"
             )
-        return Remote(check_agent_id(agent), path)
+        return Remote(agent, path)
 
     wishes = Wishes(deadline, not no_overwrite, parents, quiet)
     far_source, far_target = remote(source), remote(target)

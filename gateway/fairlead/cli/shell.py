@@ -67,9 +67,7 @@ def shell(
     """
     from fairlead.cli.follow import pipe_stdin, watch
     from fairlead.cli.terminal import Terminal, is_terminal
-    from fairlead.wire.identity import check_agent_id
 
-    check_agent_id(agent)
     payload: dict[str, object] = {"term": os.environ.get("TERM") or "dumb"}
     if argv := argv[1:] if argv[:1] == ("--",) else argv:
         payload["argv"] = argv

@@ -28,9 +28,6 @@ SHOWN = 5
 @click.argument("agent", metavar="AGENT", shell_complete=agent_ids)
 def why(api: str, token: str | None, agent: str, output: str, watch: bool) -> None:
     """Tell how an agent is doing, and why it is not online."""
-    from fairlead.wire.identity import check_agent_id
-
-    check_agent_id(agent)
     ask(api, token, lambda client: present(client, lambda client: _look(client, agent), output, watch))
 
 

@@ -18,6 +18,7 @@ from fairlead.client.command import NDJSON, Command
 from fairlead.client.shapes import Agent, AgentDetail, Link, Ranking
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError
+from fairlead.wire.identity import check_agent_id, check_command_id
 
 PAGE = 500
 """Agents of one request: a page of them has some 200 KiB."""
@@ -39,7 +40,10 @@ class _Cancelled(msgspec.Struct):
 
 
 class Client:
-    """The platform API at one address, or at several of one fleet, separated by commas. Of one event loop."""
+    """The platform API at one address, or at several of one fleet, separated by commas. Of one event loop.
+
+    An agent's or a command's id that is none is an InvalidRequest, before anybody is asked.
+    """
 
     def __init__(self, api: str, token: str, *, ssl: tls.SSLContext | None = None) -> None:
         self._transport = Transport(api, token, ssl)
@@ -76,11 +80,11 @@ class Client:
 
     async def agent(self, agent: str) -> AgentDetail:
         """Raises AgentUnknown."""
-        return await self._get(f"/v1/agents/{agent}", AgentDetail)
+        return await self._get(_path(agent), AgentDetail)
 
     async def session(self, agent: str) -> Link:
         """How its link is doing. Raises AgentOffline when there is none, Unavailable when its node does not answer."""
-        return await self._get(f"/v1/agents/{agent}/session", Link)
+        return await self._get(f"{_path(agent)}/session", Link)
 
     async def worst(self, by: str = "rtt", limit: int = 20) -> Ranking:
         """The worst links of the fleet by a measure: a p99 (rtt, deliver, ack, first_byte, run, store) or a number
@@ -89,12 +93,12 @@ class Client:
 
     async def disconnect(self, agent: str) -> None:
         """Close its link; it connects again. Raises AgentOffline."""
-        await self._transport.call(Request("DELETE", f"/v1/agents/{agent}/session"))
+        await self._transport.call(Request("DELETE", f"{_path(agent)}/session"))
 
     async def label(self, agent: str, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Set labels, or remove those that are None; all of them afterwards."""
         body = msgspec.json.encode({"labels": dict(changes)})
-        request = Request("PATCH", f"/v1/agents/{agent}", None, {"Content-Type": "application/json"}, body)
+        request = Request("PATCH", _path(agent), None, {"Content-Type": "application/json"}, body)
         return (await self._ask(request, _Labels)).labels
 
     def command(
@@ -116,7 +120,7 @@ class Client:
         key are one command. Each command has its own unless it is given one.
         """
         order: dict[str, object] = {
-            "agent": agent,
+            "agent": check_agent_id(agent),
             "method": method,
             "payload": {} if payload is None else payload,
             "deadline": deadline,
@@ -137,11 +141,11 @@ class Client:
 
     def attach(self, command: str, start: int = 0, follow: bool = True) -> Command:
         """A command that was posted before, from offset `start` on; without `follow` what there is of it now."""
-        return Command(self._transport, None, command, start, follow)
+        return Command(self._transport, None, check_command_id(command), start, follow)
 
     async def cancel(self, command: str) -> str:
         """Ask for the end of a command; its state now. Cancelling what is over changes nothing."""
-        return (await self._ask(Request("DELETE", f"/v1/commands/{command}"), _Cancelled)).state
+        return (await self._ask(Request("DELETE", f"/v1/commands/{check_command_id(command)}"), _Cancelled)).state
 
     async def _get(self, path: str, kind: type[T], params: Mapping[str, str | int] | None = None) -> T:
         return await self._ask(Request("GET", path, params), kind)
@@ -153,3 +157,8 @@ class Client:
         except msgspec.MsgspecError as e:
             what = f"{request.method} {request.path}"
             raise FairleadError(f"{api} answered {what} with something else than its API: {e}") from e
+
+
+def _path(agent: str) -> str:
+    """Of an agent's resource. Checked, since it becomes a part of a URL."""
+    return f"/v1/agents/{check_agent_id(agent)}"
