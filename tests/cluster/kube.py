@@ -131,9 +131,24 @@ def find() -> Kube | str:
 def behind(hosts: Path, names: Sequence[str], *argv: str) -> list[str]:
     """The command line of a program that finds the names at the Ingress, through an /etc/hosts of its own.
 
-    A mount namespace, so that the machine's own file stays as it is.
+    A mount namespace, so that the machine's own file stays as it is. The program is told to stop when its parent dies:
+    a test run that is killed leaves no agents behind.
     """
     address = INGRESS.partition(":")[0]
     hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{address} {name}\n" for name in names))
     script = 'mount --bind "$0" /etc/hosts && exec "$@"'
-    return ["unshare", "--mount", "--propagation", "private", "--", "sh", "-c", script, str(hosts), *argv]
+    return [
+        "setpriv",
+        "--pdeathsig",
+        "TERM",
+        "unshare",
+        "--mount",
+        "--propagation",
+        "private",
+        "--",
+        "sh",
+        "-c",
+        script,
+        str(hosts),
+        *argv,
+    ]
