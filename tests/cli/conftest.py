@@ -363,6 +363,7 @@ class Relay:
         self.forgets = False
         """… or is dead and nobody is told."""
         self.connections = 0
+        self.spoils = False
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -394,8 +395,18 @@ class Relay:
         self._loop.run_until_complete(asyncio.sleep(0))
         self._loop.close()
 
+    def spoil(self) -> None:
+        """Cut what is open, and answer whoever comes again with a fault of its own."""
+        self.spoils = True
+        self.idle = -1
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        if self.spoils:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 500 Oops\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.close()
+            return
         far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
         road = _Road(self, self.cuts.pop(0) if self.cuts else None)
         try:

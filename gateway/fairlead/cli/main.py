@@ -119,6 +119,10 @@ def _tell(error: FairleadError) -> None:
     field = str(error.details.get("field", "")).partition("[")[0]
     if field in _FIELDS:
         click.echo(f"  → {_FIELDS[field]}", err=True)
+    elif error.details.get("status") and not error.details.get("code"):
+        click.echo("  → is that the address of Fairlead's API? `fairlead doctor` tells more", err=True)
+    elif error.details.get("code") == "internal":
+        click.echo("  → the gateway's log tells more", err=True)
 
 
 @click.group(
