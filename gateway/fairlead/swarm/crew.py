@@ -131,14 +131,14 @@ class Crew:
 
     def count(self) -> Tally:
         """The tally, with what is looked up rather than counted."""
-        now = time.monotonic()
         self.tally.linked = sum(agent.connection is not None and agent.welcomed for agent in self._agents)
-        self.tally.missing = sum(self._is_missing(index, agent, now) for index, agent in enumerate(self._agents))
         self.tally.cpu = time.process_time()
         return self.tally
 
-    def weigh(self) -> None:
-        """Note the memory; the system takes milliseconds to tell."""
+    def conclude(self) -> None:
+        """Note what is of interest at the end only, and costs milliseconds: who is missing, and the memory."""
+        now = time.monotonic()
+        self.tally.missing = sum(self._is_missing(index, agent, now) for index, agent in enumerate(self._agents))
         self.tally.footprint = own_bytes()
         self.tally.memory = max(0, self.tally.footprint - self._base)
 

@@ -67,7 +67,7 @@ async def _report(crew: Crew) -> None:
 def _say(crew: Crew, *, last: bool) -> None:
     tally = crew.count()
     if last:
-        crew.weigh()
+        crew.conclude()
     line = msgspec.json.encode({"last": last, "tally": tally})
     with suppress(BrokenPipeError):  # its reader is gone, and the end of our input says the same
         sys.stdout.buffer.write(line + b"\n")
