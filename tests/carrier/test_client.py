@@ -389,7 +389,7 @@ async def test_a_certificate_that_is_not_trusted(
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
     port = await serve(attached_app(heard), ssl=server)
-    with pytest.raises(ConnectionRefused, match="not trusted: self-signed certificate; .*ca_file") as refused:
+    with pytest.raises(ConnectionRefused, match=r"not trusted: self-signed certificate; .*ca_file") as refused:
         await connect(f"wss://localhost:{port}/", heard(), sweep=sweep)
     assert isinstance(refused.value.__cause__, ssl.SSLError)
 
