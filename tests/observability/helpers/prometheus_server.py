@@ -25,7 +25,7 @@ from typing import Any
 
 from fairlead_operator.metrics import Metrics as OperatorMetrics
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PATIENCE = 20.0
 RATE = 5
 """Seconds, and scrapes. Short, so that one load does not show in the other's answers."""
@@ -134,9 +134,9 @@ def scraping(folder: Path, targets: Sequence[Target]) -> Iterator[Prometheus]:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
             try:
-                server.get("status/buildinfo")
+                urllib.request.urlopen(f"{server.url}/-/ready", timeout=2).close()
                 break
-            except OSError:
+            except OSError:  # nothing listens yet, or it answers 503 while it starts
                 time.sleep(0.1)
         yield server
     finally:

@@ -1,6 +1,6 @@
 """Every query of the gateway's dashboards, and what Prometheus answers to it: idle, and under load.
 
-    python tests/observability/answers.py [--plots FOLDER]
+    python tests/observability/helpers/answers.py [--plots FOLDER]
 
 Plays the same half a minute as test_dashboards.py and prints a table; with --plots it draws the panels that docs
 /dashboards.md shows, from the same answers. What is drawn is what Prometheus gave: no point is made up here.
@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "charts" / "observability"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "charts" / "observability"))
 
 from dashboards import NODES, OVERVIEW, REDIS
 from panels import Dashboard, Panel, Query
