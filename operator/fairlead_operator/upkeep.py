@@ -7,14 +7,17 @@ touched. What others have added to ours stays (a restart's annotation, the scale
 from __future__ import annotations
 
 import json
+import logging
 from dataclasses import dataclass
 
 from fairlead.errors import FairleadError
 from fairlead_operator.children import OPTIONAL, Owner, children
 from fairlead_operator.cluster import Cluster
-from fairlead_operator.errors import Absent, Changed, ClusterAway, Denied, NotLeading
+from fairlead_operator.errors import Absent, Changed, ClusterAway, ClusterRefused, Denied, NotLeading
 from fairlead_operator.objects import Object
 from fairlead_operator.spec import LinkGatewaySpec
+
+logger = logging.getLogger(__name__)
 
 AGAIN = 30.0
 """Seconds after which everything is applied anew though nothing was asked for: how long drift lives."""
@@ -38,8 +41,6 @@ class Upkeep:
         self._cluster = cluster
         self._applied = ""
         self._applied_at = float("-inf")
-        self._ours: set[tuple[str, str]] = set()
-        """Kind and name of objects that were seen to be ours, or made by us."""
         self._troubles: list[Trouble] = []
 
     async def run(self, owner: Owner, spec: LinkGatewaySpec, now: float) -> list[Trouble]:
@@ -64,11 +65,9 @@ class Upkeep:
 
     async def _apply(self, owner: Owner, body: Object) -> None:
         kind, name = body["kind"], body["metadata"]["name"]
-        if (kind, name) not in self._ours:
-            found = await self._cluster.find(kind, owner.namespace, name)
-            if found is not None and not _owned(found, owner):
-                raise FairleadError(f"{kind} {name} exists and belongs to somebody else: rename one of the two")
-            self._ours.add((kind, name))
+        found = await self._cluster.find(kind, owner.namespace, name)
+        if found is not None and not _owned(found, owner):
+            raise ClusterRefused(f"{kind} {name} exists and belongs to somebody else: rename one of the two")
         await self._cluster.apply(body)
 
     async def _remove(self, owner: Owner, kind: str) -> None:
@@ -76,9 +75,11 @@ class Upkeep:
             found = await self._cluster.find(kind, owner.namespace, owner.name)
             if found is not None and _owned(found, owner):
                 await self._cluster.delete(kind, owner.namespace, owner.name, found["metadata"]["uid"])
-        except (Denied, Absent, Changed):
-            pass  # what we may not see we have not made; what is gone is gone
-        self._ours.discard((kind, owner.name))
+        except NotLeading:
+            raise
+        except FairleadError as e:
+            # What we may not see we have not made; what could not be removed is tried again.
+            logger.debug("%s/%s: %s: %s", owner.namespace, owner.name, kind, e.message)
 
 
 def _owned(found: Object, owner: Owner) -> bool:
