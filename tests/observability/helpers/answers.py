@@ -28,11 +28,10 @@ from watched_fleet import Watched, watched_fleet
 
 GATEWAY = (OVERVIEW, NODES, REDIS)
 PLOTS = {
-    "links": (OVERVIEW, "Links and capacity"),
     "ends": (OVERVIEW, "Ends"),
     "duration": (OVERVIEW, "Command duration"),
     "closed": (OVERVIEW, "Links closed"),
-    "fill": (NODES, "Links"),
+    "links": (NODES, "Links"),
     "redis": (REDIS, "Redis commands"),
 }
 
