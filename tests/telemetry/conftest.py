@@ -29,7 +29,8 @@ from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welc
 M = TypeVar("M", bound=Message)
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 READY = re.compile(r"(?:is|are) ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
-PATIENCE = 20.0
+PATIENCE = 60.0
+"""Far more than anything takes: these tests measure no time, and must bear a machine that does much else."""
 AGENT = """
 import asyncio, sys
 from opentelemetry import trace
@@ -171,9 +172,19 @@ class Platform:
         return str(answer.json()["id"])
 
     async def get(self, path: str) -> dict[str, Any]:
-        answer = await self.http.get(path)
+        """What it answers; a node that is too busy to be asked by another is asked again."""
+        async with asyncio.timeout(PATIENCE):
+            while (answer := await self.http.get(path)).status_code == 503:
+                await asyncio.sleep(0.2)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())
+
+    async def ranked(self, query: str = "") -> dict[str, Any]:
+        """The ranking, once all nodes have answered in time."""
+        async with asyncio.timeout(PATIENCE):
+            while (found := await self.get(f"/v1/sessions{query}"))["missing"]:
+                await asyncio.sleep(0.2)
+        return found
 
     async def online(self, agent: str) -> None:
         async with asyncio.timeout(PATIENCE):

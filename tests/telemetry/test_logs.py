@@ -17,6 +17,8 @@ from fairlead.carrier.sweep import Sweep
 from fairlead.telemetry.logs import Digest, Json, ids
 from fairlead.wire.messages import Cmd, End, Error
 
+pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
+
 STORM = 10_000
 
 
@@ -33,11 +35,11 @@ async def test_each_event_is_one_json_line_with_its_ids(make_node: Any, platform
     command = await platform.post("told-1", "work")
     failure = Error(code="no_luck", message="none")
     await agent.send(End(id=(await agent.expect(Cmd)).id, total=0, state="error", error=failure))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not [line for line in lines(node) if line.get("command") == command]:
             await asyncio.sleep(0.05)
     await agent.close()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not [line for line in lines(node) if "left" in line["message"]]:
             await asyncio.sleep(0.05)
     told = lines(node)
@@ -55,7 +57,7 @@ async def test_each_event_is_one_json_line_with_its_ids(make_node: Any, platform
 async def test_as_text_it_is_the_same_for_people(make_node: Any, dial: Any) -> None:
     node = make_node("texts")
     await dial(node, "texts-1")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (found := re.search(r"^.* INFO fairlead\.routing agent texts-1 linked, .*$", node.log(), re.M)):
             await asyncio.sleep(0.05)
     assert "{" not in found[0]
@@ -65,7 +67,7 @@ async def test_what_an_agent_says_makes_no_lines_of_its_own(make_node: Any, dial
     node = make_node("forged")
     agent = await dial(node, "forger-1")
     await agent.socket.close(4999, "over\n2026-01-01 00:00:00,000 INFO fairlead all is well\x1b[2J")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "left" not in node.log():
             await asyncio.sleep(0.05)
     (line,) = [line for line in node.log().splitlines() if "all is well" in line]
@@ -73,7 +75,6 @@ async def test_what_an_agent_says_makes_no_lines_of_its_own(make_node: Any, dial
     assert "\x1b" not in line
 
 
-@pytest.mark.timeout(180)
 async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: Any) -> None:
     node = make_node("stormy", "--log-format", "json")
     rounds = 10
@@ -84,7 +85,7 @@ async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: 
             await fleet.join(STORM // rounds, prefix="storm")
             await fleet.leave()
     seconds = time.monotonic() - began
-    async with asyncio.timeout(30):  # the last second is told when it is over
+    async with asyncio.timeout(60):  # the last second is told when it is over
         while _sum(node, "agents linked", "linked,") < STORM or _sum(node, "agents left", "left:") < STORM:
             await asyncio.sleep(0.1)
     assert (_sum(node, "agents linked", "linked,"), _sum(node, "agents left", "left:")) == (STORM, STORM)

@@ -19,6 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 
 from fairlead.wire.messages import Cmd, End
 
+pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "telemetry.md"
 ROW = re.compile(r"\| `(fairlead_\w+?)(?:\{(.*?)\})?` \| (gauge|counter|histogram) \|")
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
@@ -47,7 +49,7 @@ def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.05)
 
@@ -154,7 +156,7 @@ async def test_an_agent_that_does_not_read_is_seen(make_node: Any, platform_of: 
 
 
 async def test_a_drain_tells_how_far_it_is(make_node: Any, dial: Any) -> None:
-    node = make_node("leaving", "--drain-rate", "2")
+    node = make_node("leaving", "--drain-rate", "1")
     for n in range(6):
         await dial(node, f"leaving-{n}")
     assert node.metric("fairlead_drain_remaining") == 0
@@ -164,7 +166,7 @@ async def test_a_drain_tells_how_far_it_is(make_node: Any, dial: Any) -> None:
     def told() -> bool:
         if node.metric("fairlead_draining"):
             seen.append(node.metric("fairlead_drain_remaining"))
-        return bool(seen) and seen[-1] <= 2
+        return bool(seen) and seen[-1] <= 3
 
     await until(told)
     assert max(seen) >= 5

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from collector import Collector, Span, tree
 
+pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
+
 Start = Callable[[Any, str, Collector], Awaitable[None]]
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -90,7 +92,7 @@ async def test_the_end_of_a_link_is_a_span_that_tells_what_it_was(
     await platform.run("closer-1", "greet")
     sid = (await platform.get("/v1/agents/closer-1"))["session"]["sid"]
 
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await platform.get("/v1/agents/closer-1/session"))["rtt"]:
             await asyncio.sleep(0.1)
     assert (await platform.http.delete("/v1/agents/closer-1/session")).status_code == 202
@@ -186,7 +188,7 @@ async def test_a_command_that_changes_its_link_stays_one_trace(
     await platform.online("moved-1")
     trace, parent = CALLER.split("-")[1:3]
     running = asyncio.create_task(platform.run("moved-1", "wait", {"seconds": 3}, traceparent=CALLER))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (await platform.get("/v1/agents/moved-1/session"))["commands"]:
             await asyncio.sleep(0.05)
     first = (await platform.get("/v1/agents/moved-1"))["session"]["sid"]
@@ -222,9 +224,9 @@ async def test_a_dead_collector_costs_spans_and_nothing_else(
         # Far more than the queue holds.
         await asyncio.gather(*(flood(platform, 250) for _ in range(8)))
         took = time.monotonic() - began
-        assert took < 30, "the loop waited for the collector"
+        assert took < 60, "the loop waited for the collector"
         assert node.metric("fairlead_spans_waiting") <= 8192
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not node.metric("fairlead_spans_dropped_total"):
                 await asyncio.sleep(0.2)
         assert node.metric("fairlead_spans_exported_total") == 0
