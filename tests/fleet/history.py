@@ -20,7 +20,8 @@ from reference import Accepted, Agent, Chunk, Command, End, Reference, Step
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.commands import Beyond, Commands, Delivery, Ending, Page, Record, Settled, data, ending
+from fairlead.fleet.command import Beyond, Delivery, Ending, Page, Record, Settled
+from fairlead.fleet.commands import Commands, data, ending
 from fairlead.fleet.commands import accepted as ack
 from fairlead.fleet.directory import Claimed, Directory
 from fairlead.fleet.due import TAKEN_MS, Due

@@ -12,7 +12,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fairlead.fleet.commands import CANCELLED, EXPIRED, OUTCOME_UNKNOWN, Ending, Record, Settled, Stored, Taken
+from fairlead.fleet.command import CANCELLED, EXPIRED, OUTCOME_UNKNOWN, Ending, Record, Settled, Stored, Taken
 from fairlead.fleet.directory import Claimed, Full, Overtaken
 from fairlead.fleet.schema import State
 

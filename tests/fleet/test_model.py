@@ -16,7 +16,8 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fairlead.fleet import commands, schema
-from fairlead.fleet.commands import Beyond, Commands, Delivery, Ending, Page, Record, data
+from fairlead.fleet.command import Beyond, Delivery, Ending, Page, Record
+from fairlead.fleet.commands import Commands, data
 from fairlead.fleet.directory import Claimed, Directory
 from fairlead.fleet.schema import State
 from fairlead.store.reply import integer
@@ -39,7 +40,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         made.close()
 
 
-@pytest.mark.timeout(36000 if EXAMPLES else 60)
+@pytest.mark.timeout(36000 if EXAMPLES else 300)
 def test_histories_agree_with_the_reference(world: World) -> None:
     class HistoryOfThis(History):
         def __init__(self) -> None:

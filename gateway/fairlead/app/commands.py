@@ -19,7 +19,7 @@ from fairlead.app.problem import MalformedBody
 from fairlead.app.stream import LINES, ResultStream, end_of, wanted
 from fairlead.app.times import iso
 from fairlead.errors import InvalidRequest
-from fairlead.fleet.commands import Command
+from fairlead.fleet.command import Command
 from fairlead.fleet.schema import State
 from fairlead.node import Node
 from fairlead.routing.dispatch import Accepted, Order

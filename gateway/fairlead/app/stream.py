@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from fairlead.app import shapes
 from fairlead.app.openapi import NDJSON, SSE
 from fairlead.errors import FairleadError
-from fairlead.fleet.commands import Command, Ending, Result, Target
+from fairlead.fleet.command import Command, Ending, Result, Target
 from fairlead.routing.chronicle import FAILED
 from fairlead.routing.results import News
 from fairlead.telemetry.story import Story

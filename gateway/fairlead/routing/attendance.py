@@ -16,7 +16,7 @@ from fairlead.bus.doorbell import Evict
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import BusUnavailable, InvalidRequest
-from fairlead.fleet.commands import Taken
+from fairlead.fleet.command import Taken
 from fairlead.fleet.directory import Claimed, Directory, Overtaken
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session

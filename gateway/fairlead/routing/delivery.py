@@ -26,7 +26,8 @@ from fairlead.bus.doorbell import (
     Wake,
 )
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.commands import Commands, Delivery, Settled
+from fairlead.fleet.command import Delivery, Settled
+from fairlead.fleet.commands import Commands
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.chronicle import Chronicle

@@ -22,7 +22,8 @@ from fairlead.errors import (
     InvalidRequest,
     Unavailable,
 )
-from fairlead.fleet.commands import Command, Commands, Ending, Record
+from fairlead.fleet.command import Command, Ending, Record
+from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory, Full
 from fairlead.fleet.due import Due
 from fairlead.fleet.era import Eras

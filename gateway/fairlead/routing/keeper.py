@@ -14,7 +14,8 @@ from fairlead.bus.doorbell import Cancel, Deliver, Doorbell, Input
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.commands import EXPIRED, OUTCOME_UNKNOWN, Command, Commands, Ending, Target
+from fairlead.fleet.command import EXPIRED, OUTCOME_UNKNOWN, Command, Ending, Target
+from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due, Taken
 from fairlead.fleet.schema import Presence, State

@@ -12,7 +12,8 @@ import logging
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import commands
-from fairlead.fleet.commands import Commands, Ending, Stored
+from fairlead.fleet.command import Ending, Stored
+from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import State
 from fairlead.hub.session import Session, pending_size

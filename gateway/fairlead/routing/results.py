@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from fairlead.bus.doorbell import Room
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsTrimmed
-from fairlead.fleet.commands import Beyond, Command, Commands, Page, Result
+from fairlead.fleet.command import Beyond, Command, Page, Result
+from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.standing import Standing

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fairlead.fleet.commands import Commands, Taken
+from fairlead.fleet.command import Taken
+from fairlead.fleet.commands import Commands
 from fairlead.hub.session import Session
 from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.delivery import Deliveries
