@@ -60,6 +60,13 @@ def test_environment_of_the_user_replaces_ours_by_name() -> None:
     assert len({one["name"] for one in env}) == len(env)
 
 
+def test_nothing_in_a_pod_can_be_written_and_no_token_is_in_it() -> None:
+    """The rest of Pod Security is judged by the API server: the namespaces of the other tests enforce it."""
+    assert container()["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container()["volumeMounts"] == [{"name": "tokens", "mountPath": "/etc/fairlead/tokens", "readOnly": True}]
+    assert made()["Deployment", "edge"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
 def test_labels_of_the_user_cannot_take_a_pod_out_of_its_selector() -> None:
     spec = made(pod={"labels": {"fairlead.dev/gateway": "another", "team": "a"}})["Deployment", "edge"]["spec"]
     labels = spec["template"]["metadata"]["labels"]

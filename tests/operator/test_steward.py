@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from fairlead_operator.cluster import Cluster
-from fairlead_operator.errors import ClusterRefused, NotLeading
+from fairlead_operator.errors import Changed, ClusterRefused, NotLeading
 from fairlead_operator.objects import Object
 from fairlead_operator.rbac import LEASE, NAMESPACED, Rule
-from fairlead_operator.scale import COST
+from fairlead_operator.scale import COST, scale
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -199,6 +199,16 @@ async def test_the_scale_of_the_resource_is_for_external_writers(world: World) -
     scale = await world.admin.get("LinkGateway", world.namespace, "edge", "scale")
     assert scale["status"] == {"replicas": 5, "selector": "fairlead.dev/gateway=edge"}
     assert status["decision"]["winner"] == "external"
+
+
+async def test_two_writers_of_the_scale_never_add_up(world: World) -> None:
+    await world.tend(world.steward(await world.gateway()))
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
+    with pytest.raises(Changed, match="has set edge to 3 replicas"):
+        await scale(world.operator, world.namespace, "edge", 2, 4)
+    assert (await world.deployment())["spec"]["replicas"] == 3
+    await scale(world.operator, world.namespace, "edge", 3, 4)
+    assert (await world.deployment())["spec"]["replicas"] == 4
 
 
 @pytest.mark.parametrize("mode", ["Paused", "DryRun"])
