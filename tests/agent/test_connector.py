@@ -79,10 +79,10 @@ async def test_nothing_is_said_between_hello_and_welcome(gateway: Gateway, agent
 
 async def test_heartbeats_when_there_is_nothing_else_to_say(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     serve(agent)
-    link = await gateway.linked(hb=200)
+    link = await gateway.linked(hb=500)  # the link is given up after 2.5 of them, which a busy machine must not reach
     await link.until(lambda: len(link.of(Hb)) >= 5)
     times = [at for at, m in link.heard if isinstance(m, Hb)]
-    assert times[-1] - times[0] >= 0.2 * 4 * 0.8
+    assert times[-1] - times[0] >= 0.5 * 4 * 0.8
     assert link.of(Hb)[-1].rtt is not None
     assert all(hb.echo is None for hb in link.of(Hb)), "an agent never answers a heartbeat"
 
@@ -567,12 +567,12 @@ if __name__ == "__main__":
 async def test_ten_busy_commands_at_once_delay_no_heartbeat(
     gateway: Gateway, agent_process: Any, tmp_path: Path
 ) -> None:
-    """15 s of computing on a few cores, heartbeats of 200 ms. A link is lost at 2.5 heartbeats of silence, so that
-    is what no gap may reach; with the work on the loop, a gap is as long as the work.
+    """15 s of computing on a few cores, heartbeats of 500 ms. A link is lost at 2.5 heartbeats of silence, so that
+    is what no gap may reach; with the work on the loop, a gap is as long as the work: 1.5 s.
     """
     (tmp_path / "busy_agent.py").write_text(BUSY)
     agent_process(str(tmp_path / "busy_agent.py"), gateway.url)
-    link: Link = await gateway.linked(hb=200)
+    link: Link = await gateway.linked(hb=500)
     commands = [f"c{n}" for n in range(10)]
     for n, command in enumerate(commands):
         await link.command(command, "burn", {"n": n})
@@ -584,4 +584,4 @@ async def test_ten_busy_commands_at_once_delay_no_heartbeat(
     times = [at for at, _ in link.heard]
     gaps = sorted(later - earlier for earlier, later in pairwise(times))
     assert times[-1] - times[0] > 3, "it was work"
-    assert gaps[-1] < 0.5, f"the longest silences: {gaps[-5:]}"
+    assert gaps[-1] < 1.25, f"the longest silences: {gaps[-5:]}"

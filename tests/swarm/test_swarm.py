@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import psutil
@@ -184,11 +184,22 @@ def test_agents_of_a_worker_that_is_drained_have_moved_and_are_not_lost(
 def wait_for_agents(api: str, prefix: str, count: int, swarm: Swarm) -> None:
     """Until so many are online."""
     deadline = time.monotonic() + 30
-    params = {"selector": f"swarm={prefix}", "limit": "500"}
     while True:
-        found = httpx2.get(f"{api}/v1/agents", params=params, headers=PLATFORM).json()["agents"]
+        found = agents_of(api, prefix)
         absent = [agent for agent in found if agent["state"] != "online"]
         if len(found) - len(absent) == count:
             return
         assert time.monotonic() < deadline, (len(found), absent, swarm.said)
         time.sleep(0.1)
+
+
+def agents_of(api: str, prefix: str) -> list[dict[str, Any]]:
+    """Those of one swarm, whatever others have left in the fleet: a page goes through some of them only."""
+    found: list[dict[str, Any]] = []
+    params = {"selector": f"swarm={prefix}", "limit": "500"}
+    while True:
+        page = httpx2.get(f"{api}/v1/agents", params=params, headers=PLATFORM).json()
+        found += page["agents"]
+        if not page.get("cursor"):
+            return found
+        params["cursor"] = page["cursor"]

@@ -29,6 +29,10 @@ logger = logging.getLogger("fairlead.carrier")
 
 MAX_REQUEST_HEAD: Final = 64 << 10
 """A request line and its headers. Ingresses stop at 8 to 32 KiB; uvicorn's parser has no limit of its own."""
+KEEP_ALIVE: Final = 75
+"""Seconds that an idle connection is kept for the next request. Longer than proxies and clients keep theirs (60 s by
+default in nginx and AWS load balancers, less in others): who closes first must be the one who sends, or a request meets
+a connection that is just being closed, and its sender cannot know whether it was heard."""
 
 AsgiApp = Callable[..., Awaitable[None]]
 
@@ -85,6 +89,7 @@ def config(
         server_header=False,
         proxy_headers=bool(trusted_proxies),
         forwarded_allow_ips=list(trusted_proxies) or None,
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=stop_timeout,
         ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),
         lifespan="auto",
