@@ -115,7 +115,8 @@ def _detailed(one: AgentDetail) -> View:
     rows.append(("commands", f"{len(one.open_commands)} open"))
     link = [("link", f"{one.session.sid}, attempt {one.session.conn} of boot {one.session.boot}")]
     if one.last_close:
-        link.append(("last close", f"{one.last_close}{f': {one.last_reason}' if one.last_reason else ''}"))
+        told = one.last_reason and one.last_reason not in one.last_close
+        link.append(("last close", f"{one.last_close}{f': {one.last_reason}' if told else ''}"))
     if one.trouble is not None:
         link.append(("last error", f"{one.trouble.at} {one.trouble.what}"))
     link += [("open", command) for command in one.open_commands]

@@ -68,7 +68,7 @@ def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
         if link.ended:
             failed = f", {link.failed} of them failed" if link.failed else ""
             lines.append(f"  commands    {_count(link.ended, 'command')} ended on it{failed}")
-        lines += [f"    {stage:10}{_quantiles(spread)}" for stage, spread in link.latency.items()]
+        lines += [f"    {stage:12}{_quantiles(spread)}" for stage, spread in link.latency.items()]
         if link.congested:
             lines.append("  ! the agent does not read as fast as it is sent")
         if link.undelivered or link.unstored:
@@ -78,7 +78,8 @@ def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
     elif silence:
         lines.append(f"  ! {silence}")
     if detail.last_close:
-        said = f": {detail.last_reason}" if detail.last_reason else ""
+        told = detail.last_reason and detail.last_reason not in detail.last_close
+        said = f": {detail.last_reason}" if told else ""
         lines.append(f"  last close  {detail.last_close}{said}")
     if detail.trouble is not None:
         lines.append(f"  last error  {detail.trouble.at} {detail.trouble.what}")
