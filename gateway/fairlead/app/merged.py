@@ -25,7 +25,7 @@ from fairlead.telemetry.metrics import CONTENT_TYPE, OPENMETRICS, wants_openmetr
 READY_TIMEOUT = 0.8
 """Seconds: a kubelet's probe gives up after 1 s unless told otherwise."""
 METRICS_TIMEOUT = 3.0
-"""Seconds for a worker to tell its metrics: less than any scrape waits for all of them (Prometheus 10 s, many set 5)."""
+"""Seconds for a worker to tell its metrics: less than a scrape waits for all of them (Prometheus 10 s, many set 5)."""
 STUCK = 5.0
 """Seconds without a turn of the supervisor's loop, which turns each second."""
 ANSWER_LIMIT = 8 << 20
