@@ -31,7 +31,7 @@ DIGIT = "0123456789abcdef"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """The one root of the agent; what lies beside it is forbidden."""
-    root = tmp_path / "root"
+    root = tmp_path / "base"
     root.mkdir()
     (tmp_path / "secret").write_text("secret")
     return root
@@ -368,14 +368,14 @@ async def test_paths_outside_the_roots(get: Call, put: Call, folder: Path, path:
     (folder / "out").symlink_to("..")
     (folder / "link").symlink_to("../secret")
     (folder / "abs").symlink_to(folder.parent / "secret")
-    (folder / "chain").symlink_to("out/root/link")
+    (folder / "chain").symlink_to("out/base/link")
     path = path.format(root=folder)
     end = (await get(path))[2] if method == "get" else await put(path, b"overwritten", parents=True)
     told = error(end)
     assert told.code == "path_forbidden"
     assert told.details["path"] == path
     assert (folder.parent / "secret").read_text() == "secret"
-    assert sorted(os.listdir(folder.parent)) == ["root", "secret"]
+    assert sorted(os.listdir(folder.parent)) == ["base", "secret"]
 
 
 async def test_links_inside_a_root_are_followed(get: Call, put: Call, folder: Path) -> None:

@@ -82,6 +82,7 @@ async def test_a_thousand_commands_one_after_the_other(nodes: Any, api_of: Any, 
     for n in range(1000):
         output, end = await api.results(await api.start("works", "echo", {"text": f"{n}\n"}))
         assert (output, end["state"]) == (f"{n}\n", "ok")
+    await foreign.tells("run", 1000)  # its stdout is read apart from its results
     assert len({run["id"] for run in foreign.all("run")}) == len(foreign.all("run")) == 1000
     assert not foreign.all("closed")
 
@@ -128,6 +129,7 @@ async def test_the_stream_goes_on(own_nodes: Any, api_of: Any, start_foreign: An
     assert (output, end["state"], end["payload"]) == (numbers(400), "ok", {"n": 400})
     output, end = await api.results(echoed)
     assert (output, end["state"]) == ("a\nb\nc\n", "ok")
+    await foreign.tells("run", 2)
     assert sorted(run["id"] for run in foreign.all("run")) == sorted([counted, echoed])
     lost = await foreign.tells("closed")
     if fault == "killed":
