@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
@@ -17,6 +18,16 @@ from fairlead.store.pipeliner import Pipeliner
 
 Until: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[None]]"
 Connect: TypeAlias = "Callable[[str], Awaitable[Pipeliner]]"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What was not tested, a line for each reason instead of one for each test: a hundred would hide the failures."""
+    skipped = terminalreporter.getreports("skipped")
+    reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
+    if reasons:
+        terminalreporter.section("not tested here")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:5} × {reason}")
 
 
 @pytest.fixture
