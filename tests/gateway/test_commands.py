@@ -99,6 +99,24 @@ async def test_an_invalid_body_names_the_field(api: Any, body: bytes, status: in
         assert problem["field"] == field
 
 
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        ({"lane": "control"}, 'lane "control" is not "interactive" or "bulk"'),
+        ({"on_offline": "wait"}, 'on_offline "wait" is not "fail" or an object with queue'),
+        ({"on_offline": {"queue": -1}}, "on_offline.queue -1 is not a number > 0 and <= 604800"),
+        ({"on_offline": {}}, "on_offline must have the member queue"),
+        ({"deadline": "1"}, 'deadline "1" is not a number >= 0.1 and <= 86400'),
+        ({"method": "m m"}, 'method "m m" is not a method\'s name (1 to 64 characters of A-Z a-z 0-9 . _ -,'),
+        ({"agent": "a b"}, 'agent "a b" is not an agent\'s id (1 to 128 characters of A-Z a-z 0-9 . _ -,'),
+        ({"color": "red"}, 'the body has no member "color", only agent, method, payload, deadline, lane,'),
+    ],
+)
+async def test_an_invalid_member_is_told_the_rule_in_words(api: Any, member: dict[str, object], said: str) -> None:
+    answer = await api.post({"agent": "a", "method": "m", **member})
+    assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
+
+
 async def test_the_api_wants_the_platforms_token(gateway: Any, api: Any) -> None:
     for header in ("", "Bearer development-agent-token", "Bearer x"):
         answer = await api.http.get("/v1/agents", headers={"authorization": header})

@@ -12,7 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.app import shapes
-from fairlead.app.commands import read_body, validated, whole
+from fairlead.app.body import decoded, read_body
+from fairlead.app.commands import whole
 from fairlead.app.times import iso
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
@@ -34,7 +35,7 @@ TOP = 20
 LABELS_LIMIT = 64 << 10
 
 _encode = msgspec.json.Encoder().encode
-_decode_labels = msgspec.json.Decoder(shapes.Labels).decode
+_labels = msgspec.json.Decoder(shapes.Labels)
 _decode_map = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -87,7 +88,7 @@ class AgentRoutes:
     async def label(self, request: Request) -> Response:
         """Set or remove labels; all that the agent has afterwards."""
         agent = check_agent_id(request.path_params["id"])
-        changes = validated(_decode_labels, await read_body(request, LABELS_LIMIT), "a change of labels").labels
+        changes = decoded(_labels, await read_body(request, LABELS_LIMIT)).labels
         labels = await self._directory.label(agent, changes)
         if labels is None:
             raise self._unknown(agent)

@@ -6,16 +6,14 @@ HTTP in, routing out: bodies and parameters are checked here, and every fault na
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from typing import TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from fairlead.app import shapes
-from fairlead.app.problem import MalformedBody
+from fairlead.app.body import decoded, read_body
 from fairlead.app.stream import LINES, ResultStream, end_of, wanted
 from fairlead.app.times import iso
 from fairlead.errors import InvalidRequest
@@ -32,10 +30,7 @@ PAYLOAD_LIMIT = 512 << 10
 """In base64, with its envelope, a payload of this size still fits one message of 1 MiB of the JSON twin."""
 KEY_LIMIT = 255
 
-
-T = TypeVar("T")
-
-_decode = msgspec.json.Decoder(shapes.NewCommand).decode
+_new_command = msgspec.json.Decoder(shapes.NewCommand)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -93,7 +88,7 @@ class CommandRoutes:
 
 
 def _order(raw: bytes, request: Request) -> Order:
-    body = validated(_decode, raw, "a command")
+    body = decoded(_new_command, raw)
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
         raise InvalidRequest(f"a payload of {len(payload)} bytes exceeds max {PAYLOAD_LIMIT}", field="payload")
@@ -117,24 +112,6 @@ def _order(raw: bytes, request: Request) -> Order:
     )
 
 
-def validated(decode: Callable[[bytes], T], raw: bytes, what: str) -> T:
-    """The body as its type. Raises InvalidRequest that names the member, MalformedBody when it is no JSON."""
-    try:
-        return decode(raw)
-    except msgspec.ValidationError as e:
-        raise InvalidRequest(f"the body is not {what}: {e}", field=_field(str(e))) from e
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
-        raise MalformedBody(f"the body is not JSON: {e}") from e
-
-
-def _field(message: str) -> str:
-    """The member that msgspec's message names: "… - at `$.deadline`", "… required field `agent`"."""
-    if "`$." in message:
-        return message.rpartition("`$.")[2].rstrip("`")
-    parts = message.split("`")
-    return parts[-2] if len(parts) > 2 else "body"
-
-
 def _accepted(accepted: Accepted, body: bytes) -> Response:
     headers = {"location": f"/v1/commands/{accepted.id}"}
     if accepted.replayed:
@@ -155,21 +132,6 @@ def describe(command: Command) -> shapes.Command:
         iso(command.created), iso(command.expires), bool(command.cancel_asked), command.seq, command.truncated,
         counts, targets,
     )  # fmt: skip
-
-
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, for whose arrival the carrier keeps the time. Raises MalformedBody above `limit` bytes."""
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise MalformedBody(f"the body exceeds max {limit} bytes", limit=limit)
-            parts.append(part)
-    except ClientDisconnect as e:
-        raise MalformedBody("the caller left before the body was complete") from e
-    return b"".join(parts)
 
 
 def whole(request: Request, name: str, default: int, most: int, least: int = 0) -> int:
