@@ -1,4 +1,4 @@
-"""The platform's view of agents: selectors, labels, the end of a link, streams for browsers, the document."""
+"""The platform's view of agents: selectors, labels, the end of a link, streams for browsers."""
 
 from __future__ import annotations
 
@@ -163,17 +163,6 @@ async def test_results_as_server_sent_events(gateway: Any, api: Any, dial: Any) 
 
 def _event(block: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in block.split("\n"))
-
-
-async def test_the_document_knows_every_route(api: Any) -> None:
-    answer = await api.http.get("/v1/openapi.json")
-    document = answer.json()
-    assert document["openapi"] == "3.1.0"
-    for path, operations in document["paths"].items():
-        known = {method.upper() for method in operations}
-        concrete = path.replace("{command}", "01890a5d-ac96-774b-bcce-b302099a8057").replace("{agent}", "a")
-        refused = await api.http.request("TRACE", concrete)
-        assert set(refused.headers["allow"].split(", ")) == known, path
 
 
 async def test_how_a_link_is_doing_is_asked_of_its_node(

@@ -87,7 +87,7 @@ class AgentRoutes:
 
     async def label(self, request: Request) -> Response:
         """Set or remove labels; all that the agent has afterwards."""
-        agent = check_agent_id(request.path_params["id"])
+        agent = check_agent_id(request.path_params["agent"])
         changes = decoded(_labels, await read_body(request, LABELS_LIMIT)).labels
         labels = await self._directory.label(agent, changes)
         if labels is None:
@@ -128,7 +128,7 @@ class AgentRoutes:
         return Response(_encode(answer), 202, media_type="application/json")
 
     async def _row(self, request: Request) -> AgentRow:
-        agent = check_agent_id(request.path_params["id"])
+        agent = check_agent_id(request.path_params["agent"])
         row = await self._directory.look_up(agent)
         if row is None:
             await self._dispatch.check_data()

@@ -53,12 +53,12 @@ class CommandRoutes:
         return _accepted(accepted, _encode(head))
 
     async def get(self, request: Request) -> Response:
-        found = await self._dispatch.look_up(check_command_id(request.path_params["id"]))
+        found = await self._dispatch.look_up(check_command_id(request.path_params["command"]))
         return Response(_encode(describe(found)), media_type="application/json")
 
     async def results(self, request: Request) -> ASGIApp:
         """From offset `from` on, as NDJSON; with `follow` until the command ends."""
-        command = check_command_id(request.path_params["id"])
+        command = check_command_id(request.path_params["command"])
         offset = whole(request, "from", 0, 1 << 53)
         last = request.headers.get("last-event-id")
         if last is not None:
@@ -70,13 +70,13 @@ class CommandRoutes:
 
     async def delete(self, request: Request) -> Response:
         """Ask for the end; 202 with the state now. Deleting what is over changes nothing."""
-        command = check_command_id(request.path_params["id"])
+        command = check_command_id(request.path_params["command"])
         state = await self._dispatch.cancel(command)
         return Response(_encode(shapes.Cancelled(command, state)), 202, media_type="application/json")
 
     async def input(self, request: Request) -> Response:
         """Chunk `n` of the input, then the end of it when `end` is set."""
-        command = check_command_id(request.path_params["id"])
+        command = check_command_id(request.path_params["command"])
         n, end = whole(request, "n", 0, 1 << 31), flag(request, "end")
         payload = await read_body(request, CHUNK_LIMIT)
         if payload or not end:

@@ -20,11 +20,14 @@ from fairlead.app.agents import AgentRoutes
 from fairlead.app.auth import Token
 from fairlead.app.commands import CommandRoutes
 from fairlead.app.link import LinkDoor
+from fairlead.app.operations import OPERATIONS, Operation
 from fairlead.app.problem import MethodNotAllowed, NotFound, defect, problem, told
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.node import Node
 
 LINK_PATH = "/v1/link"
+
+Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
 def link_app(node: Node) -> ASGIApp:
@@ -54,22 +57,28 @@ def link_app(node: Node) -> ASGIApp:
 
 
 def api_app(node: Node) -> ASGIApp:
-    """What the platform reaches, behind its token."""
+    """What the platform reaches, behind its token: every operation that the document names."""
     commands, agents = CommandRoutes(node), AgentRoutes(node)
-    # The paths without a parameter are found by name: a route is a regular expression, tried one after the other.
-    exact: dict[str, ASGIApp] = {
-        "/v1/commands": Resource(POST=commands.post),
-        "/v1/agents": Resource(GET=agents.list),
-        "/v1/sessions": Resource(GET=agents.worst),
-        "/v1/openapi.json": Resource(GET=_openapi),
+    handlers: dict[str, Handler] = {
+        "postCommand": commands.post,
+        "getCommand": commands.get,
+        "cancelCommand": commands.delete,
+        "getResults": commands.results,
+        "postInput": commands.input,
+        "listAgents": agents.list,
+        "getAgent": agents.get,
+        "labelAgent": agents.label,
+        "getLink": agents.link,
+        "disconnectAgent": agents.disconnect,
+        "rankSessions": agents.worst,
+        "getOpenapi": _openapi,
     }
-    routes = [
-        Route("/v1/commands/{id}", Resource(GET=commands.get, DELETE=commands.delete)),
-        Route("/v1/commands/{id}/results", Resource(GET=commands.results)),
-        Route("/v1/commands/{id}/input", Resource(POST=commands.input)),
-        Route("/v1/agents/{id}", Resource(GET=agents.get, PATCH=agents.label)),
-        Route("/v1/agents/{id}/session", Resource(GET=agents.link, DELETE=agents.disconnect)),
-    ]
+    resources: dict[str, Resource] = {}
+    for operation in OPERATIONS:
+        resources.setdefault(operation.path, Resource()).add(operation, handlers[operation.name])
+    # The paths without a parameter are found by name: a route is a regular expression, tried one after the other.
+    exact = {path: resource for path, resource in resources.items() if "{" not in path}
+    routes = [Route(path, resource) for path, resource in resources.items() if "{" in path]
     router = Router(routes, default=_not_found, redirect_slashes=False)
     return Api(exact, router, Token(node.settings.platform_token, "platform"))
 
@@ -83,18 +92,38 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Resource:
-    """One path: a handler for each of its methods. Raises MethodNotAllowed for all others."""
+    """One path: an operation for each of its methods. Raises MethodNotAllowed for all others, InvalidRequest for a
+    query parameter that is not the operation's: a misspelt one would else be a filter that silently does nothing.
+    """
 
-    def __init__(self, **handlers: Callable[[Request], Awaitable[ASGIApp]]) -> None:
-        self._handlers = handlers
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Operation, Handler]] = {}
+
+    def add(self, operation: Operation, handler: Handler) -> None:
+        self._known[operation.method.upper()] = operation, handler
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        handler = self._handlers.get(scope["method"])
-        if handler is None:
-            allow = ", ".join(self._handlers)
+        known = self._known.get(scope["method"])
+        if known is None:
+            allow = ", ".join(self._known)
             raise MethodNotAllowed(f"{scope['path']} knows no {scope['method']}, only {allow}", allow=allow)
-        answer = await handler(Request(scope, receive, send))
+        operation, handler = known
+        request = Request(scope, receive, send)
+        if scope["query_string"]:
+            _check_query(request, operation)
+        answer = await handler(request)
         await answer(scope, receive, send)
+
+
+def _check_query(request: Request, operation: Operation) -> None:
+    given = [name for name, _ in request.query_params.multi_items()]
+    what = f"{request.method} {operation.path}"
+    for name in given:
+        if name not in operation.query:
+            only = f"only {', '.join(operation.query)}" if operation.query else "none"
+            raise InvalidRequest(f"{what} takes no query parameter {name[:64]!r}, {only}", field=name[:64])
+        if given.count(name) > 1:
+            raise InvalidRequest(f"{what} takes one {name}, not {given.count(name)}", field=name)
 
 
 class Api:

@@ -1,134 +1,18 @@
-"""The OpenAPI 3.1 document of the API, made of the types that its handlers use.
+"""The OpenAPI 3.1 document of the API, made of its operations and of the types that its handlers use.
 
-Served at `/v1/openapi.json`. The table below says for each operation what it takes and gives; a test holds it against
-the routes, and another plays generated requests against a real server and the document.
+Served at `/v1/openapi.json`. A test holds it against the routes, and another plays generated requests against a real
+server and the document.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from fairlead.app import shapes
-from fairlead.routing.ranking import MOST
-from fairlead.routing.sight import RANKS
+from fairlead.app.operations import NDJSON, OPERATIONS, SSE, Operation
 from fairlead.version import __version__
-
-NDJSON = "application/x-ndjson"
-SSE = "text/event-stream"
-
-
-@dataclass(frozen=True, slots=True)
-class Param:
-    """A query parameter or header. `schema` is JSON Schema."""
-
-    name: str
-    text: str
-    schema: dict[str, Any]
-    where: str = "query"
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """`gives`: the type of the answer with `status`, None for no content. `faults`: the statuses of problems."""
-
-    method: str
-    path: str
-    name: str
-    text: str
-    status: int
-    gives: type | None
-    takes: type | None = None
-    octets: bool = False
-    """The body is octets, not JSON."""
-    streams: bool = False
-    """The answer is a stream of lines, as NDJSON or as server-sent events."""
-    params: tuple[Param, ...] = ()
-    faults: tuple[int, ...] = ()
-
-
-WHOLE = {"type": "integer", "minimum": 0, "maximum": 1 << 53, "default": 0}
-FLAG = {"type": "boolean", "default": False}
-TEXT = {"type": "string"}
-EVENT_ID = {**TEXT, "pattern": "^[0-9]{1,15}$"}
-LATER = (422, 503)
-KNOWN = (404, *LATER)
-
-OPERATIONS = (
-    Operation(
-        "post", "/v1/commands", "postCommand",
-        "Run a command on an agent. With `Accept: application/x-ndjson` or `text/event-stream` the answer is the "
-        "stream of its results, after a first line with its id.",
-        202, shapes.Accepted, takes=shapes.NewCommand, streams=True, faults=(400, 409, *KNOWN),
-        params=(
-            Param("Idempotency-Key", "Under one key a post may be repeated.", {**TEXT, "maxLength": 255}, "header"),
-            Param("traceparent", "W3C trace context; what is none is ignored.", TEXT, "header"),
-        ),
-    ),
-    Operation(
-        "get", "/v1/commands/{command}", "getCommand", "A command as it stands.", 200, shapes.Command, faults=KNOWN
-    ),
-    Operation(
-        "delete", "/v1/commands/{command}", "cancelCommand",
-        "Ask for the end of a command. What is over stays as it is.", 202, shapes.Cancelled, faults=KNOWN,
-    ),
-    Operation(
-        "get", "/v1/commands/{command}/results", "getResults",
-        "Results from an offset on, as lines; with `follow` until the command has ended. The last line is its end.",
-        200, None, streams=True, faults=(410, *KNOWN),
-        params=(
-            Param("from", "The first offset.", WHOLE),
-            Param("follow", "Wait for what is still to come.", FLAG),
-            Param("Last-Event-ID", "As `from` less 1, for server-sent events.", EVENT_ID, "header"),
-        ),
-    ),
-    Operation(
-        "post", "/v1/commands/{command}/input", "postInput", "Chunk `n` of the input, at most 64 KiB.",
-        204, None, octets=True, faults=(400, *KNOWN),
-        params=(
-            Param("n", "Number of the chunk, from 0; a number may be repeated.", {**WHOLE, "maximum": 1 << 31}),
-            Param("end", "This was the last.", FLAG),
-        ),
-    ),
-    Operation(
-        "get", "/v1/agents", "listAgents", "Agents page by page, ordered by shard and name.",
-        200, shapes.AgentPage, faults=LATER,
-        params=(
-            Param("selector", "`env in (prod,dev),os=linux,!retired`: labels and facts.", {**TEXT, "maxLength": 1024}),
-            Param("state", "Only those in this state.", {**TEXT, "enum": ["online", "away", "offline"]}),
-            Param("limit", "Agents of one page.", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
-            Param("cursor", "That of the page before.", TEXT),
-        ),
-    ),
-    Operation(
-        "get", "/v1/agents/{agent}", "getAgent", "One agent, and why it is not online.",
-        200, shapes.AgentDetail, faults=KNOWN,
-    ),
-    Operation(
-        "patch", "/v1/agents/{agent}", "labelAgent", "Set or remove labels of an agent; gives all of them.",
-        200, shapes.Labels, takes=shapes.Labels, faults=(400, *KNOWN),
-    ),
-    Operation(
-        "get", "/v1/agents/{agent}/session", "getLink", "How the agent's link is doing, from the node that holds it.",
-        200, shapes.Link, faults=(409, *KNOWN),
-    ),
-    Operation(
-        "delete", "/v1/agents/{agent}/session", "disconnectAgent",
-        "Close the agent's link. It connects again, and goes on with what it runs.",
-        202, shapes.Disconnected, faults=(409, *KNOWN),
-    ),
-    Operation(
-        "get", "/v1/sessions", "rankSessions", "The worst links of the fleet by a measure, as their nodes rank them.",
-        200, shapes.Ranking, faults=LATER,
-        params=(
-            Param("by", "The measure: a p99 of latency, or a number.", {**TEXT, "enum": list(RANKS), "default": "rtt"}),
-            Param("limit", "Links.", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 20}),
-        ),
-    ),
-    Operation("get", "/v1/openapi.json", "getOpenapi", "This document.", 200, dict),
-)  # fmt: skip
 
 PATH_PARAMS = {
     "command": {"type": "string", "format": "uuid", "pattern": "^[0-9a-f-]{36}$"},
@@ -136,6 +20,8 @@ PATH_PARAMS = {
 }
 FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
 """What may be done with a command that was accepted."""
+ALWAYS = (401, 405, 422)
+"""422: at least for a query parameter that it does not know."""
 FAULTS = {
     400: "The body is not JSON, or too large.",
     401: "No or a wrong credential.",
@@ -143,7 +29,7 @@ FAULTS = {
     405: "The path knows other methods.",
     409: "The agent is offline.",
     410: "Results that were kept as a window have been read, and are gone.",
-    422: "Something of the request is not as it must be; `field` names it.",
+    422: "Something of the request is not as it must be, or there is more in its query; `field` names it.",
     503: "Not now: Redis is away, the agent is overloaded, or the node drains. Repeat it later.",
 }
 
@@ -170,7 +56,6 @@ def document() -> bytes:
             },
         }
     )
-    # Python's `$` also matches before a final line end, so the types say `\\Z`, which no other dialect knows.
     return made.replace(rb"\\Z", b"$")
 
 
@@ -195,7 +80,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.streams:
         lines = {kind: {"schema": {"type": "string"}} for kind in (NDJSON, SSE)}
         answers["200"] = {"description": "A stream of lines, as the caller accepts.", "content": lines}
-    faults = sorted({401, 405, *operation.faults})
+    faults = sorted({*ALWAYS, *operation.faults})
     made: dict[str, Any] = {
         "operationId": operation.name,
         "summary": operation.text,

@@ -1,8 +1,7 @@
 """What the API takes and gives, as types: handlers encode these, and the OpenAPI document is made of them.
 
 Read by the handlers and by `openapi`. One source, so that the document cannot say something else than the answers.
-Times are RFC 3339 in UTC with milliseconds; durations are seconds. The description of a string with a pattern is its
-rule in words, which an error repeats after "is not".
+Times are RFC 3339 in UTC with milliseconds; durations are seconds.
 """
 
 from __future__ import annotations
@@ -11,49 +10,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct, field
 
+from fairlead.app.names import AgentId, CommandId, LabelKey, LabelValue, Method
 from fairlead.fleet.schema import Presence, State
-
-AgentId = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
-        description="an agent's id (1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or digit)",
-    ),
-]
-CommandId = Annotated[
-    str,
-    Meta(
-        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$",
-        description="a command's id (a UUID of version 7)",
-    ),
-]
-Method = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=64,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
-        description="a method's name (1 to 64 characters of A-Z a-z 0-9 . _ -, the first a letter or digit)",
-    ),
-]
-LabelKey = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=64,
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*\Z",
-        description="a label's name (1 to 64 characters of A-Z a-z 0-9 . _ / -, the first a letter or digit)",
-    ),
-]
-LabelValue = Annotated[
-    str,
-    Meta(
-        min_length=1,
-        max_length=256,
-        pattern=r"^[A-Za-z0-9._:/@+~-]+\Z",
-        description="a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / @ + ~ -)",
-    ),
-]
 
 
 class Queue(Struct, forbid_unknown_fields=True):

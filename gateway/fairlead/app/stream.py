@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from fairlead.app import shapes
-from fairlead.app.openapi import NDJSON, SSE
+from fairlead.app.operations import NDJSON, SSE
 from fairlead.errors import FairleadError
 from fairlead.fleet.command import Command, Ending, Result, Target
 from fairlead.routing.chronicle import FAILED

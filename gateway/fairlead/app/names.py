@@ -1,0 +1,54 @@
+"""The strings that name things in the API: which ones are legal, for msgspec, for the document and for people.
+
+Used by `shapes`. A description is the rule in words: `body` says it of a string that does not match, after "is not",
+and the document shows it beside the pattern. Patterns end in `\\Z`, since Python's `$` also matches before a final line
+end; `openapi` writes `$`, the only one that other dialects know.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+AgentId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        description="an agent's id (1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or digit)",
+    ),
+]
+CommandId = Annotated[
+    str,
+    Meta(
+        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$",
+        description="a command's id (a UUID of version 7)",
+    ),
+]
+Method = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z",
+        description="a method's name (1 to 64 characters of A-Z a-z 0-9 . _ -, the first a letter or digit)",
+    ),
+]
+LabelKey = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=64,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*\Z",
+        description="a label's name (1 to 64 characters of A-Z a-z 0-9 . _ / -, the first a letter or digit)",
+    ),
+]
+LabelValue = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=256,
+        pattern=r"^[A-Za-z0-9._:/@+~-]+\Z",
+        description="a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / @ + ~ -)",
+    ),
+]

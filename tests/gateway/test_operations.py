@@ -1,0 +1,51 @@
+"""What holds for every operation of the API: the document names it, and it takes no query but the document's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+
+def concrete(path: str) -> str:
+    return path.replace("{command}", "01890a5d-ac96-774b-bcce-b302099a8057").replace("{agent}", "a")
+
+
+async def test_the_document_knows_every_route(api: Any) -> None:
+    answer = await api.http.get("/v1/openapi.json")
+    document = answer.json()
+    assert document["openapi"] == "3.1.0"
+    for path, operations in document["paths"].items():
+        known = {method.upper() for method in operations}
+        refused = await api.http.request("TRACE", concrete(path))
+        assert set(refused.headers["allow"].split(", ")) == known, path
+
+
+async def test_no_operation_takes_a_query_parameter_that_it_does_not_know(api: Any) -> None:
+    document = (await api.http.get("/v1/openapi.json")).json()
+    played = 0
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            known = [param["name"] for param in operation["parameters"] if param["in"] == "query"]
+            answer = await api.http.request(method, concrete(path), params={"lable": "x"})
+            problem = answer.json()
+            assert (answer.status_code, problem["code"], problem["field"]) == (422, "invalid_request", "lable"), path
+            only = f"only {', '.join(known)}" if known else "none"
+            assert problem["detail"] == f"{method.upper()} {path} takes no query parameter 'lable', {only}"
+            played += 1
+    assert played >= 12
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("selecter=os%3Dlinux", "takes no query parameter 'selecter', only selector, state, limit, cursor"),
+        ("limit=1&Limit=1", "takes no query parameter 'Limit', only selector, state, limit, cursor"),
+        ("selector=a&selector=b", "takes one selector, not 2"),
+        ("%ff=1", "takes no query parameter"),
+        ("=", "takes no query parameter ''"),
+    ],
+)
+async def test_a_filter_that_is_misspelt_is_no_silent_nothing(api: Any, query: str, said: str) -> None:
+    answer = await api.http.get(f"/v1/agents?{query}")
+    assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
