@@ -79,9 +79,10 @@ cluster: ## A real Kubernetes on this machine (Linux, root, Go), or the one that
 cluster-down: ## End that cluster and remove its data
 	@$(PYTHON) -I k8s/cluster down
 
-# -s: the story is told while it is played; -x: each chapter begins where the one before it ended.
+# -s: the story is told while it is played; -x: each chapter begins where the one before it ended; --tb=short: so that
+# the last lines hold the reason and the state of the cluster.
 e2e: $(STAMP) cluster image ## The end-to-end story on that cluster: install, grow, roll, shrink, faults, upgrade, uninstall
-	FAIRLEAD_E2E=1 $(PY) -m pytest -x -s tests/cluster tests/e2e
+	FAIRLEAD_E2E=1 $(PY) -m pytest -x -s --tb=short tests/cluster tests/e2e
 
 requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	$(call compile,base,)

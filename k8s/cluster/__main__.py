@@ -30,6 +30,8 @@ import processes
 from place import ClusterError, run
 
 _MADE_OF = place.RUN / "made-of"
+_SECONDS = place.RUN / "seconds-to-start"
+"""For those who tell how long it took."""
 PROGRAMS = (*controlplane.PROGRAMS, "containerd", "kubelet", "kube-proxy", "coredns", "traefik")
 
 
@@ -86,7 +88,9 @@ def up() -> None:
     node.ready()
     entrance.ready()
     _MADE_OF.write_text(_fingerprint())
-    say(f"up in {time.monotonic() - began:.0f} s; Ingresses of the class `traefik` are served at {place.INGRESS}")
+    took = f"{time.monotonic() - began:.0f}"
+    _SECONDS.write_text(took)
+    say(f"up in {took} s; Ingresses of the class `traefik` are served at {place.INGRESS}")
     print(place.KUBECONFIG)
 
 

@@ -43,7 +43,7 @@ class Span:
 
 
 class Collector:
-    def __init__(self) -> None:
+    def __init__(self, address: tuple[str, int] = ("127.0.0.1", 0)) -> None:
         self.spans: list[Span] = []
         self.requests = 0
         self.agents: set[str] = set()
@@ -66,7 +66,7 @@ class Collector:
 
             def log_message(self, format: str, *args: object) -> None: ...
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(address, Handler)
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()

@@ -45,11 +45,18 @@ class Kube:
     def helm(self, *arguments: str, timeout: float = 180.0) -> str:
         return self._run(["helm", *arguments], None, timeout)
 
+    def command(self, program: str, *arguments: str) -> tuple[list[str], dict[str, str]]:
+        """For a program that goes on: its command line and environment."""
+        found = shutil.which(program, path=self._path)
+        if found is None:
+            raise KubeError(f"{program} was not found: `make cluster` builds it")
+        return [found, *arguments], self._environment
+
     def get(self, *arguments: str) -> Any:
         return json.loads(self.kubectl("get", *arguments, "--output=json"))
 
     def until(self, what: str, condition: Callable[[], object], timeout: float) -> float:
-        """Waits, and gives the seconds it took. What the condition raises for want of an object counts as not yet."""
+        """Waits, and gives the seconds it took. Want of an object or of an answer counts as not yet."""
         began = time.monotonic()
         last: object = None
         while True:
@@ -57,7 +64,7 @@ class Kube:
                 last = condition()
                 if last:
                     return time.monotonic() - began
-            except (KubeError, KeyError, IndexError) as e:
+            except (KubeError, KeyError, IndexError, OSError) as e:
                 last = e
             if time.monotonic() - began > timeout:
                 raise AssertionError(f"{what}: not within {timeout:.0f} s, last seen: {last!r}")
@@ -67,7 +74,7 @@ class Kube:
     def namespace(self, name: str) -> Iterator[str]:
         """A namespace that admits restricted pods only. A test that fails in it tells what the pods said."""
         label = "pod-security.kubernetes.io/enforce=restricted"
-        self.kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=90s", timeout=120)
+        self.kubectl("delete", "namespace", name, "--ignore-not-found", "--timeout=240s", timeout=250)
         self.kubectl("create", "namespace", name)
         self.kubectl("label", "namespace", name, label)
         try:
@@ -92,6 +99,14 @@ class Kube:
                 asked.append(["logs", pod, "--all-containers", "--previous", f"--tail={LOG_LINES}"])
         return "\n".join(self._told(arguments, namespace) for arguments in asked)
 
+    def digest(self, namespace: str, lines: int = 6) -> str:
+        """The same in as few lines as can be: where only the last words of a run are kept."""
+        asked = [["get", "linkgateways.fairlead.dev", "--output=wide"], ["get", "pods", "--output=wide"]]
+        said = [self._told(arguments, namespace) for arguments in asked]
+        pods = [one for one in self._told(["get", "pods", "--output=name"], namespace).split() if one[:4] == "pod/"]
+        said += [self._told(["logs", pod, "--all-containers", f"--tail={lines}"], namespace) for pod in pods]
+        return "\n".join(line[:200] for one in said for line in one.splitlines())
+
     def _told(self, arguments: Sequence[str], namespace: str) -> str:
         try:
             said = self.kubectl("--namespace", namespace, *arguments)
@@ -100,13 +115,11 @@ class Kube:
         return f"--- kubectl {' '.join(arguments)}\n{said}"
 
     def _run(self, argv: list[str], stdin: str | None, timeout: float) -> str:
-        program = shutil.which(argv[0], path=self._path)
-        if program is None:
-            raise KubeError(f"{argv[0]} was not found: `make cluster` builds it")
+        command, environment = self.command(*argv)
         try:
             done = subprocess.run(
-                [program, *argv[1:]], input=stdin, stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True, text=True, env=self._environment, timeout=timeout, check=False,
+                command, input=stdin, stdin=subprocess.DEVNULL if stdin is None else None,
+                capture_output=True, text=True, env=environment, timeout=timeout, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired as e:
             raise KubeError(f"{' '.join(argv)} took longer than {timeout:.0f} s") from e

@@ -13,15 +13,18 @@ import json
 import random
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import httpx2
 from ledger import Entry, Judgement, Ledger, Way
 from workers import name
 
-DEADLINE = 120.0
-"""Seconds that a command has: longer than any fault of the story."""
-PATIENCE = 150.0
+DEADLINE = 300.0
+"""Seconds that a command has: longer than any fault of the story, on a machine that is slow and busy."""
+QUEUE = 240.0
+"""Seconds that a command waits for an agent that is away."""
+PATIENCE = 330.0
 """Seconds after which a caller gives up; what says nothing until then is lost."""
 PAUSE = 0.3
 
@@ -38,6 +41,7 @@ class Callers:
         self._book = book
         self._stop = threading.Event()
         self._failure: BaseException | None = None
+        self._abandon: Callable[[], object] | None = None
         self._thread = threading.Thread(target=self._main, name="callers")
 
     def start(self) -> None:
@@ -51,6 +55,13 @@ class Callers:
             raise AssertionError("the callers do not end")
         if self._failure is not None:
             raise self._failure
+
+    def abandon(self) -> None:
+        """Leave everything as it is: the story has failed elsewhere."""
+        self._stop.set()
+        if self._abandon is not None:
+            self._abandon()
+        self._thread.join(30)
 
     def judge(self) -> Judgement:
         for key in self._book.read_text().split("\n")[:-1]:
@@ -67,6 +78,9 @@ class Callers:
             self._failure = e
 
     async def _post(self) -> None:
+        loop, all_of_it = asyncio.get_running_loop(), asyncio.current_task()
+        assert all_of_it is not None
+        self._abandon = lambda: loop.is_closed() or loop.call_soon_threadsafe(all_of_it.cancel)
         rng = random.Random(1)
         limits = httpx2.Limits(max_keepalive_connections=0)
         timeout = httpx2.Timeout(15, connect=3)
@@ -97,7 +111,7 @@ class Callers:
             stream = http.stream("GET", f"{self._url}/{entry.id}/results?from={entry.offset}&follow=true")
         else:
             body = {
-                "agent": entry.agent, "method": "work", "deadline": DEADLINE, "on_offline": {"queue": 60},
+                "agent": entry.agent, "method": "work", "deadline": DEADLINE, "on_offline": {"queue": QUEUE},
                 "payload": {"key": entry.key, "count": entry.count, "pause": 0.2},
             }  # fmt: skip
             headers = {"idempotency-key": entry.key, "accept": "application/x-ndjson"}

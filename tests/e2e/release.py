@@ -38,21 +38,23 @@ VALUES: dict[str, Any] = {
 
 
 class Release:
-    def __init__(self, kube: Kube, namespace: str, folder: Path) -> None:
+    def __init__(self, kube: Kube, namespace: str, folder: Path, collector: str) -> None:
+        """`collector` takes traces: of commands whose caller asks for it, and of a hundredth of the others."""
         self.kube = kube
         self.namespace = namespace
         self._values = folder / "values.json"
-        self._values.write_text(json.dumps(VALUES))
+        telemetry = {"otlpEndpoint": collector, "samplingRatio": 0.01}
+        self._values.write_text(json.dumps({**VALUES, "telemetry": telemetry}))
 
     def helm(self, *arguments: str) -> str:
-        return self.kube.helm(*arguments, "--namespace", self.namespace)
+        return self.kube.helm(*arguments, "--namespace", self.namespace, timeout=330)
 
     def install(self) -> None:
-        self.helm("install", RELEASE, str(CHART), "--values", str(self._values), "--wait", "--timeout", "120s")
+        self.helm("install", RELEASE, str(CHART), "--values", str(self._values), "--wait", "--timeout", "300s")
 
     def upgrade(self, *settings: str) -> None:
         sets = [word for setting in settings for word in ("--set", setting)]
-        self.helm("upgrade", RELEASE, str(CHART), "--values", str(self._values), *sets, "--wait", "--timeout", "150s")
+        self.helm("upgrade", RELEASE, str(CHART), "--values", str(self._values), *sets, "--wait", "--timeout", "300s")
 
     def kubectl(self, *arguments: str, timeout: float = 60.0) -> str:
         return self.kube.kubectl("--namespace", self.namespace, *arguments, timeout=timeout)
@@ -109,10 +111,17 @@ class Release:
 
     def leader(self) -> str:
         """The operator's pod that holds the lease."""
-        (lease,) = [
-            lease for lease in self.get("leases")["items"] if lease["metadata"]["name"].startswith(RELEASE)
-        ]  # fmt: skip
-        return next(name(pod) for pod in self.pods("operator") if name(pod) in lease["spec"]["holderIdentity"])
+        holder = self.lease()["holderIdentity"]
+        named = [name(pod) for pod in self.pods("operator") if name(pod) in holder]
+        return named[0]
+
+    def lease(self) -> dict[str, Any]:
+        """Who leads, and since when."""
+        found = [
+            lease["spec"] for lease in self.get("leases")["items"] if lease["metadata"]["name"].startswith(RELEASE)
+        ]
+        (lease,) = found
+        return dict(lease)
 
     def links(self) -> int:
         return int(self.status()["links"])

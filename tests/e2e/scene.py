@@ -12,21 +12,25 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from callers import Callers
 from evidence import now
+from figures import Figures
 from kube import INGRESS, Kube, behind
 from release import HOST, Release
+from traces import Traces
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
 WORKERS = Path(__file__).with_name("workers.py")
 URL = f"ws://{HOST}:{INGRESS.rpartition(':')[2]}"
 METRICS = f"http://{INGRESS.partition(':')[0]}:8001/metrics"
-STOP_TIMEOUT = 60.0
+STOP_TIMEOUT = 120.0
 LOG_LINES = 20
 
 
@@ -41,6 +45,7 @@ class Program:
             **os.environ,
             "FAIRLEAD_AGENT_TOKEN": scene.release.token("agent"),
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            "OTEL_EXPORTER_OTLP_ENDPOINT": scene.traces.outside,
         }
         with self.log.open("wb") as log, self._shown.open("wb") as shown:
             self._process = subprocess.Popen(
@@ -63,6 +68,12 @@ class Program:
             self._process.wait()
             raise
 
+    def end(self) -> None:
+        """However it is."""
+        if self.running:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
     def complaints(self) -> dict[str, int]:
         """Of a swarm that was stopped: agents that lost links, did not come back, saw what no gateway may do."""
         told: dict[str, Any] = json.loads(self._shown.read_text())
@@ -73,8 +84,10 @@ class Program:
 
 
 class Scene:
-    def __init__(self, kube: Kube, namespace: str, folder: Path) -> None:
-        self.release = Release(kube, namespace, folder)
+    def __init__(self, kube: Kube, namespace: str, traces: Traces, folder: Path) -> None:
+        self.release = Release(kube, namespace, folder, traces.inside)
+        self.traces = traces
+        self.figures = Figures()
         self.folder = folder
         self.began = now()
         self.programs: dict[str, Program] = {}
@@ -87,10 +100,9 @@ class Scene:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.callers is not None:
-            self.callers.finish()
+            self.callers.abandon()
         for program in self.programs.values():
-            if program.running:
-                program.stop()
+            program.end()
 
     def start(self, name: str, *argv: str) -> Program:
         program = self.programs[name] = Program(self, name, list(argv))
@@ -131,6 +143,51 @@ class Scene:
         assert done.returncode == 0, f"exec ended with {done.returncode}: {done.stderr}"
         return done.stdout
 
+    def ask(self, path: str, method: str = "GET", *, at: str = "") -> Any:
+        """The platform's API, through its Service or at an address of one pod. What it refuses is an OSError."""
+        request = urllib.request.Request(f"{at or self.release.platform()}{path}", method=method)
+        request.add_header("authorization", f"Bearer {self.release.token('platform')}")
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=30) as answer:
+            return json.load(answer)
+
+    def run(self, agent: str, method: str, payload: object, trace: str, *, at: str) -> list[Any]:
+        """A command that the pod at that address is asked for, in a trace that its caller has begun; all lines."""
+        body = json.dumps({"agent": agent, "method": method, "payload": payload}).encode()
+        headers = {
+            "authorization": f"Bearer {self.release.token('platform')}", "content-type": "application/json",
+            "accept": "application/x-ndjson", "traceparent": f"00-{trace}-{os.urandom(8).hex()}-01",
+        }  # fmt: skip
+        request = urllib.request.Request(f"{at}/v1/commands", data=body, headers=headers)
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
+            return [json.loads(line) for line in answer]
+
+    def places(self) -> dict[str, str]:
+        """Each agent that is online, and the pod that holds its link."""
+        found: dict[str, str] = {}
+        cursor = ""
+        while True:
+            page = self.ask(f"/v1/agents?state=online&limit=500{cursor}")
+            found |= {agent["id"]: agent["node"] for agent in page["agents"]}
+            if not page["cursor"]:
+                return found
+            cursor = f"&cursor={page['cursor']}"
+
+    def empty(self, pod: str, workers: int) -> None:
+        """The pod's agents connect anew, and those with commands again until all of them have come to other pods."""
+
+        def disconnect(agents: list[str]) -> None:
+            for agent in agents:
+                with suppress(urllib.error.HTTPError):  # it moves of itself at this moment
+                    self.ask(f"/v1/agents/{agent}/session", "DELETE")
+
+        def rid_of_workers() -> bool:
+            places = {agent: at for agent, at in self.places().items() if agent.startswith("worker-")}
+            disconnect([agent for agent, at in places.items() if at == pod])
+            return len(places) == workers and pod not in places.values()
+
+        disconnect([agent for agent, at in self.places().items() if at == pod])
+        self.release.until(f"no worker at {pod}", rid_of_workers, 240)
+
     def open_connections(self) -> int:
         """Those that Traefik holds for its clients, at this moment."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -148,10 +205,16 @@ class Scene:
         print(self.release.kube.account(self.release.namespace), file=sys.stderr)
         for program in self.programs.values():
             print(f"--- {program.name}: {'runs' if program.running else 'ended'}\n{program.tail()}", file=sys.stderr)
+
+    def last_words(self) -> str:
+        """What of it one wants to read first, in some forty lines."""
+        said = [self.release.kube.digest(self.release.namespace, 4)]
+        said += [f"--- {one.name}: {'runs' if one.running else 'ended'}" for one in self.programs.values()]
         if self.callers is not None:
             entries = list(self.callers.ledger.entries)
             open_ones = [str(entry) for entry in entries if not entry.over]
-            print(f"--- callers: {len(entries)} commands, open: {open_ones[:10]}", file=sys.stderr)
+            said.append(f"--- callers: {len(entries)} commands, open: {open_ones[:3]}")
+        return "\n".join(said)
 
     def note(self, text: str) -> None:
         """One line of the story, with its time since the beginning."""

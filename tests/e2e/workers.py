@@ -14,8 +14,15 @@ import sys
 from collections.abc import AsyncIterator
 
 from ledger import line
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from fairlead.agent import Agent, Command
+
+TRACER = trace.get_tracer("workers")
 
 
 def name(number: int) -> str:
@@ -39,6 +46,20 @@ def _teach(agent: Agent, runs: int) -> None:
             yield line(key, n, 0)
             await asyncio.sleep(pause)
 
+    @agent.command("greet")
+    async def greet(name: str) -> AsyncIterator[str]:
+        with TRACER.start_as_current_span("look up"):
+            await asyncio.sleep(0.01)
+        yield f"hello {name}\n"
+
+
+def trace_all_that_is_asked_for() -> None:
+    """To the address in OTEL_EXPORTER_OTLP_ENDPOINT, as any program that uses OpenTelemetry."""
+    provider = TracerProvider(resource=Resource.create({"service.name": "agent"}))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(), schedule_delay_millis=500))
+    trace.set_tracer_provider(provider)
+
 
 if __name__ == "__main__":
+    trace_all_that_is_asked_for()
     asyncio.run(serve(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
