@@ -9,15 +9,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from scripted_link import Link
 
 from fairlead.agent import Agent, Command
 from fairlead.wire.messages import Ack, Chunk, End
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import Gateway, Link
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 
@@ -35,12 +33,6 @@ def endless(path: str):
     while True:
         yield "x" * 1000
 """
-
-
-@pytest.fixture
-async def link(gateway: Gateway, agent: Agent, serve: Serve) -> Link:
-    serve(agent)
-    return await gateway.linked()
 
 
 @pytest.fixture
@@ -127,12 +119,12 @@ async def test_a_thread_that_goes_on_is_harmless(agent: Agent, link: Link) -> No
     def quick() -> int:
         return 1
 
-    await link.command("c1", "stubborn", deadline=200)
+    await link.command("c1", "stubborn", deadline=1000)
     check(await link.end("c1"), "timeout", "deadline")
     await link.command("c2", "quick")
     assert (await link.end("c2")).state == "ok"
     go.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(20):
         while not seen:
             await asyncio.sleep(0.01)
     await link.command("c3", "quick")

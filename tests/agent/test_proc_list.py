@@ -9,17 +9,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import psutil
 import pytest
+from scripted_gateway import Gateway
+from scripted_link import Link
 
 from fairlead.agent.builtin import builtin_agent
 from fairlead.agent.builtin.proc_list import processes
 from fairlead.agent.errors import CommandError
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import Gateway, Link
+from fairlead.wire.messages import End
 
 KEYS = {"pid", "ppid", "user", "state", "cpu_s", "rss_bytes", "started", "argv"}
 
@@ -31,10 +31,11 @@ async def link(gateway: Gateway, serve: Callable[..., Any]) -> Link:
 
 
 async def listed(link: Link) -> dict[int, dict[str, Any]]:
-    await link.command("c", "proc.list")
-    end = await link.end("c")
+    id = f"list-{len(link.of(End))}"
+    await link.command(id, "proc.list")
+    end = await link.end(id)
     assert end.state == "ok", end
-    return {row["pid"]: row for row in link.rows("c")}
+    return {row["pid"]: row for row in link.rows(id)}
 
 
 async def test_each_process_is_one_row(link: Link) -> None:
@@ -45,13 +46,14 @@ async def test_each_process_is_one_row(link: Link) -> None:
             async with asyncio.timeout(20):
                 while process.memory_info().rss < 20_000_000:
                     await asyncio.sleep(0.01)
-            rows = await listed(link)
+            async with asyncio.timeout(20):  # until it waits for its input
+                while (rows := await listed(link))[child.pid]["state"] != "S":
+                    await asyncio.sleep(0.01)
             row, known = rows[child.pid], psutil.Process(child.pid)
             assert row.keys() == KEYS
             assert row["ppid"] == os.getpid()
             assert row["user"] == known.username()
             assert row["argv"] == argv
-            assert row["state"] == "S"
             assert row["rss_bytes"] == pytest.approx(known.memory_info().rss, rel=0.1)
             assert row["started"] == pytest.approx(known.create_time(), abs=2)
             assert row["cpu_s"] == pytest.approx(sum(known.cpu_times()[:2]), abs=0.2)

@@ -13,16 +13,15 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from connect_proxy import Proxy
+from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.agent.configuration.token_file import TokenFile
 from fairlead.errors import ConfigError
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import Gateway, Proxy
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 PATIENCE = 20.0

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterator
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
+from scripted_gateway import Gateway
 
 from fairlead.wire.messages import End
-
-if TYPE_CHECKING:
-    from tests.agent.conftest import Gateway
 
 PATIENCE = 20.0
 

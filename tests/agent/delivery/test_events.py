@@ -1,0 +1,99 @@
+"""Events: repeated until they are stored, in their order, and bounded; and the JSON twin of the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+
+import pytest
+from delivery_script import SIZE, Script
+from scripted_gateway import Gateway
+from scripted_link import Link
+
+from fairlead.agent import Agent
+from fairlead.errors import Unavailable
+from fairlead.wire.messages import Event, Hb, Hello
+
+Serve = Callable[[Agent], "asyncio.Task[None]"]
+
+
+async def test_an_event_is_repeated_until_its_receipt(gateway: Gateway, agent: Agent, link: Link) -> None:
+    link.stores = False
+    agent.emit("disk.full", {"path": "/var"})
+    event = await link.expect(Event)
+    assert (event.type, json.loads(event.payload), event.qos) == ("disk.full", {"path": "/var"}, 1)
+    assert event.time > 1_600_000_000_000
+    await link.cut()
+    again = await gateway.linked()
+    assert await again.expect(Event) == event
+    # The receipt has been read when a command that came behind it is answered.
+    await again.command("c1", "once")
+    await again.end("c1")
+    await again.cut()
+    third = await gateway.linked()
+    await third.command("c2", "once")
+    await third.end("c2")
+    assert not third.of(Event)
+
+
+async def test_events_wait_for_the_first_link(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+    serve(agent)
+    link = await gateway.accept()
+    await link.expect(Hello)
+    agent.emit("early", 1)
+    agent.emit("lost", 2, qos=0)
+    await link.welcome()
+    agent.emit("later", 3)
+    await link.until(lambda: len(link.of(Event)) >= 2)
+    assert [event.type for event in link.of(Event)] == ["early", "later"]
+    assert len({event.id for event in link.of(Event)}) == 2
+
+
+async def test_events_of_qos_0_are_sent_once(gateway: Gateway, agent: Agent, link: Link) -> None:
+    link.stores = False
+    agent.emit("pulse", qos=0)
+    event = await link.expect(Event)
+    assert (event.qos, event.payload) == (0, b"null") or (event.qos, event.payload) == (0, b"")
+    await link.cut()
+    again = await gateway.linked()
+    await again.command("c1", "once")
+    await again.end("c1")
+    assert not again.of(Event)
+
+
+async def test_events_that_nobody_stores_do_not_fill_the_memory(agent: Agent, link: Link) -> None:
+    link.stores = False
+    for n in range(1000):
+        agent.emit("tick", n)
+    with pytest.raises(Unavailable, match="1000 events wait"):
+        agent.emit("tick", 1000)
+    await link.until(lambda: len(link.of(Event)) == 1000)
+    await link.store(link.unstored)
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                agent.emit("tick", 1000)
+                break
+            except Unavailable:
+                await asyncio.sleep(0.01)
+    await link.until(lambda: len(link.of(Event)) == 1001)
+
+
+async def test_events_keep_their_order(agent: Agent, link: Link) -> None:
+    for n in range(500):
+        agent.emit("tick", n)
+    await link.until(lambda: len(link.of(Event)) == 500)
+    assert [json.loads(event.payload) for event in link.of(Event)] == list(range(500))
+
+
+async def test_the_json_twin(gateway: Gateway, serve: Serve) -> None:
+    agent = Agent(gateway.url, "edge-1", "token-1", encoding="json")
+    Script(agent)
+    serve(agent)
+    link = await gateway.linked()
+    assert str(link.socket.subprotocol) == "fairlead.v1.json"
+    await link.command("c1", "flood", {"chunks": 40})
+    assert (await link.end("c1")).state == "ok"
+    assert len(link.output("c1")) == 40 * SIZE
+    assert not link.of(Hb)

@@ -1,0 +1,79 @@
+"""`retry: safe`: begun again once after a kill, if nothing came of it and somebody still wants it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from durable_host import Host, hello
+
+from fairlead.agent.records import replay
+from fairlead.wire.messages import Ack, Chunk, End
+
+
+async def test_a_safe_command_of_which_nothing_came_is_begun_again_once(host: Host) -> None:
+    link = await host.linked()
+    await link.command("c1", "once-hung", retry="safe")
+    await link.expect(Ack, "c1")
+    async with asyncio.timeout(20):
+        while host.runs != ["c1 1"]:
+            await asyncio.sleep(0.01)
+    await host.killed()
+    again = await host.linked(have={"c1": 0})
+    end = await again.end("c1")
+    assert (end.state, end.payload) == ("ok", b'"done"')
+    assert hello(again).have == {"c1": 0}
+    assert not again.of(Ack)
+    assert host.runs == ["c1 1", "c1 2"]
+
+
+async def test_a_safe_command_is_not_begun_a_third_time(host: Host) -> None:
+    link = await host.linked()
+    await link.command("c1", "count", {"chunks": 0, "hang": True}, retry="safe")
+    await link.expect(Ack, "c1")
+    await host.killed()
+    again = await host.linked(have={"c1": 0})
+    await again.command("c2", "count", {"chunks": 0})
+    await again.end("c2")
+    await host.killed()
+    third = await host.linked(have={"c1": 0})
+    end = await third.end("c1")
+    assert end.error is not None
+    assert end.error.code == "outcome_unknown"
+    assert host.runs.count("c1 2") == 1
+
+
+async def test_a_safe_command_that_wrote_or_read_is_not_begun_again(host: Host) -> None:
+    link = await host.linked()
+    await link.command("c1", "count", {"chunks": 1, "hang": True}, retry="safe")
+    await link.command("c2", "read-then-hang", retry="safe")
+    await link.feed("c2", b"x")
+    await link.until(lambda: bool(link.of(Chunk, "c1")))
+    memory = host.memory / "journal"
+
+    def took() -> bool:
+        return replay(memory.read_bytes()).state.commands["c2"].spent
+
+    async with asyncio.timeout(20):
+        while not took():
+            await asyncio.sleep(0.02)
+    await host.killed()
+    again = await host.linked(have={"c1": 1, "c2": 0})
+    for command in ("c1", "c2"):
+        end = await again.end(command)
+        assert end.error is not None
+        assert end.error.code == "outcome_unknown"
+    assert host.runs == ["c1 1", "c2 1"]
+
+
+async def test_a_safe_command_that_nobody_wants_any_more_is_not_begun_again(host: Host) -> None:
+    link = await host.linked()
+    await link.command("c1", "count", {"chunks": 0, "hang": True}, retry="safe")
+    await link.command("c2", "count", {"chunks": 0, "hang": True}, retry="safe", deadline=100)
+    await link.expect(Ack, "c1")
+    await link.end("c2")
+    await host.killed()
+    again = await host.linked()
+    await again.command("c3", "count", {"chunks": 0})
+    await again.end("c3")
+    assert [end.id for end in again.of(End)] == ["c3"]
+    assert "c1 2" not in host.runs

@@ -1,0 +1,75 @@
+"""What an agent refuses when it is made: methods, urls and ids that cannot be; and what its import costs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from fairlead.agent import Agent, Command
+from fairlead.errors import ConfigError
+
+
+def test_registration_errors(agent: Agent) -> None:
+    wrong = (ConfigError, TypeError)
+
+    async def coroutine() -> None: ...
+    async def stream() -> AsyncIterator[str]:
+        yield ""
+
+    def function() -> None: ...
+    def with_command(command: Command) -> None: ...
+    def many(*args: int) -> None: ...
+    def named(**options: int) -> None: ...
+    def positional(a: int, /) -> None: ...
+
+    agent.command("once")(function)
+    with pytest.raises(wrong, match="once"):
+        agent.command("once")(coroutine)
+    for run in ("thread", "process"):
+        with pytest.raises(wrong, match="m"):
+            agent.command("m", run=run)(coroutine)
+        with pytest.raises(wrong, match="m"):
+            agent.command("m", run=run)(stream)
+    with pytest.raises(wrong, match="m"):
+        agent.command("m", run="loop")(function)
+    with pytest.raises(wrong, match="m"):
+        agent.command("m", run="process")(with_command)
+    for odd in (many, named, positional):
+        with pytest.raises(wrong, match="m"):
+            agent.command("m")(odd)
+    # A failed registration leaves nothing behind.
+    agent.command("m")(coroutine)
+
+
+def test_a_decorated_function_is_still_itself(agent: Agent) -> None:
+    def function(a: int) -> int:
+        return a + 1
+
+    assert agent.command("f")(function) is function
+    assert function(1) == 2
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:8080", "ws://", "", "ws:///path"])
+def test_urls_that_cannot_be(url: str) -> None:
+    with pytest.raises(ConfigError):
+        Agent(url, "edge-1", "t")
+
+
+@pytest.mark.parametrize("id", ["", "-x", "a b", "x" * 129, "ä"])
+def test_ids_that_cannot_be(id: str) -> None:
+    from fairlead.errors import InvalidRequest
+
+    with pytest.raises((InvalidRequest, ConfigError)):
+        Agent("ws://127.0.0.1:1", id, "t")
+
+
+async def test_the_sdk_needs_the_base_install_only(agent_process: Any) -> None:
+    source = (
+        "import sys, fairlead.agent, fairlead.agent.builtin\n"
+        "heavy = {'starlette', 'uvicorn', 'uvloop', 'httptools', 'redis', 'prometheus_client', 'click'}\n"
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)\n"
+    )
+    process = agent_process("-c", source)
+    assert await process.exit_code() == 0, process.log
