@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Ack, Chunk, End, Hb, Rx
+from fairlead.wire.messages import Ack, Chunk, End, Error, Hb, Rx
 
 
 async def listed(api: Any, **query: str | int) -> list[str]:
@@ -129,6 +129,26 @@ async def test_an_agent_tells_its_last_trouble(gateway: Any, api: Any, dial: Any
     async def told() -> bool:
         trouble = (await api.agent(peer.agent))["trouble"]
         return bool(trouble and trouble["what"] == f"command {command} ended as timeout: deadline")
+
+    await until(told)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(None, "refused"), (Error(code="too_busy", message="not now"), "too_busy")]
+)
+async def test_a_refusal_is_trouble_by_its_code(
+    gateway: Any, api: Any, dial: Any, until: Any, error: Error | None, code: str
+) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command, state="refused", error=error))
+    assert (await api.end(command))["error"]["code"] == code
+
+    async def told() -> bool:
+        trouble = (await api.agent(peer.agent))["trouble"]
+        return bool(trouble and trouble["what"] == f"command {command} ended as failed: {code}")
 
     await until(told)
 

@@ -100,6 +100,23 @@ async def test_output_comes_as_it_is_produced(gateway: Any, api: Any, start_agen
         assert await process.wait() == 0
 
 
+async def test_why_names_the_code_of_what_an_agent_refused(
+    gateway: Any, api: Any, start_agent: Any, until: Any
+) -> None:
+    start_agent(gateway, "host-choosy")
+    await until(lambda: online(api, "host-choosy"))
+    command = await api.start("host-choosy", "no.such.method")
+    assert (await api.end(command))["error"]["code"] == "unknown_method"
+
+    async def told() -> bool:
+        return (await api.agent("host-choosy"))["trouble"] is not None
+
+    await until(told)
+    code, out, err = await run_cli(gateway, "why", "host-choosy")
+    assert (code, err) == (0, b"")
+    assert f"command {command} ended as failed: unknown_method" in out.decode()
+
+
 async def test_an_agent_killed_in_mid_command_never_runs_it_twice(
     gateway: Any, api: Any, start_agent: Any, until: Any, tmp_path: Path
 ) -> None:

@@ -226,7 +226,6 @@ class Session:
             timing.first = timing.first or time.time_ns()
         elif type(message) is End:
             timing.ended = time.time_ns()
-            timing.code = message.error.code if message.error is not None else ""
         else:
             timing.acked = timing.acked or time.time_ns()
 

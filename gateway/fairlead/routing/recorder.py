@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 
 from fairlead.errors import BusUnavailable
-from fairlead.fleet import commands
 from fairlead.fleet.command import Ending, Stored
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
@@ -19,6 +18,7 @@ from fairlead.fleet.schema import State
 from fairlead.hub.session import Session, pending_size
 from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.closing import Closing
+from fairlead.routing.steps import code_of, steps_of
 from fairlead.routing.superseded import close_superseded
 from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import redis_back
@@ -29,7 +29,7 @@ from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Ack, Cancel, Chunk, End, Error, Event, FromAgent
+from fairlead.wire.messages import Ack, Cancel, Chunk, End, Event, FromAgent
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +38,6 @@ HELD_LIMIT = 4 << 20
 gets no more credit, so at most one window more comes."""
 PATIENCE = 300.0
 """Seconds to wait for Redis with a batch in hand."""
-
-END_STATES = {"ok": State.OK, "error": State.FAILED, "cancelled": State.CANCELLED, "timeout": State.TIMEOUT}
 
 
 class Recorder:
@@ -83,6 +81,7 @@ class Recorder:
         """Store one batch and send the receipt; False when this session may store nothing more."""
         steps: dict[str, list[Arg]] = {}
         sizes: dict[str, int] = {}
+        codes: dict[str, str] = {}
         events: list[Event] = []
         numbered = pending = 0
         for message in batch:
@@ -91,12 +90,14 @@ class Recorder:
             if isinstance(message, Event):
                 events.append(message)
             elif isinstance(message, Ack | Chunk | End):
-                steps.setdefault(message.id, []).extend(_steps(message))
+                steps.setdefault(message.id, []).extend(steps_of(message))
                 if isinstance(message, Chunk):
                     sizes[message.id] = sizes.get(message.id, 0) + len(message.payload)
+                else:
+                    codes[message.id] = code_of(message)
         while steps or events:
             try:
-                if not await self._try(session, steps, events):
+                if not await self._try(session, steps, events, codes):
                     return False
             except BusUnavailable:
                 if not session.open:
@@ -108,7 +109,9 @@ class Recorder:
         self._confirm(session, numbered, pending, sizes)
         return True
 
-    async def _try(self, session: Session, steps: dict[str, list[Arg]], events: list[Event]) -> bool:
+    async def _try(
+        self, session: Session, steps: dict[str, list[Arg]], events: list[Event], codes: dict[str, str]
+    ) -> bool:
         """One attempt at all that is left; what succeeds leaves `steps` and `events`."""
         agent, gen = session.agent, session.gen
         asked: list[tuple[str, Answer[Stored]]] = [
@@ -124,7 +127,7 @@ class Recorder:
                 continue
             del steps[command]
             fenced = fenced or stored.why == "fenced"
-            await self._settle(session, command, stored)
+            await self._settle(session, command, stored, codes.get(command, ""))
         for event, done in zip(tuple(events), added, strict=True):
             try:
                 await done
@@ -139,7 +142,8 @@ class Recorder:
             raise failure
         return True
 
-    async def _settle(self, session: Session, command: str, stored: Stored) -> None:
+    async def _settle(self, session: Session, command: str, stored: Stored, code: str) -> None:
+        """`code`: of the error that the agent has just ended it with."""
         if stored.why == "gap":
             about = ids(agent=session.agent, session=session.sid, command=command)
             logger.error("results of %s from %s have a gap; the command is ended", command, session.agent, extra=about)
@@ -158,27 +162,27 @@ class Recorder:
             self._closing.wake(command, stored.followers)
         elif State(stored.state).over:
             session.link.ended(command)
-            await self._over(session, command, stored)
+            await self._over(session, command, stored, code)
         else:
             self._closing.wake(command, stored.followers)
             stream = session.link.stream(command)
             if stream is not None and stored.held > HELD_LIMIT:
                 stream.full = True
 
-    async def _over(self, session: Session, command: str, stored: Stored) -> None:
+    async def _over(self, session: Session, command: str, stored: Stored, code: str) -> None:
         """The agent ended the command."""
         timing = session.timed(command)
         if timing is None:
-            self._closing.over(command, session.agent, stored.state, stored.followers)
+            self._closing.over(command, session.agent, stored.state, stored.followers, code)
             return
-        timing.stored = wall_ns()
+        timing.stored, timing.code = wall_ns(), code
         if timing.origin is None and self._chronicle.tracing.on:
             try:  # it was begun on another link, which knew
                 timing.origin = await self._records.origin(command)
             except BusUnavailable:
                 pass
         kept = self._closing.over(
-            command, session.agent, stored.state, stored.followers, timing.code, timing.origin, session.sid
+            command, session.agent, stored.state, stored.followers, code, timing.origin, session.sid
         )
         self._chronicle.ended(session, command, timing, stored.state, kept)
 
@@ -216,30 +220,3 @@ class Recorder:
                 elif (credit := session.link.repay(command, size)) is not None:
                     session.send(credit)
         session.relieved(pending)
-
-
-def _steps(message: Ack | Chunk | End) -> tuple[Arg, ...]:
-    if isinstance(message, Chunk):
-        return commands.data(message.n, message.kind, message.payload)
-    if isinstance(message, End):
-        error = message.error
-        how = Ending(payload=message.payload or None)
-        if error is not None:
-            how = _failure(error, message.payload)
-        return commands.ending(message.total, END_STATES[message.state], how)
-    if message.state == "refused":
-        error = message.error
-        how = Ending(code="refused", message="the agent refused the command")
-        if error is not None:
-            how = _failure(error)
-        return commands.ending(0, State.FAILED, how)
-    return commands.accepted()
-
-
-def _failure(error: Error, payload: bytes = b"") -> Ending:
-    # JSON knows integers of any size, MessagePack does not.
-    details = {
-        key: str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
-        for key, value in error.details.items()
-    }
-    return Ending(payload or None, error.code, error.message, error.temporary, details)
