@@ -2,9 +2,9 @@
 
     python charts/generate.py [--check]        make chart-docs; a test of tests/chart runs the check
 
-The CRD comes from the operator's Structs, the shape of `gateways.*` in values.schema.json from the CRD, and the tables
-of README.md from the comments of values.yaml and from the CRD. What stands around them is written by hand. It reads
-the operator's schema and nothing of a cluster.
+The CRDs come from the operator's Structs, the shape of `gateways.*` in values.schema.json from that of LinkGateway, and
+the tables of README.md from the comments of values.yaml and from the same CRD. What stands around them is written by
+hand. It reads the operator's schema and nothing of a cluster.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from fairlead_operator.crd import crd
+from fairlead_operator.crd import crds, gateway_crd
 
 CHART = Path(__file__).resolve().parent / "fairlead"
 FILLED = ("image", "redis", "tokens")
@@ -134,12 +134,11 @@ def between(text: str, name: str, inner: str) -> str:
 
 
 def wanted() -> dict[Path, str]:
-    definition = crd()
-    spec = spec_of(definition)
+    spec = spec_of(gateway_crd())
     readme, schema = CHART / "README.md", CHART / "values.schema.json"
     text = between(readme.read_text(), "values", table("value", values_rows((CHART / "values.yaml").read_text())))
     return {
-        CHART / "crds" / "linkgateways.yaml": crd_text(definition),
+        **{CHART / "crds" / f"{one['spec']['names']['plural']}.yaml": crd_text(one) for one in crds()},
         schema: schema_text(schema.read_text(), spec),
         readme: between(text, "fields", table("field", spec_rows(spec))),
     }

@@ -70,7 +70,7 @@ def main() -> int:
     options = parser.parse_args()
     wanted = {
         TARGET / "fairlead.yaml": HEAD + yaml.safe_dump_all(rendered(options.helm), sort_keys=False, width=120),
-        TARGET / "crds.yaml": "".join(path.read_text() for path in sorted((CHART / "crds").glob("*.yaml"))),
+        TARGET / "crds.yaml": "---\n".join(path.read_text() for path in sorted((CHART / "crds").glob("*.yaml"))),
     }
     stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     for path in stale:

@@ -32,6 +32,18 @@ class Owner:
         return {POD_LABEL: self.name}
 
     @property
+    def reference(self) -> dict[str, Any]:
+        """In the ownerReferences of what goes with it."""
+        return {
+            "apiVersion": f"{GROUP}/{VERSION}",
+            "kind": KIND,
+            "name": self.name,
+            "uid": self.uid,
+            # False, because true asks for a right on the owner's finalizers where that is enforced.
+            "blockOwnerDeletion": False,
+        }
+
+    @property
     def labels(self) -> dict[str, str]:
         return {
             "app.kubernetes.io/name": "fairlead",
@@ -66,17 +78,7 @@ def _owned(owner: Owner, body: Object) -> Object:
             **meta,
             "namespace": owner.namespace,
             "labels": {**meta.get("labels", {}), **owner.labels},
-            "ownerReferences": [
-                {
-                    "apiVersion": f"{GROUP}/{VERSION}",
-                    "kind": KIND,
-                    "name": owner.name,
-                    "uid": owner.uid,
-                    "controller": True,
-                    # False, because true asks for a right on the owner's finalizers where that is enforced.
-                    "blockOwnerDeletion": False,
-                }
-            ],
+            "ownerReferences": [{**owner.reference, "controller": True}],
         },
     }
 

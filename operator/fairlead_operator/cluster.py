@@ -12,7 +12,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import aiohttp
 from kubernetes.aio import config
@@ -20,7 +20,7 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config.config_exception import ConfigException
 
 from fairlead.errors import ConfigError, FairleadError
-from fairlead_operator.errors import Absent, Changed, ClusterAway, ClusterRefused, Denied
+from fairlead_operator.errors import Absent, Changed, ClusterAway, ClusterRefused, Denied, Disturbing
 from fairlead_operator.objects import Object, path
 
 CALL_TIMEOUT = 4.0
@@ -64,8 +64,10 @@ class Cluster:
         except Absent:
             return None
 
-    async def items(self, kind: str, namespace: str, selector: str = "") -> list[Object]:
-        query = {"labelSelector": selector} if selector else {}
+    async def items(self, kind: str, namespace: str, selector: str = "", fields: str = "") -> list[Object]:
+        """Those whose labels match `selector` and whose fields match `fields`."""
+        asked = {"labelSelector": selector, "fieldSelector": fields}
+        query = {name: value for name, value in asked.items() if value}
         return list((await self._call("GET", path(kind, namespace), query=query))["items"])
 
     async def apply(self, body: Object, manager: str = FIELD_MANAGER) -> Object:
@@ -88,6 +90,16 @@ class Cluster:
         """Only the object of that uid: never one that was made in its place meanwhile."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         await self._write("DELETE", path(kind, namespace, name), body, "application/json", {})
+
+    async def evict(self, namespace: str, name: str, uid: str) -> None:
+        """A deletion that the disruption budgets may refuse: then it raises Disturbing."""
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": uid}},
+        }
+        await self._write("POST", path("Pod", namespace, name, "eviction"), body, "application/json", {})
 
     async def _write(
         self, method: str, where: str, body: Object, content_type: str, query: Mapping[str, str]
@@ -125,9 +137,11 @@ class Cluster:
 
 def _error(status: int, text: bytes, method: str, where: str) -> FairleadError:
     try:
-        said = str(json.loads(text).get("message") or "")
+        told = json.loads(text)
+        said = str(told.get("message") or "")
+        causes = [one.get("reason") for one in (told.get("details") or {}).get("causes") or []]
     except (ValueError, AttributeError):
-        said = ""
+        said, causes = "", []
     message = said or text[:200].decode(errors="replace") or f"{method} {where} answered {status}"
     if status == 404:
         return Absent(message)
@@ -135,19 +149,24 @@ def _error(status: int, text: bytes, method: str, where: str) -> FairleadError:
         return Denied(message)
     if status == 409:
         return Changed(message)
+    if status == 429 and "DisruptionBudget" in causes:
+        return Disturbing(message)
     if status == 429 or status >= 500:
         return ClusterAway(f"the API server answered {status}: {message}")
     return ClusterRefused(message, status=status)
 
 
-async def apply_crd(definition: Object, manager: str) -> int:
-    """The upgrade job's work; 0 when the definition stands as it should."""
+async def apply_crds(definitions: Iterable[Object], manager: str) -> int:
+    """The upgrade job's work; 0 when all of them stand as they should."""
     cluster = Cluster(ApiClient(await configuration()), lambda: None)
+    failed = 0
     try:
-        await cluster.apply(definition, manager)
-    except FairleadError as e:
-        print(f"{definition['metadata']['name']} could not be applied: {e.message}", file=sys.stderr)
-        return 1
+        for definition in definitions:
+            try:
+                await cluster.apply(definition, manager)
+            except FairleadError as e:
+                print(f"{definition['metadata']['name']} could not be applied: {e.message}", file=sys.stderr)
+                failed = 1
     finally:
         await cluster.aclose()
-    return 0
+    return failed

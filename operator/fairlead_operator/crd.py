@@ -1,7 +1,7 @@
-"""Prints the CustomResourceDefinition that the Structs of `spec` and `state` amount to.
+"""Prints the CustomResourceDefinitions that the Structs of `spec`, `state` and `operation` amount to.
 
     python -m fairlead_operator.crd            YAML on stdout: what charts/ and k8s/ hold, and a test compares
-    python -m fairlead_operator.crd --apply    writes it into the cluster by server-side apply (the chart's upgrade job)
+    python -m fairlead_operator.crd --apply    applies them to the cluster, server-side (the chart's upgrade job)
 
 Structural schemas know no references and no alternatives, so what msgspec prints is inlined, and `null` is dropped.
 """
@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 import yaml
 
-from fairlead_operator.spec import GROUP, KIND, PLURAL, RULES, VERSION, LinkGatewaySpec
+from fairlead_operator import operation, spec
+from fairlead_operator.operation import LinkOperationSpec, LinkOperationStatus
+from fairlead_operator.spec import GROUP, VERSION, LinkGatewaySpec
 from fairlead_operator.state import LinkGatewayStatus
 
 Schema = dict[str, Any]
@@ -35,23 +37,68 @@ COLUMNS = (
     ("Phase", "string", ".status.phase", "What goes on"),
     ("Age", "date", ".metadata.creationTimestamp", "Age"),
 )
+OPERATION_COLUMNS = (
+    ("Gateway", "string", ".spec.gateway.name", "The LinkGateway that it is about"),
+    ("Type", "string", ".spec.type", "What is to be done"),
+    ("Pod", "string", ".spec.pod", "The pod that goes"),
+    ("Phase", "string", ".status.phase", "How far it is"),
+    ("Left", "integer", ".status.linksLeft", "Links on the pods that go"),
+    ("Age", "date", ".metadata.creationTimestamp", "Age"),
+)
+OPERATION_WIDE = (("Message", "string", ".status.message", "What goes on"),)
+"""For -o wide: it is a sentence."""
 
 
-def crd() -> Schema:
+def crds() -> list[Schema]:
+    """All definitions of the group."""
+    return [gateway_crd(), operation_crd()]
+
+
+def gateway_crd() -> Schema:
     """The definition of LinkGateway."""
+    body = {
+        "description": "A fleet of gateway pods that scales on the links of its agents.",
+        "type": "object",
+        "required": ["spec"],
+        "x-kubernetes-validations": [{"rule": NAME_RULE, "message": NAME_TEXT}],
+        "properties": _properties(LinkGatewaySpec, LinkGatewayStatus),
+    }
+    scale = {
+        "specReplicasPath": ".spec.scaling.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    return _definition(spec.KIND, spec.PLURAL, "lgw", _columns(COLUMNS), body, {"status": {}, "scale": scale})
+
+
+def operation_crd() -> Schema:
+    """The definition of LinkOperation."""
+    body = {
+        "description": "One request to one fleet of gateway pods, and what became of it.",
+        "type": "object",
+        "required": ["spec"],
+        "properties": _properties(LinkOperationSpec, LinkOperationStatus),
+    }
+    columns = [*_columns(OPERATION_COLUMNS), *_columns(OPERATION_WIDE, priority=1)]
+    return _definition(operation.KIND, operation.PLURAL, "lop", columns, body, {"status": {}})
+
+
+def _definition(
+    kind: str, plural: str, short: str, columns: list[Schema], body: Schema, subresources: Schema
+) -> Schema:
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "metadata": {"name": f"{plural}.{GROUP}"},
         "spec": {
             "group": GROUP,
             "scope": "Namespaced",
             "names": {
-                "kind": KIND,
-                "listKind": f"{KIND}List",
-                "plural": PLURAL,
-                "singular": "linkgateway",
-                "shortNames": ["lgw"],
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
                 "categories": ["fairlead"],
             },
             "versions": [
@@ -59,43 +106,36 @@ def crd() -> Schema:
                     "name": VERSION,
                     "served": True,
                     "storage": True,
-                    "subresources": {
-                        "status": {},
-                        "scale": {
-                            "specReplicasPath": ".spec.scaling.replicas",
-                            "statusReplicasPath": ".status.replicas",
-                            "labelSelectorPath": ".status.selector",
-                        },
-                    },
-                    "additionalPrinterColumns": [
-                        {"name": name, "type": kind, "jsonPath": path, "description": text}
-                        for name, kind, path, text in COLUMNS
-                    ],
-                    "schema": {
-                        "openAPIV3Schema": {
-                            "description": "A fleet of gateway pods that scales on the links of its agents.",
-                            "type": "object",
-                            "required": ["spec"],
-                            "x-kubernetes-validations": [{"rule": NAME_RULE, "message": NAME_TEXT}],
-                            "properties": {
-                                "apiVersion": {"type": "string"},
-                                "kind": {"type": "string"},
-                                "metadata": {"type": "object"},
-                                "spec": schema(LinkGatewaySpec),
-                                "status": schema(LinkGatewayStatus, defaults=False),
-                            },
-                        }
-                    },
+                    "subresources": subresources,
+                    "additionalPrinterColumns": columns,
+                    "schema": {"openAPIV3Schema": body},
                 }
             ],
         },
     }
 
 
+def _columns(columns: Iterable[tuple[str, str, str, str]], **more: int) -> list[Schema]:
+    return [
+        {"name": name, "type": kind, "jsonPath": path, "description": text, **more}
+        for name, kind, path, text in columns
+    ]
+
+
+def _properties(asked: type[msgspec.Struct], told: type[msgspec.Struct]) -> Schema:
+    return {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object"},
+        "spec": schema(asked),
+        "status": schema(told, defaults=False),
+    }
+
+
 def schema(shape: type[msgspec.Struct], *, defaults: bool = True) -> Schema:
     """`shape` as a structural schema. A status has no defaults: what was not written is not known."""
     (top,), parts = msgspec.json.schema_components([shape])
-    rules = {one.__name__: said for one, said in RULES.items()}
+    rules = {one.__name__: said for one, said in (*spec.RULES.items(), *operation.RULES.items())}
     return _inline(top, parts, rules, defaults)
 
 
@@ -137,13 +177,13 @@ def _inline(node: Mapping[str, Any], parts: Mapping[str, Schema], rules: Mapping
 
 def main() -> int:
     if sys.argv[1:] == ["--apply"]:
-        from fairlead_operator.cluster import apply_crd
+        from fairlead_operator.cluster import apply_crds
 
-        return asyncio.run(apply_crd(crd(), FIELD_MANAGER))
+        return asyncio.run(apply_crds(crds(), FIELD_MANAGER))
     if sys.argv[1:]:
         print("usage: python -m fairlead_operator.crd [--apply]", file=sys.stderr)
         return 2
-    yaml.safe_dump(crd(), sys.stdout, sort_keys=False, width=120, allow_unicode=True)
+    yaml.safe_dump_all(crds(), sys.stdout, sort_keys=False, width=120, allow_unicode=True)
     return 0
 
 

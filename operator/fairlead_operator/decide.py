@@ -187,6 +187,8 @@ def _against(
     current = load.replicas
     if load.rollout:
         return "a rollout is under way"
+    if load.operation:
+        return f"the operation {load.operation} is under way"
     if inputs.leaving:
         return f"{inputs.leaving} pods are leaving"
     if inputs.pending:

@@ -4,6 +4,7 @@ FairleadError
 ├── ClusterRefused         the API server refused: a fault of ours or of the resource; the message is its own
 │   ├── Absent             no such object, or no such kind
 │   ├── Denied             RBAC: names the verb and the resource that are missing
+│   ├── Disturbing         an eviction that a disruption budget does not allow now
 │   └── Changed            somebody else changed the object meanwhile: read it again
 └── Unavailable
     ├── ClusterAway        the API server does not answer, or is overloaded
@@ -27,6 +28,11 @@ class Absent(ClusterRefused):
 
 class Denied(ClusterRefused):
     code = "cluster_denied"
+
+
+class Disturbing(ClusterRefused):
+    code = "cluster_disturbing"
+    temporary: ClassVar[bool] = True
 
 
 class Changed(ClusterRefused):

@@ -67,6 +67,8 @@ class FleetLoad:
     pods: tuple[PodLoad, ...]
     readable: bool = True
     rollout: bool = False
+    operation: str = ""
+    """The LinkOperation that is under way."""
 
 
 @dataclass(frozen=True, slots=True)

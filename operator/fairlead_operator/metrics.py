@@ -51,6 +51,10 @@ class Metrics:
         self.wrong = Counter(
             "fairlead_operator_wrong_removals_total", "Removals that took another pod", LABELS, registry=registry
         )
+        self.operations = Counter(
+            "fairlead_operator_operations_total", "LinkOperations that have ended", ("type", "outcome"),
+            registry=registry,
+        )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
         return GatewayMetrics(self, (namespace, name))

@@ -20,6 +20,7 @@ PLACES: Mapping[str, tuple[str, str]] = {
     "IngressClass": ("networking.k8s.io/v1", "ingressclasses"),
     "Lease": ("coordination.k8s.io/v1", "leases"),
     "LinkGateway": ("fairlead.dev/v1alpha1", "linkgateways"),
+    "LinkOperation": ("fairlead.dev/v1alpha1", "linkoperations"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
     "Pod": ("v1", "pods"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),

@@ -13,11 +13,13 @@ _OPTIONAL = (*_KEPT, "delete")
 
 NAMESPACED: tuple[Rule, ...] = (
     ("fairlead.dev", ("linkgateways",), ("get", "list", "watch")),
-    ("fairlead.dev", ("linkgateways/status",), ("patch",)),
+    ("fairlead.dev", ("linkoperations",), ("get", "list", "watch", "patch")),
+    ("fairlead.dev", ("linkgateways/status", "linkoperations/status"), ("patch",)),
     ("apps", ("deployments",), _KEPT),
     ("apps", ("deployments/scale",), ("get", "patch")),
     ("", ("services", "serviceaccounts"), _KEPT),
     ("", ("pods",), ("list", "patch")),
+    ("", ("pods/eviction",), ("create",)),
     ("", ("secrets",), ("get",)),
     ("", ("events",), ("create",)),
     ("policy", ("poddisruptionbudgets",), _KEPT),
@@ -27,6 +29,6 @@ NAMESPACED: tuple[Rule, ...] = (
 LEASE: tuple[Rule, ...] = (("coordination.k8s.io", ("leases",), ("get", "create", "patch")),)
 CLUSTER: tuple[Rule, ...] = (("networking.k8s.io", ("ingressclasses",), ("get",)),)
 UPGRADE: tuple[Rule, ...] = (("apiextensions.k8s.io", ("customresourcedefinitions",), ("get", "create", "patch")),)
-"""For the job that applies the CRD, not for the operator."""
+"""For the job that applies the CRDs, not for the operator."""
 
 PERMISSIONS = (*NAMESPACED, *LEASE, *CLUSTER)

@@ -7,11 +7,12 @@ status that says the same as the one before is not written again (but for the ti
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+from msgspec import Struct
 
 from fairlead_operator.children import Owner
 from fairlead_operator.decide import Action, Decision
@@ -42,8 +43,8 @@ def read_status(body: Object) -> LinkGatewayStatus:
 class Conditions:
     """The conditions of one look, set one by one over those before."""
 
-    def __init__(self, before: LinkGatewayStatus, generation: int, now: str) -> None:
-        self._before = {one.type: one for one in before.conditions}
+    def __init__(self, before: Sequence[Condition], generation: int, now: str) -> None:
+        self._before = {one.type: one for one in before}
         self._generation = generation
         self._now = now
         self._set: dict[str, Condition] = {}
@@ -187,20 +188,20 @@ def changed(before: LinkGatewayStatus, now: LinkGatewayStatus) -> bool:
     return now != before
 
 
-def patch_of(status: LinkGatewayStatus) -> Mapping[str, Any]:
+def patch_of(status: Struct) -> Mapping[str, Any]:
     """As a merge: what is not there any more is null."""
     return {"status": msgspec.to_builtins(status)}
 
 
-def event(owner: Owner, kind: str, reason: str, message: str, now: str) -> Object:
-    """`kind` is Normal or Warning."""
+def event(owner: Owner, kind: str, reason: str, message: str, now: str, of: str = KIND) -> Object:
+    """`kind` is Normal or Warning, `of` the kind of `owner`."""
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": f"{owner.name}.{secrets.token_hex(8)}", "namespace": owner.namespace},
         "involvedObject": {
             "apiVersion": f"{GROUP}/{VERSION}",
-            "kind": KIND,
+            "kind": of,
             "name": owner.name,
             "namespace": owner.namespace,
             "uid": owner.uid,

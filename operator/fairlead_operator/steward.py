@@ -1,4 +1,4 @@
-"""Looks after one LinkGateway: children, look, decision, scale, status; one pass at a time, every ten seconds.
+"""Looks after one LinkGateway: children, look, operations, decision, scale, status; a pass every ten seconds.
 
 Made by the watch for each LinkGateway while this replica leads, and forgotten when it does not: what a steward
 remembers is then no longer true. A pass never raises for what is wrong with the resource, its Redis or this
@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fairlead.errors import ConfigError, FairleadError
 from fairlead_operator.children import Owner
 from fairlead_operator.cluster import Cluster
+from fairlead_operator.conductor import Conductor
 from fairlead_operator.decide import Action, Decision, decide
 from fairlead_operator.errors import Absent, Changed, ClusterAway, Denied, NotLeading
 from fairlead_operator.load import FleetLoad, State, costs
@@ -57,6 +58,7 @@ class Steward:
         self._metrics = metrics.of(owner.namespace, owner.name)
         self._upkeep = Upkeep(cluster)
         self._sources = Sources(cluster, owner)
+        self._conductor = Conductor(cluster, metrics)
         self._state = State()
         self._ready_since: dict[str, float] = {}
         self._removal: Removal | None = None
@@ -65,14 +67,14 @@ class Steward:
     async def aclose(self) -> None:
         await self._sources.aclose()
 
-    async def tend(self, body: Object, others: Sequence[Object], now: float) -> None:
-        """One pass over `body`, read a moment ago. Raises NotLeading and ClusterAway only."""
+    async def tend(self, body: Object, others: Sequence[Object], now: float, operations: Sequence[Object] = ()) -> None:
+        """One pass over `body` and its operations, read a moment ago. Raises NotLeading and ClusterAway only."""
         before = read_status(body)
         wall = stamp()
-        conditions = Conditions(before, int(body["metadata"].get("generation", 0)), wall)
+        conditions = Conditions(before.conditions, int(body["metadata"].get("generation", 0)), wall)
         self._events = []
         try:
-            status = await self._pass(body, others, before, conditions, now, wall)
+            status = await self._pass(body, others, operations, before, conditions, now, wall)
         except (NotLeading, ClusterAway):
             raise
         except FairleadError as e:
@@ -86,6 +88,7 @@ class Steward:
         self,
         body: Object,
         others: Sequence[Object],
+        operations: Sequence[Object],
         before: LinkGatewayStatus,
         conditions: Conditions,
         now: float,
@@ -94,10 +97,10 @@ class Steward:
         try:
             spec = read(body["spec"])
         except ConfigError as e:
-            return _not_accepted(conditions, "SpecInvalid", e.message)
+            return await self._not_accepted(conditions, operations, "SpecInvalid", e.message)
         if older := _holder_of_redis(body, others):
             text = f"this Redis belongs to the LinkGateway {older} of this namespace: give each its own"
-            return _not_accepted(conditions, "RedisTaken", text)
+            return await self._not_accepted(conditions, operations, "RedisTaken", text)
         conditions.set("Accepted", True, "Valid")
         await self._keep(spec, conditions, now)
         await self._sources.ingress_class(spec, conditions)
@@ -108,6 +111,10 @@ class Steward:
         pods = await self._cluster.items("Pod", owner.namespace, selector)
         load = fleet_load(deployment, pods, rows, self._ready_since, now)
         self._check_removal(load, wall)
+        under_way = await self._conductor.run(owner, spec, operations, deployment, pods, load)
+        if under_way:
+            load = replace(load, operation=under_way)
+            self._removal = None  # from now on another one may be seen to go
         decision = decide(load, self._state, spec, now)
         self._state = decision.state
         self._metrics.saw(decision, load)
@@ -134,6 +141,15 @@ class Steward:
             conditions.set("Reconciled", False, troubles[0].reason, "; ".join(one.message for one in troubles))
         else:
             conditions.set("Reconciled", True, "Applied")
+
+    async def _not_accepted(
+        self, conditions: Conditions, operations: Sequence[Object], reason: str, message: str
+    ) -> LinkGatewayStatus:
+        conditions.set("Accepted", False, reason, message)
+        conditions.set("Ready", False, "NotAccepted", message)
+        words = f"the LinkGateway {self._owner.name} is not accepted: {message}"
+        await self._conductor.refuse(operations, "GatewayNotAccepted", words)
+        return LinkGatewayStatus(phase="Invalid")
 
     # -- acting ----------------------------------------------------------------------------------------
 
@@ -222,12 +238,6 @@ class Steward:
             pass  # deleted meanwhile
         except Denied as e:
             logger.warning("%s/%s: %s", owner.namespace, owner.name, e.message)
-
-
-def _not_accepted(conditions: Conditions, reason: str, message: str) -> LinkGatewayStatus:
-    conditions.set("Accepted", False, reason, message)
-    conditions.set("Ready", False, "NotAccepted", message)
-    return LinkGatewayStatus(phase="Invalid")
 
 
 def _holder_of_redis(body: Object, others: Sequence[Object]) -> str:

@@ -1,8 +1,8 @@
-"""Which LinkGateways there are, as kopf's watch streams tell, and a wake-up when one asks for something new.
+"""Which LinkGateways and LinkOperations there are, as kopf's watch streams tell, and a wake-up when one asks anew.
 
 Made by `watch`, run by `main`. kopf is used for what it does best, streams that survive everything, and for nothing
 else: no handler here makes it write to a resource. A timer, a daemon or on.delete would, since they put a finalizer on
-each LinkGateway, which then hangs in deletion once the operator has been uninstalled. It has a thread and a loop of
+each of them, which then hangs in deletion once the operator has been uninstalled. It has a thread and a loop of
 its own: at its end it takes every younger task of its loop for one of its own, and the signals of the process too.
 """
 
@@ -12,21 +12,23 @@ import asyncio
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import kopf
 
 from fairlead.errors import FairleadError
+from fairlead_operator import operation, spec
 from fairlead_operator.cluster import Cluster
 from fairlead_operator.errors import Absent
 from fairlead_operator.objects import Object
-from fairlead_operator.spec import GROUP, PLURAL, VERSION
+from fairlead_operator.spec import GROUP, VERSION
 
 logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """Namespace and name."""
+GATEWAY, OPERATION = KINDS = spec.KIND, operation.KIND
 AGAIN = 5.0
 """Seconds until the next try when the streams cannot be opened."""
 
@@ -35,17 +37,17 @@ class View:
     def __init__(self, namespaces: tuple[str, ...], wake: Callable[[], None]) -> None:
         self._namespaces = namespaces
         self._wake = wake
-        self._seen: dict[Key, Object] = {}
+        self._seen: dict[str, dict[Key, Object]] = {kind: {} for kind in KINDS}
         self.trouble = "the LinkGateways have not been listed yet"
         """Why there is no view of the cluster, "" when there is."""
 
-    def all(self) -> dict[Key, Object]:
-        """Metadata and spec of each, as last told: whoever acts on one reads it again."""
-        return dict(self._seen)
+    def all(self, kind: str = GATEWAY) -> dict[Key, Object]:
+        """Metadata, spec and phase of each, as last told: whoever acts on one reads it again."""
+        return dict(self._seen[kind])
 
-    def gone(self, key: Key) -> None:
+    def gone(self, key: Key, kind: str = GATEWAY) -> None:
         """Found to be gone: a deletion between two streams is told by none."""
-        self._seen.pop(key, None)
+        self._seen[kind].pop(key, None)
 
     async def follow_forever(self, cluster: Cluster) -> None:
         """Streams until cancelled; whatever ends them before is told and waited out."""
@@ -67,15 +69,16 @@ class View:
 
     async def _listable(self, cluster: Cluster) -> bool:
         """Whether kopf would find what it is to watch: it tells of missing rights and kinds by ending."""
-        try:
-            for namespace in self._namespaces or ("",):
-                await cluster.items("LinkGateway", namespace)
-        except FairleadError as e:
-            said = "the CRD of LinkGateway is not installed" if isinstance(e, Absent) else e.message
-            if said != self.trouble:
-                logger.warning("waiting: %s", said)
-            self.trouble = said
-            return False
+        for kind in KINDS:
+            try:
+                for namespace in self._namespaces or ("",):
+                    await cluster.items(kind, namespace)
+            except FairleadError as e:
+                said = f"the CRD of {kind} is not installed" if isinstance(e, Absent) else e.message
+                if said != self.trouble:
+                    logger.warning("waiting: %s", said)
+                self.trouble = said
+                return False
         return True
 
     def _stream(self, stop: threading.Event, loop: asyncio.AbstractEventLoop) -> None:
@@ -89,9 +92,9 @@ class View:
         settings.watching.connect_timeout = 5
         settings.watching.server_timeout = 300
 
-        def tell(told: str, body: Object) -> None:
+        def tell(told: str, kind: str, body: Object) -> None:
             try:
-                loop.call_soon_threadsafe(self._hear, told, body)
+                loop.call_soon_threadsafe(self._hear, told, kind, body)
             except RuntimeError:
                 stop.set()  # the process has ended its loop
 
@@ -106,23 +109,23 @@ class View:
             )
         )
 
-    def _hear(self, told: str, body: Object) -> None:
+    def _hear(self, told: str, kind: str, body: Object) -> None:
         """`told` is what became of it: listed, ADDED, MODIFIED, DELETED; "" when all have been listed."""
         if told == "":
             self.trouble = ""
             return
         key = body["metadata"]["namespace"], body["metadata"]["name"]
-        before = self._seen.get(key)
+        before = self._seen[kind].get(key)
         if told == "DELETED":
-            self._seen.pop(key, None)
+            self._seen[kind].pop(key, None)
         else:
-            self._seen[key] = body
+            self._seen[kind][key] = body
             if before is not None and _asked(before) == _asked(body):
                 return  # our own status
         self._wake()
 
 
-def _registry(tell: Callable[[str, Object], None]) -> kopf.OperatorRegistry:
+def _registry(tell: Callable[[str, str, Object], None]) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
@@ -132,14 +135,22 @@ def _registry(tell: Callable[[str, Object], None]) -> kopf.OperatorRegistry:
 
     @kopf.on.startup(registry=registry)
     async def begin(**_: Any) -> None:
-        tell("", {})
+        tell("", "", {})
 
-    @kopf.on.event(GROUP, VERSION, PLURAL, registry=registry)
-    async def changed(**cause: Any) -> None:
-        body = cause["body"]
-        tell(cause["type"] or "listed", {"metadata": dict(body["metadata"]), "spec": dict(body.get("spec") or {})})
+    @kopf.on.event(GROUP, VERSION, spec.PLURAL, registry=registry)
+    async def gateway(**cause: Any) -> None:
+        tell(cause["type"] or "listed", GATEWAY, _kept(cause["body"]))
+
+    @kopf.on.event(GROUP, VERSION, operation.PLURAL, registry=registry)
+    async def request(**cause: Any) -> None:
+        tell(cause["type"] or "listed", OPERATION, _kept(cause["body"]))
 
     return registry
+
+
+def _kept(body: Mapping[str, Any]) -> Object:
+    phase = (body.get("status") or {}).get("phase")
+    return {"metadata": dict(body["metadata"]), "spec": dict(body.get("spec") or {}), "status": {"phase": phase}}
 
 
 def _asked(body: Object) -> tuple[str, int]:

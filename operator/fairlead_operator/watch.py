@@ -1,4 +1,4 @@
-"""The loop: a pass over each LinkGateway every ten seconds and when one asks for something new, if this replica leads.
+"""The loop: a pass over each LinkGateway every ten seconds and when somebody asks for something, if this replica leads.
 
 Run by `main`. It owns the stewards: made when a LinkGateway is seen while leading, closed when it is gone or the lease
 is. One that hangs delays nobody: passes run side by side, each with a deadline.
@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fairlead.errors import FairleadError
 from fairlead_operator.children import Owner
 from fairlead_operator.cluster import Cluster
+from fairlead_operator.conductor import Conductor, gateway_of, in_turn
 from fairlead_operator.lease import Lease
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.objects import Object
 from fairlead_operator.steward import Steward
-from fairlead_operator.view import Key, View
+from fairlead_operator.view import OPERATION, Key, View
 
 logger = logging.getLogger(__name__)
 
@@ -61,33 +62,55 @@ class Watch:
         gateways = self.view.all() if self._lease.held else {}
         self._metrics.gateways.set(len(gateways))
         await self._forget(set(gateways))
-        await asyncio.gather(*(self._pass(key, gateways) for key in gateways))
+        asked: dict[Key, list[Object]] = {key: [] for key in gateways}
+        for (namespace, _), body in (self.view.all(OPERATION) if self._lease.held else {}).items():
+            asked.setdefault((namespace, gateway_of(body)), []).append(body)
+        await asyncio.gather(*(self._pass(key, gateways, in_turn(asked[key])) for key in asked))
 
-    async def _pass(self, key: Key, gateways: Mapping[Key, Object]) -> None:
+    async def _pass(self, key: Key, gateways: Mapping[Key, Object], operations: Sequence[Object]) -> None:
         namespace, name = key
+        if key not in gateways and not operations:
+            return
         async with self._slots:
             try:
                 with self._metrics.passes.time():
                     async with asyncio.timeout(PASS_TIMEOUT):
-                        await self._tend(key, gateways)
+                        await self._tend(key, gateways, await self._read(operations))
             except FairleadError as e:
                 self._metrics.failures.labels(e.code).inc()
-                logger.warning("%s/%s: given up for now: %s", namespace, name, e.message)
+                logger.warning("%s/%s: looked at again within %g s: %s", namespace, name, PERIOD, e.message)
             except TimeoutError:
                 self._metrics.failures.labels("timeout").inc()
-                logger.warning("%s/%s: given up for now: it took longer than %g s", namespace, name, PASS_TIMEOUT)
+                logger.warning(
+                    "%s/%s: looked at again within %g s: this look took longer than %g s",
+                    namespace, name, PERIOD, PASS_TIMEOUT,
+                )  # fmt: skip
             except Exception:
                 # A defect of ours must not keep the other LinkGateways from being looked after.
                 self._metrics.failures.labels("defect").inc()
                 logger.exception("%s/%s: this pass failed", namespace, name)
 
-    async def _tend(self, key: Key, gateways: Mapping[Key, Object]) -> None:
+    async def _read(self, operations: Sequence[Object]) -> list[Object]:
+        """They as they stand now: the streams are behind what was last written."""
+        found = []
+        for one in operations:
+            key = one["metadata"]["namespace"], one["metadata"]["name"]
+            body = await self._cluster.find(OPERATION, *key)
+            if body is None:
+                self.view.gone(key, OPERATION)
+            else:
+                found.append(body)
+        return found
+
+    async def _tend(self, key: Key, gateways: Mapping[Key, Object], operations: Sequence[Object]) -> None:
         namespace, name = key
         body = await self._cluster.find("LinkGateway", namespace, name)
         if body is None:
             self.view.gone(key)
+            words = f"there is no LinkGateway {name} in {namespace}"
+            await Conductor(self._cluster, self._metrics).refuse(operations, "GatewayNotFound", words)
             return
-        if "deletionTimestamp" in body["metadata"]:
+        if "deletionTimestamp" in body["metadata"] or key not in gateways:
             return  # the children go with it, by their ownerReferences
         uid = body["metadata"]["uid"]
         kept = self._stewards.get(key)
@@ -97,7 +120,7 @@ class Watch:
             kept = uid, Steward(self._cluster, Owner(name, namespace, uid), self._metrics)
             self._stewards[key] = kept
         others = [one for other, one in gateways.items() if other[0] == namespace and other != key]
-        await kept[1].tend(body, others, time.monotonic())
+        await kept[1].tend(body, others, time.monotonic(), operations)
 
     async def _forget(self, kept: set[Key]) -> None:
         for key in self._stewards.keys() - kept:

@@ -30,7 +30,7 @@ from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator import objects
 from fairlead_operator.cluster import Cluster, configuration
-from fairlead_operator.crd import crd
+from fairlead_operator.crd import crds
 from fairlead_operator.objects import Object
 from fairlead_operator.rbac import CLUSTER, LEASE, NAMESPACED
 
@@ -43,6 +43,7 @@ BIN = ROOT / ".cache" / "cluster" / "bin"
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
 CONTROLLERS = (
     "deployment-controller", "replicaset-controller", "garbage-collector-controller", "namespace-controller",
+    "disruption-controller",
 )  # fmt: skip
 START_TIMEOUT = 90.0
 """Seconds: 8 on two idle cores; a machine that builds takes many times that."""
@@ -98,7 +99,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         _kubeconfig(plane.admin, api, folder, ADMIN)
         _kubeconfig(plane.operator, api, folder, OPERATOR)
         _wait_ready(folder, api, server)
-        _post(folder, api, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", crd())
+        for definition in crds():
+            _post(folder, api, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
         stack.enter_context(
             _program(
                 folder, "kube-controller-manager", f"--kubeconfig={plane.admin}", "--leader-elect=false",

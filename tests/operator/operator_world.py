@@ -17,7 +17,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.children import Owner
 from fairlead_operator.cluster import Cluster
 from fairlead_operator.metrics import Metrics
-from fairlead_operator.objects import Object
+from fairlead_operator.objects import Object, path
 from fairlead_operator.rbac import Rule
 from fairlead_operator.steward import Steward
 
@@ -68,9 +68,39 @@ class World:
         self.now += seconds
         everyone = await self.admin.items("LinkGateway", self.namespace)
         (body,) = (one for one in everyone if one["metadata"]["name"] == name)
-        await steward.tend(body, [one for one in everyone if one is not body], self.now)
+        found = await self.admin.items("LinkOperation", self.namespace)
+        operations = [one for one in found if one["spec"]["gateway"]["name"] == name]
+        await steward.tend(body, [one for one in everyone if one is not body], self.now, operations)
         status: Object = (await self.admin.get("LinkGateway", self.namespace, name)).get("status", {})
         return status
+
+    async def operate(self, name: str, *, gateway: str = "edge", **more: Any) -> Object:
+        """A LinkOperation, made as a user would."""
+        return await self.admin.create(
+            {
+                "apiVersion": "fairlead.dev/v1alpha1",
+                "kind": "LinkOperation",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {"gateway": {"name": gateway}, **more},
+            }
+        )
+
+    async def operation(self, name: str) -> Object:
+        """Its status."""
+        found = await self.admin.get("LinkOperation", self.namespace, name)
+        status: Object = found.get("status", {})
+        return status
+
+    async def place(self, pod: str) -> None:
+        """As the scheduler: from now on its end is the kubelet's, who is asked and takes its time."""
+        where = path("Pod", self.namespace, pod, "binding")
+        body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "some-node"}}
+        await self.admin._write("POST", where, {**body, "metadata": {"name": pod}}, "application/json", {})
+
+    async def end(self, pod: str) -> None:
+        """As the kubelet, when its containers have ended."""
+        where = path("Pod", self.namespace, pod)
+        await self.admin._write("DELETE", where, {"gracePeriodSeconds": 0}, "application/json", {})
 
     async def pods(self) -> list[Object]:
         found = await self.admin.items("Pod", self.namespace)
@@ -80,11 +110,15 @@ class World:
         """Wait for that many pods, and be their kubelet: they run and are ready. Their names."""
         pods = await self.until(f"{count} pods", lambda: self._exactly(count))
         for pod in pods:
-            conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
-            status = {"status": {"phase": "Running", "conditions": conditions}}
-            await self.admin.patch("Pod", self.namespace, pod["metadata"]["name"], status, "status")
+            await self.run(pod["metadata"]["name"])
         await self.until("the Deployment to count them", lambda: self._ready(count))
         return [pod["metadata"]["name"] for pod in pods]
+
+    async def run(self, pod: str) -> None:
+        """As the kubelet: it runs and is ready."""
+        conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        status = {"status": {"phase": "Running", "conditions": conditions}}
+        await self.admin.patch("Pod", self.namespace, pod, status, "status")
 
     async def _exactly(self, count: int) -> list[Object] | None:
         found = await self.pods()
@@ -113,14 +147,19 @@ class World:
             await asyncio.sleep(0.05)
         return found
 
-    async def events(self) -> list[tuple[str, str]]:
-        """Reasons and messages of those of LinkGateways."""
+    async def events(self, kind: str = "LinkGateway") -> list[tuple[str, str]]:
+        """Reasons and messages of those of this kind."""
         found = await self.admin.items("Event", self.namespace)
-        return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == "LinkGateway"]
+        return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == kind]
 
-    async def allow(self, *rules: Rule) -> None:
-        """The rights of the user `operator` in this namespace, from now on."""
-        said = [{"apiGroups": [group], "resources": list(kinds), "verbs": list(verbs)} for group, kinds, verbs in rules]
+    async def allow(self, *rules: Rule, without: tuple[str, str] = ("", "")) -> None:
+        """The rights of the user `operator` in this namespace, from now on; `without` this resource and verb."""
+        said = [
+            {"apiGroups": [group], "resources": [kind], "verbs": left}
+            for group, kinds, verbs in rules
+            for kind in kinds
+            if (left := [verb for verb in verbs if (kind, verb) != without])
+        ]
         await self.admin.apply(
             {
                 "apiVersion": "rbac.authorization.k8s.io/v1",

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fairlead.errors import ConfigError
-from fairlead_operator.crd import COLUMNS, crd
+from fairlead_operator.crd import COLUMNS, crds, gateway_crd
 from fairlead_operator.spec import RULES, LinkGatewaySpec, Mode, read
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -25,15 +25,15 @@ LEAST: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("file", ["charts/fairlead/crds/linkgateways.yaml", "k8s/crds.yaml"])
-def test_the_committed_copies_are_what_the_code_says(file: str) -> None:
-    documents = list(yaml.safe_load_all((ROOT / file).read_text()))
-    assert crd() in documents, "run charts/generate.py and charts/manifests.py, and commit what they write"
+def test_the_committed_copies_are_what_the_code_says() -> None:
+    chart = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "charts" / "fairlead" / "crds").iterdir())]
+    plain = list(yaml.safe_load_all((ROOT / "k8s" / "crds.yaml").read_text()))
+    assert chart == plain == crds(), "run charts/generate.py and charts/manifests.py, and commit what they write"
 
 
-def test_the_command_prints_it() -> None:
+def test_the_command_prints_them() -> None:
     said = subprocess.run([sys.executable, "-Im", "fairlead_operator.crd"], capture_output=True, check=True, timeout=30)
-    assert yaml.safe_load(said.stdout) == crd()
+    assert list(yaml.safe_load_all(said.stdout)) == crds()
 
 
 def test_nothing_in_it_is_what_a_structural_schema_cannot_have() -> None:
@@ -49,7 +49,8 @@ def test_nothing_in_it_is_what_a_structural_schema_cannot_have() -> None:
             for inner in node:
                 walk(inner)
 
-    walk(crd()["spec"]["versions"][0]["schema"])
+    for definition in crds():
+        walk(definition["spec"]["versions"][0]["schema"])
 
 
 async def test_the_api_server_fills_in_what_the_code_takes_for_granted(world: World) -> None:
@@ -84,7 +85,7 @@ def test_what_an_old_crd_let_through_is_refused_here(wrong: dict[str, Any]) -> N
 
 
 def test_every_rule_is_in_the_schema_and_says_the_number_here() -> None:
-    text = yaml.safe_dump(crd())
+    text = yaml.safe_dump(gateway_crd())
     for rules in RULES.values():
         for rule, _ in rules:
             assert rule in text.replace("\n", " ").replace("  ", " ") or rule.split()[0] in text
@@ -93,7 +94,7 @@ def test_every_rule_is_in_the_schema_and_says_the_number_here() -> None:
 
 
 def test_columns_and_subresources() -> None:
-    (version,) = crd()["spec"]["versions"]
+    (version,) = gateway_crd()["spec"]["versions"]
     assert [name.upper() for name, *_ in COLUMNS] == ["READY", "DESIRED", "LINKS", "UTIL%", "SKEW", "PHASE", "AGE"]
     assert version["subresources"]["status"] == {}
     assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.scaling.replicas"

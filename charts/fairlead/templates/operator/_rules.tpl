@@ -6,8 +6,12 @@ The source is the table in operator/fairlead_operator/rbac.py; a test says what 
 - apiGroups: [fairlead.dev]
   resources: [linkgateways]
   verbs: [get, list, watch]
+# To patch one is to make it go with its LinkGateway.
 - apiGroups: [fairlead.dev]
-  resources: [linkgateways/status]
+  resources: [linkoperations]
+  verbs: [get, list, watch, patch]
+- apiGroups: [fairlead.dev]
+  resources: [linkgateways/status, linkoperations/status]
   verbs: [patch]
 # The children of a LinkGateway, written by server-side apply, and its scale.
 - apiGroups: [apps]
@@ -33,6 +37,10 @@ The source is the table in operator/fairlead_operator/rbac.py; a test says what 
 - apiGroups: [""]
   resources: [pods]
   verbs: [list, patch]
+# A LinkOperation's Drain; an eviction asks the PodDisruptionBudget first.
+- apiGroups: [""]
+  resources: [pods/eviction]
+  verbs: [create]
 {{- if or .secrets (kindIs "invalid" .secrets) }}
 # The URLs of Redis, and whether there are tokens. A rule without names would be one for all Secrets.
 - apiGroups: [""]
