@@ -154,18 +154,20 @@ async def test_what_a_person_must_mend_is_tried_slowly(
     await gateway.linked()
 
 
-async def test_a_gateway_that_is_not_there_yet(gateway: Gateway, serve: Serve) -> None:
+async def test_a_gateway_that_is_not_there_yet(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody listens on the port: it tries on, and can still be stopped."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    agent = Agent(f"ws://127.0.0.1:{port}", "edge-1", "t")
-    serving = serve(agent)
-    await asyncio.sleep(0.05)
-    assert not serving.done()
-    agent.stop()
-    async with asyncio.timeout(20):
-        await serving
+    with socket.socket() as held:  # bound, so that nobody else gets the port, and not listening
+        held.bind(("127.0.0.1", 0))
+        agent = Agent(f"ws://127.0.0.1:{held.getsockname()[1]}", "edge-1", "t")
+        with caplog.at_level("INFO", "fairlead.agent"):
+            serving = serve(agent)
+            async with asyncio.timeout(20):
+                while "connecting again" not in caplog.text:
+                    await asyncio.sleep(0.01)
+        assert not serving.done()
+        agent.stop()
+        async with asyncio.timeout(20):
+            await serving
 
 
 async def test_the_time_in_bye_is_respected(gateway: Gateway, agent: Agent, serve: Serve) -> None:

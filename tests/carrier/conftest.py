@@ -1,16 +1,16 @@
-"""Real servers on 127.0.0.1:0 and a raw client that shares no code with what it tests.
+"""Real servers on 127.0.0.1:0, and who connects to them.
 
-`serve(app)` runs an application on our server, `foreign(app)` on a stock uvicorn. The raw client speaks
-frames as literal bytes: its encoder is a second, independent reading of RFC 6455.
+`serve(app)` runs an application on our server, `foreign(app)` on a stock uvicorn; `gate` is a listener on each of both.
+`dial` opens raw clients, `heard` makes listeners; what they are stands in helpers/.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +22,15 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
-from fairlead.carrier.connection import Connection, Terms
+from fairlead.carrier.connection import Terms
 from fairlead.carrier.server import Server, config
 from fairlead.carrier.sweep import Sweep
+
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+
+from gate import Gate
+from heard import Heard
+from raw_client import PATIENCE, Raw
 
 CLOSE_TIMEOUT = 0.3
 REQUEST_TIMEOUT = 0.5
@@ -35,7 +41,7 @@ def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEv
     return {"uvloop": uvloop.new_event_loop, "asyncio": asyncio.new_event_loop}
 
 
-async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+async def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Wait for a condition, with a deadline."""
     async with asyncio.timeout(seconds):
         while not condition():  # what is waited for has no event to wait on
@@ -45,42 +51,6 @@ async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
 @pytest.fixture(name="until")
 def until_fixture() -> Callable[..., Awaitable[None]]:
     return until
-
-
-class Heard:
-    """A listener that writes down what it is told, and echoes if asked to."""
-
-    def __init__(self, *, echo: bool = False) -> None:
-        self.echo = echo
-        self.connection: Connection | None = None
-        self.opened = 0
-        self.messages: list[bytes | str] = []
-        self.closed: list[tuple[int, str]] = []
-        self.silences: list[int] = []
-        self.writable = 0
-        self.overflows = 0
-
-    def on_open(self, connection: Connection) -> None:
-        self.opened += 1
-        self.connection = connection
-
-    def on_message(self, connection: Connection, message: bytes | str) -> None:
-        self.messages.append(message)
-        if self.echo:
-            connection.send(message)
-
-    def on_close(self, connection: Connection, code: int, reason: str) -> None:
-        self.closed.append((code, reason))
-        self.connection = None
-
-    def on_silence(self, connection: Connection) -> None:
-        self.silences.append(connection.silent_periods)
-
-    def on_writable(self, connection: Connection) -> None:
-        self.writable += 1
-
-    def on_overflow(self, connection: Connection) -> None:
-        self.overflows += 1
 
 
 @pytest.fixture
@@ -191,82 +161,22 @@ def plain_echo_app_fixture() -> Callable[[], Starlette]:
     return plain_echo_app
 
 
-Frame = tuple[int, bytes]
+@pytest_asyncio.fixture(loop_scope="module", params=["ours", "foreign"])
+async def gate(
+    request: pytest.FixtureRequest, heard: Any, attached_app: Any, serve: Any, foreign: Any, sweep: Sweep
+) -> Gate:
+    made = Gate(heard)
+    if request.param == "ours":
+        made.port = await serve(attached_app(made), max_buffered=made.limit)
+    else:
+        terms = Terms(sweep, max_buffered=made.limit, close_timeout=CLOSE_TIMEOUT)
+        made.port = await foreign(attached_app(made, terms))
+    return made
 
 
-class Raw:
-    """A WebSocket client of bytes."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.status = 0
-        self.headers: dict[str, str] = {}
-
-    @staticmethod
-    def encode(first: int, payload: bytes = b"", mask: bytes | None = None) -> bytes:
-        mask = os.urandom(4) if mask is None else mask
-        size = len(payload)
-        if size <= 125:
-            head = bytes([first, 0x80 | size])
-        elif size <= 0xFFFF:
-            head = bytes([first, 0x80 | 126]) + size.to_bytes(2, "big")
-        else:
-            head = bytes([first, 0x80 | 127]) + size.to_bytes(8, "big")
-        return head + mask + bytes(byte ^ mask[i % 4] for i, byte in enumerate(payload))
-
-    @staticmethod
-    def request(path: str = "/", **headers: str) -> bytes:
-        key = base64.b64encode(os.urandom(16)).decode()
-        fields = {
-            "Host": "test",
-            "Upgrade": "websocket",
-            "Connection": "Upgrade",
-            "Sec-WebSocket-Key": key,
-            "Sec-WebSocket-Version": "13",
-        } | {name.replace("_", "-"): value for name, value in headers.items()}
-        lines = [f"GET {path} HTTP/1.1", *(f"{n}: {v}" for n, v in fields.items() if v)]
-        return ("\r\n".join(lines) + "\r\n\r\n").encode()
-
-    def write(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    def send(self, first: int, payload: bytes = b"") -> None:
-        self.writer.write(self.encode(first, payload))
-
-    async def answer(self) -> int:
-        """Read the head of the answer."""
-        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 5)
-        status, *lines = head.decode().rstrip().split("\r\n")
-        self.status = int(status.split()[1])
-        self.headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in lines)}
-        return self.status
-
-    async def body(self) -> bytes:
-        return await asyncio.wait_for(self.reader.read(), 5)
-
-    async def frame(self) -> Frame | None:
-        """The next frame, None at the end of the stream."""
-        try:
-            async with asyncio.timeout(5):
-                first, second = await self.reader.readexactly(2)
-                assert second < 128, "a server does not mask"
-                size = second
-                if second > 125:
-                    size = int.from_bytes(await self.reader.readexactly(2 if second == 126 else 8), "big")
-                return first, await self.reader.readexactly(size)
-        except (asyncio.IncompleteReadError, ConnectionResetError):
-            return None
-
-    async def frames(self) -> list[Frame]:
-        """Everything until the server ends the stream."""
-        found = []
-        while (frame := await self.frame()) is not None:
-            found.append(frame)
-        return found
-
-    def end(self) -> None:
-        self.writer.close()
+@pytest.fixture
+def ours(request: pytest.FixtureRequest) -> bool:
+    return "ours" in request.node.callspec.id.split("-")
 
 
 Dial = Callable[..., Awaitable[Raw]]

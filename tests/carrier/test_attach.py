@@ -108,13 +108,13 @@ async def test_the_endpoint_returns_at_once_on_our_server_and_at_the_end_elsewhe
         raw = await dial(await start(Starlette(routes=[WebSocketRoute("/", endpoint)])))
         await until(lambda listener=listener: listener.connection)
         if at_once:
-            await asyncio.wait_for(returned.wait(), 5)
+            await asyncio.wait_for(returned.wait(), 20)
         raw.send(0x82, b"x")
         await until(lambda listener=listener: listener.messages)
         assert returned.is_set() is at_once
         raw.send(0x88, b"\x03\xe8")
         await until(lambda listener=listener: listener.closed)
-        await asyncio.wait_for(returned.wait(), 5)
+        await asyncio.wait_for(returned.wait(), 20)
 
 
 @module_loop
@@ -129,7 +129,7 @@ async def test_receive_after_attach_is_an_error(serve: Any, dial: Any, heard: An
             found.set_result(str(error))
 
     await dial(await serve(Starlette(routes=[WebSocketRoute("/", endpoint)])))
-    assert "attached to a listener" in await asyncio.wait_for(found, 5)
+    assert "attached to a listener" in await asyncio.wait_for(found, 20)
 
 
 @module_loop

@@ -53,7 +53,7 @@ async def test_events(serve: Serve, dial: Dial, no_errors: None) -> None:
     raw.send(FIN | BINARY, b"b")
     raw.send(FIN | TEXT, b"t")
     raw.send(FIN | CLOSE, (4001).to_bytes(2, "big") + b"bye")
-    await asyncio.wait_for(app.ended.wait(), 5)
+    await asyncio.wait_for(app.ended.wait(), 20)
     gone = {"type": "websocket.disconnect", "code": 4001, "reason": "bye"}
     assert events == [
         {"type": "websocket.receive", "bytes": b"b"},
@@ -75,7 +75,7 @@ async def test_the_code_of_a_disconnect(serve: Serve, dial: Dial, payload: bytes
     app = App(body)
     raw = await dial(await serve(app))
     raw.send(FIN | CLOSE, payload)
-    await asyncio.wait_for(app.ended.wait(), 5)
+    await asyncio.wait_for(app.ended.wait(), 20)
     assert codes == [code]
 
 
@@ -87,7 +87,7 @@ async def test_a_lost_connection_is_1006_and_an_oserror(serve: Serve, dial: Dial
     app = App(body)
     raw = await dial(await serve(app))
     raw.writer.transport.abort()
-    await asyncio.wait_for(app.ended.wait(), 5)
+    await asyncio.wait_for(app.ended.wait(), 20)
     assert isinstance(app.failed[0], OSError)
 
 
@@ -133,7 +133,7 @@ async def test_messages_out_of_place_are_errors(serve: Serve, dial: Dial) -> Non
 
     app = App(body)
     await dial(await serve(app))
-    await asyncio.wait_for(app.ended.wait(), 5)
+    await asyncio.wait_for(app.ended.wait(), 20)
     assert app.failed == []
 
 
@@ -154,9 +154,9 @@ async def test_a_slow_application_makes_the_peer_wait(serve: Serve, dial: Dial) 
     with pytest.raises(TimeoutError):  # 19 MiB fit into no socket buffers
         await asyncio.wait_for(raw.writer.drain(), 0.3)
     go.set()
-    await asyncio.wait_for(raw.writer.drain(), 10)
+    await asyncio.wait_for(raw.writer.drain(), 20)
     raw.send(FIN | CLOSE)
-    await asyncio.wait_for(app.ended.wait(), 10)
+    await asyncio.wait_for(app.ended.wait(), 20)
     assert sizes == [64 << 10] * 300
 
 
@@ -200,7 +200,7 @@ async def test_a_slow_peer_suspends_send(serve: Serve, dial: Dial) -> None:
     assert sent < 200
     for _ in range(200):
         assert len((await raw.frame())[1]) == 100_000
-    await asyncio.wait_for(app.ended.wait(), 5)
+    await asyncio.wait_for(app.ended.wait(), 20)
     assert app.failed == []
 
 
@@ -214,7 +214,7 @@ async def test_a_peer_that_leaves_wakes_a_suspended_send(serve: Serve, dial: Dia
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(app.ended.wait(), 0.3)
     raw.writer.transport.abort()
-    await asyncio.wait_for(app.ended.wait(), 5)
+    await asyncio.wait_for(app.ended.wait(), 20)
     assert isinstance(app.failed[0], OSError)
 
 
@@ -243,5 +243,5 @@ async def test_keepalive_pings_then_drops(serve: Serve, dial: Dial, sweep: Any) 
         raw.send(FIN | PONG)
     assert codes == []
     assert await raw.frame() == (FIN | PING, b"")
-    await asyncio.wait_for(app.ended.wait(), 5)
+    await asyncio.wait_for(app.ended.wait(), 20)
     assert codes == [1011]

@@ -138,4 +138,4 @@ async def test_requests_that_never_complete_leave_nothing(
         raw = await dial(port, upgrade=False)
         raw.write(b"GET / HT")
     await asyncio.sleep(0)
-    await until(lambda: not grown(before, 3), 10)
+    await until(lambda: not grown(before, 3))

@@ -234,8 +234,8 @@ async def test_the_server_stops_while_the_application_decides(
     await until(lambda: server.started)
     raw = await dial(server.address[1], upgrade=False)
     raw.write(raw.request())
-    await asyncio.wait_for(deciding.wait(), 5)
+    await asyncio.wait_for(deciding.wait(), 20)
     server.should_exit = True
     await refused(raw, 503)
     assert raw.headers["retry-after"] == "1"
-    await asyncio.wait_for(running, 5)
+    await asyncio.wait_for(running, 20)

@@ -34,13 +34,16 @@ class Listener:
     def on_open(self, connection):
         connections.append(connection)
         say("open")
-    def on_message(self, connection, message): connection.send(message)
+    def on_message(self, connection, message):
+        connection.send(message)
+        heard.set()
     def on_close(self, connection, code, reason): say("closed", code)
     def on_silence(self, connection): pass
     def on_writable(self, connection): pass
     def on_overflow(self, connection): pass
 
 connections = []
+heard = asyncio.Event()
 
 async def link(websocket):
     await attach(websocket, Listener())
@@ -53,7 +56,8 @@ async def drain():
         await asyncio.sleep(3600)
     for connection in connections:
         connection.send("drain")
-    await asyncio.sleep(0.3)
+    if MODE == "serves":
+        await asyncio.wait_for(heard.wait(), 20)
     say("drain ends")
 
 async def main():
@@ -120,7 +124,7 @@ async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_first_signal_drains_and_exits_with_0(spawn: Spawn, dial: Dial, number: signal.Signals) -> None:
-    program = await spawn("drains")
+    program = await spawn("serves")
     port = int((await program.hear("port")).split()[1])
     raw = await dial(port)
     await program.hear("open")
@@ -132,7 +136,7 @@ async def test_the_first_signal_drains_and_exits_with_0(spawn: Spawn, dial: Dial
     raw.send(0x88, (1012).to_bytes(2, "big"))
     await program.hear("done")
     assert program.said[-4:] == ["drain begins", "drain ends", "closed 1012", "done"]
-    assert await asyncio.wait_for(program.process.wait(), 10) == 0
+    assert await asyncio.wait_for(program.process.wait(), 20) == 0
 
 
 async def test_the_second_signal_stops_at_once(spawn: Spawn) -> None:
@@ -142,7 +146,7 @@ async def test_the_second_signal_stops_at_once(spawn: Spawn) -> None:
     await program.hear("drain begins")
     program.process.send_signal(signal.SIGTERM)
     await program.hear("done")
-    assert await asyncio.wait_for(program.process.wait(), 10) == 0
+    assert await asyncio.wait_for(program.process.wait(), 20) == 0
 
 
 async def test_a_drain_that_fails_still_stops(spawn: Spawn) -> None:
@@ -150,7 +154,7 @@ async def test_a_drain_that_fails_still_stops(spawn: Spawn) -> None:
     await program.hear("port")
     program.process.send_signal(signal.SIGTERM)
     await program.hear("done")
-    assert await asyncio.wait_for(program.process.wait(), 10) == 0
+    assert await asyncio.wait_for(program.process.wait(), 20) == 0
 
 
 async def test_a_peer_that_never_answers_cannot_hold_the_process(spawn: Spawn, dial: Dial) -> None:
@@ -160,5 +164,5 @@ async def test_a_peer_that_never_answers_cannot_hold_the_process(spawn: Spawn, d
     program.process.send_signal(signal.SIGTERM)
     await program.hear("done")
     assert "closed 1012" in program.said
-    assert await asyncio.wait_for(program.process.wait(), 10) == 0
+    assert await asyncio.wait_for(program.process.wait(), 20) == 0
     assert raw is not None

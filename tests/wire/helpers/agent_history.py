@@ -1,8 +1,8 @@
 """One agent's process, one gateway with a store, and the wire between them.
 
 Commands write and read, the gateway stores and grants when it likes, links break with messages on the wire, and the
-process dies and leaves its memory to the next. Played by test_agent_link_histories.py. The judges are a store of its own
-and the gateway's state machine, which raises at the first gap, repetition or byte beyond the credit.
+process dies and leaves its memory to the next. Played by test_agent_link_histories.py. The judges are a store of its
+own and the gateway's state machine, which raises at the first gap, repetition or byte beyond the credit.
 """
 
 from __future__ import annotations

@@ -1,0 +1,148 @@
+"""Upgrades that a client does not get: refusals, answers that are none, nobody there, no answer in time."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from scripted_server import scripted
+from starlette.applications import Starlette
+from starlette.responses import Response
+from starlette.routing import WebSocketRoute
+from starlette.websockets import WebSocket
+
+from fairlead.carrier.client import connect
+from fairlead.errors import ConnectionRefused
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+Serve = Callable[..., Awaitable[int]]
+Until = Callable[..., Awaitable[None]]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 409, 426, 429, 500, 503])
+async def test_refusals(serve: Serve, heard: Any, sweep: Any, status: int) -> None:
+    async def endpoint(websocket: WebSocket) -> None:
+        await websocket.send_denial_response(Response(b"why" * 3000, status, {"retry-after": "12"}))
+
+    port = await serve(Starlette(routes=[WebSocketRoute("/", endpoint)]))
+    listener = heard()
+    with pytest.raises(ConnectionRefused) as refused:
+        await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+    assert refused.value.status == status
+    assert refused.value.retry_after == 12.0
+    assert refused.value.body == (b"why" * 3000)[:4096]
+    assert (listener.opened, listener.closed) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 503 x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        b"HTTP/1.1 503 x\r\nContent-Length: 5\r\n\r\nhello",
+    ],
+)
+async def test_a_refusal_on_a_connection_that_stays_open(heard: Any, sweep: Any, answer: bytes) -> None:
+    """A proxy may keep the connection: its end is no signal, and waiting for it would cost the whole
+    timeout.
+    """
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        for byte in answer:
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0)
+        await reader.read()
+
+    async with scripted(script) as port, asyncio.timeout(20):
+        with pytest.raises(ConnectionRefused) as refused:
+            await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep, timeout=40)
+    assert (refused.value.status, refused.value.body) == (503, b"hello")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "not HTTP"),
+        (b"", "connection was lost"),
+        (
+            b"HTTP/1.1 101 x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+            "wrong Sec-WebSocket-Accept",
+        ),
+        (b"HTTP/1.1 101 x\r\n\r\n", "does not upgrade"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", "with 200"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", "with 302"),
+        (b"HTTP/1.1 101 x\r\nX: " + b"y" * 20_000, "more than 16384 bytes"),
+    ],
+)
+async def test_answers_that_are_none(heard: Any, sweep: Any, answer: bytes, words: str) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+
+    async with scripted(script) as port:
+        with pytest.raises(ConnectionRefused, match=words):
+            await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep)
+
+
+async def test_nobody_listens(heard: Any, sweep: Any) -> None:
+    with socket.socket() as held:  # bound, so that nobody else gets the port, and not listening
+        held.bind(("127.0.0.1", 0))
+        with pytest.raises(ConnectionRefused, match="cannot be reached") as refused:
+            await connect(f"ws://127.0.0.1:{held.getsockname()[1]}/", heard(), sweep=sweep)
+    assert refused.value.status == 0
+    assert isinstance(refused.value.__cause__, OSError)
+
+
+async def test_a_name_that_does_not_exist(heard: Any, sweep: Any) -> None:
+    with pytest.raises(ConnectionRefused, match="cannot be reached"):
+        await connect("ws://no-such-host.invalid/", heard(), sweep=sweep)
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+async def test_no_answer_within_the_timeout(heard: Any, sweep: Any, when: str, until: Until) -> None:
+    gone = asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            if when == "inside":
+                writer.write(b"HTTP/1.1 503 x\r\nContent-Length: 100\r\n\r\nhalf")
+            await reader.read()
+        finally:
+            gone.set()
+
+    async with scripted(script) as port:
+        with pytest.raises(ConnectionRefused, match=r"did not answer within 0\.2 s"):
+            await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep, timeout=0.2)
+        await asyncio.wait_for(gone.wait(), 20)
+
+
+async def test_cancelling_drops_the_connection(heard: Any, sweep: Any) -> None:
+    here, gone = asyncio.Event(), asyncio.Event()
+
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        here.set()
+        try:
+            await reader.read()
+        finally:
+            gone.set()
+
+    async with scripted(script) as port:
+        opening = asyncio.create_task(connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep))
+        await asyncio.wait_for(here.wait(), 20)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        await asyncio.wait_for(gone.wait(), 20)
+
+
+@pytest.mark.parametrize("url", ["http://x/", "ws:///path", "x", "ws://user:secret@host/", ""])
+async def test_urls_that_are_none(heard: Any, sweep: Any, url: str) -> None:
+    with pytest.raises(ValueError, match="not a ws://"):
+        await connect(url, heard(), sweep=sweep)

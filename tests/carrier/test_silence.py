@@ -1,0 +1,58 @@
+"""Silence is told in periods, any byte ends it, and whoever talks or is paused is not silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from gate import Gate
+
+from fairlead.carrier.sweep import Sweep
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+FIN = 0x80
+TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
+
+Dial = Callable[..., Awaitable[Any]]
+Until = Callable[..., Awaitable[None]]
+
+
+async def test_silence_is_told_in_periods_and_any_byte_ends_it(
+    gate: Gate, dial: Dial, until: Until, sweep: Sweep, ours: bool
+) -> None:
+    sweep.silence = 0.4
+    raw = await dial(gate.port)
+    await until(lambda: gate.all and gate.last.connection)
+    listener = gate.last
+    await until(lambda: len(listener.silences) >= 2)
+    assert listener.silences[:2] == [1, 2]
+    if ours:
+        raw.write(b"\x82")  # not even a frame
+    else:
+        raw.send(FIN | BINARY, b"x")
+    await until(lambda: listener.silences.count(1) == 2)
+
+
+async def test_talking_or_paused_is_not_silent(gate: Gate, dial: Dial, until: Until, sweep: Sweep) -> None:
+    sweep.silence = 0.4
+    talker, sleeper, mute = await dial(gate.port), await dial(gate.port), await dial(gate.port)
+    await until(lambda: len(gate.all) == 3 and all(one.connection for one in gate.all))
+    mute.send(FIN | BINARY, b"the last")
+    await until(lambda: any(one.messages for one in gate.all))
+    muted = next(one for one in gate.all if one.messages)
+    talker.send(FIN | BINARY, b"0")
+    await until(lambda: sum(bool(one.messages) for one in gate.all) == 2)
+    talking = next(one for one in gate.all if one.messages == [b"0"])
+    paused = next(one for one in gate.all if one not in (muted, talking))
+    paused.connection.pause_reading()
+    async with asyncio.timeout(20):
+        while len(muted.silences) < 2:
+            talker.send(FIN | BINARY, b"x")
+            await asyncio.sleep(0.02)
+    assert talking.silences == []
+    assert paused.silences == []
+    assert sleeper is not None
