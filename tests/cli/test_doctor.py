@@ -151,6 +151,7 @@ def test_where_nobody_listens(fleet: Fleet, run: Run) -> None:
         ("gateway:8081", "url", "begin with http://"),
         ("http://[::1", "url", "not a URL"),
         ("http://127.0.0.1:99999", "url", "not a URL"),
+        ("http://me:secret@127.0.0.1", "url", "more than host, port and path"),
         ("http://nowhere.invalid", "dns", "not known"),
     ],
 )
@@ -161,6 +162,11 @@ def test_addresses_that_are_none(run: Run, api: str, step: str, words: str) -> N
     assert found[step]["ok"] is False
     assert words in found[step]["told"]
     assert found[step]["advice"]
+
+
+def test_no_token_is_asked_for_an_address_that_is_none(run: Run) -> None:
+    found = checks(run("doctor", "--no-links", "-o", "json", api="ftp://x"))
+    assert "does not begin with http:// or https://" in found["url"]["told"]
 
 
 def test_a_proxy_of_the_environment_is_the_road(fleet: Fleet, run: Run, relay_to: RelayTo) -> None:
@@ -259,6 +265,7 @@ def test_a_node_that_is_not_ready_says_why(run: Run, fleet: Fleet) -> None:
         (["--api", "http://192.0.2.1", "--token", "t"], "--links wss://HOST"),
         (["--links", "wss://gateway.example"], "FAIRLEAD_AGENT_TOKEN"),
         (["--agent-token-file", "/nowhere/t"], "cannot be read"),
+        (["--agent-token-file", "t", "--agent-token", "t"], "only one of them can hold"),
         (["--idle", "-1"], "idle"),
     ],
 )

@@ -33,6 +33,15 @@ class Api(Protocol):
         (["exec", "--deadline", "0", "agent-1", "ls"], "deadline"),
         (["exec", "--api", "gateway:8081", "--token", "t", "agent-1", "ls"], "http://"),
         (["exec", "--api", "http://[::1", "agent-1", "ls"], "http"),
+        (["agents", "ls", "--api", "ftp://x"], "'ftp://x' does not begin with http:// or https://"),
+        (["agents", "ls", "--api", "gateway:8081"], "an API is at http://HOST[:PORT] or https://HOST[:PORT]"),
+        (["agents", "ls", "--api", "https://gateway,ftp://x"], "'ftp://x' does not begin with"),
+        (["agents", "ls", "--api", "http://"], "names no host"),
+        (["agents", "ls", "--api", "http:///v1"], "names no host"),
+        (["agents", "ls", "--api", "http://gate way"], "names no host"),
+        (["agents", "ls", "--api", "http://127.0.0.1:99999"], "1 to 65535"),
+        (["agents", "ls", "--api", "http://me:secret@gateway"], "more than host, port and path"),
+        (["agents", "ls", "--api", ""], "does not begin with http:// or https://"),
         (["exec", "--api", "http://192.0.2.1", "agent-1", "ls"], "FAIRLEAD_TOKEN"),
         (["results", "abc"], "not a UUID"),
         (["agents", "ls", "-o", "xml"], "table"),
@@ -68,7 +77,7 @@ def test_an_unreachable_gateway_is_3_with_the_next_step(run: Run) -> None:
         done = run(*args, env={"FAIRLEAD_API": url})
         assert done.returncode == 3
         assert url in done.stderr.decode()
-        assert "make run" in done.stderr.decode()
+        assert "`fairlead demo`" in done.stderr.decode()
 
 
 def dead_url() -> str:

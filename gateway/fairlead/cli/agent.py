@@ -1,7 +1,7 @@
 """`fairlead agent run`, which is an agent, and `fairlead agent check`, which tells what it would be.
 
-Called by `main`; needs the base install alone. Decides one thing: the development token is presented only to a
-gateway on this machine.
+Called by `main`; needs the base install alone. What the configuration says is checked by its own room; here it is only
+made into an agent.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from fairlead.cli.links import DEFAULT_LINKS, agent_token, host_of
+
 if TYPE_CHECKING:
     from fairlead.agent import Agent
     from fairlead.agent.configuration import Configuration
 
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path)
-DEFAULT_URL = "ws://127.0.0.1:8080"
-"""For --help, here and elsewhere: the configuration's own stands where it is used, in a room that loads slowly."""
 
 
 @click.group()
@@ -34,7 +34,7 @@ def _options(command: F) -> F:
     for decorate in reversed(
         [
             click.option("--config", type=FILE, metavar="FILE", help="Configuration; /etc/fairlead/agent.toml."),
-            click.option("--url", metavar="URL", help=f"Address of the gateway's links; {DEFAULT_URL}."),
+            click.option("--url", metavar="URL", help=f"Address of the gateway's links; {DEFAULT_LINKS}."),
             click.option("--id", metavar="ID", help="The agent's id; the host's name."),
             click.option("--token", metavar="TOKEN", help="Token of agents; better in FAIRLEAD_AGENT_TOKEN or a file."),
             click.option("--token-file", type=FILE, metavar="FILE", help="File with the token, read at each attempt."),
@@ -109,31 +109,18 @@ def _load(config: Path | None, flags: dict[str, object]) -> Configuration:
 
 def _agent(loaded: Configuration) -> Agent:
     """Raises ConfigError for what shows only when files are opened."""
-    from urllib.parse import urlsplit
-
     from fairlead.agent.builtin import builtin_agent
     from fairlead.agent.configuration.proxies import choose_proxy
-    from fairlead.agent.configuration.token_file import TokenFile
     from fairlead.errors import ConfigError
-    from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
+    from fairlead.settings import is_loopback
 
-    parts = urlsplit(loaded.url)
-    if parts.scheme == "ws" and not is_loopback(parts.hostname or ""):
+    if loaded.url.startswith("ws://") and not is_loopback(host_of(loaded.url)):
         logging.getLogger("fairlead.agent").warning(
             "%s has no TLS: the token and all that is said can be read on the way; use wss://", loaded.url
         )
-    token: str | TokenFile
-    if loaded.token_file is not None:
-        token = TokenFile(loaded.token_file)
-        token()
-    elif loaded.token is not None:
-        token = loaded.token
-    elif is_loopback(parts.hostname or ""):
-        token = DEVELOPMENT_AGENT_TOKEN
-    else:
-        raise ConfigError(
-            f"no token for the gateway at {loaded.url}: set token_file (--token-file) or FAIRLEAD_AGENT_TOKEN"
-        )
+    token = agent_token(loaded.url, loaded.token, loaded.token_file)
+    if not isinstance(token, str):
+        token()  # one that cannot be read is told now
     context = None
     if loaded.ca_file is not None:
         import ssl

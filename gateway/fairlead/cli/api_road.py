@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from fairlead.cli.road import PATIENCE, Road, Step, Trouble
-from fairlead.client import Client, ConnectionLost
-from fairlead.errors import BusUnavailable, ConnectionRefused, FairleadError, Unauthorized
+from fairlead.client import Client, ConnectionLost, check_address
+from fairlead.errors import BusUnavailable, ConnectionRefused, FairleadError, InvalidRequest, Unauthorized
 from fairlead.settings import is_loopback
 from fairlead.wire.handshake import Response, parse_response
 
@@ -27,6 +27,10 @@ class ApiRoad(Road):
 
     def _first_stop(self) -> tuple[str, int]:
         """The proxy of the environment, as the client would use it: never for this machine."""
+        try:
+            check_address(self.url)
+        except InvalidRequest as e:
+            raise Trouble(e.message, "--api https://HOST, or --api http://HOST:PORT") from e
         scheme = "https" if self.secure else "http"
         proxy = "" if is_loopback(self.host) or proxy_bypass(self.host) else getproxies().get(scheme, "")
         try:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
-from urllib.parse import urlsplit
 
 import click
 
@@ -56,8 +55,10 @@ def ask(api: str, token: str | None, work: Callable[[Client], Awaitable[T]]) -> 
 
 
 def connect(api: str, token: str | None) -> Client:
-    from fairlead.client import Client
+    from fairlead.client import Client, addresses, check_address
 
+    for one in addresses(api):
+        check_address(one)  # before a token for it is asked for
     return Client(api, token or development_token(api))
 
 
@@ -67,10 +68,18 @@ def development_token(api: str) -> str:
     from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN, is_loopback
 
     for one in addresses(api):
-        try:
-            host = urlsplit(one).hostname or ""
-        except ValueError:  # Client says what is wrong with the address
-            continue
-        if not is_loopback(host):
-            raise click.UsageError(f"no token for the API at {one}: set FAIRLEAD_TOKEN")
+        host = host_of_api(one)
+        if host and not is_loopback(host):
+            raise click.UsageError(f"no token for the API at {one}: set FAIRLEAD_TOKEN, or --token")
     return DEVELOPMENT_PLATFORM_TOKEN
+
+
+def host_of_api(address: str) -> str:
+    """Empty when `address` is no API's: whoever asks it says what is wrong."""
+    from fairlead.client import check_address
+    from fairlead.errors import InvalidRequest
+
+    try:
+        return check_address(address).host
+    except InvalidRequest:
+        return ""

@@ -10,17 +10,16 @@ import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 import click
 
-from fairlead.cli.connection import api_options, development_token
+from fairlead.cli.connection import api_options, development_token, host_of_api
+from fairlead.cli.links import DEFAULT_LINKS, agent_token_options, chosen_token
 
 if TYPE_CHECKING:
     from fairlead.cli.road import Check
 
 FAILED = 1
-DEFAULT_LINKS = "ws://127.0.0.1:8080"
 
 
 @click.command()
@@ -33,10 +32,7 @@ DEFAULT_LINKS = "ws://127.0.0.1:8080"
     help=f"Address that agents connect to; {DEFAULT_LINKS} when the API is on this machine.",
 )
 @click.option("--no-links", is_flag=True, help="Look at the API alone.")
-@click.option(
-    "--agent-token", envvar="FAIRLEAD_AGENT_TOKEN", show_envvar=True, metavar="TOKEN", help="Token of agents."
-)
-@click.option("--agent-token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds it.")
+@agent_token_options("--agent-token")
 @click.option("--admin", metavar="URL", help="Address of a node's probes: its /readyz is asked too.")
 @click.option(
     "--idle",
@@ -72,7 +68,7 @@ def doctor(
         links = None
     elif links is None:
         links = _links_beside(api)
-    agents = _agent_token(agent_token, agent_token_file, links) if links is not None else ""
+    agents = chosen_token(links, agent_token, agent_token_file, "--agent-token") if links is not None else ""
     checks = asyncio.run(_look(api, platform, links, agents, admin, idle, output == "table"))
     fine = all(check.ok for check in checks)
     if output == "json":
@@ -127,28 +123,7 @@ def _links_beside(api: str) -> str:
     from fairlead.client import addresses
     from fairlead.settings import is_loopback
 
-    try:
-        if is_loopback(urlsplit(addresses(api)[0]).hostname or ""):
-            return DEFAULT_LINKS
-    except ValueError:  # no URL at all: the first step says so
+    host = host_of_api(addresses(api)[0])
+    if not host or is_loopback(host):  # no URL at all: the first step says so
         return DEFAULT_LINKS
     raise click.UsageError("name the address that agents connect to: --links wss://HOST (or --no-links)")
-
-
-def _agent_token(token: str | None, file: Path | None, links: str) -> str:
-    from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
-
-    if file is not None:
-        try:
-            return file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as e:
-            raise click.BadParameter(f"{file} cannot be read: {e}", param_hint="--agent-token-file") from e
-    if token:
-        return token
-    try:
-        host = urlsplit(links).hostname or ""
-    except ValueError:
-        host = ""
-    if host and not is_loopback(host):
-        raise click.UsageError(f"no token of agents for {links}: set FAIRLEAD_AGENT_TOKEN or --agent-token-file")
-    return DEVELOPMENT_AGENT_TOKEN

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from fairlead.carrier.client import connect
 from fairlead.carrier.sweep import Sweep
 from fairlead.cli.api_road import get, read_answer
+from fairlead.cli.links import endpoint
 from fairlead.cli.road import PATIENCE, Road, Step, Trouble
 from fairlead.cli.silence import Ear, measure
 from fairlead.errors import ConnectionRefused
@@ -114,8 +115,7 @@ class LinkRoad(Road):
 
     @property
     def _path(self) -> str:
-        path = urlsplit(self.url).path
-        return path if path not in ("", "/") else "/v1/link"
+        return urlsplit(endpoint(self.url)).path
 
     @property
     def _headers(self) -> list[tuple[str, str]]:

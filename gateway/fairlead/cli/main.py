@@ -58,7 +58,8 @@ _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
     (NodeBusy, "try again in some seconds"),
     (
         ConnectionRefused,
-        "is it running? `make run` starts one here; --api or FAIRLEAD_API names another; `fairlead doctor` tells more",
+        "is it running? `fairlead demo` starts one here (as does `make run` in the sources); --api or FAIRLEAD_API "
+        "names another; `fairlead doctor` tells more",
     ),
     (Unavailable, "try again in some seconds; `fairlead doctor` tells more"),
 )
@@ -66,7 +67,6 @@ _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
 
 _FIELDS = {
     "selector": "an example: --selector 'env in (prod,dev),os=linux,!retired'",
-    "labels": "letters, digits and . _ - (in keys also /, in values also : / @ + ~), 64 labels at most",
     "from": "`fairlead results ID` shows all that there is",
     "api": "--api http://HOST:8081, or FAIRLEAD_API",
 }

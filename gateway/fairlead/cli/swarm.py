@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from fairlead.cli.agent import DEFAULT_URL
+from fairlead.cli.links import DEFAULT_LINKS, agent_token_options, chosen_token, endpoint, host_of
 
 if TYPE_CHECKING:
     from fairlead.swarm.tally import Tally
@@ -29,7 +29,7 @@ QUIET = 5.0
     "storm, which drop their links together and come back by the protocol's own delays. "
     "docs/swarm.md says what each counts."
 )
-@click.option("--url", default=DEFAULT_URL, show_default=True, metavar="URL", help="Address of the gateway's links.")
+@click.option("--url", default=DEFAULT_LINKS, show_default=True, metavar="URL", help="Address of the gateway's links.")
 @click.option("--agents", "-n", type=click.IntRange(1, 10_000_000), default=100, show_default=True, help="How many.")
 @click.option(
     "--processes", "-p", type=click.IntRange(1, 1024), help="How many processes. [default: as many as needed]"
@@ -43,8 +43,7 @@ QUIET = 5.0
     "--duration", type=click.FloatRange(min=0), metavar="SECONDS",
     help="How long to hold them once all are linked. [default: until Ctrl-C]",
 )  # fmt: skip
-@click.option("--token", envvar="FAIRLEAD_AGENT_TOKEN", show_envvar=True, metavar="TOKEN", help="Token of agents.")
-@click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File that holds the token.")
+@agent_token_options("--token")
 @click.option("--id-prefix", default="swarm", show_default=True, metavar="PREFIX", help="Ids are PREFIX-0, PREFIX-1 …")
 @click.option(
     "--source", multiple=True, metavar="ADDRESSES",
@@ -66,8 +65,8 @@ QUIET = 5.0
 @click.pass_context
 def swarm(
     ctx: click.Context, url: str, agents: int, processes: int | None, rate: float, profile: str,
-    duration: float | None, token: str | None, token_file: Path | None, id_prefix: str, source: tuple[str, ...],
-    output_bytes: int | None, event_every: float, storm_every: float, output: str,
+    duration: float | None, agent_token: str | None, agent_token_file: Path | None, id_prefix: str,
+    source: tuple[str, ...], output_bytes: int | None, event_every: float, storm_every: float, output: str,
 ) -> None:  # fmt: skip
     """Load a gateway with simulated agents, and count what becomes of them."""
     import asyncio
@@ -79,10 +78,10 @@ def swarm(
     from fairlead.wire.identity import check_agent_id
 
     check_agent_id(f"{id_prefix}-{agents - 1}")
-    address, host = _address(url)
+    address = _address(url)
     plan = Plan(
         url=address,
-        token=_token(host, token, token_file),
+        token=chosen_token(url, agent_token, agent_token_file, "--token"),
         agents=agents,
         processes=min(agents, processes or needed_processes(agents)),
         rate=rate,
@@ -106,32 +105,14 @@ def swarm(
     ctx.exit(0 if result.well else 1)
 
 
-def _address(url: str) -> tuple[str, str]:
-    """`url` with the link's path, and its host."""
+def _address(url: str) -> str:
     try:
-        parts = urlsplit(url)
-        host = parts.hostname if parts.scheme in ("ws", "wss") and parts.port != 0 else None
+        legal = urlsplit(url).scheme in ("ws", "wss") and host_of(url) and urlsplit(url).port != 0
     except ValueError:
-        host = None
-    if not host:
+        legal = False
+    if not legal:
         raise click.BadParameter(f"{url!r} must begin with ws:// or wss:// and a host", param_hint="--url")
-    return parts._replace(path=parts.path if parts.path not in ("", "/") else "/v1/link").geturl(), host
-
-
-def _token(host: str, token: str | None, file: Path | None) -> str:
-    """The token to present; the development one to a gateway on the loopback, if none was given."""
-    from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
-
-    if token and file:
-        raise click.UsageError("--token and --token-file: only one of them can hold (FAIRLEAD_AGENT_TOKEN is --token)")
-    if file:
-        try:
-            token = file.read_text(encoding="ascii").strip()
-        except (OSError, UnicodeDecodeError) as e:
-            raise click.BadParameter(f"{file} cannot be read: {e}", param_hint="--token-file") from e
-    if not token and not is_loopback(host):
-        raise click.UsageError(f"no token for the gateway at {host}: set --token-file or FAIRLEAD_AGENT_TOKEN")
-    return token or DEVELOPMENT_AGENT_TOKEN
+    return endpoint(url)
 
 
 class _Progress:

@@ -27,7 +27,7 @@ from fairlead.client.shapes import (
     Standout,
     Trouble,
 )
-from fairlead.client.transport import ConnectionLost, addresses
+from fairlead.client.transport import ConnectionLost, addresses, check_address
 
 __all__ = [
     "Agent",
@@ -46,4 +46,5 @@ __all__ = [
     "Standout",
     "Trouble",
     "addresses",
+    "check_address",
 ]

@@ -39,6 +39,24 @@ def addresses(api: str) -> list[str]:
     return [one for part in api.split(",") if (one := part.strip())] or [api]
 
 
+def check_address(api: str) -> httpx2.URL:
+    """Raises InvalidRequest unless `api` is one address of an API."""
+    valid = "an API is at http://HOST[:PORT] or https://HOST[:PORT]"
+    try:
+        url = httpx2.URL(api)
+    except httpx2.InvalidURL as e:
+        raise InvalidRequest(f"API address {api!r} is not a URL ({e}): {valid}", field="api") from e
+    if url.scheme not in ("http", "https"):
+        raise InvalidRequest(f"API address {api!r} does not begin with http:// or https://: {valid}", field="api")
+    if not url.host or "%" in url.host:
+        raise InvalidRequest(f"API address {api!r} names no host: {valid}", field="api")
+    if url.port is not None and not 0 < url.port < 1 << 16:
+        raise InvalidRequest(f"API address {api!r} has a port that is none (1 to 65535): {valid}", field="api")
+    if url.userinfo or url.query or url.fragment:
+        raise InvalidRequest(f"API address {api!r} holds more than host, port and path: {valid}", field="api")
+    return url
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     method: str
@@ -52,12 +70,7 @@ class _Address:
     """One address, and its connections."""
 
     def __init__(self, api: str, token: str, ssl: tls.SSLContext | None) -> None:
-        try:
-            url = httpx2.URL(api)
-        except httpx2.InvalidURL as e:
-            raise InvalidRequest(f"API address {api!r} is not a URL ({e})", field="api") from e
-        if url.scheme not in ("http", "https") or not url.host:
-            raise InvalidRequest(f"API address {api!r} must begin with http:// or https:// and a host", field="api")
+        url = check_address(api)
         self.api = api
         self.http = httpx2.AsyncClient(
             base_url=url,
