@@ -12,7 +12,6 @@ import threading
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO
 
 from release import Release
 
@@ -38,7 +37,8 @@ class Watch:
             argv, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         assert self._process.stdout is not None
-        self._thread = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
+        self._stream = self._process.stdout
+        self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def __enter__(self) -> Watch:
@@ -50,13 +50,14 @@ class Watch:
         self._process.terminate()
         self._process.wait(15)
         self._thread.join(15)
+        self._stream.close()
 
     @property
     def changes(self) -> list[Change]:
         assert self._process.poll() is None, f"the watch has ended: {self._seen[-3:]}"
         return list(self._seen)
 
-    def _read(self, stream: IO[bytes]) -> None:
-        for line in stream:
+    def _read(self) -> None:
+        for line in self._stream:
             kind, *words = line.decode().rstrip(os.linesep).split("|")
             self._seen.append(Change(time.monotonic(), kind, tuple(words)))
