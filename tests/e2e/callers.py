@@ -13,7 +13,7 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import httpx2
@@ -42,6 +42,7 @@ class Callers:
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         self._abandon: Callable[[], object] | None = None
+        self._ask: Callable[[str, int], object] | None = None
         self._thread = threading.Thread(target=self._main, name="callers")
 
     def start(self) -> None:
@@ -55,6 +56,20 @@ class Callers:
             raise AssertionError("the callers do not end")
         if self._failure is not None:
             raise self._failure
+
+    def ask(self, agents: Sequence[str], count: int) -> list[Entry]:
+        """One more command of so many lines for each of the agents; they run when they are given back."""
+        assert self._ask is not None
+        before = set(map(id, self.ledger.entries))
+        for agent in agents:
+            self._ask(agent, count)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            asked = [one for one in list(self.ledger.entries) if id(one) not in before and one.count == count]
+            if len(asked) == len(agents) and all(one.pieces for one in asked):
+                return asked
+            assert time.monotonic() < deadline, f"not all of {asked} run"
+            time.sleep(0.1)
 
     def abandon(self) -> None:
         """Leave everything as it is: the story has failed elsewhere."""
@@ -88,9 +103,13 @@ class Callers:
             httpx2.AsyncClient(headers=self._headers, trust_env=False, timeout=timeout, limits=limits) as http,
             asyncio.TaskGroup() as group,
         ):
+
+            def ask(agent: str, count: int) -> None:
+                group.create_task(self._follow(http, self.ledger.open(agent, count, Way.WORK, 0)))
+
+            self._ask = lambda agent, count: loop.call_soon_threadsafe(ask, agent, count)
             while not self._stop.is_set():
-                entry = self.ledger.open(name(rng.randrange(self._workers)), rng.randrange(1, 20), Way.WORK, 0)
-                group.create_task(self._follow(http, entry))
+                ask(name(rng.randrange(self._workers)), rng.randrange(1, 20))
                 await asyncio.sleep(rng.expovariate(self._rate))
 
     async def _follow(self, http: httpx2.AsyncClient, entry: Entry) -> None:

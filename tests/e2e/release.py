@@ -56,8 +56,8 @@ class Release:
         sets = [word for setting in settings for word in ("--set", setting)]
         self.helm("upgrade", RELEASE, str(CHART), "--values", str(self._values), *sets, "--wait", "--timeout", "300s")
 
-    def kubectl(self, *arguments: str, timeout: float = 60.0) -> str:
-        return self.kube.kubectl("--namespace", self.namespace, *arguments, timeout=timeout)
+    def kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60.0) -> str:
+        return self.kube.kubectl("--namespace", self.namespace, *arguments, stdin=stdin, timeout=timeout)
 
     def get(self, *arguments: str) -> Any:
         return self.kube.get("--namespace", self.namespace, *arguments)

@@ -14,6 +14,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import pairwise
@@ -44,6 +45,14 @@ FIRST, MORE = 279, 600
 SHELL = 1
 FEW, MANY = FIRST + WORKERS + SHELL, FIRST + WORKERS + SHELL + MORE
 """300, then 900."""
+LONG = 100
+"""Lines of a command, five a second: it runs for longer than a drain."""
+DRAIN = """
+apiVersion: fairlead.dev/v1alpha1
+kind: LinkOperation
+metadata: {name: drain}
+spec: {gateway: {name: fairlead}, type: Drain, pod: POD, reason: "a machine that must go"}
+"""
 
 
 class LastWords:
@@ -203,7 +212,42 @@ def test_7_a_rollout_under_traffic_loses_no_agent_and_closes_at_the_pace(scene: 
     scene.note(f"rollout done, all {MANY} back {back:.0f} s after it; closed at most {pace}")
 
 
-def test_8_the_fleet_shrinks_and_one_pod_at_a_time_goes(scene: Scene) -> None:
+def test_8_a_linkoperation_drains_the_pod_whose_agents_are_at_work(scene: Scene) -> None:
+    release = scene.release
+    release.steady(15, 240)
+    places = {agent: pod for agent, pod in scene.places().items() if agent.startswith("worker-")}
+    ((drained, _),) = Counter(places.values()).most_common(1)
+    address = next(pod["status"]["podIP"] for pod in release.pods("gateway") if name(pod) == drained)
+    size = release.deployment()["spec"]["replicas"]
+    assert scene.callers is not None
+    running = scene.callers.ask([agent for agent, pod in places.items() if pod == drained], LONG)
+    since = now()
+    release.kubectl("apply", "-f", "-", stdin=DRAIN.replace("POD", drained))
+    wait = ("wait", "--for=condition=Complete", "linkoperation/drain", "--timeout=600s")
+    release.kubectl(*wait, timeout=610)
+    took = (now() - since).total_seconds()
+    shown = release.kubectl("get", "linkoperation", "--output=wide")
+    status = release.get("linkoperation", "drain")["status"]
+    assert (status["phase"], status["linksLeft"]) == ("Succeeded", 0)
+    assert status["linksAtStart"] > 0
+    release.until(f"{drained} gone", lambda: drained not in {name(pod) for pod in release.pods("gateway")}, 120)
+    release.until("as many pods as before", lambda: len(ready_pods(scene)) == size, 240)
+    back = scene.linked(MANY, 300)
+    release.until("the ends of what ran there", lambda: all(one.over for one in running), 240)
+    assert [str(one) for one in running if one.ends != ["ok"]] == []
+    if ACCESS.exists():
+        moved = [link for link in links(HOST, since) if link.backend.startswith(f"{address}:")]
+        assert moved
+        assert_paced(moved)
+    scene.figures.text("kubectl apply of a LinkOperation, kubectl wait --for=condition=Complete", shown)
+    scene.figures.number("LinkOperation Drain, from apply to Complete", f"{took:.0f} s, {status['linksAtStart']} links")
+    scene.note(
+        f"LinkOperation: {drained} drained and replaced in {took:.0f} s; {status['linksAtStart']} links went, "
+        f"all {MANY} there {back:.0f} s later; {len(running)} commands that ran on them ended ok"
+    )
+
+
+def test_9_the_fleet_shrinks_and_one_pod_at_a_time_goes(scene: Scene) -> None:
     release = scene.release
     release.steady(15, 240)
     start = release.deployment()["spec"]["replicas"]
@@ -245,7 +289,7 @@ def test_8_the_fleet_shrinks_and_one_pod_at_a_time_goes(scene: Scene) -> None:
     )
 
 
-def test_9_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(scene: Scene) -> None:
+def test_10_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(scene: Scene) -> None:
     release = scene.release
     old = release.leader()
     (pod,) = [pod for pod in release.pods("operator") if name(pod) == old]
@@ -276,7 +320,7 @@ def test_9_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(scene: S
     scene.note(f"another leader after {took:.1f} s, it decided {works:.0f} s later; the old one, woken, wrote {wrote}")
 
 
-def test_10_the_operator_holds_while_valkey_is_away_and_heals(scene: Scene) -> None:
+def test_11_the_operator_holds_while_valkey_is_away_and_heals(scene: Scene) -> None:
     release = scene.release
     before = release.deployment()["spec"]["replicas"]
     (valkey,) = release.pods("valkey")
@@ -293,7 +337,7 @@ def test_10_the_operator_holds_while_valkey_is_away_and_heals(scene: Scene) -> N
     )
 
 
-def test_11_helm_upgrade_keeps_the_fleet_and_no_command_was_lost(scene: Scene) -> None:
+def test_12_helm_upgrade_keeps_the_fleet_and_no_command_was_lost(scene: Scene) -> None:
     release = scene.release
     before, seconds = release.deployment(), (now() - scene.began).total_seconds()
     release.upgrade("gateways.default.logLevel=warning", "operator.logLevel=warning")
@@ -318,7 +362,7 @@ def test_11_helm_upgrade_keeps_the_fleet_and_no_command_was_lost(scene: Scene) -
     scene.note(f"helm upgrade; {judgement.commands} commands since chapter 3: all ok, none lost, none twice")
 
 
-def test_12_helm_uninstall_leaves_the_crd_and_nothing_else(scene: Scene) -> None:
+def test_13_helm_uninstall_leaves_the_crd_and_nothing_else(scene: Scene) -> None:
     release = scene.release
     for program in scene.programs.values():
         program.stop()
@@ -327,7 +371,9 @@ def test_12_helm_uninstall_leaves_the_crd_and_nothing_else(scene: Scene) -> None
         release.until("their links in the log of the Ingress", lambda: len(links(HOST, scene.began)) >= MANY, 60)
     release.helm("uninstall", RELEASE, "--wait", "--timeout", "300s")
     took = release.until("an empty namespace", lambda: not remains(scene), 240)
-    assert "linkgateways.fairlead.dev" in release.kubectl("get", "crds", "--output=name")
+    kinds = release.kubectl("get", "crds", "--output=name")
+    assert "linkgateways.fairlead.dev" in kinds
+    assert "linkoperations.fairlead.dev" in kinds
     release.until("the host unknown again", lambda: at_the_host() == UNKNOWN, 90)
     scene.note(f"uninstalled; the namespace was empty {took:.0f} s later")
 
