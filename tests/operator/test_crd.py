@@ -12,7 +12,10 @@ import pytest
 import yaml
 
 from fairlead.errors import ConfigError
-from fairlead_operator.crd import COLUMNS, crds, gateway_crd
+from fairlead_operator.crd import COLUMNS, OPERATION_COLUMNS, crds, gateway_crd, operation_crd
+from fairlead_operator.errors import ClusterRefused
+from fairlead_operator.objects import path
+from fairlead_operator.operation import LinkOperationSpec, Type, read_operation
 from fairlead_operator.spec import RULES, LinkGatewaySpec, Mode, read
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -100,3 +103,35 @@ def test_columns_and_subresources() -> None:
     assert version["subresources"]["scale"]["specReplicasPath"] == ".spec.scaling.replicas"
     modes = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["scaling"]["properties"]["mode"]
     assert sorted(modes["enum"]) == sorted(Mode)
+
+
+def test_columns_of_operations() -> None:
+    (version,) = operation_crd()["spec"]["versions"]
+    assert [name.upper() for name, *_ in OPERATION_COLUMNS] == ["GATEWAY", "TYPE", "POD", "PHASE", "LEFT", "AGE"]
+    assert operation_crd()["spec"]["names"]["shortNames"] == ["lop"]
+    assert version["subresources"] == {"status": {}}
+    kinds = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["type"]["enum"]
+    assert sorted(kinds) == sorted(Type)
+
+
+async def test_the_api_server_fills_in_the_defaults_of_an_operation(world: World) -> None:
+    stored = await world.operate("anew", type="Restart")
+    assert stored["spec"] == {
+        "gateway": {"name": "edge"}, "type": "Restart", "reason": "", "activeDeadlineSeconds": 3600,
+    }  # fmt: skip
+    asked = {"gateway": {"name": "edge"}, "type": "Restart"}
+    assert read_operation(stored).spec == msgspec.convert(asked, LinkOperationSpec)
+
+
+async def test_a_field_that_does_not_exist_is_refused_by_kubectl_and_dropped_without_it(world: World) -> None:
+    """kubectl asks for strict validation; whoever does not finds that the field is not there."""
+    body = {
+        "apiVersion": "fairlead.dev/v1alpha1",
+        "kind": "LinkGateway",
+        "metadata": {"name": "edge", "namespace": world.namespace},
+        "spec": world.spec(capacty=5),
+    }
+    where = path("LinkGateway", world.namespace)
+    with pytest.raises(ClusterRefused, match=r'unknown field "spec.capacty"'):
+        await world.admin._write("POST", where, body, "application/json", {"fieldValidation": "Strict"})
+    assert "capacty" not in (await world.admin.create(body))["spec"]

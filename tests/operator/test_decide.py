@@ -171,6 +171,7 @@ def test_a_peak_in_the_window_keeps_the_pods() -> None:
     ("load", "why"),
     [
         (fleet(100, 50, 100, 100, rollout=True), "rollout"),
+        (replace(fleet(100, 50, 100, 100), operation="away"), "the operation away is under way"),
         (FleetLoad(4, (*fleet(100, 50, 100, 100).pods, PodLoad("x", leaving=True))), "leaving"),
         (FleetLoad(4, (*fleet(100, 50, 100).pods, PodLoad("x", ready=False))), "not ready"),
         (FleetLoad(4, (*fleet(100, 50, 100).pods, PodLoad("x", ready_for=3.0))), "have told"),

@@ -187,6 +187,48 @@ async def test_an_invalid_resource_is_told_and_crashes_nothing(world: World, sta
     assert "Traceback" not in a.said(), a.said()
 
 
+@pytest.mark.timeout(150)
+async def test_an_operation_outlives_the_leader_that_began_it(world: World, start: Callable[[str], Replica]) -> None:
+    a = start("a")
+    await world.until("a to lead", lambda: leads(a))
+    await world.operate("nowhere", gateway="missing", type="Restart")
+
+    async def refused() -> bool:
+        return bool((await world.operation("nowhere")).get("phase") == "Failed")
+
+    await world.until("the operation without a LinkGateway to fail", refused)
+    said = (await world.operation("nowhere"))["message"]
+    assert said == f"there is no LinkGateway missing in {world.namespace}"
+
+    await world.gateway()
+    await world.until("two pods to be asked for", lambda: scaled(world, 2))
+    one, other = await world.run_pods(2)
+    for name in (one, other):
+        await world.place(name)
+        await world.beat(name, 10)
+    await world.operate("away", type="Drain", pod=one)
+
+    async def leaves() -> bool:
+        return any("deletionTimestamp" in pod["metadata"] for pod in await world.pods())
+
+    await world.until("the pod to leave", leaves)
+    b = start("b")
+    a.process.kill()
+    await world.until("b to lead", lambda: leads(b))
+    await world.end(one)
+    await world.run_pods(2)
+
+    async def complete() -> bool:
+        return bool((await world.operation("away"))["phase"] == "Succeeded")
+
+    await world.until("the next leader to tell its end", complete)
+    assert await b.metric('fairlead_operator_operations_total{outcome="Succeeded",type="Drain"}') == 1
+    found = await world.admin.get("LinkOperation", world.namespace, "away")
+    assert "finalizers" not in found["metadata"]
+    assert not [name for name in found["metadata"].get("annotations", {}) if "kopf" in name]
+    assert "Traceback" not in a.said() + b.said(), b.said()
+
+
 @pytest.mark.timeout(90)
 async def test_an_api_server_that_freezes_and_wakes(
     world: World, control_plane: Any, start: Callable[[str], Replica]

@@ -68,6 +68,18 @@ async def test_drift_is_repaired_and_what_is_not_ours_stays(world: World) -> Non
     assert service["spec"]["selector"]["fairlead.dev/gateway"] == "edge"
 
 
+async def test_a_deleted_service_is_made_again(world: World) -> None:
+    steward = world.steward(await world.gateway())
+    await world.tend(steward)
+    service = await world.admin.get("Service", world.namespace, "edge-agents")
+    await world.admin.delete("Service", world.namespace, "edge-agents", service["metadata"]["uid"])
+    status = await world.tend(steward, seconds=31)
+    again = await world.admin.get("Service", world.namespace, "edge-agents")
+    assert again["metadata"]["uid"] != service["metadata"]["uid"]
+    assert again["spec"]["selector"] == service["spec"]["selector"]
+    assert condition(status, "Reconciled")[:2] == ("True", "Applied")
+
+
 async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
     steward = world.steward(await world.gateway(ingress={"host": "edge.test"}))
     await world.tend(steward)
@@ -246,6 +258,17 @@ async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
     await world.admin.patch("Secret", world.namespace, "where", {"stringData": {"url": world.redis}})
     status = await world.tend(steward)
     assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+
+
+async def test_a_password_that_redis_does_not_take_is_told_and_not_quoted(world: World) -> None:
+    wrong = world.redis.replace("redis://", "redis://:the-wrong-one@")
+    secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
+    await world.admin.create({**secret, "stringData": {"url": wrong}})
+    status = await world.tend(world.steward(await world.gateway(redis={"secretRef": {"name": "where"}})))
+    held, _, message = condition(status, "RedisReachable")
+    assert held == "False"
+    assert "the-wrong-one" not in str(status)
+    assert "AUTH" in message or "password" in message
 
 
 async def test_pods_are_counted_though_the_secret_of_the_next_ones_is_gone(world: World) -> None:
