@@ -252,5 +252,11 @@ class _Frames(Framing):
     def message_received(self, message: bytes | str) -> None:
         self._connection.send(message)
 
+    def ping_received(self, payload: bytes) -> None:
+        """Dropped: ASGI knows no pings."""
+
+    def close_received(self, code: int, reason: str) -> None:
+        """Dropped: `close` ends a connection, not a frame."""
+
     def violated(self, code: int, reason: str) -> None:
         raise ValueError(f"write() takes whole frames of a server: {reason}")

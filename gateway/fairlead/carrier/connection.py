@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -194,14 +195,17 @@ class FramedConnection(Framing, asyncio.Protocol):
             self.transport.close()
         self._finish()
 
-    # Our own.
+    # A subclass says.
 
+    @abstractmethod
     def _encode(self, first: int, payload: bytes) -> bytes:
-        raise NotImplementedError
+        """One frame: RFC 6455 §5.1: a client masks, a server does not."""
 
+    @abstractmethod
     def _handshake_done(self) -> None:
         """Both close frames are through; RFC 6455 §7.1.1: the server closes, the client waits."""
-        raise NotImplementedError
+
+    # Our own.
 
     def _begin_close(self, code: int, reason: str, *, report: str | None = None) -> None:
         self._ending = (code, reason if report is None else report)

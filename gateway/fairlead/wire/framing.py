@@ -13,6 +13,7 @@ between messages.
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from struct import Struct
 from typing import ClassVar, Final
 
@@ -112,7 +113,7 @@ _ENDED: Final = _Partial()
 """In place of a reader's own: whatever is fed is ignored from now on."""
 
 
-class Framing:
+class Framing(ABC):
     """The reader of one end. Whoever inherits overrides the hooks; `feed` never raises by itself."""
 
     __slots__ = ("_partial", "deflate")
@@ -129,19 +130,23 @@ class Framing:
         """The longest message that is taken, in bytes after decompression; beyond it is 1009."""
         return 1 << 20
 
+    @abstractmethod
     def message_received(self, message: bytes | str) -> None:
         """A whole message: bytes if it was binary, str if it was text."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ping_received(self, payload: bytes) -> None:
         """A ping, to be answered with a pong of the same payload."""
 
     def pong_received(self, payload: bytes) -> None:
         """A pong, asked for or not."""
+        return  # it has been counted as a sign of life already, like any byte
 
+    @abstractmethod
     def close_received(self, code: int, reason: str) -> None:
         """The peer's close frame (1005 if it held no code). Nothing is read after it."""
 
+    @abstractmethod
     def violated(self, code: int, reason: str) -> None:
         """The peer broke the protocol; close with `code`. Nothing is read after it."""
 
