@@ -99,14 +99,14 @@ def told(now: datetime) -> str:
 def _go_on(operation: Operation, sight: Sight, now: datetime) -> Step:
     status, drain = operation.status, operation.spec.type is Type.DRAIN
     old = [pod for pod in sight.pods if (pod.uid == status.pod_uid if drain else pod.mark != operation.uid)]
-    ready = sum(pod.ready and not pod.leaving for pod in sight.pods if pod not in old)
+    ready = sum(pod.ready and not pod.leaving for pod in sight.pods)
     wanted = min(status.ready_wanted, sight.replicas)
     left = _links(old)
     status = replace(status, links_left=status.links_left if left is None else left)
     if not old and ready >= wanted:
         words = f"{operation.spec.pod} is gone" if drain else "all pods are new"
         words = f"{words}; {ready} pods are ready"
-        done = replace(status, phase=Phase.SUCCEEDED, message=words, links_left=0, finished_at=told(now))
+        done = replace(status, phase=Phase.SUCCEEDED, message=words, finished_at=told(now))
         return Step(done, "Completed")
     links = f"{left} links" if left is not None else "an unknown number of links"
     if old:

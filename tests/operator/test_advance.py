@@ -89,6 +89,25 @@ def test_a_pod_that_is_ill_elsewhere_is_not_waited_for() -> None:
     assert advance(then(DRAIN, step), after, "", NOW).status.phase is Phase.SUCCEEDED
 
 
+def test_pods_that_leave_anyway_are_not_to_be_replaced() -> None:
+    step = advance(DRAIN, sight(A, B, replace(C, leaving=True)), "", NOW)
+    assert step.status.ready_wanted == 2
+
+
+def test_a_restart_of_a_fleet_that_is_all_ill_waits_for_a_pod_that_is_not() -> None:
+    ill = [replace(one, ready=False) for one in (A, B)]
+    going = then(RESTART, advance(RESTART, sight(*ill), "", NOW))
+    new = [pod(name, mark=UID, ready=False) for name in ("x", "y")]
+    step = advance(going, sight(*new, mark=UID), "", NOW)
+    assert (step.status.phase, step.status.message) == (Phase.RUNNING, "0 of 1 pods are ready")
+
+
+def test_pods_of_an_earlier_restart_are_old_ones() -> None:
+    before = [replace(one, mark="an-earlier-operation") for one in (A, B)]
+    step = advance(RESTART, sight(*before, mark="an-earlier-operation"), "", NOW)
+    assert (step.act, step.status.message) == (Act.RESTART, "2 old pods have 50 links left")
+
+
 def test_links_are_counted_down_and_what_is_not_known_is_not_made_up() -> None:
     step = advance(RUNNING, sight(replace(A, leaving=True, links=12), B), "", NOW)
     assert (step.status.links_left, step.status.message) == (12, "a has 12 links left")

@@ -39,6 +39,26 @@ def test_the_command_prints_them() -> None:
     assert list(yaml.safe_load_all(said.stdout)) == crds()
 
 
+def test_the_upgrade_job_applies_both_and_names_those_it_may_not(control_plane: Any) -> None:
+    def apply(kubeconfig: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-Im", "fairlead_operator.crd", "--apply"],
+            env={"KUBECONFIG": str(kubeconfig), "USER": "test"},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=50,
+        )
+
+    done = apply(control_plane.admin)
+    assert (done.returncode, done.stderr) == (0, "")
+    done = apply(control_plane.operator)
+    assert done.returncode == 1
+    for definition in crds():
+        assert f"{definition['metadata']['name']} could not be applied: " in done.stderr
+    assert "cannot patch resource" in done.stderr
+
+
 def test_nothing_in_it_is_what_a_structural_schema_cannot_have() -> None:
     def walk(node: Any) -> None:
         if isinstance(node, dict):

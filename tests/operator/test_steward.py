@@ -405,6 +405,7 @@ async def test_a_fence_that_is_shut_lets_nothing_through(world: World) -> None:
         fenced.patch("LinkGateway", world.namespace, "edge", {}),
         fenced.delete("LinkGateway", world.namespace, "edge", body["metadata"]["uid"]),
         fenced.apply({**pod, "kind": "Service"}),
+        fenced.evict(world.namespace, "x", "uid"),
     ):
         with pytest.raises(NotLeading):
             await write
