@@ -7,19 +7,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 from click.testing import CliRunner
+from processes import Fleet
 
 from fairlead.cli.main import cli
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 UNKNOWN = "01990000-0000-7000-8000-00000000000f"
-
-
-class Fleet(Protocol):
-    api: str
 
 
 @pytest.mark.parametrize(

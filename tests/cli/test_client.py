@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
+from processes import Fleet
+from relay import Relay
+from scripted_api import Api, problem
 from starlette.responses import Response
 
 from fairlead.client import Chunk, Client
@@ -32,35 +33,6 @@ from fairlead.errors import (
 TOKEN = "development-platform-token"
 UNKNOWN = "01990000-0000-7000-8000-00000000000f"
 ROOT = Path(__file__).parents[2]
-
-
-class Fleet(Protocol):
-    api: str
-
-
-class Relay(Protocol):
-    port: int
-    cuts: list[int]
-
-
-class Api(Protocol):
-    url: str
-    refusals: list[Response]
-    cuts: list[int]
-    streams: list[tuple[str, str, dict[str, str], bytes]]
-    pages: list[dict[str, object]]
-    busy_pages: bool
-    input_refusals: list[Response]
-    input_requests: list[int]
-    inputs: dict[int, bytes]
-
-    def say(self, data: bytes, kind: str = "stdout") -> None: ...
-    def finish(self, state: str, payload: object = None, error: object = None, truncated: bool = False) -> None: ...
-
-
-def problem(status: int, code: str, detail: str, temporary: bool = False) -> Response:
-    body = {"title": code, "status": status, "code": code, "detail": detail, "temporary": temporary}
-    return Response(json.dumps(body), status, media_type="application/problem+json")
 
 
 async def test_agents_labels_and_links(fleet: Fleet) -> None:

@@ -13,19 +13,11 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
+from processes import Fleet
+from relay import Relay
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 MIB = 1 << 20
-
-
-class Fleet(Protocol):
-    api: str
-
-
-class Relay(Protocol):
-    port: int
-    cuts: list[int]
-    connections: int
 
 
 @pytest.fixture

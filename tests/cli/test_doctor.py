@@ -9,27 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
+from processes import Fleet
+from relay import Relay
 
 from fairlead.store.embedded import EmbeddedValkey
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
-
-
-class Fleet(Protocol):
-    api: str
-    links: str
-    admin: str
-
-
-class Relay(Protocol):
-    port: int
-    strips: bool
-    server: str
-    idle: float | None
-    forgets: bool
 
 
 RelayTo = Callable[[str], Relay]

@@ -7,49 +7,14 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable
-from typing import Protocol
 
 import pytest
+from patience import WAIT
+from scripted_api import COMMAND, Api, problem
 from starlette.responses import PlainTextResponse, Response
-
-
-class Api(Protocol):
-    """The parts of the scripted API that these tests set and read: see conftest."""
-
-    url: str
-    cuts: list[int]
-    refusals: list[Response]
-    input_refusals: list[Response]
-    overlap: int
-    end_on_cancel: bool
-    streams: list[tuple[str, str, dict[str, str], bytes]]
-    inputs: dict[int, bytes]
-    input_requests: list[int]
-    tokens: set[str]
-    go: Event
-    stdin_end: Event
-    cancelled: Event
-
-    def say(self, data: bytes, kind: str = "stdout") -> None: ...
-    def finish(self, state: str, payload: object = None, error: object = None, truncated: bool = False) -> None: ...
-
-
-class Event(Protocol):
-    def set(self) -> None: ...
-    def clear(self) -> None: ...
-    def is_set(self) -> bool: ...
-    def wait(self, timeout: float) -> bool: ...
-
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 Start = Callable[..., subprocess.Popen[bytes]]
-WAIT = 20.0
-COMMAND = "01990000-0000-7000-8000-000000000001"
-
-
-def problem(status: int, code: str, detail: str, temporary: bool = False) -> Response:
-    body = {"title": code, "status": status, "code": code, "detail": detail, "temporary": temporary}
-    return Response(json.dumps(body), status, media_type="application/problem+json")
 
 
 def test_octets_arrive_exactly_and_the_exit_code_is_the_programs(api: Api, run: Run) -> None:

@@ -7,19 +7,13 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
+from scripted_api import Api
 
 from fairlead.version import __version__
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
-
-
-class Api(Protocol):
-    url: str
-    pages: list[dict[str, object]]
-    cursors: list[str | None]
 
 
 @pytest.mark.parametrize(

@@ -2,117 +2,28 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
-import re
-import select
 import signal
-import struct
 import subprocess
-import sys
 import termios
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import pytest
+from patience import WAIT
+from processes import Fleet
+from relay import Relay
+from screen import Screen
 
 from fairlead.cli.terminal import Escape
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
-WAIT = 20.0
 SH = ("--", "sh")
 """A shell that prints what it is told and no more."""
 
 
-class Fleet(Protocol):
-    api: str
-
-
-class Screen:
-    """A terminal of so many columns and rows, and `fairlead shell` on it."""
-
-    def __init__(self, api: str, *args: str, env: dict[str, str] | None = None) -> None:
-        self.ours, self.theirs = pty.openpty()
-        self.resize(100, 30)
-        self.before = termios.tcgetattr(self.theirs)
-        self.shown = b""
-        clean = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fairlead", "shell", *args],
-            stdin=self.theirs,
-            stdout=self.theirs,
-            stderr=self.theirs,
-            env={**clean, "FAIRLEAD_API": api, "TERM": "vt100", "PS1": "$ ", **(env or {})},
-            # A session whose controlling terminal it is, as under a terminal emulator: resizing is a signal to it.
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  # one system call
-        )
-
-    def resize(self, columns: int, rows: int) -> None:
-        fcntl.ioctl(self.ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def type(self, text: bytes) -> None:
-        os.write(self.ours, text)
-
-    def until(self, pattern: bytes) -> re.Match[bytes]:
-        """Read the screen until it shows that; what came before is forgotten."""
-        deadline = time.monotonic() + WAIT
-        while not (found := re.search(pattern, self.shown)):
-            left = deadline - time.monotonic()
-            assert left > 0, self.shown
-            if select.select([self.ours], [], [], left)[0]:
-                self.shown += os.read(self.ours, 65536)
-        self.shown = self.shown[found.end() :]
-        return found
-
-    def wait(self) -> int:
-        """The exit code. The screen is read, or what is written there at last would wait for it."""
-        deadline = time.monotonic() + WAIT
-        while self.process.poll() is None:
-            assert time.monotonic() < deadline, self.shown
-            self._read(0.05)
-        self._read(0)
-        return self.process.returncode
-
-    def _read(self, timeout: float) -> None:
-        while select.select([self.ours], [], [], timeout)[0]:
-            self.shown += os.read(self.ours, 65536)
-            timeout = 0
-
-    @property
-    def raw(self) -> bool:
-        return not termios.tcgetattr(self.theirs)[3] & termios.ICANON
-
-    @property
-    def restored(self) -> bool:
-        return termios.tcgetattr(self.theirs) == self.before
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait(WAIT)
-        os.close(self.ours)
-        os.close(self.theirs)
-
-
-@pytest.fixture
-def screen() -> Iterator[Callable[..., Screen]]:
-    made: list[Screen] = []
-
-    def make(api: str, *args: str, env: dict[str, str] | None = None) -> Screen:
-        made.append(Screen(api, *args, env=env))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
-
-
 def test_a_terminal_with_its_size_its_keys_and_its_end(fleet: Fleet, screen: Callable[..., Screen]) -> None:
-    shell = screen(fleet.api, "--env", "GREETING=hello", "--cwd", "/", "web-1", *SH)
+    shell = screen(fleet.api, "shell", "--env", "GREETING=hello", "--cwd", "/", "web-1", *SH)
     shell.until(rb"[#$] ")
     assert shell.raw
     shell.type(b"stty size; echo $GREETING-$TERM-$(pwd)\r")
@@ -135,7 +46,7 @@ def test_a_terminal_with_its_size_its_keys_and_its_end(fleet: Fleet, screen: Cal
 def test_tilde_dot_leaves_and_ends_the_program(
     fleet: Fleet, screen: Callable[..., Screen], wait_until: Callable[[Callable[[], bool]], None], run: Run
 ) -> None:
-    shell = screen(fleet.api, "web-1", *SH)
+    shell = screen(fleet.api, "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
     shell.type(b"echo a~.b\r")
     shell.until(rb"a~\.b\r\n")
@@ -154,7 +65,7 @@ def test_tilde_dot_leaves_and_ends_the_program(
 def test_a_signal_that_ends_us_restores_the_terminal(
     fleet: Fleet, screen: Callable[..., Screen], number: signal.Signals
 ) -> None:
-    shell = screen(fleet.api, "web-1", *SH)
+    shell = screen(fleet.api, "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
     assert shell.raw
     shell.process.send_signal(number)
@@ -167,7 +78,7 @@ def test_an_error_in_the_middle_restores_the_terminal(
 ) -> None:
     """The stream is cut, and what answers then is no gateway: there is no hope in asking again."""
     relay = relay_to(fleet.api)
-    shell = screen(f"http://127.0.0.1:{relay.port}", "web-1", *SH)
+    shell = screen(f"http://127.0.0.1:{relay.port}", "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
     assert shell.raw
     relay.spoil()
@@ -176,25 +87,19 @@ def test_an_error_in_the_middle_restores_the_terminal(
     assert shell.restored
 
 
-class Relay(Protocol):
-    port: int
-
-    def spoil(self) -> None: ...
-
-
 def test_an_error_before_it_opens_leaves_the_terminal_alone(fleet: Fleet, screen: Callable[..., Screen]) -> None:
-    shell = screen(fleet.api, "nobody")
+    shell = screen(fleet.api, "shell", "nobody")
     assert shell.wait() == 2
     assert b"agents ls" in shell.shown
     assert shell.restored
-    shell = screen(fleet.api, "web-1", "--", "/no/such/program")
+    shell = screen(fleet.api, "shell", "web-1", "--", "/no/such/program")
     assert shell.wait() == 1
     assert b"/no/such/program" in shell.shown
     assert shell.restored
 
 
 def test_a_stop_and_fg_make_it_raw_again(fleet: Fleet, screen: Callable[..., Screen]) -> None:
-    shell = screen(fleet.api, "web-1", *SH)
+    shell = screen(fleet.api, "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
     shell.process.send_signal(signal.SIGSTOP)
     termios.tcsetattr(shell.theirs, termios.TCSANOW, shell.before)  # as the user's own shell does
