@@ -8,7 +8,7 @@ under two ids is a command that was doubled.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -18,6 +18,8 @@ ATTEMPTS = 5
 """How often a command that is safe to repeat may run."""
 UNCONFIRMED = 9.5
 """Seconds: after 10 a cancel ends a command without its agent's word. Some less, for clocks and for the way."""
+OFFLINE = 27.0
+"""Seconds: an agent without a link is offline after 30. Some less, for what callers hear late."""
 
 
 class Way(StrEnum):
@@ -63,10 +65,14 @@ class Entry:
     """What a caller met that no promise allows."""
     cancelled: bool = False
     """Its end was asked for, and the wish accepted, before any end was told."""
+    asked: float = 0.0
+    """When its end was asked for first: the wish may have been taken although the answer was lost."""
     attached: int = 0
     """How often its results were taken up again."""
     news: list[float] = field(default_factory=list)
     """When its caller began, and when it was told something."""
+    heard: list[float] = field(default_factory=list)
+    """When its caller was told what its agent had said."""
 
     @property
     def over(self) -> bool:
@@ -83,8 +89,8 @@ class Entry:
 
     @property
     def unconfirmed(self) -> bool:
-        """Its agent had been silent for as long as an unconfirmed cancel waits for it."""
-        return self.way is Way.CANCEL and self.stall >= UNCONFIRMED
+        """Its end came as late as that of a cancel which the agent does not confirm."""
+        return self.way is Way.CANCEL and self.news[-1] - self.asked >= UNCONFIRMED
 
     def healed(self, mended: float) -> float:
         """Seconds from the fault's end to the first news of a command that was open then."""
@@ -143,14 +149,21 @@ class Ledger:
         broken: list[Entry] = []
         forgotten: list[Entry] = []
         outcomes: Counter[str] = Counter()
+        heard: defaultdict[str, list[float]] = defaultdict(list)
+        for entry in self.entries:
+            heard[entry.agent] += entry.heard
         for entry in self.entries:
             outcomes[entry.error or (entry.ends[0] if entry.ends else "nothing")] += 1
             if not entry.over:
                 lost.append(entry)
             if self._doubled(entry):
                 (forgotten if self._forgotten(entry) else doubled).append(entry)
-            elif self._broken(entry):
+            elif self._broken(entry, heard[entry.agent]):
                 broken.append(entry)
+        # Callers hear late of an agent that was silent, so some of these had news meanwhile; most of them, never.
+        sudden = [e for e in self.entries if e.error == "cancel_unconfirmed" and e.stall < UNCONFIRMED]
+        if len(sudden) > max(2, sum(bool(e.asked) for e in self.entries) // 4):
+            broken += sudden
         return Judgement(len(self.entries), dict(outcomes), lost, doubled, broken, forgotten)
 
     def _doubled(self, entry: Entry) -> bool:
@@ -165,7 +178,8 @@ class Ledger:
         whole = len(set(lines)) == len(lines) and len(entry.ends) <= 1
         return whole and entry.news[0] < self.emptied and self._executed[entry.key] <= 2 and len(entry.ids) <= 2
 
-    def _broken(self, entry: Entry) -> bool:
+    def _broken(self, entry: Entry, heard: list[float]) -> bool:
+        """`heard`: when callers were told what the entry's agent had said, in any command."""
         expected = "".join(line(entry.key, n, entry.width) for n in range(entry.count))
         runs = self._executed[entry.key]
         if entry.wrong or not expected.startswith(entry.text):
@@ -174,6 +188,10 @@ class Ledger:
             return True
         if entry.error == "cancel_unconfirmed" and not entry.unconfirmed:
             return True
+        if entry.error == "agent_offline":
+            told = entry.news[-1]
+            if any(told - OFFLINE < at < told for at in heard):
+                return True
         if "cancelled" in entry.ends and entry.way is not Way.CANCEL:
             return True
         return bool(NOT_RUN & {entry.error, *entry.ends} and runs)

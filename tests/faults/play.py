@@ -45,8 +45,9 @@ ALLOWED = {
     "replace_behind_frozen": frozenset({"outcome_unknown"}),
     "kill_machines": frozenset({"outcome_unknown"}),
 }
-"""Errors that a fault may bring to commands; all others let every command end as its caller wished. What any fault may
-bring, because it hangs on how long an agent was away, is judged command by command: see Entry.unconfirmed."""
+"""Errors that a fault may bring to commands; all others let every command end as its caller wished."""
+EXPLAINED = frozenset({"ok", "cancelled", "cancel_unconfirmed", "agent_offline"})
+"""What any fault may bring, because it hangs on how long an agent was away: the ledger judges it command by command."""
 RATES = {"kill_valkey": 100.0}
 """Commands per second, at least, where the fault is about load."""
 
@@ -72,7 +73,7 @@ async def play(name: str, rng: random.Random, agents: int, rate: float, tally: T
     """One run of one fault. Raises AssertionError with what was wrong."""
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         try:
-            async with World(Path(folder), rng, agents=agents) as world:
+            async with World(Path(folder), rng, agents=agents, line=name == "cut_off") as world:
                 await _play(name, world, rate, tally)
         except BaseException:
             kept = Path(tempfile.mkdtemp(prefix="faults-logs-"))
@@ -105,7 +106,7 @@ async def _play(name: str, world: World, rate: float, tally: Tally) -> None:
     tally.forgotten += len(judgement.forgotten)
     tally.outcomes.update(judgement.outcomes)
     assert judgement.clean, judgement.describe()
-    others = judgement.outcomes.keys() - {"ok", "cancelled", "cancel_unconfirmed"} - ALLOWED.get(name, frozenset())
+    others = judgement.outcomes.keys() - EXPLAINED - ALLOWED.get(name, frozenset())
     assert not others, f"{name} must not end a command like that: {judgement.outcomes}"
     assert judgement.outcomes.get("ok", 0) > judgement.commands / 3, f"few went well: {judgement.outcomes}"
     await _check_states(world, lost_data=name == "empty_valkey")

@@ -146,6 +146,7 @@ class Traffic:
                 problem = json.loads(await answer.aread())
                 if not problem["temporary"] or answer.status_code == 409:
                     entry.error = problem["code"]
+                    entry.news.append(time.monotonic())
                 return
             async for raw in answer.aiter_lines():
                 self._take(entry, json.loads(raw))
@@ -153,6 +154,7 @@ class Traffic:
     def _take(self, entry: Entry, told: dict[str, object]) -> None:
         if "offset" in told:
             entry.news.append(time.monotonic())
+            entry.heard.append(entry.news[-1])
             if told["offset"] != entry.offset:
                 entry.wrong = f"offset {told['offset']} in place of {entry.offset}"
             entry.offset += 1
@@ -170,6 +172,7 @@ class Traffic:
         elif isinstance(error := told.get("error"), dict):
             if not error["temporary"]:
                 entry.error = str(error["code"])
+                entry.news.append(time.monotonic())
         elif "id" in told:
             entry.id = str(told["id"])
             entry.ids.add(entry.id)
@@ -207,6 +210,7 @@ class Traffic:
     async def _cancel(self, entry: Entry, give_up: float) -> None:
         while not entry.pieces:
             await asyncio.sleep(PAUSE)
+        entry.asked = time.monotonic()
         if await self._ask(entry, "DELETE", "", give_up):
             entry.cancelled = not entry.over
 

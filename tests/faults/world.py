@@ -133,13 +133,22 @@ class World:
     """`async with World(folder, rng, agents=50) as world:` until all agents are online."""
 
     def __init__(
-        self, folder: Path, rng: random.Random, *, agents: int, nodes: int = 2, flags: Sequence[str] = ()
+        self,
+        folder: Path,
+        rng: random.Random,
+        *,
+        agents: int,
+        nodes: int = 2,
+        flags: Sequence[str] = (),
+        line: bool = False,
     ) -> None:
+        """`line`: the first node reaches Valkey over a line of its own, which may be cut."""
         self.folder = folder
         self.rng = rng
         self.ledger = Ledger()
         self.valkey = EmbeddedValkey(folder / "valkey")
         self._flags = flags
+        self._has_line = line
         self._count = nodes
         self.nodes: list[NodeProcess] = []
         self.balancer = Balancer(self._doors, rng)
@@ -166,8 +175,9 @@ class World:
         self.store = Pipeliner(self.valkey.url)
         self.store.start()
         await self.valkey_line.start()
-        # The first node reaches Valkey over a line of its own, which a scenario may cut.
-        urls = [f"redis://127.0.0.1:{self.valkey_line.port}", *[self.valkey.url] * (self._count - 1)]
+        # Not for all scenarios: the line is as slow as this process, and Redis has a second for its answers.
+        first = f"redis://127.0.0.1:{self.valkey_line.port}" if self._has_line else self.valkey.url
+        urls = [first, *[self.valkey.url] * (self._count - 1)]
         self.nodes = [NodeProcess(f"node-{i + 1}", url, self.folder, self._flags) for i, url in enumerate(urls)]
         await asyncio.gather(*(node.start() for node in self.nodes))
         await self.balancer.start()
