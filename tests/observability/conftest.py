@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "operator"))
 sys.path.insert(0, str(Path(__file__).resolve().parent / "helpers"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "charts" / "observability"))
@@ -33,3 +36,19 @@ def prometheus_program() -> str:
 @pytest.fixture(scope="session")
 def promtool() -> str:
     return _needed("promtool")
+
+
+def _operators() -> Any:
+    """The conftest of tests/operator: its fixtures are ours too, and a conftest cannot be imported by its name."""
+    path = Path(__file__).resolve().parents[1] / "operator" / "conftest.py"
+    found = importlib.util.spec_from_file_location("conftest_of_the_operator", path)
+    assert found is not None
+    assert found.loader is not None
+    module = importlib.util.module_from_spec(found)
+    sys.modules[found.name] = module
+    found.loader.exec_module(module)
+    return module
+
+
+_shared = _operators()
+control_plane, valkey_server, world = _shared.control_plane, _shared.valkey_server, _shared.world

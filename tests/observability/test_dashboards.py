@@ -86,13 +86,6 @@ def peak(series: list[Series], **labels: str) -> float:
     return max((v for one in series if labels.items() <= one.labels.items() for _, v in one.points), default=0.0)
 
 
-def moved(one: Answer) -> bool:
-    def values(series: list[Series]) -> set[tuple[str, float]]:
-        return {(json.dumps(part.labels, sort_keys=True), value) for part in series for _, value in part.points}
-
-    return bool(values(one.busy) - values(one.idle))
-
-
 @pytest.mark.timeout(150)
 async def test_a_real_prometheus_answers_every_query_and_the_load_shows(
     prometheus_program: str, tmp_path: Path
@@ -104,7 +97,7 @@ async def test_a_real_prometheus_answers_every_query_and_the_load_shows(
     assert set(STILL) <= set(found)
     silent = [one.name for one in given if not one.busy]
     assert not silent
-    unmoved = [f"{one.name}: {shown(one.idle)}; {shown(one.busy)}" for one in given if not moved(one)]
+    unmoved = [f"{one.name}: {shown(one.idle)}; {shown(one.busy)}" for one in given if not one.moved]
     assert [line for line in unmoved if not line.startswith(tuple(STILL))] == []
 
     def told(name: str) -> Answer:

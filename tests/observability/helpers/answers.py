@@ -48,6 +48,15 @@ class Answer:
     def name(self) -> str:
         return f"{self.dashboard.name}: {self.panel.title}: {self.query.legend}"
 
+    @property
+    def moved(self) -> bool:
+        """Under load there were values that the idle fleet had not."""
+        return bool(_values(self.busy) - _values(self.idle))
+
+
+def _values(series: list[Series]) -> set[tuple[tuple[tuple[str, str], ...], float]]:
+    return {(tuple(sorted(one.labels.items())), value) for one in series for _, value in one.points}
+
 
 def answers(prometheus: Prometheus, dashboards: Iterable[Dashboard], idle: tuple[float, float],
             busy: tuple[float, float]) -> Iterator[Answer]:  # fmt: skip

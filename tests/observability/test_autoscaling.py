@@ -1,0 +1,122 @@
+"""The dashboard Autoscaling: a real operator on a real API server, over real nodes that fill up, asked by Prometheus.
+
+The pods are those that the Deployment's controllers made; what runs in them is played by two `fairlead serve` on this
+machine under the pods' names. The API server is that of tests/operator: without it this is skipped, or fails in CI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from answers import answers, shown
+from dashboards import AUTOSCALING
+from operator_world import World
+from prometheus_server import RATE, Target, scraping
+from watched_fleet import Node, ended, swarm
+
+PATIENCE = 90.0
+"""The operator looks every ten seconds; the machine may do much else."""
+CAPACITY = 60
+FEW, MORE = 10, 35
+"""Agents at each of two pods: a sixth of the capacity; then more than the target utilisation."""
+IDLE = 12.0
+"""Seconds: one look, and one that is late."""
+TRIES = 5
+GIVEN_UP = "fairlead_operator_reconcile_failures_total > 0"
+STILL = {"Wrong removals": "a removal takes the pod that it means; tests/operator plays one that does not"}
+"""Panels that may be the same under this load, and why; all others must move."""
+
+
+class Operator:
+    """One operator's process, with the rights of the table."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, namespace: str) -> None:
+        self._log = folder / "operator.log"
+        environment = {
+            "PATH": os.environ["PATH"], "USER": "test", "KUBECONFIG": str(kubeconfig), "POD_NAME": "operator-1",
+            "POD_NAMESPACE": namespace, "FAIRLEAD_OPERATOR_NAMESPACES": namespace,
+            "FAIRLEAD_OPERATOR_HTTP": "127.0.0.1:0",
+        }  # fmt: skip
+        with self._log.open("wb") as sink:
+            self.process = subprocess.Popen(
+                [sys.executable, "-Im", "fairlead_operator"], env=environment, stdout=sink, stderr=sink
+            )
+
+    def tail(self) -> str:
+        return "\n".join(self._log.read_text().splitlines()[-20:])
+
+    async def address(self) -> str:
+        deadline = time.monotonic() + PATIENCE
+        while not (found := re.search(r"health on (\S+)", self._log.read_text())):
+            assert self.process.poll() is None, self._log.read_text()
+            assert time.monotonic() < deadline, self._log.read_text()
+            await asyncio.sleep(0.1)
+        return found[1]
+
+
+@pytest.mark.timeout(600)
+async def test_a_real_prometheus_answers_what_the_operator_tells(
+    prometheus_program: str, world: World, control_plane: Any, tmp_path: Path
+) -> None:
+    await world.gateway(capacity=CAPACITY, replicas={"min": 2, "max": 3}, scaling={"survive": 0})
+    with ExitStack() as stack:
+        operator = Operator(tmp_path, control_plane.operator, world.namespace)
+        stack.enter_context(ended(operator.process))
+        prometheus = stack.enter_context(scraping(tmp_path, [Target("operator", await operator.address(), {})]))
+
+        async def told(expr: str) -> None:
+            try:
+                await asyncio.to_thread(prometheus.wait_for, expr, PATIENCE)
+            except AssertionError as e:
+                raise AssertionError(f"{e}; the operator's last words:\n{operator.tail()}") from e
+
+        names = await world.run_pods(2)
+        nodes = [Node(tmp_path, name, world.redis, "--capacity", str(CAPACITY)) for name in names]
+        for node in nodes:
+            stack.enter_context(ended(node.process))
+            stack.enter_context(swarm(node, node.name, FEW))
+        await told(f"fairlead_operator_reported_connections == {2 * FEW}")
+        await told("fairlead_operator_ready_replicas == 2 and fairlead_operator_reports_stale == 0")
+        # What the start was is out of sight of the rates after this.
+        began = time.time() + RATE + 2
+        await asyncio.sleep(RATE + 2 + IDLE)
+        idle = (began, time.time())
+
+        for node in nodes:
+            stack.enter_context(swarm(node, f"more-{node.name}", MORE))
+        await told("fairlead_operator_desired_replicas == 3")
+        # The third pod is ready, and nothing in it ever beats. A second LinkGateway wants its own pods.
+        await world.run_pods(3)
+        await world.gateway("second")
+        await told("fairlead_operator_gateways == 2")
+        await told("fairlead_operator_reports_stale == 1")
+        # An API server that no longer answers: looks are given up, and then the lease. A look that begins when the
+        # lease is nearly over ends with it, so one is waited for: the next, ten seconds later, meets the silence.
+        server = control_plane.server
+        stack.callback(server.send_signal, signal.SIGCONT)
+        for _ in range(TRIES):
+            await told("fairlead_operator_leader == 1")
+            await told("changes(fairlead_operator_reconcile_duration_seconds_count[3s]) > 0")
+            await asyncio.sleep(5)
+            server.send_signal(signal.SIGSTOP)
+            await told(f"{GIVEN_UP} or fairlead_operator_leader == 0")
+            if prometheus.get("query", query=GIVEN_UP)["result"]:
+                break
+            server.send_signal(signal.SIGCONT)
+        await told(GIVEN_UP)
+        await told("fairlead_operator_leader == 0")
+        await asyncio.sleep(RATE)
+        given = list(answers(prometheus, [AUTOSCALING], idle, (idle[1], time.time())))
+    assert [one.name for one in given if not one.busy] == []
+    unmoved = [f"{one.name}: {shown(one.idle)}; {shown(one.busy)}" for one in given if not one.moved]
+    assert [line for line in unmoved if not any(f": {title}: " in line for title in STILL)] == []
