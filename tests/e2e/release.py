@@ -45,6 +45,8 @@ class Release:
         self._values = folder / "values.json"
         telemetry = {"otlpEndpoint": collector, "samplingRatio": 0.01}
         self._values.write_text(json.dumps({**VALUES, "telemetry": telemetry}))
+        self._known: dict[str, str] = {}
+        """What stays the same for the life of the release."""
 
     def helm(self, *arguments: str) -> str:
         return self.kube.helm(*arguments, "--namespace", self.namespace, timeout=330)
@@ -82,11 +84,23 @@ class Release:
         return listed
 
     def token(self, kind: str) -> str:
-        return base64.b64decode(self.get("secret", f"{RELEASE}-tokens")["data"][f"{kind}-token"]).decode()
+        def ask() -> str:
+            return base64.b64decode(self.get("secret", f"{RELEASE}-tokens")["data"][f"{kind}-token"]).decode()
+
+        return self._once(kind, ask)
 
     def platform(self) -> str:
         """Address of the API's Service, which the machine reaches as pods do."""
-        return f"http://{self.get('service', f'{RELEASE}-platform')['spec']['clusterIP']}:8081"
+
+        def ask() -> str:
+            return f"http://{self.get('service', f'{RELEASE}-platform')['spec']['clusterIP']}:8081"
+
+        return self._once("platform's address", ask)
+
+    def _once(self, what: str, ask: Callable[[], str]) -> str:
+        if what not in self._known:
+            self._known[what] = ask()
+        return self._known[what]
 
     def processes(self, pod: dict[str, Any]) -> list[int]:
         """The processes of a pod's containers, as this machine numbers them."""
