@@ -250,6 +250,31 @@ async def test_without_a_server_calls_fail_at_once_and_say_why() -> None:
             await pipeliner.submit("PING")
 
 
+async def test_a_server_is_reached_over_a_way_on_which_connecting_takes_longer_than_a_second(
+    own_valkey: EmbeddedValkey, connect: Connect
+) -> None:
+    """As it is for a process that is short of CPU: each turn takes 0.6 s, and connecting takes some of them."""
+
+    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay: float) -> None:
+        while data := await source.read(65_536):
+            await asyncio.sleep(delay)
+            sink.write(data)
+        sink.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, far = await asyncio.open_connection("127.0.0.1", own_valkey.port)
+        await asyncio.gather(carry(reader, far, 0.6), carry(back, writer, 0.0), return_exceptions=True)
+
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as slow:
+        pipeliner = Pipeliner(f"redis://127.0.0.1:{slow.sockets[0].getsockname()[1]}", batch_timeout=20)
+        pipeliner.start()
+        try:
+            assert await pipeliner.wait_available(20), pipeliner.last_error
+            assert await pipeliner.submit("PING") in (b"PONG", "PONG")
+        finally:
+            await pipeliner.aclose()
+
+
 async def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path, connect: Connect, until: Until) -> None:
     async with EmbeddedValkey(tmp_path) as server:
         pipeliner = await connect(server.url)

@@ -24,6 +24,9 @@ from fairlead.store.reply import Arg, Reply
 
 CONNECT_TIMEOUT = 1.0
 """Seconds for TCP, TLS, AUTH and PING together: within one data centre they take milliseconds."""
+MOST_PATIENT = 4
+"""Times that: a process short of CPU needs longer for these half dozen turns of its loop, and must not be kept from
+Redis for as long as it is short of CPU."""
 
 
 class _RedisConnection(Protocol):
@@ -118,6 +121,11 @@ class Endpoint:
 def pack(args: tuple[Arg, ...]) -> bytes:
     packed: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # its stub knows tuples of one only
     return packed
+
+
+def patience(timeout: float, attempt: int) -> float:
+    """Seconds that try number `attempt` to connect may take, of a first one that may take `timeout`."""
+    return timeout * min(1 + attempt, MOST_PATIENT)
 
 
 def reconnect_delay(attempt: int) -> float:

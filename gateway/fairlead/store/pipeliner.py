@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
 from fairlead.errors import BusUnavailable, FairleadError
-from fairlead.store.endpoint import CONNECT_TIMEOUT, Connection, Endpoint, pack, reconnect_delay
+from fairlead.store.endpoint import CONNECT_TIMEOUT, Connection, Endpoint, pack, patience, reconnect_delay
 from fairlead.store.errors import ScriptError, reply_error
 from fairlead.store.reply import Arg, Reply
 from fairlead.store.script import Script
@@ -166,7 +166,7 @@ class Pipeliner:
             connection = None
             served = self.batches
             try:
-                connection = await self._endpoint.connect(self._connect_timeout)
+                connection = await self._endpoint.connect(patience(self._connect_timeout, attempt))
                 self._loaded.clear()
                 self._close_breaker()
                 if self.on_connect is not None:
