@@ -15,6 +15,7 @@ from fairlead.errors import FairleadError
 from fairlead_operator.children import Owner
 from fairlead_operator.cluster import Cluster
 from fairlead_operator.conductor import Conductor, gateway_of, in_turn
+from fairlead_operator.errors import Denied
 from fairlead_operator.lease import Lease
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.objects import Object
@@ -59,11 +60,13 @@ class Watch:
             await self._forget(set())
 
     async def _round(self) -> None:
-        gateways = self.view.all() if self._lease.held else {}
+        held = self._lease.held
+        gateways = self.view.all() if held else {}
+        operations = self.view.all(OPERATION) if held else {}
         self._metrics.gateways.set(len(gateways))
         await self._forget(set(gateways))
         asked: dict[Key, list[Object]] = {key: [] for key in gateways}
-        for (namespace, _), body in (self.view.all(OPERATION) if self._lease.held else {}).items():
+        for (namespace, _), body in operations.items():
             asked.setdefault((namespace, gateway_of(body)), []).append(body)
         await asyncio.gather(*(self._pass(key, gateways, in_turn(asked[key])) for key in asked))
 
@@ -95,7 +98,11 @@ class Watch:
         found = []
         for one in operations:
             key = one["metadata"]["namespace"], one["metadata"]["name"]
-            body = await self._cluster.find(OPERATION, *key)
+            try:
+                body = await self._cluster.find(OPERATION, *key)
+            except Denied as e:
+                logger.warning("%s/%s: the operation waits: %s", *key, e.message)
+                continue  # the LinkGateway is looked after all the same
             if body is None:
                 self.view.gone(key, OPERATION)
             else:

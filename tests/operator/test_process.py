@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from fairlead_operator.objects import Object
+from fairlead_operator.rbac import LEASE, NAMESPACED
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -257,15 +258,16 @@ async def test_an_api_server_that_freezes_and_wakes(
     assert "Traceback" not in a.said(), a.said()
 
 
-async def test_without_rights_it_waits_and_says_which(world: World, start: Callable[[str], Replica]) -> None:
-    await world.allow()
+@pytest.mark.parametrize("kind", ["linkgateways", "linkoperations"])
+async def test_without_rights_it_waits_and_says_which(world: World, start: Callable[[str], Replica], kind: str) -> None:
+    await world.allow(*NAMESPACED, *LEASE, without=(kind, "list"))
     a = start("a")
 
     async def unready() -> str:
         status, text = await a.get("/readyz")
         return text if status == 503 and "cannot list" in text else ""
 
-    assert 'cannot list resource "linkgateways"' in await world.until("its reason", unready)
+    assert f'cannot list resource "{kind}"' in await world.until("its reason", unready)
     assert a.process.poll() is None
 
 
