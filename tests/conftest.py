@@ -7,16 +7,21 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
+import httpx2
 import pytest
 
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
+sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+
+PLATFORM = {"authorization": "Bearer development-platform-token"}
 Until: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[None]]"
 Connect: TypeAlias = "Callable[[str], Awaitable[Pipeliner]]"
 
@@ -97,3 +102,17 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     both = folder / "both.pem"
     both.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())
     return both
+
+
+@pytest.fixture
+async def http_of() -> AsyncIterator[Callable[[str], httpx2.AsyncClient]]:
+    """Clients of the API at a URL, as the platform's; they are closed after the test."""
+    made: list[httpx2.AsyncClient] = []
+
+    def make(api: str) -> httpx2.AsyncClient:
+        made.append(httpx2.AsyncClient(base_url=api, headers=PLATFORM, timeout=30, trust_env=False))
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.aclose()

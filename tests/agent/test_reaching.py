@@ -10,14 +10,15 @@ import signal
 import socket
 import ssl
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from connect_proxy import Proxy
 from scripted_gateway import Gateway
+from scripted_server import scripted
 
 from fairlead.agent import Agent
 from fairlead.agent.configuration.token_file import TokenFile
@@ -97,25 +98,15 @@ async def test_a_wrong_password_stays_out_of_the_log(
     assert "hunter2" not in caplog.text
 
 
-@asynccontextmanager
-async def answering(answer: bytes) -> AsyncIterator[int]:
+def answering(answer: bytes) -> AbstractAsyncContextManager[int]:
     """A server that gives `answer` to whatever it is asked."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(answer)
-            await writer.drain()
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
+    return scripted(script)
 
 
 @pytest.mark.parametrize(

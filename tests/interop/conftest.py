@@ -9,25 +9,21 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import httpx2
 import pytest
+from serve_process import ServeProcess
 
 from fairlead.store.embedded import EmbeddedValkey
 
 PROGRAM = Path(__file__).resolve().with_name("agent.mjs")
 AGENT_TOKEN = "development-agent-token"
-PLATFORM = {"authorization": "Bearer development-platform-token"}
-READY = re.compile(r"is ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on")
 PATIENCE = 20.0
 
 
@@ -43,57 +39,23 @@ def node_js() -> str:
     return found
 
 
-class Gateway:
-    """One `fairlead serve`."""
-
-    def __init__(self, folder: Path, redis: str, name: str) -> None:
-        self.name = name
-        self._log = folder / f"{name}.log"
-        with self._log.open("wb") as sink:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "fairlead", "serve", "--node", name, "--redis", redis,
-                    "--link-port", "0", "--api-port", "0", "--admin-port", "0", "--heartbeat", "2",
-                ],
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
-            )  # fmt: skip
-        self.link = self.api = ""
-
-    def wait_ready(self) -> None:
-        deadline = time.monotonic() + PATIENCE
-        while not (found := READY.search(self._log.read_text())):
-            assert self.process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.02)
-        self.link, self.api = f"ws://{found[1]}", f"http://{found[2]}"
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-
-def start_two(folder: Path, redis: str) -> Iterator[list[Gateway]]:
-    pair = [Gateway(folder, redis, name) for name in ("node-a", "node-b")]
+def start_two(folder: Path, redis: str) -> Iterator[list[ServeProcess]]:
+    pair = [ServeProcess(folder, name, redis, "--heartbeat", "2") for name in ("node-a", "node-b")]
     try:
-        for gateway in pair:
-            gateway.wait_ready()
+        for node in pair:
+            node.wait_ready()
         yield pair
     finally:
-        for gateway in pair:
-            gateway.stop()
+        for node in pair:
+            node.process.kill()
+            node.process.wait()
 
 
 @pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
-    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
-    asyncio.run(server.start())
-    yield server
-    asyncio.run(server.stop())
-
-
-@pytest.fixture(scope="module")
-def nodes(node_js: str, valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Gateway]]:
-    yield from start_two(tmp_path_factory.mktemp("nodes"), valkey.url)
+def nodes(
+    node_js: str, shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[ServeProcess]]:
+    yield from start_two(tmp_path_factory.mktemp("nodes"), shared_valkey.url)
 
 
 @pytest.fixture
@@ -103,7 +65,7 @@ async def own_valkey(node_js: str, tmp_path: Path) -> AsyncIterator[EmbeddedValk
 
 
 @pytest.fixture
-def own_nodes(own_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[list[Gateway]]:
+def own_nodes(own_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[list[ServeProcess]]:
     yield from start_two(tmp_path, own_valkey.url)
 
 
@@ -177,8 +139,8 @@ async def start_foreign(node_js: str) -> AsyncIterator[StartForeign]:
 class Api:
     """The platform API of one node, as a caller uses it."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.http = httpx2.AsyncClient(base_url=gateway.api, headers=PLATFORM, timeout=30, trust_env=False)
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self.http = http
 
     async def start(self, agent: str, method: str, payload: object = None, **more: object) -> str:
         """Post a command that must be accepted; its id."""
@@ -205,13 +167,5 @@ class Api:
 
 
 @pytest.fixture
-async def api_of() -> AsyncIterator[Callable[[Gateway], Api]]:
-    made: list[Api] = []
-
-    def make(gateway: Gateway) -> Api:
-        made.append(Api(gateway))
-        return made[-1]
-
-    yield make
-    for api in made:
-        await api.http.aclose()
+def api_of(http_of: Callable[[str], httpx2.AsyncClient]) -> Callable[[ServeProcess], Api]:
+    return lambda node: Api(http_of(node.api))

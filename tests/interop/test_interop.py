@@ -87,12 +87,12 @@ async def test_a_thousand_commands_one_after_the_other(nodes: Any, api_of: Any, 
     assert not foreign.all("closed")
 
 
-async def test_an_event_is_kept(nodes: Any, valkey: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_an_event_is_kept(nodes: Any, shared_valkey: Any, api_of: Any, start_foreign: Any) -> None:
     foreign = await start_foreign([nodes[0].link], "tells")
     await foreign.tells("welcome")
     api = api_of(nodes[0])
     _, end = await api.results(await api.start("tells", "event", {"type": "interop.said", "body": {"x": 1}}))
-    store = Pipeliner(valkey.url)
+    store = Pipeliner(shared_valkey.url)
     store.start()
     try:
         assert await store.wait_available(10)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import re
 import subprocess
 import sys
 import time
@@ -14,37 +12,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from serve_process import ServeProcess
 
 from fairlead.store.embedded import EmbeddedValkey
 
-READY = re.compile(r"(?:is|are) ready: links on ([\d.:]+), api on ([\d.:]+), admin on ([\d.:]+)")
 PATIENCE = 30.0
-
-
-class Gateway:
-    """One `fairlead serve`."""
-
-    def __init__(self, folder: Path, redis: str, *flags: str) -> None:
-        log = folder / "gateway.log"
-        with log.open("wb") as sink:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "fairlead", "serve", "--node", "swarmed", "--redis", redis,
-                    "--link-port=0", "--api-port=0", "--admin-port=0", "--heartbeat=1", *flags,
-                ],
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
-            )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
-        while not (found := READY.search(log.read_text())):
-            assert self.process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
-        self.link, self.api = f"ws://{found[1]}", f"http://{found[2]}"
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.terminate()
-            self.process.wait(PATIENCE)
 
 
 class Swarm:
@@ -78,36 +50,34 @@ class Swarm:
 
 
 class MakeGateway(Protocol):
-    def __call__(self, *flags: str) -> Gateway: ...
+    def __call__(self, *flags: str) -> ServeProcess: ...
 
 
 class MakeSwarm(Protocol):
     def __call__(self, url: str, *flags: str) -> Swarm: ...
 
 
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
-    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
-    asyncio.run(server.start())
-    yield server
-    asyncio.run(server.stop())
+def start(folder: Path, redis: str, *flags: str) -> ServeProcess:
+    made = ServeProcess(folder, "swarmed", redis, "--heartbeat=1", *flags)
+    made.wait_ready()
+    return made
 
 
 @pytest.fixture(scope="module")
-def gateway(valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
+def gateway(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """For tests that leave it whole."""
-    made = Gateway(tmp_path_factory.mktemp("gateway"), valkey.url, "--accept-rate=5000")
+    made = start(tmp_path_factory.mktemp("gateway"), shared_valkey.url, "--accept-rate=5000")
     yield made
     made.stop()
 
 
 @pytest.fixture
-def make_gateway(valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeGateway]:
+def make_gateway(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeGateway]:
     """For a test that maltreats its own."""
-    made: list[Gateway] = []
+    made: list[ServeProcess] = []
 
-    def make(*flags: str) -> Gateway:
-        made.append(Gateway(tmp_path, valkey.url, *flags))
+    def make(*flags: str) -> ServeProcess:
+        made.append(start(tmp_path, shared_valkey.url, *flags))
         return made[-1]
 
     yield make

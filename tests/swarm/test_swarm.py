@@ -17,7 +17,9 @@ import pytest
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 
 if TYPE_CHECKING:
-    from tests.swarm.conftest import Gateway, MakeGateway, MakeSwarm, Swarm
+    from serve_process import ServeProcess
+
+    from tests.swarm.conftest import MakeGateway, MakeSwarm, Swarm
 
 PLATFORM = {"authorization": f"Bearer {DEVELOPMENT_PLATFORM_TOKEN}", "accept": "application/x-ndjson"}
 
@@ -31,7 +33,7 @@ def run(api: str, agent: str, method: str, payload: object) -> tuple[bytes, dict
     return "".join(line.get("text", "") for line in lines).encode(), lines[-1]["end"]
 
 
-def test_idle_agents_are_linked_beat_answer_and_leave(gateway: Gateway, swarm: MakeSwarm) -> None:
+def test_idle_agents_are_linked_beat_answer_and_leave(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     one = swarm(
         gateway.link,
         "--agents=60",
@@ -58,7 +60,7 @@ def test_idle_agents_are_linked_beat_answer_and_leave(gateway: Gateway, swarm: M
     assert left["state"] != "online"
 
 
-def test_an_idle_agent_takes_some_two_kilobytes(gateway: Gateway, swarm: MakeSwarm) -> None:
+def test_an_idle_agent_takes_some_two_kilobytes(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     flags = ("--agents=4000", "--processes=1", "--rate=2000", "--duration=0", "--id-prefix=small")
     result = swarm(gateway.link, *flags, "--source=127.0.0.2-3").result(50)
     assert result["linked"] == 4000
@@ -66,7 +68,7 @@ def test_an_idle_agent_takes_some_two_kilobytes(gateway: Gateway, swarm: MakeSwa
     assert 1_000 < result["generator"]["bytes_per_agent"] < 2_300
 
 
-def test_output_beyond_a_window_survives_storms_to_the_byte(gateway: Gateway, swarm: MakeSwarm) -> None:
+def test_output_beyond_a_window_survives_storms_to_the_byte(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     one = swarm(gateway.link, "--agents=8", "--rate=100", "--profile=storm", "--storm-every=1", "--id-prefix=storm")
     one.until_holding()
     with ThreadPoolExecutor(8) as pool:
@@ -83,7 +85,7 @@ def test_output_beyond_a_window_survives_storms_to_the_byte(gateway: Gateway, sw
     assert (result["commands"]["received"], result["lost"], result["violations"]) == (24, 0, 0)
 
 
-def test_chatty_slow_and_half_open_agents(gateway: Gateway, swarm: MakeSwarm) -> None:
+def test_chatty_slow_and_half_open_agents(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     flags = ("--agents=30", "--rate=100", "--profile=chatty=1,slow=1,half-open=1", "--event-every=0.5", "--duration=9")
     one = swarm(gateway.link, *flags, "--id-prefix=mixed")
     one.until_holding()
@@ -100,7 +102,7 @@ def test_chatty_slow_and_half_open_agents(gateway: Gateway, swarm: MakeSwarm) ->
     assert result["events"]["stored"] >= result["events"]["sent"] - 20
 
 
-def test_agents_that_are_taken_over_count_as_gone(gateway: Gateway, swarm: MakeSwarm) -> None:
+def test_agents_that_are_taken_over_count_as_gone(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     first = swarm(gateway.link, "--agents=10", "--rate=100", "--id-prefix=twin")
     first.until_holding()
     second = swarm(gateway.link, "--agents=10", "--rate=100", "--id-prefix=twin", "--duration=2")
@@ -132,7 +134,7 @@ def test_refusals_are_counted_and_waited_out(make_gateway: MakeGateway, swarm: M
     assert result["ramp_s"] > 1
 
 
-def test_a_wrong_token_is_told_and_is_not_available(gateway: Gateway, swarm: MakeSwarm) -> None:
+def test_a_wrong_token_is_told_and_is_not_available(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     one = swarm(gateway.link, "--agents=3", "--rate=100", "--token=wrong")
     one.process.communicate(timeout=30)
     assert one.process.returncode == 3

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -21,14 +17,13 @@ from websockets.asyncio.client import ClientConnection
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
 
 from collector import Collector, collecting
+from serve_process import ServeProcess
 
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
 
 M = TypeVar("M", bound=Message)
-PLATFORM = {"authorization": "Bearer development-platform-token"}
-READY = re.compile(r"(?:is|are) ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
 PATIENCE = 60.0
 """Far more than anything takes: these tests measure no time, and must bear a machine that does much else."""
 AGENT = """
@@ -73,32 +68,8 @@ agent.run()
 """
 
 
-class Node:
-    """One `fairlead serve`."""
-
-    def __init__(self, folder: Path, name: str, redis: str, flags: tuple[str, ...]) -> None:
-        self._log = folder / f"{name}.log"
-        with self._log.open("ab") as sink:
-            self._process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "fairlead", "serve", "--node", name, "--redis", redis, "--link-port", "0",
-                    "--api-port", "0", "--admin-port", "0", "--heartbeat", "1", "--accept-rate", "5000", *flags,
-                ],
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
-            )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
-        while not (found := READY.search(self.log())):
-            assert self._process.poll() is None, self.log()
-            assert time.monotonic() < deadline, self.log()
-            time.sleep(0.02)
-        self.link, self.api, self.admin = f"ws://{found[1]}", f"http://{found[2]}", f"http://{found[3]}"
-
-    def log(self) -> str:
-        return self._log.read_text()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+class Node(ServeProcess):
+    """A node, and what it tells of itself."""
 
     def metrics(self, accept: str = "") -> str:
         return httpx2.get(f"{self.admin}/metrics", headers={"accept": accept} if accept else {}, trust_env=False).text
@@ -108,34 +79,18 @@ class Node:
         found = [one for one in self.metrics().splitlines() if one.startswith(f"{line} ")]
         return float(found[0].rpartition(" ")[2]) if found else 0.0
 
-    def stop(self) -> int:
-        if self._process.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
-        try:
-            return self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            return self._process.wait()
-
 
 class MakeNode(Protocol):
     def __call__(self, name: str, *flags: str) -> Node: ...
 
 
-@pytest.fixture(scope="module")
-def valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
-    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
-    asyncio.run(server.start())
-    yield server
-    asyncio.run(server.stop())
-
-
 @pytest.fixture
-def make_node(valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeNode]:
+def make_node(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeNode]:
     made: list[Node] = []
 
     def make(name: str, *flags: str) -> Node:
-        made.append(Node(tmp_path, name, valkey.url, flags))
+        made.append(Node(tmp_path, name, shared_valkey.url, "--heartbeat", "1", "--accept-rate", "5000", *flags))
+        made[-1].wait_ready()
         return made[-1]
 
     yield make
@@ -152,8 +107,8 @@ def collector() -> Iterator[Collector]:
 class Platform:
     """The API of one node, as a caller uses it."""
 
-    def __init__(self, node: Node) -> None:
-        self.http = httpx2.AsyncClient(base_url=node.api, headers=PLATFORM, timeout=30, trust_env=False)
+    def __init__(self, http: httpx2.AsyncClient) -> None:
+        self.http = http
 
     async def run(self, agent: str, method: str, payload: object = None, **headers: str) -> list[dict[str, Any]]:
         """Post a command and follow it to its end; all lines."""
@@ -196,16 +151,8 @@ class Platform:
 
 
 @pytest.fixture
-async def platform_of() -> AsyncIterator[Callable[[Node], Platform]]:
-    made: list[Platform] = []
-
-    def make(node: Node) -> Platform:
-        made.append(Platform(node))
-        return made[-1]
-
-    yield make
-    for platform in made:
-        await platform.http.aclose()
+def platform_of(http_of: Callable[[str], httpx2.AsyncClient]) -> Callable[[Node], Platform]:
+    return lambda node: Platform(http_of(node.api))
 
 
 class ScriptedAgent:
