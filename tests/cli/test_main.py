@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 from scripted_api import Api
 
+from fairlead.cli.main import cli
 from fairlead.version import __version__
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -20,7 +24,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
     ("args", "words"),
     [
         (["nothing"], "No such command"),
-        (["exec", "agent-1"], "ARGV"),
+        (["exec", "agent-1"], "PROGRAM"),
         (["exec", "agent-1", "--"], "no program"),
         (["exec", "agent 1", "--", "ls"], "not legal"),
         (["exec", "--env", "=x", "agent-1", "ls"], "NAME=VALUE"),
@@ -58,6 +62,23 @@ def test_help_tells_the_exit_codes(run: Run) -> None:
     done = run("--help")
     assert done.returncode == 0
     assert "3 not available" in " ".join(done.stdout.decode().split())
+
+
+def helps(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    yield path, command
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            yield from helps(one, (*path, name))
+
+
+@pytest.mark.parametrize(("path", "command"), list(helps(cli)))
+def test_help_is_complete(path: tuple[str, ...], command: click.Command) -> None:
+    """No sentence is cut off, and every option says what it is for."""
+    text = CliRunner().invoke(cli, [*path, "--help"], catch_exceptions=False, terminal_width=100).stdout
+    assert not re.search(r"[a-z]\.\.\.$", text, re.MULTILINE), text
+    assert "[default: ]" not in text
+    for param in command.params:
+        assert not isinstance(param, click.Option) or param.help, f"{path}: {param.name} has no help"
 
 
 def test_version(run: Run) -> None:

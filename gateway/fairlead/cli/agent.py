@@ -26,16 +26,21 @@ FILE = click.Path(path_type=Path)
 
 @click.group()
 def agent() -> None:
-    """Be an agent."""
+    """Be an agent on this machine, or check its configuration."""
 
 
 def _options(command: F) -> F:
     """The keys that are worth a flag, and the file that holds the others."""
     for decorate in reversed(
         [
-            click.option("--config", type=FILE, metavar="FILE", help="Configuration; /etc/fairlead/agent.toml."),
-            click.option("--url", metavar="URL", help=f"Address of the gateway's links; {DEFAULT_LINKS}."),
-            click.option("--id", metavar="ID", help="The agent's id; the host's name."),
+            click.option(
+                "--config",
+                type=FILE,
+                metavar="FILE",
+                help="Configuration, in TOML. [default: /etc/fairlead/agent.toml]",
+            ),
+            click.option("--url", metavar="URL", help=f"Address of the gateway's links. [default: {DEFAULT_LINKS}]"),
+            click.option("--id", metavar="ID", help="The agent's id. [default: the host's name]"),
             click.option("--token", metavar="TOKEN", help="Token of agents; better in FAIRLEAD_AGENT_TOKEN or a file."),
             click.option("--token-file", type=FILE, metavar="FILE", help="File with the token, read at each attempt."),
             click.option(
@@ -44,18 +49,24 @@ def _options(command: F) -> F:
                 metavar="FOLDER",
                 help="Folder of this agent alone: what it accepted, and results not yet stored, outlive it there.",
             ),
-            click.option("--fact", "facts", multiple=True, metavar="KEY=VALUE", help="What it says of itself."),
+            click.option(
+                "--fact", "facts", multiple=True, metavar="KEY=VALUE", help="A fact about itself; repeatable."
+            ),
             click.option("--ca-file", type=FILE, metavar="FILE", help="Authorities to trust in place of the system's."),
-            click.option("--proxy", metavar="URL", help="http:// or https:// proxy, or `direct`; HTTPS_PROXY."),
-            click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
-            click.option("--log-format", metavar="FORMAT", help="text or json."),
+            click.option(
+                "--proxy",
+                metavar="URL",
+                help="http://… or https://…, or `direct` for none. [default: that of HTTPS_PROXY]",
+            ),
+            click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. [default: info]"),
+            click.option("--log-format", metavar="FORMAT", help="text or json. [default: text]"),
         ]
     ):
         command = decorate(command)
     return command
 
 
-@agent.command("run")
+@agent.command("run", short_help="Run the built-in agent.")
 @_options
 def run(config: Path | None, **flags: object) -> None:
     """Run the built-in agent: it runs programs and moves files on this machine for the platform.
@@ -73,7 +84,7 @@ def run(config: Path | None, **flags: object) -> None:
     made.run()
 
 
-@agent.command("check")
+@agent.command("check", short_help="Check the configuration without connecting.")
 @_options
 def check(config: Path | None, **flags: object) -> None:
     """Check the configuration without connecting, and tell where each value comes from."""

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @click.group()
 def agents() -> None:
-    """Look at agents, and label them."""
+    """Look at agents, label them, close their links."""
 
 
-@agents.command("ls")
+@agents.command("ls", short_help="List agents.")
 @api_options
 @click.option(
     "-l", "--selector", default="", metavar="SELECTOR", help="Labels and facts: 'env in (prod,dev),!retired'."
@@ -43,7 +43,7 @@ def ls(api: str, token: str | None, selector: str, state: str | None, output: st
         click.echo("no agent was ever seen; start one: fairlead agent run --id agent-1", err=True)
 
 
-@agents.command("get")
+@agents.command("get", short_help="Show one agent.")
 @api_options
 @output_option
 @watch_option
@@ -57,7 +57,7 @@ def get(api: str, token: str | None, agent_id: str, output: str, watch: bool) ->
     ask(api, token, lambda client: present(client, look, output, watch))
 
 
-@agents.command("label")
+@agents.command("label", short_help="Set or remove labels of an agent.")
 @api_options
 @output_option
 @click.argument("agent_id", metavar="AGENT", shell_complete=agent_ids)
@@ -81,7 +81,7 @@ def label(api: str, token: str | None, agent_id: str, changes: tuple[str, ...], 
     show(View([agent_id], {"id": agent_id, "labels": labels}, lines, lines), output)
 
 
-@agents.command("disconnect")
+@agents.command("disconnect", short_help="Close the link of an agent.")
 @api_options
 @click.argument("agent_id", metavar="AGENT", shell_complete=agent_ids)
 def disconnect(api: str, token: str | None, agent_id: str) -> None:

@@ -30,12 +30,18 @@ DEADLINE_OPTION = click.option(
 @api_options
 @DEADLINE_OPTION
 @click.option("--queue", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Wait so long for an offline agent.")
-@click.option("--lane", type=click.Choice(["interactive", "bulk"]), default="interactive", show_default=True)
+@click.option(
+    "--lane",
+    type=click.Choice(["interactive", "bulk"]),
+    default="interactive",
+    show_default=True,
+    help="What puts out much is better in bulk: the link's other commands then go first.",
+)
 @click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set in the program's environment; repeatable.")
 @click.option("--cwd", metavar="FOLDER", help="The program's working directory.")
 @click.option("-n", "--no-stdin", is_flag=True, help="Leave stdin alone, though something is piped into it.")
 @click.argument("agent", shell_complete=agent_ids)
-@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENT]...")
 @click.pass_context
 def exec_(
     ctx: click.Context,
@@ -71,9 +77,17 @@ def exec_(
     ctx.exit(ask(api, token, run))
 
 
-@click.command()
+@click.command(short_help="Show what a command has written.")
 @api_options
-@click.option("--from", "start", type=click.IntRange(min=0), default=0, show_default=True, metavar="OFFSET")
+@click.option(
+    "--from",
+    "start",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    metavar="OFFSET",
+    help="The first chunk of output to show; the first of all is 0.",
+)
 @click.option("--follow", is_flag=True, help="Wait for what is still to come, until the command's end.")
 @click.argument("command", metavar="ID")
 @click.pass_context
@@ -95,7 +109,7 @@ def results(ctx: click.Context, api: str, token: str | None, start: int, follow:
     ctx.exit(ask(api, token, run))
 
 
-@click.command()
+@click.command(short_help="Ask for the end of a command.")
 @api_options
 @click.argument("command", metavar="ID")
 def cancel(api: str, token: str | None, command: str) -> None:

@@ -27,7 +27,7 @@ class Doors(NamedTuple):
     admin: int
 
 
-@click.command()
+@click.command(short_help="Run all of it on this machine, to try it.")
 @click.option(
     "--port",
     type=click.IntRange(0, 65533),
@@ -40,7 +40,8 @@ class Doors(NamedTuple):
     type=click.Path(path_type=Path),
     default=Path(".fairlead"),
     show_default=True,
-    help="For data and logs.",
+    metavar="FOLDER",
+    help="Folder for data and logs.",
 )
 @click.option("--nodes", type=click.IntRange(1, 4), default=2, show_default=True, help="How many gateway nodes.")
 @click.option("--agents", "count", type=click.IntRange(1, 50), default=3, show_default=True, help="How many agents.")

@@ -15,6 +15,7 @@ import click
 
 from fairlead.cli.connection import api_options, development_token, host_of_api
 from fairlead.cli.links import DEFAULT_LINKS, agent_token_options, chosen_token
+from fairlead.cli.output import report_option
 
 if TYPE_CHECKING:
     from fairlead.cli.road import Check
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 FAILED = 1
 
 
-@click.command()
+@click.command(short_help="Try the road to the gateway, step by step.")
 @api_options
 @click.option(
     "--links",
@@ -42,7 +43,7 @@ FAILED = 1
     metavar="SECONDS",
     help="How long a link is kept silent, to find what hangs up on silence; 0 leaves it out.",
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@report_option
 @click.pass_context
 def doctor(
     ctx: click.Context,

@@ -68,6 +68,7 @@ _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
 _FIELDS = {
     "selector": "an example: --selector 'env in (prod,dev),os=linux,!retired'",
     "from": "`fairlead results ID` shows all that there is",
+    "id": "`fairlead why AGENT` lists the ids of what is open for it",
     "api": "--api http://HOST:8081, or FAIRLEAD_API",
 }
 """The next step for a fault in one field, where the message alone does not tell it."""
@@ -128,7 +129,9 @@ def _tell(error: FairleadError) -> None:
 @click.group(
     cls=_Group,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 ok; 1 failed; 2 wrong usage or settings; 3 not available (agent offline, gateway "
+    epilog="To begin: `fairlead demo` runs all of it on this machine, then in another terminal `fairlead agents ls` "
+    "and `fairlead exec agent-1 -- uname -a`.\n\n"
+    "Exit codes: 0 ok; 1 failed; 2 wrong usage or settings; 3 not available (agent offline, gateway "
     "or its Redis not reachable); 4 deadline passed; 130 interrupted. `exec`, `results` and `shell` exit with the "
     "code of the remote program, or with 128 + n when signal n ended it.",
 )

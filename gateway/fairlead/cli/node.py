@@ -21,16 +21,17 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
         if name in TOKENS:
             continue  # every user of a machine may read its processes' flags: --…-token-file stands in
         known = Settings.__dataclass_fields__.get(name)
-        default = f" [default: {known.default}]" if known is not None and name != "node" else ""
+        default = f" [default: {known.default}]" if known is not None and name != "node" and known.default != "" else ""
         flag = f"--{name.replace('_', '-')}"
         command = click.option(flag, name, metavar="VALUE", help=f"{rule.help}.{default}")(command)
     return command
 
 
 @click.command(
+    short_help="Run a gateway node.",
     epilog="Every setting may also stand in a TOML file (node = …) or in the environment (FAIRLEAD_NODE); a "
     "flag wins over the environment, the environment over the file. The tokens themselves stand only there: "
-    "FAIRLEAD_AGENT_TOKEN, FAIRLEAD_PLATFORM_TOKEN."
+    "FAIRLEAD_AGENT_TOKEN, FAIRLEAD_PLATFORM_TOKEN.",
 )
 @click.option(
     "--config",
@@ -43,7 +44,7 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
 @_setting_options
 @click.pass_context
 def serve(ctx: click.Context, /, config: Path | None, **flags: str | None) -> None:
-    """Run one gateway node."""
+    """Run one gateway node, or several with --workers, until SIGTERM or Ctrl-C. docs/operations.md tells more."""
     settings = load(os.environ, config, flags)
     from fairlead.cli.serve import run
 

@@ -46,6 +46,19 @@ def output_option(command: F) -> F:
     return option(command)
 
 
+def report_option(command: F) -> F:
+    """For what has no names to list: a table for people or JSON for programs."""
+    option = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="How it is written.",
+    )
+    return option(command)
+
+
 def watch_option(command: F) -> F:
     return click.option("-w", "--watch", is_flag=True, help="Go on, and show what changes, until Ctrl-C.")(command)
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import click
 
 from fairlead.cli.links import DEFAULT_LINKS, agent_token_options, chosen_token, endpoint, host_of
+from fairlead.cli.output import report_option
 
 if TYPE_CHECKING:
     from fairlead.swarm.tally import Tally
@@ -24,10 +25,11 @@ QUIET = 5.0
 
 
 @click.command(
+    short_help="Load a gateway with simulated agents.",
     epilog="Profiles, alone or in shares (idle=90,chatty=10): idle; chatty, which puts out more and emits events; "
     "slow, which reads a little now and then; half-open, which is silent after welcome with its connection open; "
     "storm, which drop their links together and come back by the protocol's own delays. "
-    "docs/swarm.md says what each counts."
+    "docs/swarm.md says what each counts.",
 )
 @click.option("--url", default=DEFAULT_LINKS, show_default=True, metavar="URL", help="Address of the gateway's links.")
 @click.option("--agents", "-n", type=click.IntRange(1, 10_000_000), default=100, show_default=True, help="How many.")
@@ -61,7 +63,7 @@ QUIET = 5.0
     "--storm-every", type=click.FloatRange(1, 86400), default=60.0, show_default=True, metavar="SECONDS",
     help="Between two storms; the first is when all are linked.",
 )  # fmt: skip
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@report_option
 @click.pass_context
 def swarm(
     ctx: click.Context, url: str, agents: int, processes: int | None, rate: float, profile: str,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.connection import api_options, ask
+from fairlead.cli.output import report_option
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,15 +32,26 @@ HEAD = (
 )  # fmt: skip
 
 
-@click.command()
+@click.command(short_help="Show the worst links of the fleet.")
 @api_options
 @click.option("--by", type=click.Choice(MEASURES), default="rtt", show_default=True, help="What makes a link bad.")
-@click.option("-n", "--limit", type=click.IntRange(1, 100), help="Links. [default: as many as the terminal has room]")
 @click.option(
-    "--interval", type=click.FloatRange(1.0, 3600.0), default=2.0, show_default=True, help="Seconds between two looks."
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 100),
+    metavar="N",
+    help="How many. [default: what the terminal has room for]",
 )
-@click.option("--once", is_flag=True, help="One look; so into a pipe anyway.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option(
+    "--interval",
+    type=click.FloatRange(1, 3600),
+    default=2,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between two looks.",
+)
+@click.option("--once", is_flag=True, help="Look once; into a pipe that is done anyway.")
+@report_option
 def top(api: str, token: str | None, by: str, limit: int | None, interval: float, once: bool, output: str) -> None:
     """Show the slowest links of the fleet, or those that are worst in another way.
 
