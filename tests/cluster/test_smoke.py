@@ -1,13 +1,15 @@
-"""The images on a real cluster: agents outside come in by an Ingress and by an HTTPRoute, and commands go out to them.
+"""Ways in on a real cluster, besides that of the story: agents outside come, and commands go out to them.
 
-What the chart and the operator make of it is tested elsewhere; this is the shortest way from an image to a command, and
-it says that the pods are admitted as restricted ones with a read-only root. Played by `make e2e`, before the story.
+By an Ingress and by an HTTPRoute to the images alone, which is the shortest way from an image to a command and says
+that the pods are admitted as restricted ones with a read-only root; and by HTTPRoutes of the chart and of the operator,
+which here serves all namespaces. Played by `make e2e`, before the story.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,13 +17,24 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kube import INGRESS, Kube, behind, find
+from kube import ROOT, Kube, find
+from outside import Platform, agents, runs_commands
 
 from fairlead.version import __version__
 
 HOSTS = {"by-ingress": "smoke.fairlead.test", "by-route": "route.fairlead.test"}
+DOOR = {
+    "apiVersion": "gateway.networking.k8s.io/v1",
+    "kind": "Gateway",
+    "metadata": {"name": "door"},
+    "spec": {
+        "gatewayClassName": "traefik",
+        "listeners": [
+            {"name": "web", "protocol": "HTTP", "port": 8000, "allowedRoutes": {"namespaces": {"from": "All"}}}
+        ],
+    },
+}
 AGENT_TOKEN, PLATFORM_TOKEN = "agents-of-the-smoke-test", "platform-of-the-smoke-test"
-FAIRLEAD = [sys.executable, "-m", "fairlead"]
 
 
 @pytest.fixture
@@ -34,45 +47,68 @@ def kube() -> Kube:
     return found
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_agents_outside_run_commands_from_the_service(kube: Kube, tmp_path: Path) -> None:
     manifests = Path(__file__).with_name("smoke.yaml").read_text().replace("VERSION", __version__)
-    agents: dict[str, subprocess.Popen[bytes]] = {}
     with kube.namespace("fairlead-smoke") as namespace:
         here = ("--namespace", namespace)
         kube.kubectl(*here, "apply", "--validate=strict", "-f", "-", stdin=manifests)
         for name in ("valkey", "gateway"):
-            kube.kubectl(*here, "rollout", "status", f"deployment/{name}", "--timeout=90s", timeout=100)
+            kube.kubectl(*here, "rollout", "status", f"deployment/{name}", "--timeout=240s", timeout=250)
         service = kube.get(*here, "service", "gateway")["spec"]["clusterIP"]
-        platform = {**os.environ, "FAIRLEAD_API": f"http://{service}:8081", "FAIRLEAD_TOKEN": PLATFORM_TOKEN}
-
-        def said(*arguments: str) -> str:
-            done = subprocess.run(
-                [*FAIRLEAD, *arguments], env=platform, capture_output=True, text=True, timeout=30, check=False
-            )
-            assert done.returncode == 0, done.stderr
-            return done.stdout
-
-        try:
-            for name, host in HOSTS.items():
-                url = f"ws://{host}:{INGRESS.rpartition(':')[2]}"
-                with (tmp_path / f"{name}.log").open("wb") as log:
-                    agents[name] = subprocess.Popen(
-                        behind(tmp_path / "hosts", list(HOSTS.values()),
-                               *FAIRLEAD, "agent", "run", "--id", name, "--url", url),
-                        env={**os.environ, "FAIRLEAD_AGENT_TOKEN": AGENT_TOKEN},
-                        stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                    )  # fmt: skip
+        platform = Platform(f"http://{service}:8081", PLATFORM_TOKEN)
+        with agents(HOSTS, AGENT_TOKEN, tmp_path):
             for name in HOSTS:
-                try:
-                    kube.until(f"{name} online", lambda: name in said("agents", "ls", "--state", "online"), 30)  # noqa: B023
-                except AssertionError:
-                    print((tmp_path / f"{name}.log").read_text(), file=sys.stderr)
-                    raise
-                # Both pods are asked in turn by the Service; one of them has no link to the agent.
-                for number in range(6):
-                    assert said("exec", name, "--", "echo", f"call {number}") == f"call {number}\n"
+                runs_commands(kube, platform, name, tmp_path)
+
+
+@pytest.mark.timeout(900)
+def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kube, tmp_path: Path) -> None:
+    """The chart with clusterScope and httpRoute; a LinkGateway elsewhere, on another database of the same Valkey."""
+    hosts = {"of-the-chart": "home.fairlead.test", "of-elsewhere": "elsewhere.fairlead.test"}
+    with kube.namespace("fairlead-home") as home, kube.namespace("fairlead-elsewhere") as elsewhere:
+        kube.kubectl("--namespace", home, "apply", "-f", "-", stdin=json.dumps(DOOR))
+        route = {"parentRefs": [{"name": "door", "namespace": home}]}
+        small = {"replicas": {"min": 1, "max": 2}, "scaling": {"survive": 0}}
+        values = {
+            "operator": {"clusterScope": True, "replicas": 1},
+            "gateways": {"default": {**small, "httpRoute": {**route, "hostnames": [hosts["of-the-chart"]]}}},
+        }
+        (tmp_path / "values.json").write_text(json.dumps(values))
+        here = ("--namespace", home)
+        chart = (str(ROOT / "charts" / "fairlead"), "--values", str(tmp_path / "values.json"))
+        kube.helm("install", "fairlead", *chart, *here, "--wait", "--timeout", "300s", timeout=330)
+        try:
+            secret = kube.get(*here, "secret", "fairlead-tokens")["data"]
+            redis = _text(kube.get(*here, "secret", "fairlead-valkey")["data"]["url"])
+            there = ("--namespace", elsewhere)
+            tokens = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tokens"}, "data": secret}
+            spec = {
+                "image": f"docker.io/fairlead/gateway:{__version__}", **small,
+                "redis": {"url": f"{redis}/1"},
+                "tokens": {"secretRef": {"name": "tokens"}},
+                "httpRoute": {**route, "hostnames": [hosts["of-elsewhere"]]},
+            }  # fmt: skip
+            gateway = {
+                "apiVersion": "fairlead.dev/v1alpha1", "kind": "LinkGateway", "metadata": {"name": "far"}, "spec": spec,
+            }  # fmt: skip
+            for made in (tokens, gateway):
+                kube.kubectl(*there, "apply", "-f", "-", stdin=json.dumps(made))
+            fleets = {"of-the-chart": (home, "fairlead"), "of-elsewhere": (elsewhere, "far")}
+            with agents(hosts, _text(secret["agent-token"]), tmp_path):
+                for agent, (namespace, name) in fleets.items():
+                    ready = ("wait", "--for=condition=Ready", f"linkgateway/{name}", "--timeout=240s")
+                    kube.kubectl("--namespace", namespace, *ready, timeout=250)
+                    service = kube.get("--namespace", namespace, "service", f"{name}-platform")["spec"]["clusterIP"]
+                    platform = Platform(f"http://{service}:8081", _text(secret["platform-token"]))
+                    runs_commands(kube, platform, agent, tmp_path)
+                    assert platform.said("agents", "ls", "--output", "name").split() == [agent]
         finally:
-            for agent in agents.values():
-                agent.terminate()
-                agent.wait(30)
+            kube.kubectl("--namespace", elsewhere, "delete", "linkgateways", "--all", "--timeout=120s", timeout=130)
+            kube.helm("uninstall", "fairlead", *here, "--wait", "--timeout", "300s", timeout=330)
+        roles = kube.kubectl("get", "clusterroles,clusterrolebindings", "--output=name")
+        assert "fairlead" not in roles
+
+
+def _text(encoded: str) -> str:
+    return base64.b64decode(encoded).decode()

@@ -178,7 +178,7 @@ def test_6_the_fleet_grows_and_the_operator_says_why(scene: Scene) -> None:
     assert least > before
     scene.figures.text("kubectl get lgw --output=wide", release.kubectl("get", "lgw", "--output=wide"))
     described = release.kubectl("describe", "lgw", RELEASE)
-    scene.figures.text("kubectl describe lgw, from its status on", described[described.index("\nStatus:") + 1 :])
+    scene.figures.text("kubectl describe lgw, the decision", described[described.index("\n  Decision:") + 1 :])
     linked = scene.linked(MANY, 300)
     scene.figures.number("from the count to the first pod more", f"{first:.0f} s")
     scene.figures.number(f"from the count to {least} replicas", f"{scaled:.0f} s asked for, {ready:.0f} s ready")
