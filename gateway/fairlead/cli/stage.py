@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import signal
 import sys
 import time
@@ -23,6 +22,7 @@ import click
 
 from fairlead.cli.child import Child, tail
 from fairlead.cli.connection import connect
+from fairlead.cli.invitation import invitation
 from fairlead.client import Client
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.store.embedded import EmbeddedValkey
@@ -157,34 +157,15 @@ class Demo:
 
     def _show(self) -> None:
         assert self._valkey is not None
-        command = _command()
-        api = "" if self._doors[0].api == 8081 else f" --api {self._api}"
-        nodes = "\n".join(
-            f"  {child.name:<7} pid {child.pid}, links ws://{HOST}:{doors.link}, probes http://{HOST}:{doors.admin}/readyz"
+        nodes = [
+            f"{child.name:<7} pid {child.pid}, links ws://{HOST}:{doors.link}, probes http://{HOST}:{doors.admin}/readyz"
             for child, doors in zip(self._gateways, self._doors, strict=True)
-        )
-        agents = ", ".join(
+        ]
+        valkey = f"valkey  pid {self._valkey.pid}, {self._valkey.url}"
+        agents = [
             f"{child.name} (pid {child.pid}) at {self._nodes[self._place(i)]}" for i, child in enumerate(self._agents)
-        )
-        click.echo(
-            f"""
-Fairlead is ready.
-
-  API     {self._api}
-{nodes}
-  valkey  pid {self._valkey.pid}, {self._valkey.url}
-  agents  {agents}
-  logs    {self._data}/*.log
-
-Try, in another terminal:
-
-  {command} agents ls{api}
-  {command} exec{api} agent-1 -- uname -a
-  echo hello | {command} exec{api} {self._names[-1]} -- tr a-z A-Z
-
-Ctrl-C ends all of it.
-"""
-        )
+        ]
+        click.echo(invitation(self._api, [*nodes, valkey], agents, self._names[-1], self._data))
         sys.stdout.flush()
 
     async def _supervise(self) -> None:
@@ -236,15 +217,6 @@ async def _is_online(client: Client, name: str) -> bool:
         return (await client.agent(name)).state == "online"
     except FairleadError:
         return False  # not seen yet, or the API is still starting: asked again until the deadline
-
-
-def _command() -> str:
-    """How to call this program from another terminal in the same folder."""
-    path = Path(sys.argv[0]).absolute()
-    if path.name != "fairlead":
-        return f"{shlex.quote(sys.executable)} -m fairlead"
-    here = Path.cwd()
-    return shlex.quote(str(path.relative_to(here) if path.is_relative_to(here) else path))
 
 
 def _tell(text: str) -> None:

@@ -13,7 +13,6 @@ import gc
 import logging
 import os
 import select
-import shutil
 import signal
 import socket
 import sys
@@ -24,19 +23,14 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import uvloop
-
 from fairlead.app.board import Board
-from fairlead.app.merged import Worker, merged_app
-from fairlead.carrier.server import Server, config
-from fairlead.carrier.sweep import Sweep
+from fairlead.app.merged import Worker
 from fairlead.cli.forked import FAILED, MISCONFIGURED, SIGNALS, Forked
-from fairlead.cli.ports import Ports, bind, reserve
-from fairlead.cli.serve import serve_node
+from fairlead.cli.ports import bind, reserve
+from fairlead.cli.worker import READY, administer, work
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
 from fairlead.store.embedded import EmbeddedValkey
-from fairlead.telemetry.logs import set_up
 
 logger = logging.getLogger("fairlead")
 
@@ -44,10 +38,6 @@ TURN = 1.0
 """Seconds of the longest wait, so that /livez can tell a loop that turns from one that does not."""
 STOP_SPARE = 30.0
 """Seconds for what follows a worker's drain: open requests, the last results, Redis. Then SIGKILL."""
-READY = 128
-"""A worker writes this plus its number to the wake-up pipe; bytes below are numbers of signals. The admin port has
-the number behind the last worker's.
-"""
 
 
 class Supervisor:
@@ -84,12 +74,12 @@ class Supervisor:
             self._workers = [
                 Forked(
                     f"worker {worker.node}",
-                    partial(_work, replace(shared, node=worker.node), redis_url, worker, admin, self._mouth),
+                    partial(work, replace(shared, node=worker.node), redis_url, worker, admin, self._mouth),
                 )
                 for worker in workers
             ]
             self._admin = Forked(
-                "the admin port", partial(_administer, workers, self._board, admin, folder, self._mouth)
+                "the admin port", partial(administer, workers, self._board, admin, folder, self._mouth)
             )
             # A collection in a child would write to every page that it shares with its siblings.
             gc.collect()
@@ -205,41 +195,6 @@ class Supervisor:
     def _show(self) -> None:
         for number, worker in enumerate(self._workers):
             self._board.set(number, pid=worker.pid, restarts=worker.restarts)
-
-
-def _work(settings: Settings, redis_url: str, worker: Worker, admin: list[socket.socket], mouth: int) -> None:
-    """A worker's life, in its own process."""
-    for one in admin:
-        one.close()  # a worker that outlives its supervisor would keep the port, and answer nobody there
-    set_up(settings.log_level, settings.log_format, settings.node)
-    ports = Ports(
-        bind("link", settings.link_host, settings.link_port, shared=True),
-        bind("api", settings.api_host, settings.api_port, shared=True),
-        worker.path,
-    )
-    uvloop.run(serve_node(settings, redis_url, ports, lambda: _say(mouth, READY + worker.number)))
-
-
-def _say(mouth: int, byte: int) -> None:
-    os.write(mouth, bytes((byte,)))
-
-
-def _administer(workers: list[Worker], board: Board, sockets: list[socket.socket], folder: Path, mouth: int) -> None:
-    """The life of the process that serves the admin port."""
-    supervisor = os.getppid()
-
-    async def serve() -> None:
-        async with Sweep() as sweep:
-            server = Server(config(merged_app(workers, board), sweep=sweep, stop_timeout=1))
-            async with asyncio.TaskGroup() as group:
-                group.create_task(server.serve(sockets))
-                while not server.started:  # noqa: ASYNC110  # uvicorn announces nothing
-                    await asyncio.sleep(0.02)
-                _say(mouth, READY + len(workers))
-
-    uvloop.run(serve())
-    if os.getppid() != supervisor:
-        shutil.rmtree(folder, ignore_errors=True)  # who would have done it was killed
 
 
 def _private_folder() -> TemporaryDirectory[str]:

@@ -1,0 +1,64 @@
+"""What the processes of `fairlead serve --workers N` do: each worker is a node, and one more serves the admin port.
+
+Run by the supervisor (`workers`) behind a fork. A child says that it is ready on the pipe that wakes the supervisor,
+and that is all they say to each other: what the supervisor knows stands on the board.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import socket
+from pathlib import Path
+
+import uvloop
+
+from fairlead.app.board import Board
+from fairlead.app.merged import Worker, merged_app
+from fairlead.carrier.server import Server, config
+from fairlead.carrier.sweep import Sweep
+from fairlead.cli.ports import Ports, bind
+from fairlead.cli.serve import serve_node
+from fairlead.settings import Settings
+from fairlead.telemetry.logs import set_up
+
+READY = 128
+"""A worker writes this plus its number to the wake-up pipe; bytes below are numbers of signals. The admin port has
+the number behind the last worker's.
+"""
+
+
+def work(settings: Settings, redis_url: str, worker: Worker, admin: list[socket.socket], mouth: int) -> None:
+    """A worker's life, in its own process."""
+    for one in admin:
+        one.close()  # a worker that outlives its supervisor would keep the port, and answer nobody there
+    set_up(settings.log_level, settings.log_format, settings.node)
+    ports = Ports(
+        bind("link", settings.link_host, settings.link_port, shared=True),
+        bind("api", settings.api_host, settings.api_port, shared=True),
+        worker.path,
+    )
+    uvloop.run(serve_node(settings, redis_url, ports, lambda: _say(mouth, READY + worker.number)))
+
+
+def _say(mouth: int, byte: int) -> None:
+    os.write(mouth, bytes((byte,)))
+
+
+def administer(workers: list[Worker], board: Board, sockets: list[socket.socket], folder: Path, mouth: int) -> None:
+    """The life of the process that serves the admin port."""
+    supervisor = os.getppid()
+
+    async def serve() -> None:
+        async with Sweep() as sweep:
+            server = Server(config(merged_app(workers, board), sweep=sweep, stop_timeout=1))
+            async with asyncio.TaskGroup() as group:
+                group.create_task(server.serve(sockets))
+                while not server.started:  # noqa: ASYNC110  # uvicorn announces nothing
+                    await asyncio.sleep(0.02)
+                _say(mouth, READY + len(workers))
+
+    uvloop.run(serve())
+    if os.getppid() != supervisor:
+        shutil.rmtree(folder, ignore_errors=True)  # who would have done it was killed
