@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.agent.records import PREFIX, VERSION, Accepted, Entry, Head, Over, State, Told, frame, replay
-from fairlead.wire.agent_link import FINISHED
 from fairlead.wire.messages import Chunk, Cmd, End, Error, Event
+from fairlead.wire.outbox import FINISHED
 
 HEAD = Head(VERSION, "memory-1", "edge-1")
 IDS = ("c1", "c2", "c3")

@@ -6,14 +6,7 @@ from dataclasses import replace
 
 from fleet_world import FAR_MS
 from history_outcomes import Outcomes
-from history_play import (
-    Session,
-    again,
-    agents,
-    anyone,
-    leases,
-    seldom,
-)
+from history_play import Session, again, agents, anyone, leases, seldom
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 

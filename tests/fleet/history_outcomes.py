@@ -5,18 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fleet_world import FAR_MS
-from history_play import (
-    Session,
-    again,
-    agents,
-    anyone,
-    ends,
-    living,
-    outputs,
-    seldom,
-    shifts,
-    sizes,
-)
+from history_play import Session, again, agents, anyone, ends, living, outputs, seldom, shifts, sizes
 from history_posting import Posting
 from hypothesis import strategies as st
 from hypothesis.stateful import rule

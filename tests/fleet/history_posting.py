@@ -7,18 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from fleet_world import FAR_MS, RETENTION_MS
-from history_play import (
-    ALL,
-    Play,
-    Session,
-    again,
-    agents,
-    anyone,
-    living,
-    retains,
-    retries,
-    seldom,
-)
+from history_play import ALL, Play, Session, again, agents, anyone, living, retains, retries, seldom
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from reference import Agent

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from history_outcomes import Outcomes
-from history_play import (
-    again,
-    anyone,
-    inputs,
-    living,
-    seldom,
-    shifts,
-)
+from history_play import again, anyone, inputs, living, seldom, shifts
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 

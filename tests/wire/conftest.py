@@ -11,8 +11,8 @@ sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
 from agent_memory import WINDOW
 
-from fairlead.wire.agent_link import Outbox
 from fairlead.wire.messages import Cmd
+from fairlead.wire.outbox import Outbox
 
 
 @pytest.fixture

@@ -6,13 +6,8 @@ import pytest
 from agent_memory import WINDOW, linked
 
 from fairlead.errors import ProtocolViolation
-from fairlead.wire.agent_link import Outbox
-from fairlead.wire.messages import (
-    Chunk,
-    Cmd,
-    Credit,
-    End,
-)
+from fairlead.wire.messages import Chunk, Cmd, Credit, End
+from fairlead.wire.outbox import Outbox
 
 
 def test_input_waits_for_the_handler_and_is_granted_when_taken(outbox: Outbox) -> None:

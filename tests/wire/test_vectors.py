@@ -14,7 +14,7 @@ from typing import TypedDict
 import pytest
 
 from fairlead.errors import ProtocolViolation
-from fairlead.wire.agent_link import AgentLink, Outbox
+from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.codec import Codec, agent_codec, gateway_codec
 from fairlead.wire.gateway_link import Act, GatewayLink
 from fairlead.wire.messages import (
@@ -37,6 +37,7 @@ from fairlead.wire.messages import (
     Rx,
     Welcome,
 )
+from fairlead.wire.outbox import Outbox
 
 VECTORS = Path(__file__).resolve().parent.parent / "vectors"
 SUBPROTOCOL = {"json": SUBPROTOCOL_JSON, "msgpack": SUBPROTOCOL_MSGPACK}

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Protocol
 
 from fairlead.agent.output import ROW, octets
-from fairlead.wire.agent_link import CommandStream
+from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import Chunk, Cmd, Credit
 
 UNSTORED = 1_024

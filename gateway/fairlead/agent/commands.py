@@ -29,7 +29,7 @@ from fairlead.agent.process import Processes
 from fairlead.agent.records import Accepted
 from fairlead.agent.threads import Threads
 from fairlead.agent.tracing import handler_span
-from fairlead.wire.agent_link import CommandStream
+from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import Ack, Cancel, Cmd, EndState, Error
 
 logger = logging.getLogger("fairlead.agent")

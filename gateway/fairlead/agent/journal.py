@@ -28,8 +28,8 @@ from fairlead.agent.errors import JournalFailed, JournalFull
 from fairlead.agent.folder import Folder
 from fairlead.agent.records import VERSION, Accepted, Entry, Head, Over, State, Told, frame, replay
 from fairlead.errors import ConfigError
-from fairlead.wire.agent_link import Outbox
 from fairlead.wire.messages import Chunk, Cmd, End, Error, Event
+from fairlead.wire.outbox import Outbox
 
 logger = logging.getLogger("fairlead.agent")
 

@@ -14,8 +14,9 @@ from fairlead.agent.errors import JournalFailed
 from fairlead.agent.journal import Journal
 from fairlead.agent.records import Accepted
 from fairlead.errors import Unavailable
-from fairlead.wire.agent_link import AgentLink, Outbox
+from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.messages import Event, Limits, Message, Numbered, Welcome
+from fairlead.wire.outbox import Outbox
 
 logger = logging.getLogger("fairlead.agent")
 

@@ -18,8 +18,8 @@ from typing import TypeAlias
 import msgspec
 from msgspec import Struct
 
-from fairlead.wire.agent_link import FINISHED
 from fairlead.wire.messages import Chunk, Cmd, Count, End, Event, Id
+from fairlead.wire.outbox import FINISHED
 
 VERSION = 1
 

@@ -17,8 +17,9 @@ import msgspec
 
 from fairlead.carrier.listener import Connection
 from fairlead.swarm.tally import Tally
-from fairlead.wire.agent_link import AgentLink, CommandStream, Outbox
+from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.codec import Codec
+from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import (
     Ack,
     Cancel,
@@ -31,6 +32,7 @@ from fairlead.wire.messages import (
     Rx,
     Welcome,
 )
+from fairlead.wire.outbox import Outbox
 
 PIECE = 16 << 10
 """Bytes of one chunk: what a program's pipe gives at a time, and small beside any window."""

@@ -17,8 +17,8 @@ from fairlead.agent.errors import JournalFull
 from fairlead.agent.journal import LEAST, WASTE, Journal
 from fairlead.agent.records import replay
 from fairlead.errors import Unavailable
-from fairlead.wire.agent_link import Outbox
 from fairlead.wire.messages import Ack, Chunk, Cmd, Event
+from fairlead.wire.outbox import Outbox
 
 
 async def test_a_full_journal_refuses_and_lets_writers_wait(

@@ -19,10 +19,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from fairlead.wire.codec import gateway_codec
-from fairlead.wire.messages import (
-    SUBPROTOCOL_JSON,
-    SUBPROTOCOL_MSGPACK,
-)
+from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK
 
 
 class Gateway:

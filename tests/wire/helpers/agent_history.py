@@ -11,20 +11,10 @@ from collections import deque
 
 from agent_memory import WINDOW, Ledger, welcome
 
-from fairlead.wire.agent_link import AgentLink, Outbox
+from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.gateway_link import Act, GatewayLink
-from fairlead.wire.messages import (
-    Ack,
-    Chunk,
-    Cmd,
-    Credit,
-    End,
-    Event,
-    FromAgent,
-    FromGateway,
-    Hello,
-    Numbered,
-)
+from fairlead.wire.messages import Ack, Chunk, Cmd, Credit, End, Event, FromAgent, FromGateway, Hello, Numbered
+from fairlead.wire.outbox import Outbox
 
 SMALL = 32
 COMMANDS = ("A", "B")

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from fairlead.errors import Unavailable
-from fairlead.wire.agent_link import AgentLink, Outbox
-from fairlead.wire.messages import (
-    Chunk,
-    End,
-    Event,
-    Limits,
-    Welcome,
-)
+from fairlead.wire.agent_link import AgentLink
+from fairlead.wire.messages import Chunk, End, Event, Limits, Welcome
+from fairlead.wire.outbox import Outbox
 
 WINDOW = 64
 
