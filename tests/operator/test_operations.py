@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ from fairlead_operator.steward import Steward
 sys.path.insert(0, str(Path(__file__).parent))
 
 from operator_world import World
+
+KUBECTL = Path(__file__).resolve().parents[2] / ".cache" / "cluster" / "bin" / "kubectl"
+"""Built with the API server that the fixtures start."""
 
 
 async def fleet(world: World, count: int = 2, **more: Any) -> tuple[Steward, list[str]]:
@@ -75,6 +79,36 @@ async def test_a_drain_evicts_the_pod_and_is_complete_when_another_is_ready(worl
     assert [reason for reason, _ in await world.events("LinkOperation")].count("Completed") == 1
     assert not [reason for reason, _ in await world.events() if reason == "WrongPodRemoved"]
     assert world.metrics.operations.labels("Drain", "Succeeded")._value.get() == 1
+
+
+@pytest.mark.timeout(150)
+async def test_kubectl_shows_it_waits_for_it_and_refuses_to_change_it(world: World, control_plane: Any) -> None:
+    async def kubectl(*arguments: str) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            KUBECTL, f"--kubeconfig={control_plane.admin}", f"--namespace={world.namespace}", *arguments,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+        )  # fmt: skip
+        out, _ = await asyncio.wait_for(process.communicate(), 110)
+        return process.returncode or 0, out.decode()
+
+    steward, (one, _) = await fleet(world)
+    await world.operate("away", type="Drain", pod=one)
+    await world.tend(steward)
+    await world.beat(one, 7)
+    waiting = asyncio.create_task(kubectl("wait", "--for=condition=Complete", "lop/away", "--timeout=100s"))
+    await world.tend(steward)
+    _, shown = await kubectl("get", "lop")
+    head, row = (line.split() for line in shown.splitlines())
+    assert head == ["NAME", "GATEWAY", "TYPE", "POD", "PHASE", "LEFT", "AGE"]
+    assert row[:-1] == ["away", "edge", "Drain", one, "Running", "7"]
+    change = '{"spec": {"pod": "another"}}'
+    failed, said = await kubectl("patch", "lop", "away", "--type=merge", f"--patch={change}")
+    assert failed
+    assert "cannot be changed: create another one" in said
+    await world.end(one)
+    await world.run_pods(2)
+    await world.tend(steward)
+    assert await waiting == (0, "linkoperation.fairlead.dev/away condition met\n")
 
 
 async def test_a_restart_is_complete_when_all_pods_are_new(world: World) -> None:
