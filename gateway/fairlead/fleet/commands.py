@@ -13,7 +13,7 @@ from functools import partial
 
 import msgspec
 
-from fairlead.fleet import lua, schema
+from fairlead.fleet import lua, replies, schema
 from fairlead.fleet.command import (
     CANCELLED,
     EXPIRED,
@@ -25,24 +25,20 @@ from fairlead.fleet.command import (
     Ending,
     Page,
     Record,
-    Result,
     Settled,
     Stored,
     Taken,
-    Target,
 )
 from fairlead.fleet.schema import State
 from fairlead.store.answer import Answer
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Arg, Reply, integer, items, octets, table, text
+from fairlead.store.reply import Arg, Reply, items, table, text
 from fairlead.telemetry.timing import Origin
 
 INPUT_LIMIT = 4 << 20
 """Bytes of one command's input that its agent has not consumed yet: above it the caller waits."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_about = msgspec.msgpack.Decoder(About).decode
-_decode = msgspec.msgpack.Decoder(Ending).decode
 
 
 class Commands:
@@ -67,7 +63,7 @@ class Commands:
                 _encode(about), record.payload,
             ),
         )  # fmt: skip
-        return Answer(reply, _created)
+        return Answer(reply, replies.created)
 
     def discard(self, command: str) -> asyncio.Future[Reply]:
         """Take back a record that never reached an agent."""
@@ -75,11 +71,11 @@ class Commands:
 
     def take_over(self, command: str, agent: str, gen: int, memory: str) -> Answer[Taken | Settled]:
         """Own one open command from generation `gen` on, before welcome; nothing is sent yet."""
-        return Answer(self._fence(command, agent, gen, memory, ""), _taken)
+        return Answer(self._fence(command, agent, gen, memory, ""), replies.taken)
 
     def fence(self, command: str, agent: str, gen: int, memory: str) -> Answer[Delivery | Settled]:
         """Own one open command and read what is to be written to the link: see fence.lua."""
-        return Answer(self._fence(command, agent, gen, memory, "1"), _fenced)
+        return Answer(self._fence(command, agent, gen, memory, "1"), replies.fenced)
 
     def _fence(self, command: str, agent: str, gen: int, memory: str, deliver: str) -> asyncio.Future[Reply]:
         unknown, expired = _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)
@@ -87,7 +83,8 @@ class Commands:
 
     def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[Stored]:
         """Store what the agent sent, in order. `steps` are made by `accepted`, `data` and `ending` below."""
-        return Answer(self._store.run(lua.APPEND, _keys(command), (agent, gen, self._output_limit, *steps)), _stored)
+        reply = self._store.run(lua.APPEND, _keys(command), (agent, gen, self._output_limit, *steps))
+        return Answer(reply, replies.stored)
 
     async def finish(
         self, command: str, agent: str, state: State, ending: Ending, only_from: State | None = None
@@ -100,14 +97,14 @@ class Commands:
         )
         answer = items(await reply)
         why = text(answer[0])
-        return Settled(why, _names(answer[1]) if why == "ok" else ())
+        return Settled(why, replies.names(answer[1]) if why == "ok" else ())
 
     async def cancel(self, command: str, agent: str) -> Settled:
         """Cancel a queued target at once (`ended`), or note the wish for one that was sent (`asked`)."""
         reply = self._store.run(lua.CANCEL, _keys(command), (agent, _encode(CANCELLED)))
         answer = items(await reply)
         why = text(answer[0])
-        return Settled(why, _names(answer[1]) if why == "ended" else ())
+        return Settled(why, replies.names(answer[1]) if why == "ended" else ())
 
     def add_input(self, command: str, agent: str, n: int, payload: bytes, end: bool) -> Answer[tuple[str, int]]:
         """Store input chunk `n`; the end of input carries no data. Returns (word, number): see input.lua."""
@@ -116,7 +113,7 @@ class Commands:
             (schema.cmd_key(command), schema.in_key(command)),
             (agent, n, payload, "1" if end else "", INPUT_LIMIT),
         )
-        return Answer(reply, _added)
+        return Answer(reply, replies.added)
 
     def consume_input(self, command: str, n: int) -> asyncio.Future[Reply]:
         """The agent has consumed all input before chunk `n`: drop it, so that there is room for more."""
@@ -140,27 +137,27 @@ class Commands:
         if they are retained as a window.
         """
         keys = schema.cmd_key(command), schema.out_key(command)
-        return Answer(self._store.run(lua.READ, keys, (offset, size, follower, behind)), partial(_page, command))
+        return Answer(self._store.run(lua.READ, keys, (offset, size, follower, behind)), partial(replies.page, command))
 
     def held(self, command: str) -> Answer[int]:
         """Bytes of results in the store; 0 when there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "sum")
-        return Answer(reply, lambda reply: 0 if reply is None else int(octets(reply).split(b"|")[2]))
+        return Answer(reply, replies.held)
 
     def look_up(self, command: str) -> Answer[Command | None]:
         """The whole record; None when there is none (any more)."""
         reply = self._store.submit("HGETALL", schema.cmd_key(command))
-        return Answer(reply, lambda reply: _command(command, row) if (row := table(reply)) else None)
+        return Answer(reply, partial(replies.found, command))
 
     def agent_of(self, command: str) -> Answer[str | None]:
         """Whose command it is; None when there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
-        return Answer(reply, lambda reply: None if reply is None else _decode_about(octets(reply)).agent)
+        return Answer(reply, replies.agent)
 
     def origin(self, command: str) -> Answer[Origin | None]:
         """How the command began; None when there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
-        return Answer(reply, lambda reply: None if reply is None else _origin(_decode_about(octets(reply))))
+        return Answer(reply, replies.origin)
 
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
         """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
@@ -199,102 +196,3 @@ def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
 
 def _keys(command: str) -> tuple[str, str, str]:
     return schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
-
-
-def _created(reply: Reply) -> bool:
-    word = text(items(reply)[0])
-    if word == "late":
-        raise lua.late("command")
-    return word == "ok"
-
-
-def _taken(reply: Reply) -> Taken | Settled:
-    answer = items(reply)
-    kind = text(answer[0])
-    if kind == "queued":
-        return Taken(True)
-    if kind not in ("sent", "running"):
-        return _settled(answer)
-    return Taken(False, kind == "running", integer(answer[1]), octets(answer[4]) != b"", answer[5] == 1)
-
-
-def _fenced(reply: Reply) -> Delivery | Settled:
-    answer = items(reply)
-    kind = text(answer[0])
-    if kind not in ("sent", "running"):
-        return _settled(answer)
-    about = _decode_about(octets(answer[7]))
-    return Delivery(
-        kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
-        answer[5] == 1, text(answer[6]), octets(answer[8]), about.lane, _origin(about),
-    )  # fmt: skip
-
-
-def _stored(reply: Reply) -> Stored:
-    answer = items(reply)
-    return Stored(text(answer[0]), text(answer[2]), _names(answer[3]), integer(answer[4]))
-
-
-def _added(reply: Reply) -> tuple[str, int]:
-    answer = items(reply)
-    number = answer[1] if len(answer) > 1 else 0
-    return text(answer[0]), number if isinstance(number, int) else 0
-
-
-def _page(command: str, reply: Reply) -> Page | Beyond | None:
-    answer = items(reply)
-    word = text(answer[0])
-    if word in ("beyond", "trimmed"):
-        return Beyond(word == "trimmed", integer(answer[1]))
-    if word != "ok":
-        return None
-    results = []
-    for entry in items(answer[2]):
-        entry_id, flat = items(entry)
-        fields = items(flat)
-        results.append(
-            Result(
-                int(octets(entry_id).partition(b"-")[0]) - 1,
-                text(fields[1]),
-                integer(fields[3]),
-                text(fields[5]),
-                octets(fields[7]),
-            )
-        )
-    record = table(answer[3])
-    return Page(integer(answer[1]), results, _command(command, record) if record else None, integer(answer[4]))
-
-
-def _command(command: str, row: dict[bytes, bytes]) -> Command:
-    targets = []
-    for field, packed in row.items():
-        if not field.startswith(b"t:"):
-            continue
-        agent = field[2:]
-        state, gen, next_chunk, attempt, _memory = packed.split(b"|", 4)
-        blob = row.get(b"e:" + agent)
-        targets.append(
-            Target(
-                agent.decode(), State(state.decode()), int(gen), int(next_chunk), int(attempt),
-                None if blob is None else _decode(blob),
-            )
-        )  # fmt: skip
-    about = _decode_about(row[b"about"])
-    _, seq, _, truncated = row[b"sum"].split(b"|")
-    return Command(
-        command, about.agent, _origin(about), about.lane, int(row[b"terms"].partition(b"|")[0]),
-        about.hold_until, int(row.get(b"cancel", b"0")), b"in" in row, int(seq), truncated == b"1", targets,
-    )  # fmt: skip
-
-
-def _origin(about: About) -> Origin:
-    return Origin(about.method, about.traceparent, about.began, about.created)
-
-
-def _settled(answer: list[Reply]) -> Settled:
-    kind = text(answer[0])
-    return Settled(kind, _names(answer[2]), text(answer[1])) if kind == "ended" else Settled(kind)
-
-
-def _names(reply: Reply) -> tuple[str, ...]:
-    return tuple(octets(reply).decode().split())
