@@ -47,11 +47,11 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 
 def play(told: dict[str, str], **changed: str) -> subprocess.CompletedProcess[str]:
-    # -c as in the pod: the script has no file there.
+    # -c as in the pod: the script has no file there. It has 90 s of patience itself.
     return subprocess.run(
         [sys.executable, "-I", "-c", changed.pop("script", SCRIPT.read_text())],
         env={"PATH": os.environ["PATH"], **told, **TOKENS, **changed},
-        capture_output=True, text=True, timeout=40, check=False,
+        capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 
 
@@ -66,6 +66,7 @@ def test_a_wrong_token_fails_and_says_why(addresses: dict[str, str], token: str)
     assert ("agent token" if token == "AGENT_TOKEN" else "platform token") in done.stderr + done.stdout
 
 
+@pytest.mark.timeout(240)
 def test_an_agent_is_welcomed_and_answers(addresses: dict[str, str]) -> None:
     for _ in range(2):  # again, when the fleet remembers the agent of the first
         done = play(addresses)
