@@ -68,7 +68,8 @@ def test_a_default_release_has_cluster_rights_only_while_it_upgrades(render: Any
     assert name == "fleet-fairlead-crds"
     assert role["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
     assert granted(role) == asked(rbac.UPGRADE)
-    assert names(role, "customresourcedefinitions") == [["linkgateways.fairlead.dev", "linkoperations.fairlead.dev"], None]
+    ours = ["linkgateways.fairlead.dev", "linkoperations.fairlead.dev"]
+    assert names(role, "customresourcedefinitions") == [ours, None]
 
 
 def test_each_namespace_gets_a_role_and_reads_only_the_secrets_it_was_told(render: Any) -> None:
