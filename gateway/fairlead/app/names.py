@@ -14,14 +14,14 @@ from msgspec import Meta
 AgentId = Annotated[
     str,
     Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z",
         description="an agent's id (1 to 128 characters of A-Z a-z 0-9 . _ -, the first a letter or digit)",
     ),
 ]
 CommandId = Annotated[
     str,
     Meta(
-        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$",
+        pattern=r"^[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}\Z",
         description="a command's id (a UUID of version 7)",
     ),
 ]
