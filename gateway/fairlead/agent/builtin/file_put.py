@@ -25,8 +25,8 @@ NAME_KEPT = 200
 """Bytes of the name that the temporary one repeats: file systems allow 255."""
 
 Size = Annotated[int, msgspec.Meta(ge=0)]
-Mode = Annotated[str, msgspec.Meta(pattern="^0?[0-7]{3}$|^[0-7]{4}$")]
-Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")]
+Mode = Annotated[str, msgspec.Meta(pattern=r"^0?[0-7]{3}\Z|^[0-7]{4}\Z")]
+Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
 
 
 class FilePut:

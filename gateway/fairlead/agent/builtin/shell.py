@@ -70,7 +70,7 @@ class Shell:
         env: dict[str, str] = {},  # noqa: B006  # read into a schema, never changed
         cols: Cells = 80,
         rows: Cells = 24,
-        term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] = "xterm-256color",
+        term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}\Z")] = "xterm-256color",
     ) -> dict[str, int]:
         """{"exit_code": n} or {"signal": n}, as `exec`. Raises CommandError `exec_failed`, `program_forbidden`,
         `pty_gone`, `invalid_input` or `busy`.
