@@ -22,5 +22,5 @@ def test_every_line_of_the_failure_matrix_names_tests_that_exist() -> None:
         named = NAMED.findall(line)
         assert named, line
         for file, test in named:
-            found = list((ROOT / "tests").glob(f"*/{file}"))
+            found = list((ROOT / "tests").rglob(file))
             assert any(f"def {test}(" in path.read_text() for path in found), f"{file}::{test}"
