@@ -58,6 +58,8 @@ soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 m
 bench: $(STAMP) ## The benchmarks
 	$(PY) tests/bench/run.py
 	$(PY) tests/bench/nodes.py
+	$(PY) tests/bench/lanes.py
+	$(PY) tests/bench/tracing.py
 	$(PY) tests/bench/hold.py
 
 chart-docs: $(STAMP) ## The chart's CRDs, schema, README, dashboards and alerts from their sources
