@@ -16,14 +16,15 @@ from fairlead.bus.doorbell import Doorbell, Muster
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.connection import Terms
 from fairlead.carrier.sweep import Sweep
-from fairlead.errors import BusUnavailable, ConfigError
+from fairlead.errors import ConfigError
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
-from fairlead.fleet.era import Era, Eras
+from fairlead.fleet.era import Eras
 from fairlead.fleet.load import Load
 from fairlead.hub.hub import Hub
 from fairlead.routing.attendance import Attendance, LinkTerms
+from fairlead.routing.beat import Beat
 from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.closing import Closing
 from fairlead.routing.delivery import Deliveries
@@ -47,15 +48,10 @@ from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.pulse import Pulse
 from fairlead.telemetry.trace import Tracing
 from fairlead.version import __version__
-from fairlead.wire.close import Close
 from fairlead.wire.messages import Limits
 
 logger = logging.getLogger(__name__)
 
-BEAT = 5.0
-"""Seconds between beats: three may be missed before others take this node for dead."""
-BEAT_AGAIN = 0.5
-"""After a beat that failed: so that a node is back soon after Redis is."""
 FIRST_CONTACT = 30.0
 """Seconds that a starting node waits for Redis."""
 SILENCE = 2.5
@@ -80,8 +76,7 @@ class Node:
         self._store = store = Pipeliner(redis_url)
         store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
         self._tasks = tasks = Tasks()
-        self._load = Load(store)
-        self._eras = eras = Eras(store)
+        eras = Eras(store)
         self.directory = Directory(store)
         records = Commands(store, settings.output_limit)
         due = Due(store)
@@ -112,6 +107,18 @@ class Node:
         self._reconciler = Reconciler(store, self.directory, hub, takeover, tasks, standing, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
         store.on_connect = self._reconciler.doubt
+        self._beat = Beat(
+            Load(store),
+            eras,
+            inbox,
+            hub,
+            self._reconciler,
+            standing,
+            self._pulse,
+            metrics,
+            settings.capacity,
+            settings.bus_grace,
+        )
         self.attendance = Attendance(
             store, self.directory, hub, inbox, recorder, deliveries, takeover, departures, standing, self.sweep, tasks,
             chronicle, metrics,
@@ -170,20 +177,8 @@ class Node:
     def _hear(self, doorbells: list[Doorbell]) -> None:
         """The inbox rings before what it rings for could be made: the one circle, closed here."""
         if Muster() in doorbells:
-            self._tasks.spawn(self._muster())
+            self._tasks.spawn(self._beat.muster())
         self._deliveries.hear(doorbells)
-
-    async def _muster(self) -> None:
-        try:
-            self.standing.table = await self._load.read(self.standing.now(), self.standing.back)
-        except BusUnavailable as e:
-            logger.debug("the table of nodes is read at the next beat: %s", e)
-
-    def _call_muster(self) -> None:
-        """This node has come or goes: the others should know before their next beat."""
-        for row in self.standing.table.rows():
-            if row.lease != self.standing.lease and row.alive(self.standing.now()):
-                self._inbox.ring(row.lease, (Muster(),))
 
     async def __aenter__(self) -> Node:
         await self.start()
@@ -207,14 +202,13 @@ class Node:
                 )
             await check_server(self._store)
             await self._inbox.start()
-            await self._beat(begin=True)
-            self._call_muster()
+            await self._beat.begin()
         except BaseException:
             await self.stop()
             raise
         self._trouble = ""
         for loop in (
-            self._beat_forever(),
+            self._beat.beat_forever(),
             self._keeper.keep_forever(),
             self._keeper.sweep_forever(),
             self._departures.release_forever(),
@@ -260,13 +254,8 @@ class Node:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self._tasks.aclose(timeout=2.0)
-        if self.standing.since_beat < float("inf") and self._store.available:
-            try:
-                await self._load.leave(self.settings.node, self.standing.epoch, self.standing.now())
-                self._call_muster()
-                await asyncio.sleep(0)  # rings leave in the next turn of the loop; closing the inbox waits behind them
-            except BusUnavailable:
-                pass  # the row grows old by itself
+        if self._store.available:
+            await self._beat.leave()
         await self._inbox.aclose()
         await self._store.aclose()
         self.sweep.stop()
@@ -274,70 +263,6 @@ class Node:
         self._chronicle.aclose()
         if self.tracing.exporter is not None:
             await self.tracing.exporter.aclose()
-
-    # -- the beat ----------------------------------------------------------------------------------
-
-    async def _beat_forever(self) -> None:
-        while True:
-            await asyncio.sleep(BEAT if self.standing.since_beat < BEAT * 1.5 else BEAT_AGAIN)
-            try:
-                await self._beat(begin=False)
-                await self._inbox.refresh()
-                await self._inbox.check()
-            except BusUnavailable as e:
-                logger.debug("no beat: %s", e)
-                if self.standing.since_beat > self.settings.bus_grace:
-                    self._give_up_links()
-            except Exception:
-                logger.exception("a beat failed")
-
-    async def _beat(self, *, begin: bool) -> None:
-        standing = self.standing
-        good, now = await self._load.beat(standing.node, standing.epoch, self._counts(), begin=begin)
-        if not good:
-            await self._begin_anew()
-            return
-        first = standing.since_beat == float("inf")
-        if standing.beaten(now) and not first:
-            self._reconciler.doubt()  # the others took this node for dead
-        standing.table = await self._load.read(now, standing.back)
-        await self._follow_era(now)
-
-    async def _begin_anew(self) -> None:
-        """Redis does not know this life any more: begin another, and claim again what is still ours."""
-        self.metrics.fencings.inc()
-        logger.warning("this node's row is gone from Redis: beginning a new life")
-        self.standing.epoch = secrets.token_hex(6)
-        # Before the first beat of the new life, whose answer may be lost. No link is right before that one is good.
-        self._reconciler.doubt()
-        await self._inbox.rename(self.standing.epoch)
-        await self._beat(begin=True)
-        self._call_muster()
-
-    async def _follow_era(self, now: int) -> None:
-        """See whether Redis still has the data that it had."""
-        known = self.standing.era
-        era = await self._eras.read() or await self._eras.mark(Era(secrets.token_hex(8), now if known else 0))
-        self.standing.era = era
-        if known is not None and era != known:
-            self.metrics.data_lost.inc()
-            logger.error("Redis has lost its data: commands that were open are lost, agents are being claimed again")
-
-    def _give_up_links(self) -> None:
-        for session in self.hub:
-            session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
-
-    def _counts(self) -> dict[str, str | int | float]:
-        return {
-            "state": "draining" if self.hub.draining else "serving",
-            "connections": self.hub.connections,
-            "capacity": self.settings.capacity,
-            "accepted": self.hub.accepted,
-            "refused": self.hub.refused,
-            "lag_ms": round(self._pulse.last * 1000, 3),
-            "in_flight": sum(len(s.link.streams) for s in self.hub if s.link.streams),
-            "version": __version__,
-        }
 
 
 def _exporter(settings: Settings) -> Exporter | None:

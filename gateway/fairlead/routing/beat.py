@@ -1,0 +1,150 @@
+"""This node's life in the fleet: the row that it beats, the table of the others, and what follows when either is lost.
+
+Owned by the node, which begins it, runs its loop and ends it. Each beat tells the fleet's clock and the era of the
+data. A beat that finds this node's row gone begins another life; beats that fail for longer than the grace give the
+links up, since another node may have Redis. It compares no link with its row: that is the `Reconciler`'s, which is told
+of every doubt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+
+from fairlead.bus.doorbell import Muster
+from fairlead.bus.inbox import Inbox
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.era import Era, Eras
+from fairlead.fleet.load import Load
+from fairlead.hub.hub import Hub
+from fairlead.routing.reconciler import Reconciler
+from fairlead.routing.standing import Standing
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.pulse import Pulse
+from fairlead.version import __version__
+from fairlead.wire.close import Close
+
+logger = logging.getLogger(__name__)
+
+PERIOD = 5.0
+"""Seconds between beats: three may be missed before others take this node for dead."""
+AGAIN = 0.5
+"""After a beat that failed: so that a node is back soon after Redis is."""
+
+
+class Beat:
+    def __init__(
+        self,
+        load: Load,
+        eras: Eras,
+        inbox: Inbox,
+        hub: Hub,
+        reconciler: Reconciler,
+        standing: Standing,
+        pulse: Pulse,
+        metrics: Metrics,
+        capacity: int,
+        grace: float,
+    ) -> None:
+        """`capacity`: links that this node takes. `grace`: seconds without a beat before its links are given up."""
+        self._load = load
+        self._eras = eras
+        self._inbox = inbox
+        self._hub = hub
+        self._reconciler = reconciler
+        self._standing = standing
+        self._pulse = pulse
+        self._metrics = metrics
+        self._capacity = capacity
+        self._grace = grace
+
+    async def begin(self) -> None:
+        """The first beat of this life, told to the others."""
+        await self._beat(begin=True)
+        self._call_muster()
+
+    async def beat_forever(self) -> None:
+        while True:
+            await asyncio.sleep(PERIOD if self._standing.since_beat < PERIOD * 1.5 else AGAIN)
+            try:
+                await self._beat(begin=False)
+                await self._inbox.refresh()
+                await self._inbox.check()
+            except BusUnavailable as e:
+                logger.debug("no beat: %s", e)
+                if self._standing.since_beat > self._grace:
+                    self._give_up_links()
+            except Exception:
+                logger.exception("a beat failed")
+
+    async def leave(self) -> None:
+        """End this life on purpose, if it has begun, and tell the others."""
+        if self._standing.since_beat == float("inf"):
+            return
+        try:
+            await self._load.leave(self._standing.node, self._standing.epoch, self._standing.now())
+            self._call_muster()
+            await asyncio.sleep(0)  # rings leave in the next turn of the loop; closing the inbox waits behind them
+        except BusUnavailable:
+            pass  # the row grows old by itself
+
+    async def muster(self) -> None:
+        """A node has come or gone: read the table before the next beat."""
+        try:
+            self._standing.table = await self._load.read(self._standing.now(), self._standing.back)
+        except BusUnavailable as e:
+            logger.debug("the table of nodes is read at the next beat: %s", e)
+
+    def _call_muster(self) -> None:
+        """This node has come or goes: the others should know before their next beat."""
+        for row in self._standing.table.rows():
+            if row.lease != self._standing.lease and row.alive(self._standing.now()):
+                self._inbox.ring(row.lease, (Muster(),))
+
+    async def _beat(self, *, begin: bool) -> None:
+        standing = self._standing
+        good, now = await self._load.beat(standing.node, standing.epoch, self._counts(), begin=begin)
+        if not good:
+            await self._begin_anew()
+            return
+        first = standing.since_beat == float("inf")
+        if standing.beaten(now) and not first:
+            self._reconciler.doubt()  # the others took this node for dead
+        standing.table = await self._load.read(now, standing.back)
+        await self._follow_era(now)
+
+    async def _begin_anew(self) -> None:
+        """Redis does not know this life any more: begin another, and claim again what is still ours."""
+        self._metrics.fencings.inc()
+        logger.warning("this node's row is gone from Redis: beginning a new life")
+        self._standing.epoch = secrets.token_hex(6)
+        # Before the first beat of the new life, whose answer may be lost. No link is right before that one is good.
+        self._reconciler.doubt()
+        await self._inbox.rename(self._standing.epoch)
+        await self.begin()
+
+    async def _follow_era(self, now: int) -> None:
+        """See whether Redis still has the data that it had."""
+        known = self._standing.era
+        era = await self._eras.read() or await self._eras.mark(Era(secrets.token_hex(8), now if known else 0))
+        self._standing.era = era
+        if known is not None and era != known:
+            self._metrics.data_lost.inc()
+            logger.error("Redis has lost its data: commands that were open are lost, agents are being claimed again")
+
+    def _give_up_links(self) -> None:
+        for session in self._hub:
+            session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
+
+    def _counts(self) -> dict[str, str | int | float]:
+        return {
+            "state": "draining" if self._hub.draining else "serving",
+            "connections": self._hub.connections,
+            "capacity": self._capacity,
+            "accepted": self._hub.accepted,
+            "refused": self._hub.refused,
+            "lag_ms": round(self._pulse.last * 1000, 3),
+            "in_flight": sum(len(s.link.streams) for s in self._hub if s.link.streams),
+            "version": __version__,
+        }
