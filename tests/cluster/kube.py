@@ -80,7 +80,7 @@ class Kube:
         try:
             yield name
         except BaseException:
-            print(self.account(name), file=sys.stderr)
+            print(self.account(name), self.digest(name), sep="\n", file=sys.stderr)
             raise
         finally:
             self.kubectl("delete", "namespace", name, "--wait=false")
