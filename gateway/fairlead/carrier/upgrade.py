@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable
 from enum import Enum
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from urllib.parse import unquote
 
 from uvicorn.protocols.utils import (
@@ -30,14 +30,12 @@ from uvicorn.protocols.utils import (
 
 from fairlead.carrier.attach import EXTENSION, LISTENER
 from fairlead.carrier.channel import Channel
-from fairlead.carrier.connection import ServerConnection
+from fairlead.carrier.connection import ServerConnection, Terms
 from fairlead.carrier.listener import Listener
 from fairlead.wire import handshake
 
 if TYPE_CHECKING:
     from uvicorn.server import ServerState
-
-    from fairlead.carrier.server import Config
 
 logger = logging.getLogger("fairlead.carrier")
 access_logger = logging.getLogger("uvicorn.access")
@@ -60,12 +58,24 @@ class State(Enum):
     ENDED = 5  # refused, or lost before an answer
 
 
+class UpgradeConfig(Protocol):
+    """What an upgrade looks up in its server's configuration: uvicorn's own, and the terms of its connections."""
+
+    terms: Terms
+    loaded_app: Any
+    root_path: str
+    access_log: bool
+
+    @property
+    def asgi_version(self) -> str: ...
+
+
 class Upgrade(asyncio.Protocol):
-    """`uvicorn.Config(ws=Upgrade)`; the config must be `carrier.server.Config`, which holds the terms."""
+    """`uvicorn.Config(ws=Upgrade)`, of a configuration that is an `UpgradeConfig` as well."""
 
     def __init__(
         self,
-        config: Config,
+        config: UpgradeConfig,
         server_state: ServerState,
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
