@@ -119,18 +119,35 @@ async def test_an_agent_is_disconnected_and_told_to_come_back(gateway: Any, api:
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
 
 
-async def test_an_agent_tells_its_last_trouble(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_an_agent_tells_its_last_troubles(gateway: Any, api: Any, dial: Any, until: Any) -> None:
     peer = await dial(gateway)
     await peer.greet()
-    assert (await api.agent(peer.agent))["trouble"] is None
+    assert (await api.agent(peer.agent))["troubles"] == []
     command = await api.start(peer.agent, deadline=0.2)
     await peer.command()
 
     async def told() -> bool:
-        trouble = (await api.agent(peer.agent))["trouble"]
-        return bool(trouble and trouble["what"] == f"command {command} ended as timeout: deadline")
+        troubles = (await api.agent(peer.agent))["troubles"]
+        return bool(troubles and troubles[0]["what"] == f"command {command} ended as timeout: deadline")
 
     await until(told)
+
+
+async def test_the_last_five_troubles_are_told_the_latest_first(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    expected: list[str] = []
+
+    async def told() -> bool:
+        return [one["what"] for one in (await api.agent(peer.agent))["troubles"]] == expected[:5]
+
+    for n in range(6):
+        command = await api.start(peer.agent)
+        await peer.command()
+        code = f"fault\n{n}"  # what an agent calls its error stays one line
+        await peer.send(Ack(id=command), End(id=command, total=0, state="error", error=Error(code=code)))
+        expected.insert(0, f"command {command} ended as failed: fault {n}")
+        await until(told)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +164,8 @@ async def test_a_refusal_is_trouble_by_its_code(
     assert (await api.end(command))["error"]["code"] == code
 
     async def told() -> bool:
-        trouble = (await api.agent(peer.agent))["trouble"]
-        return bool(trouble and trouble["what"] == f"command {command} ended as failed: {code}")
+        troubles = (await api.agent(peer.agent))["troubles"]
+        return bool(troubles and troubles[0]["what"] == f"command {command} ended as failed: {code}")
 
     await until(told)
 

@@ -75,12 +75,12 @@ class AgentRoutes:
 
     async def get(self, request: Request) -> Response:
         row = await self._row(request)
-        at, _, what = row.trouble.partition(" ")
+        troubles = [line.partition(" ") for line in row.troubles.splitlines()]
         answer = shapes.AgentDetail(
             **self._describe(row),
             session=shapes.Session(row.sid, row.gen, row.boot, row.conn),
             last_reason=row.reason or None,
-            trouble=shapes.Trouble(iso(int(at)) or "", what) if what else None,
+            troubles=[shapes.Trouble(iso(int(at)) or "", what) for at, _, what in troubles],
             open_commands=sorted(await self._directory.open_commands(row.agent)),
         )
         return Response(_encode(answer), media_type="application/json")

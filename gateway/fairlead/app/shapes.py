@@ -172,7 +172,7 @@ class Ranking(Struct):
 
 
 class Trouble(Struct):
-    """The last command that failed on this agent."""
+    """A command that failed on this agent."""
 
     at: str
     what: str
@@ -183,7 +183,7 @@ class AgentDetail(Agent, kw_only=True):
 
     session: Session
     last_reason: Annotated[str | None, Meta(description="What was said when its last link closed.")]
-    trouble: Trouble | None
+    troubles: Annotated[list[Trouble], Meta(max_length=5, description="The latest first.")]
     open_commands: list[CommandId]
 
 

@@ -117,8 +117,8 @@ def _detailed(one: AgentDetail) -> View:
     if one.last_close:
         told = one.last_reason and one.last_reason not in one.last_close
         link.append(("last close", f"{one.last_close}{f': {one.last_reason}' if told else ''}"))
-    if one.trouble is not None:
-        link.append(("last error", f"{one.trouble.at} {one.trouble.what}"))
+    if one.troubles:
+        link.append(("last error", f"{one.troubles[0].at} {one.troubles[0].what}"))
     link += [("open", command) for command in one.open_commands]
     short, wide = (["  ".join((key.ljust(10), value)) for key, value in part] for part in (rows, rows + link))
     return View([one.id], msgspec.to_builtins(one), short, wide)

@@ -81,8 +81,8 @@ def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
         told = detail.last_reason and detail.last_reason not in detail.last_close
         said = f": {detail.last_reason}" if told else ""
         lines.append(f"  last close  {detail.last_close}{said}")
-    if detail.trouble is not None:
-        lines.append(f"  last error  {detail.trouble.at} {detail.trouble.what}")
+    names = ["last error", *["before it"] * len(detail.troubles)]
+    lines += [f"  {name:10}  {one.at} {one.what}" for name, one in zip(names, detail.troubles, strict=False)]
     return lines
 
 

@@ -36,7 +36,7 @@ class LastLink:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """The last command that failed on an agent."""
+    """A command that failed on an agent."""
 
     at: str
     what: str
@@ -48,7 +48,8 @@ class AgentDetail(Agent):
 
     session: LastLink
     last_reason: str | None = None
-    trouble: Trouble | None = None
+    troubles: list[Trouble] = field(default_factory=list)
+    """The latest first, five at most."""
     open_commands: list[str] = field(default_factory=list)
 
 

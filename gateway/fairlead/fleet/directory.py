@@ -133,8 +133,9 @@ class Directory:
         return Answer(reply, _labelled)
 
     def note_trouble(self, agent: str, what: str) -> asyncio.Future[Reply]:
-        """Keep the last thing that went wrong with this agent, for whoever asks why."""
-        return self._store.run(lua.TROUBLE, (schema.agent_key(agent),), (what,))
+        """Keep what went wrong with this agent, for whoever asks why."""
+        line = " ".join(what.split())  # a part of it is the agent's own word, which may hold a line end
+        return self._store.run(lua.TROUBLE, (schema.agent_key(agent),), (line, schema.TROUBLES))
 
     def tell(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
         """Write down how the agent's link is doing, for whoever has asked."""

@@ -3,7 +3,7 @@
 fl1:era              string  `mark lost-at`: of one life of the data. By the first node that finds none; no TTL
 fl1:nodes            zset    node name → last beat (ms). By beat; entries older than 24 h are cut off
 fl1:node:{n}         hash    one node's counts, state and epoch. By beat; 150 s after the last one
-fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels, last seen, close and trouble. By claim, release
+fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels, last seen, close, troubles. By claim, release
                              and the platform; no TTL, the sweep forgets after 30 days
 fl1:open:{a}         hash    open command id → its deadline (ms). By dispatch and settle; the last deadline and a minute
 fl1:agents:{0..63}   zset    index of agent ids, all of score 0: paged by name. By claim; no TTL, owned by the sweep
@@ -45,6 +45,8 @@ TOMBSTONE_MS = 24 * 3600_000
 FORGET_MS = 30 * 24 * 3600_000
 LABEL_LIMIT = 64
 """As many as an agent may have facts."""
+TROUBLES = 5
+"""The last ones are kept: whether it is always the same shows in five as in fifty."""
 TOLD_MS = 10_000
 OPEN_LIMIT = 1_000
 """Open commands of one agent; `hello.have` and `welcome.have` hold 1,024."""
@@ -186,12 +188,17 @@ class AgentRow:
     facts: str = "{}"
     labels: str = "{}"
     reason: str = ""
-    trouble: str = ""
-    """JSON, JSON, the words of the last close, and `time what` of the last command that failed."""
+    troubles: str = ""
+    """JSON, JSON, the words of the last close, and a line `time what` for each of the last commands that failed."""
 
     FIELDS = (
         "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "trouble",
     )  # fmt: skip
+
+    @property
+    def trouble(self) -> str:
+        """The newest of them."""
+        return self.troubles.partition("\n")[0]
 
     @classmethod
     def parse(cls, agent: str, values: list[bytes | None]) -> AgentRow | None:
@@ -199,10 +206,10 @@ class AgentRow:
         if values[1] is None:
             return None
         lease, gen, boot, conn, sid, up, seen, close, drained, *told = (v or b"" for v in values)
-        facts, labels, reason, trouble = (word.decode() for word in told or (b"", b"", b"", b""))
+        facts, labels, reason, troubles = (word.decode() for word in told or (b"", b"", b"", b""))
         return cls(
             agent, lease.decode(), int(gen), boot.decode(), int(conn or 0), sid.decode(), int(up or 0),
-            int(seen or 0), int(close or 0), drained == b"1", facts or "{}", labels or "{}", reason, trouble,
+            int(seen or 0), int(close or 0), drained == b"1", facts or "{}", labels or "{}", reason, troubles,
         )  # fmt: skip
 
 
