@@ -49,3 +49,35 @@ async def test_no_operation_takes_a_query_parameter_that_it_does_not_know(api: A
 async def test_a_filter_that_is_misspelt_is_no_silent_nothing(api: Any, query: str, said: str) -> None:
     answer = await api.http.get(f"/v1/agents?{query}")
     assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
+
+
+COMMAND = "/v1/commands/01890a5d-ac96-774b-bcce-b302099a8057"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "query", "said"),
+    [
+        ("GET", "/v1/agents", "limit=0", "limit='0' is not a whole number from 1 to 1000"),
+        ("GET", "/v1/agents", "limit=1001", "limit='1001' is not a whole number from 1 to 1000"),
+        ("GET", "/v1/agents", "limit=٣", "is not a whole number"),
+        ("GET", "/v1/agents", "state=asleep", "state 'asleep' is none of online, away, offline"),
+        ("GET", "/v1/agents", "cursor=x", "cursor 'x' is none of ours: begin again without one"),
+        ("GET", "/v1/agents", "cursor=64:", "cursor '64:' is none of ours"),
+        ("GET", "/v1/agents", "cursor=-1:a", "cursor '-1:a' is none of ours"),
+        ("GET", "/v1/agents", "cursor=0:a b", "agent id 'a b' is not legal"),
+        ("GET", "/v1/agents", "selector=os>linux", "is not understood from position"),
+        ("GET", "/v1/sessions", "by=charm", "by='charm' is none of rtt, deliver,"),
+        ("GET", "/v1/sessions", "limit=101", "limit='101' is not a whole number from 1 to 100"),
+        ("GET", f"{COMMAND}/results", "from=-1", "from='-1' is not a whole number from 0 to"),
+        ("GET", f"{COMMAND}/results", "from=1e3", "from='1e3' is not a whole number from 0 to"),
+        ("GET", f"{COMMAND}/results", "follow=maybe", "follow='maybe' is neither true nor false"),
+        ("POST", f"{COMMAND}/input", "n=-1", "n='-1' is not a whole number from 0 to"),
+        ("POST", f"{COMMAND}/input", "end=2", "end='2' is neither true nor false"),
+    ],
+)
+async def test_a_value_that_cannot_be_is_told_with_what_can(
+    api: Any, method: str, path: str, query: str, said: str
+) -> None:
+    name, _, value = query.partition("=")
+    answer = await api.http.request(method, path, params={name: value})
+    assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
