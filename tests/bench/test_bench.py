@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.timeout(300)  # of servers that start and stop, on a machine that may do much else
+
 HERE = Path(__file__).resolve().parent
 
 
@@ -14,7 +18,7 @@ def test_the_whole_benchmark_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, str(HERE / "run.py"), "--scale", "smoke", "--out", str(out)],
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())
@@ -31,7 +35,7 @@ def test_the_benchmark_of_several_nodes_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, str(HERE / "nodes.py"), "--scale", "smoke", "--out", str(out)],
-        capture_output=True, text=True, timeout=110, check=False,
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())
@@ -44,7 +48,7 @@ def test_agents_are_held_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, str(HERE / "hold.py"), "--agents=60", "--watched=1", "--commands=100", f"--out={out}"],
-        capture_output=True, text=True, timeout=55, check=False,
+        capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     figures = json.loads(out.read_text())

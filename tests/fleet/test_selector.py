@@ -1,3 +1,5 @@
+"""Selectors of agents: what they match, and that what cannot be read is refused with a reason."""
+
 from __future__ import annotations
 
 import pytest

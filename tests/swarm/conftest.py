@@ -16,7 +16,7 @@ from serve_process import ServeProcess
 
 from fairlead.store.embedded import EmbeddedValkey
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Swarm:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from tests.swarm.conftest import MakeGateway, MakeSwarm, Swarm
 
+pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
+
 PLATFORM = {"authorization": f"Bearer {DEVELOPMENT_PLATFORM_TOKEN}", "accept": "application/x-ndjson"}
 
 
@@ -39,30 +41,35 @@ def test_idle_agents_are_linked_beat_answer_and_leave(gateway: ServeProcess, swa
         "--agents=60",
         "--processes=2",
         "--rate=300",
-        "--duration=4",
         "--id-prefix=idle",
         "--source=127.0.0.2-3",
     )
     one.until_holding()
+    began = time.monotonic()
     assert httpx2.get(f"{gateway.api}/v1/agents/idle-59", headers=PLATFORM).json()["state"] == "online"
     assert len(run(gateway.api, "idle-59", "exec", {"argv": ["anything"]})[0]) == 64
     assert run(gateway.api, "idle-0", "echo", "hello")[0] == b'"hello"'
+    time.sleep(max(0.0, began + 4 - time.monotonic()))  # what is counted is what comes in four seconds
+    one.process.send_signal(signal.SIGINT)
+    seconds = time.monotonic() - began
     result = one.result()
     assert one.process.returncode == 0, one.said
     assert (result["ok"], result["linked"], result["lost"], result["processes"]) == (True, 60, 0, 2)
     assert result["connect"]["welcome"]["count"] == result["connect"]["attempts"] == 60
     assert result["connect"]["dial"]["p50_ms"] <= result["connect"]["welcome"]["p99_ms"]
     assert result["commands"]["answered"] == result["commands"]["received"] == 2
-    # Some four seconds with a beat in each.
-    assert 120 <= result["heartbeats"]["sent"] <= 400
+    # A beat in each second.
+    assert 30 * seconds <= result["heartbeats"]["sent"] <= 100 * seconds
     assert result["heartbeats"]["sent"] - result["heartbeats"]["answered"] <= 60
-    left = httpx2.get(f"{gateway.api}/v1/agents/idle-59", headers=PLATFORM).json()
-    assert left["state"] != "online"
+    deadline = time.monotonic() + 30
+    while httpx2.get(f"{gateway.api}/v1/agents/idle-59", headers=PLATFORM).json()["state"] == "online":
+        assert time.monotonic() < deadline, "it has not left"
+        time.sleep(0.05)
 
 
 def test_an_idle_agent_takes_some_two_kilobytes(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     flags = ("--agents=4000", "--processes=1", "--rate=2000", "--duration=0", "--id-prefix=small")
-    result = swarm(gateway.link, *flags, "--source=127.0.0.2-3").result(50)
+    result = swarm(gateway.link, *flags, "--source=127.0.0.2-3").result(200)
     assert result["linked"] == 4000
     # 2,048 are promised for thousands; what the process takes once, whatever their number, is in the figure.
     assert 1_000 < result["generator"]["bytes_per_agent"] < 2_300
@@ -136,7 +143,7 @@ def test_refusals_are_counted_and_waited_out(make_gateway: MakeGateway, swarm: M
 
 def test_a_wrong_token_is_told_and_is_not_available(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     one = swarm(gateway.link, "--agents=3", "--rate=100", "--token=wrong")
-    one.process.communicate(timeout=30)
+    one.process.communicate(timeout=60)
     assert one.process.returncode == 3
     assert "no agent could connect" in one.said
     assert "401" in one.said
@@ -156,7 +163,7 @@ def test_a_wrong_token_is_told_and_is_not_available(gateway: ServeProcess, swarm
 )
 def test_what_cannot_be_is_told_before_the_start(flags: tuple[str, ...], words: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "fairlead", "swarm", *flags], capture_output=True, text=True, timeout=20, check=False
+        [sys.executable, "-m", "fairlead", "swarm", *flags], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 2, done.stderr
     assert words in done.stderr

@@ -152,7 +152,7 @@ async def test_a_digest_tells_the_first_at_once_and_the_rest_by_number(kept: Any
         digest.note("agents left", str(n), logging.INFO, "agent %d left", n, agent=f"a{n}")
     digest.note("agents linked", "new", logging.INFO, "agent %d linked", 1, agent="a1")
     assert [line["message"] for line in handler.told] == ["agent 0 left", "agent 1 linked"]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while len(handler.told) < 3:
             await asyncio.sleep(0.02)
     summary = handler.told[2]

@@ -1,3 +1,5 @@
+"""Lanes: each keeps its order, none starves, and what waits is taken by weight."""
+
 from __future__ import annotations
 
 from collections import defaultdict

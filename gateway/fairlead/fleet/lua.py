@@ -1,4 +1,9 @@
-"""The scripts of this room, loaded once. `--include row` puts the shared functions in place of that line."""
+"""The Lua scripts of this room, by name, loaded once with the module.
+
+Called by everything in `fleet` that writes. `--include row` in a script puts the functions that several share in place
+of that line: Redis keeps each script alone. It sends nothing: the `Pipeliner` does, and loads a script where it is
+missing.
+"""
 
 from __future__ import annotations
 

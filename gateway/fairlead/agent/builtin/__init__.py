@@ -1,4 +1,8 @@
-"""The agent that `fairlead agent run` runs: an Agent with the built-in methods, each as its options let it be."""
+"""The agent that `fairlead agent run` runs: an Agent with the built-in methods, each as its options let it be.
+
+Called by the command line, and by whoever wants these methods beside their own. It is an Agent like any other: nothing
+of the SDK knows that it exists.
+"""
 
 from __future__ import annotations
 
