@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from fairlead.cli.child import Child, tail
-from fairlead.cli.demo import check_doors, free_doors
+from fairlead.cli.doors import check_doors, free_doors
 from fairlead.errors import ConfigError
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]

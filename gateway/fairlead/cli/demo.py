@@ -6,25 +6,11 @@ everyone meets first and the one that is told best. The processes are the matter
 
 from __future__ import annotations
 
-import socket
-from collections.abc import Iterable
 from pathlib import Path
-from typing import NamedTuple
 
 import click
 
-from fairlead.errors import ConfigError
-
-HOST = "127.0.0.1"
-KINDS = ("agents' links", "platform API", "probes and metrics")
-
-
-class Doors(NamedTuple):
-    """The ports of one node, in the order of KINDS."""
-
-    link: int
-    api: int
-    admin: int
+from fairlead.cli.doors import KINDS, Doors, check_doors, free_doors
 
 
 @click.command(short_help="Run all of it on this machine, to try it.")
@@ -62,30 +48,3 @@ def demo(ctx: click.Context, port: int, data: Path, nodes: int, count: int) -> N
         doors = free_doors(nodes)
     check_doors(doors)
     ctx.exit(asyncio.run(Demo(doors, data, count).run()))
-
-
-def free_doors(nodes: int) -> list[Doors]:
-    """Ports that are free now. Another process may yet take one; then the gateway's log says so."""
-    probes = [socket.create_server((HOST, 0)) for _ in range(nodes * len(KINDS))]
-    try:
-        free = iter([int(probe.getsockname()[1]) for probe in probes])
-    finally:
-        for probe in probes:
-            probe.close()
-    return [Doors(*three) for three in zip(free, free, free, strict=True)]
-
-
-def check_doors(doors: Iterable[Doors]) -> None:
-    """Raise ConfigError that names every port of them which is taken."""
-    taken = []
-    for port, kind in ((port, kind) for one in doors for port, kind in zip(one, KINDS, strict=True)):
-        try:
-            socket.create_server((HOST, port)).close()
-        except OSError as e:
-            taken.append(f"port {port} ({kind}) cannot be had: {e.strerror}")
-    if taken:
-        raise ConfigError(
-            "; ".join(taken)
-            + "\n  → stop what listens there (another demo?), or choose others: `fairlead demo --port 9080` "
-            "or --port 0 (`make run RUN='--port 0'`)"
-        )

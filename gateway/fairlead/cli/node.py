@@ -46,6 +46,11 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
 def serve(ctx: click.Context, /, config: Path | None, **flags: str | None) -> None:
     """Run one gateway node, or several with --workers, until SIGTERM or Ctrl-C. docs/operations.md tells more."""
     settings = load(os.environ, config, flags)
-    from fairlead.cli.serve import run
+    from fairlead.cli.serve import prepared, run
 
+    settings = prepared(settings)
+    if settings.workers > 1:
+        from fairlead.cli.workers import Supervisor
+
+        ctx.exit(Supervisor(settings).run())
     ctx.exit(run(settings))

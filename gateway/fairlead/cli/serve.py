@@ -1,6 +1,6 @@
 """The body of `fairlead serve`: one node and its three ports, until a signal says stop.
 
-Called by the command line with checked settings, and by `workers` in each of its processes. SIGTERM or Ctrl-C
+Called by `node` with checked settings, and by `worker` in each of the processes of several. SIGTERM or Ctrl-C
 drains first and ends with code 0; a second one ends at once.
 """
 
@@ -35,14 +35,14 @@ GC_THRESHOLD = 100_000
 """New containers between two young collections: the accept path makes no cycles, so there is little to find."""
 
 
-def run(settings: Settings) -> int:
-    """Serve until told to stop; the exit code."""
+def prepared(settings: Settings) -> Settings:
+    """The settings as this process can hold them; it logs from here on."""
     set_up(settings.log_level, settings.log_format, settings.node if settings.log_format == "json" else "")
-    settings = _with_files(settings)
-    if settings.workers > 1:
-        from fairlead.cli.workers import Supervisor
+    return _with_files(settings)
 
-        return Supervisor(settings).run()
+
+def run(settings: Settings) -> int:
+    """One node, until told to stop; the exit code."""
     return uvloop.run(_serve_alone(settings, own_ports(settings)))
 
 

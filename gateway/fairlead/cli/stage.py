@@ -16,21 +16,17 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from fairlead.cli.child import Child, tail
 from fairlead.cli.connection import connect
+from fairlead.cli.doors import HOST, Doors
 from fairlead.cli.invitation import invitation
 from fairlead.client import Client
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.store.embedded import EmbeddedValkey
 
-if TYPE_CHECKING:
-    from fairlead.cli.demo import Doors
-
-HOST = "127.0.0.1"
 READY_TIMEOUT = 30.0
 """Seconds for a part to answer: an interpreter starts in one, on a busy machine in some."""
 POLL = 0.1

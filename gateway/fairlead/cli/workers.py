@@ -1,6 +1,6 @@
 """`fairlead serve --workers N`: the supervisor of N nodes that share the link port and the API port.
 
-Called by `serve`. A plain loop over signals and `waitpid`, and that for two reasons: every process, restarted ones
+Called by `node`. A plain loop over signals and `waitpid`, and that for two reasons: every process, restarted ones
 too, is forked from it, and a process with an event loop or threads must not fork; and what supervises must
 have nothing that can hang. So it serves nothing: the admin port belongs to one more child, restarted like the
 rest. Each worker is a node of its own in the fleet, NODE-0 to NODE-(N-1), and counted apart.
