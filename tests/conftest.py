@@ -41,7 +41,7 @@ def until() -> Until:
     """Wait for a condition; the deadline is generous because the machine may be busy."""
 
     async def wait(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(20):
             while True:
                 if condition():
                     return
@@ -67,7 +67,7 @@ async def connect() -> AsyncIterator[Connect]:
         pipeliner = Pipeliner(url)
         made.append(pipeliner)
         pipeliner.start()
-        assert await pipeliner.wait_available(5), pipeliner.last_error
+        assert await pipeliner.wait_available(20), pipeliner.last_error
         return pipeliner
 
     yield make

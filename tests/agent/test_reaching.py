@@ -142,10 +142,11 @@ async def test_a_host_that_can_have_no_name(serve: Serve, caplog: pytest.LogCapt
 
 async def test_no_proxy_is_there(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    serve(Agent(gateway.url, "edge-1", "t", proxy=f"http://127.0.0.1:{port}"))
-    await until(lambda: f"the proxy http://127.0.0.1:{port} cannot be reached" in caplog.text)
+    with socket.socket() as held:  # bound, so that nobody else gets the port, and not listening
+        held.bind(("127.0.0.1", 0))
+        port = held.getsockname()[1]
+        serve(Agent(gateway.url, "edge-1", "t", proxy=f"http://127.0.0.1:{port}"))
+        await until(lambda: f"the proxy http://127.0.0.1:{port} cannot be reached" in caplog.text)
 
 
 class Stripping:
@@ -273,8 +274,9 @@ async def test_an_expired_token_is_told_once_and_tried_seldom(
 
 async def test_an_unreachable_gateway_is_told_once(agent_process: Any, tmp_path: Path, certificate: Path) -> None:
     """Over many attempts, and again when the cause is another. The log is JSON, for which this is as good a place."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    held = socket.socket()  # bound, so that nobody else gets the port, and not listening yet
+    held.bind(("127.0.0.1", 0))
+    port = held.getsockname()[1]
     agent = agent_process(
         "-m", "fairlead", "agent", "run", "--url", f"ws://127.0.0.1:{port}", "--id", "edge-1", "--log-format", "json",
         "--log-level", "debug",
@@ -296,7 +298,7 @@ async def test_an_unreachable_gateway_is_told_once(agent_process: Any, tmp_path:
         writer.write(refuses)
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", port)
+    server = await asyncio.start_server(serve, sock=held)
     try:
         await until(lambda: len(told("debug", "with 503")) >= 1)
     finally:
