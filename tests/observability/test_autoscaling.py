@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers import answers, shown
+from answers import answers, shown, table
 from dashboards import AUTOSCALING
 from operator_world import World
 from prometheus_server import RATE, Target, scraping
@@ -117,6 +117,7 @@ async def test_a_real_prometheus_answers_what_the_operator_tells(
         await told("fairlead_operator_leader == 0")
         await asyncio.sleep(RATE)
         given = list(answers(prometheus, [AUTOSCALING], idle, (idle[1], time.time())))
+    print(table(given))
     assert [one.name for one in given if not one.busy] == []
     unmoved = [f"{one.name}: {shown(one.idle)}; {shown(one.busy)}" for one in given if not one.moved]
     assert [line for line in unmoved if not any(f": {title}: " in line for title in STILL)] == []
