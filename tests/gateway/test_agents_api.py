@@ -221,10 +221,13 @@ async def test_how_a_link_is_doing_is_asked_of_its_node(
         assert (found["node"], found["sid"], found["rtt"]) == ("node-1", welcome.sid, 0.0125)
         assert (found["commands"], found["messages"], found["congested"]) == (1, 1, False)
         assert found["age"] >= 0
+        assert (await api.agent(peer.agent))["session"]["rtt"] == 0.0125
     holder.signal(signal.SIGSTOP)
     answer = await api_of(other).http.get(f"/v1/agents/{peer.agent}/session")
+    page = await api_of(other).agent(peer.agent)
     holder.signal(signal.SIGCONT)
     assert (answer.status_code, "did not answer" in answer.json()["detail"]) == (503, True)
+    assert (page["state"], page["node"], page["session"]["rtt"]) == ("online", "node-1", None)
 
 
 async def test_the_link_of_an_agent_that_has_none(gateway: Any, api: Any, dial: Any, until: Any) -> None:

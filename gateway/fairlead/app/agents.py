@@ -1,6 +1,7 @@
 """`/v1/agents`: who is there, where, since when, and why not; labels; and the end of a link.
 
-Served from the directory's index, never by asking the nodes: a slow node cannot make it wait.
+Lists are served from the directory's index, never by asking the nodes: a slow node cannot make them wait. Only who asks
+for one agent hears of its link what its node alone knows.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ SCAN = 2_000
 TOP = 20
 """Links that a ranking shows unless told otherwise: a screen."""
 LABELS_LIMIT = 64 << 10
+ASIDE = 0.5
+"""Seconds that an agent's page waits for its node: what it tells besides must be told when that node is ill, too."""
 
 _encode = msgspec.json.Encoder().encode
 _labels = msgspec.json.Decoder(shapes.Labels)
@@ -78,7 +81,7 @@ class AgentRoutes:
         troubles = [line.partition(" ") for line in row.troubles.splitlines()]
         answer = shapes.AgentDetail(
             **self._describe(row),
-            session=shapes.Session(row.sid, row.gen, row.boot, row.conn),
+            session=shapes.Session(row.sid, row.gen, row.boot, row.conn, await self._round_trip(row)),
             last_reason=row.reason or None,
             troubles=[shapes.Trouble(iso(int(at)) or "", what) for at, _, what in troubles],
             open_commands=sorted(await self._directory.open_commands(row.agent)),
@@ -127,6 +130,12 @@ class AgentRoutes:
         answer = shapes.Disconnected(row.agent, row.lease.partition("#")[0])
         return Response(_encode(answer), 202, media_type="application/json")
 
+    async def _round_trip(self, row: AgentRow) -> float | None:
+        """Seconds; None without a link, before its first heartbeat, and when its node does not answer."""
+        presence, _, _ = self._standing.table.presence(row, self._standing.now())
+        state = await self._inquiry.ask(row, ASIDE) if presence is Presence.ONLINE else None
+        return None if state is None else _seconds(state.rtt)
+
     async def _row(self, request: Request) -> AgentRow:
         agent = check_agent_id(request.path_params["agent"])
         row = await self._directory.look_up(agent)
@@ -160,7 +169,7 @@ def _link(node: str, state: LinkState, row: AgentRow | None) -> dict[str, Any]:
         "node": node,
         "sid": state.sid,
         "age": state.linked / 1000,
-        "rtt": None if state.rtt is None else state.rtt / 1000,
+        "rtt": _seconds(state.rtt),
         "round_trips": None if state.trips is None else shapes.Latency(state.trips.p50, state.trips.p99),
         "latency": {name: shapes.Latency(spread.p50, spread.p99) for name, spread in spreads.items()},
         "ended": state.ended,
@@ -175,6 +184,10 @@ def _link(node: str, state: LinkState, row: AgentRow | None) -> dict[str, Any]:
         "undelivered": state.undelivered,
         "congested": state.unsent,
     }
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
 
 
 def _state(text: str | None) -> Presence | None:

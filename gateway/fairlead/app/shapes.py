@@ -124,6 +124,10 @@ class Session(Struct):
     gen: int
     boot: str
     conn: int
+    rtt: Annotated[
+        float | None,
+        Meta(description="Last round trip in seconds; null without one, and when its node does not answer."),
+    ]
 
 
 class Latency(Struct):

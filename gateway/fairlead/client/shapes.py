@@ -27,11 +27,13 @@ class Agent:
 
 @dataclass(frozen=True, slots=True)
 class LastLink:
-    """The newest link of an agent. `conn` counts the attempts of this start of it."""
+    """The newest link of an agent. `conn` counts the attempts of this start of it; `rtt` is its last round trip in
+    seconds, None without one or when the node that holds it does not answer."""
 
     sid: str
     boot: str
     conn: int
+    rtt: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,12 @@ class Inquiry:
         self._followers = followers
         self._standing = standing
 
-    async def ask(self, row: AgentRow) -> LinkState | None:
-        """The link of an agent that is online; None when its node did not answer in time, or has another link."""
+    async def ask(self, row: AgentRow, patience: float = PATIENCE) -> LinkState | None:
+        """The link of an agent that is online; None when its node did not answer within `patience` seconds, or has
+        another link."""
         with self._followers.follow(_topic(row.agent)) as told:
             self._inbox.ring(row.lease, (Ask(row.agent, self._standing.lease),))
-            if not await told.wait(PATIENCE):
+            if not await told.wait(patience):
                 return None
             answer = await self._directory.told(row.agent)
         state = _decode(answer) if answer else None
