@@ -1,7 +1,7 @@
 """The real thing for every test here: a Valkey, `fairlead serve` as a process, agents on real sockets.
 
-`gateway` is shared by the tests of a module that only use it; `own_gateway` and `own_valkey` belong to one test
-that maltreats them. Scripted agents (`dial`) speak the protocol over the `websockets` library, so that they can do
+`gateway` is shared by the tests of a module that only use it; `own_gateway` belongs to one test that maltreats it.
+Scripted agents (`dial`) speak the protocol over the `websockets` library, so that they can do
 what the SDK never would.
 """
 
@@ -117,28 +117,11 @@ class MakeGateway(Protocol):
 
 
 @pytest.fixture(scope="module")
-def shared_valkey(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
-    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
-    asyncio.run(server.start())
-    yield server
-    asyncio.run(server.stop())
-
-
-@pytest.fixture(scope="module")
 def gateway(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
     process = GatewayProcess(tmp_path_factory.mktemp("gateway"), shared_valkey.url, ("--hello-timeout", "1"))
     process.start()
     yield process
     process.stop()
-
-
-@pytest.fixture
-async def own_valkey(tmp_path: Path) -> AsyncIterator[EmbeddedValkey]:
-    """For tests that maltreat the server."""
-    async with EmbeddedValkey(tmp_path / "valkey") as server:
-        yield server
-        if server.running:
-            os.kill(server.pid, signal.SIGCONT)
 
 
 @pytest.fixture
