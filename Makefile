@@ -17,7 +17,7 @@ UV     := .cache/uv/bin/uv
 UV_VERSION := 0.13.8
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run bench soak chart-docs manifests prometheus image cluster cluster-down e2e requirements clean
+.PHONY: help venv fmt lint test run bench soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -43,7 +43,7 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(PY) -m mypy
 	$(PY) -m mypy --strict --explicit-package-bases tests charts
 	MYPYPATH=k8s/cluster $(PY) -m mypy --strict k8s/cluster/*.py k8s/image/*.py
-	$(PY) -m mypy --strict k8s/prometheus/__main__.py
+	$(PY) -m mypy --strict k8s/programs/__main__.py
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
@@ -70,7 +70,10 @@ manifests: chart-docs ## k8s/*.yaml from the chart (HELM=… names the program)
 	$(PY) charts/manifests.py $(if $(HELM),--helm $(HELM))
 
 prometheus: ## Prometheus and promtool from their Go module (minutes once); tests/observability asks them
-	@$(PYTHON) -I k8s/prometheus
+	@$(PYTHON) -I k8s/programs prometheus
+
+helm4: ## Helm 4 from its Go module (minutes once); tests/chart and make e2e hold the chart against it
+	@$(PYTHON) -I k8s/programs helm4
 
 image: ## Build the images gateway, operator and valkey, and load them into the cluster that runs
 	@$(PYTHON) -I k8s/cluster image $(IMAGES)

@@ -1,7 +1,7 @@
 """Helm as the chart's tests use it: skipped loudly where there is none, failed in CI, which has to have one.
 
-Looked for in FAIRLEAD_HELM, then where `make cluster` builds it, then on PATH. It renders and lints; no test of this
-folder touches a cluster.
+Looked for in FAIRLEAD_HELM, then where `make cluster` builds it, then on PATH; Helm 4 in FAIRLEAD_HELM4, then where
+`make helm4` builds it. They render and lint; no test of this folder touches a cluster.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import pytest
 import yaml
@@ -32,12 +32,19 @@ def chart() -> Path:
 def helm_program() -> str:
     built = ROOT / ".cache" / "cluster" / "bin"
     named = os.environ.get("FAIRLEAD_HELM") or shutil.which("helm", path=f"{built}{os.pathsep}{os.environ['PATH']}")
-    if named is None:
-        why = "the chart was NOT tested: helm was not found; `make cluster` builds it, FAIRLEAD_HELM names one"
-        if os.environ.get("CI"):
-            pytest.fail(why)
-        pytest.skip(why)
-    return named
+    return named or _none("helm was not found; `make cluster` builds it, FAIRLEAD_HELM names one")
+
+
+@pytest.fixture(scope="session")
+def helm4() -> str:
+    named = os.environ.get("FAIRLEAD_HELM4") or shutil.which("helm", path=ROOT / ".cache" / "helm4" / "bin")
+    return named or _none("Helm 4 was not found; `make helm4` builds it, FAIRLEAD_HELM4 names one")
+
+
+def _none(why: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(f"the chart was NOT tested: {why}")
+    pytest.skip(f"the chart was NOT tested: {why}")
 
 
 @pytest.fixture(scope="session")

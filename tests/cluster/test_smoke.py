@@ -10,6 +10,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -108,6 +110,26 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
             kube.helm("uninstall", "fairlead", *here, "--wait", "--timeout", "300s", timeout=330)
         roles = kube.kubectl("get", "clusterroles,clusterrolebindings", "--output=name")
         assert "fairlead" not in roles
+
+
+@pytest.mark.timeout(200)
+def test_the_api_server_takes_what_helm_4_would_install(kube: Kube) -> None:
+    helm4 = os.environ.get("FAIRLEAD_HELM4") or shutil.which("helm", path=ROOT / ".cache" / "helm4" / "bin")
+    if helm4 is None:
+        why = "Helm 4 was not found; `make helm4` builds it, FAIRLEAD_HELM4 names one"
+        if os.environ.get("CI"):
+            pytest.fail(why)
+        pytest.skip(why)
+    chart = ROOT / "charts" / "fairlead"
+    # A dry run installs no CRDs, and the server knows no LinkGateway without them.
+    kube.kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=helm", "-f", str(chart / "crds"))
+    with kube.namespace("fairlead-dry") as namespace:
+        argv = [helm4, "install", "fairlead", str(chart), "--namespace", namespace, "--dry-run=server"]
+        environment = {**os.environ, "KUBECONFIG": str(kube.kubeconfig)}
+        done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=100, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "kind: LinkGateway" in done.stdout
+        assert not kube.kubectl("--namespace", namespace, "get", "deployments,linkgateways", "--output=name")
 
 
 def _text(encoded: str) -> str:
