@@ -1,10 +1,11 @@
-"""Builds prometheus and promtool from their published Go module into `.cache/prometheus/bin`.
+"""Builds programs that tests ask, each from its published Go module, into `.cache/NAME/bin`.
 
-    python3 -I k8s/prometheus        make prometheus; tests/observability asks them every query and every alert
+    python3 -I k8s/programs prometheus      make prometheus; tests/observability asks it every query and every alert
+    python3 -I k8s/programs helm4           make helm4; tests/chart and tests/cluster hold the chart against Helm 4
 
-No prebuilt binary is fetched: the Go module proxy alone is enough. The folder is named after a hash of go.mod and
-go.sum, so that CI finds an unchanged one in an instant when it keeps `.cache`. Without the web page and without all
-discovery of clouds a build from nothing takes some minutes on two cores; nothing of the cluster needs it.
+No prebuilt binary is fetched: the Go module proxy alone is enough. The folder NAME here has go.mod and go.sum; what is
+built stands under their hash, so that CI finds an unchanged one in an instant when it keeps `.cache`. They stand apart
+from the cluster's programs, which need other versions of the same modules.
 """
 
 from __future__ import annotations
@@ -16,50 +17,69 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 SOURCE = Path(__file__).resolve().parent
-CACHE = SOURCE.parents[1] / ".cache" / "prometheus"
-PROGRAMS = ("prometheus", "promtool")
-TAGS = "remove_all_sd"
-"""Discovery of targets in a file and in the configuration stays."""
+CACHE = SOURCE.parents[1] / ".cache"
 GO = "1.24"
 """The first Go that fetches the newer one which go.mod names by itself, through the module proxy."""
 
 
-def folder() -> Path:
-    digest = hashlib.sha256(TAGS.encode())
-    for name in ("go.mod", "go.sum"):
-        digest.update(b"\0" + (SOURCE / name).read_bytes())
-    return CACHE / digest.hexdigest()[:16]
+class Program(NamedTuple):
+    packages: tuple[str, ...]
+    tags: str = ""
 
 
-def build() -> int:
-    built = folder()
+PROGRAMS = {
+    "prometheus": Program(
+        ("github.com/prometheus/prometheus/cmd/prometheus", "github.com/prometheus/prometheus/cmd/promtool"),
+        tags="remove_all_sd",  # discovery of targets in a file and in the configuration stays
+    ),
+    "helm4": Program(("helm.sh/helm/v4/cmd/helm",)),
+}
+
+
+def folder(name: str) -> Path:
+    digest = hashlib.sha256(PROGRAMS[name].tags.encode())
+    for lock in ("go.mod", "go.sum"):
+        digest.update(b"\0" + (SOURCE / name / lock).read_bytes())
+    return CACHE / name / digest.hexdigest()[:16]
+
+
+def build(name: str) -> int:
+    built = folder(name)
     if not (built / "complete").exists():
         if shutil.which("go") is None:
-            print(f"error: Go was not found, which builds Prometheus: install Go {GO} or newer", file=sys.stderr)
+            print(f"error: Go was not found, which builds {name}: install Go {GO} or newer", file=sys.stderr)
             return 1
         began = time.monotonic()
-        print("prometheus: go build", file=sys.stderr, flush=True)
+        print(f"{name}: go build", file=sys.stderr, flush=True)
         (built / "bin").mkdir(parents=True, exist_ok=True)
-        packages = [f"github.com/prometheus/prometheus/cmd/{name}" for name in PROGRAMS]
         # No timeout: how long the first build takes depends on the machine alone, and it goes on where it was stopped.
         done = subprocess.run(
-            ["go", "build", "-trimpath", "-buildvcs=false", "-tags", TAGS, "-ldflags", "-s -w",
-             "-o", f"{built / 'bin'}/", *packages],
-            cwd=SOURCE, env={**os.environ, "CGO_ENABLED": "0"}, check=False,
+            ["go", "build", "-trimpath", "-buildvcs=false", "-tags", PROGRAMS[name].tags, "-ldflags", "-s -w",
+             "-o", f"{built / 'bin'}/", *PROGRAMS[name].packages],
+            cwd=SOURCE / name, env={**os.environ, "CGO_ENABLED": "0"}, check=False,
         )  # fmt: skip
         if done.returncode:
             print("error: go build failed; is the module proxy reachable? see `go env GOPROXY`", file=sys.stderr)
             return 1
         (built / "complete").touch()
-        print(f"prometheus: built in {time.monotonic() - began:.0f} s", file=sys.stderr)
-    link = CACHE / f"bin.{os.getpid()}"
+        print(f"{name}: built in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    link = CACHE / name / f"bin.{os.getpid()}"
     link.symlink_to(f"{built.name}/bin")
-    link.replace(CACHE / "bin")
-    print(CACHE / "bin")
+    link.replace(CACHE / name / "bin")
+    print(CACHE / name / "bin")
     return 0
 
 
+def main(names: list[str]) -> int:
+    unknown = [name for name in names if name not in PROGRAMS]
+    if unknown or not names:
+        print(f"usage: python3 -I k8s/programs NAME …; names are {', '.join(PROGRAMS)}", file=sys.stderr)
+        return 2
+    return max(map(build, names))
+
+
 if __name__ == "__main__":
-    sys.exit(build())
+    sys.exit(main(sys.argv[1:]))
