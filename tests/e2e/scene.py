@@ -172,21 +172,21 @@ class Scene:
                 return found
             cursor = f"&cursor={page['cursor']}"
 
-    def empty(self, pod: str, workers: int) -> None:
-        """The pod's agents connect anew, and those with commands again until all of them have come to other pods."""
+    def empty(self, pod: str, agents: int, left: int) -> None:
+        """The pod's agents connect anew, again and again, until all `agents` are online, `left` of them there at most,
+        and none of those with commands."""
 
-        def disconnect(agents: list[str]) -> None:
-            for agent in agents:
+        def emptied() -> bool:
+            places = self.places()
+            here = [agent for agent, at in places.items() if at == pod]
+            if len(here) <= left and not any(agent.startswith("worker-") for agent in here):
+                return len(places) == agents
+            for agent in here:
                 with suppress(urllib.error.HTTPError):  # it moves of itself at this moment
                     self.ask(f"/v1/agents/{agent}/session", "DELETE")
+            return False
 
-        def rid_of_workers() -> bool:
-            places = {agent: at for agent, at in self.places().items() if agent.startswith("worker-")}
-            disconnect([agent for agent, at in places.items() if at == pod])
-            return len(places) == workers and pod not in places.values()
-
-        disconnect([agent for agent, at in self.places().items() if at == pod])
-        self.release.until(f"no worker at {pod}", rid_of_workers, 240)
+        self.release.until(f"no more than {left} agents at {pod}", emptied, 240)
 
     def open_connections(self) -> int:
         """Those that Traefik holds for its clients, at this moment."""
