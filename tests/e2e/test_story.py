@@ -252,7 +252,7 @@ def test_9_the_fleet_shrinks_and_one_pod_at_a_time_goes(scene: Scene) -> None:
     release.steady(15, 240)
     start = release.deployment()["spec"]["replicas"]
     oldest = min(release.pods("gateway"), key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
-    # Without a preference a ReplicaSet ends its youngest pod; the emptiest must go, and here that is the oldest: the one
+    # Without a preference a ReplicaSet ends its youngest pod; the emptiest must go, and here that is the oldest: one
     # that has just replaced another has few links as well, but keeps more than these.
     scene.empty(name(oldest), MANY, left=2)
     scene.linked(MANY, 240)
