@@ -371,6 +371,8 @@ def test_12_helm_upgrade_keeps_the_fleet_and_no_command_was_lost(scene: Scene) -
 
 def test_13_helm_uninstall_leaves_the_crd_and_nothing_else(scene: Scene) -> None:
     release = scene.release
+    # An agent that the full pods of the upgrade refused comes after its backoff.
+    release.until("all agents back", lambda: len(scene.places()) == FEW, 240)
     for program in scene.programs.values():
         program.stop()
     assert scene.programs["first"].complaints() == {}, scene.programs["first"].tail()
