@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 import time
 
 
@@ -39,3 +40,18 @@ class ApiConnection:
 
     def close(self) -> None:
         self._writer.close()
+
+
+async def round_trips(port: int, token: str, agents: int, in_flight: int, count: int) -> list[float]:
+    """Seconds of `count` commands to random agents of the fleet, sorted."""
+    took: list[float] = []
+    left = iter(range(count))
+
+    async def caller() -> None:
+        connection = await ApiConnection.open(port, token)
+        for _ in left:
+            took.append(await connection.command(f"bench-{random.randrange(agents)}"))  # noqa: PERF401  # awaits
+        connection.close()
+
+    await asyncio.gather(*(caller() for _ in range(in_flight)))
+    return sorted(took)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import random
 import resource
 import subprocess
 import sys
@@ -27,7 +26,7 @@ import uvloop
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from api import ApiConnection  # noqa: E402  # the folder is a script's, not a package
+from api import round_trips  # noqa: E402  # the folder is a script's, not a package
 from fleet import Fleet  # noqa: E402
 from probe import cpu_us, free_port  # noqa: E402
 
@@ -122,19 +121,9 @@ def running(*gateways: Gateway) -> Iterator[None]:
 
 async def commands(port: int, pids: dict[str, int], agents: int, in_flight: int, count: int) -> dict[str, float]:
     """Round trips through one API; CPU µs per command of each process."""
-    took: list[float] = []
-    left = iter(range(count))
-
-    async def caller() -> None:
-        connection = await ApiConnection.open(port, DEVELOPMENT_PLATFORM_TOKEN)
-        for _ in left:
-            took.append(await connection.command(f"bench-{random.randrange(agents)}"))  # noqa: PERF401  # awaits
-        connection.close()
-
     before = {name: cpu_us(pid) for name, pid in pids.items()}
-    await asyncio.gather(*(caller() for _ in range(in_flight)))
+    took = await round_trips(port, DEVELOPMENT_PLATFORM_TOKEN, agents, in_flight, count)
     used = {f"{name}_us": (cpu_us(pid) - before[name]) / count for name, pid in pids.items()}
-    took.sort()
     return {
         "in_flight": in_flight, "count": len(took), "p50_ms": took[count // 2] * 1000,
         "p99_ms": took[count * 99 // 100] * 1000, **used, "all_us": sum(used.values()),

@@ -5,12 +5,10 @@ Called by run.py. What it reports is checked against what Valkey has counted: ag
 
 from __future__ import annotations
 
-import asyncio
-import random
 from pathlib import Path
 from typing import Any
 
-from api import ApiConnection
+from api import round_trips
 from fleet import Fleet
 from peers import Peers, say
 from probe import Process, cpu_us, pin, pss
@@ -95,18 +93,8 @@ async def commands(
     process: Process, valkey: int, port: int, agents: int, in_flight: int, count: int
 ) -> dict[str, float]:
     """Round trips through the API to random agents."""
-    took: list[float] = []
-    left = iter(range(count))
-
-    async def caller() -> None:
-        connection = await ApiConnection.open(port, DEVELOPMENT_PLATFORM_TOKEN)
-        for _ in left:
-            took.append(await connection.command(f"bench-{random.randrange(agents)}"))  # noqa: PERF401  # awaits
-        connection.close()
-
     cpu, vcpu = cpu_us(process.pid), cpu_us(valkey)
-    await asyncio.gather(*(caller() for _ in range(in_flight)))
-    took.sort()
+    took = await round_trips(port, DEVELOPMENT_PLATFORM_TOKEN, agents, in_flight, count)
     return {
         "in_flight": in_flight, "count": count, "p50_ms": took[count // 2] * 1000,
         "p99_ms": took[count * 99 // 100] * 1000,

@@ -22,6 +22,12 @@ from fairlead_operator.rbac import Rule
 from fairlead_operator.steward import Steward
 
 
+def condition(status: Object, kind: str) -> tuple[str, str, str]:
+    """Status, reason and message of one."""
+    (found,) = (one for one in status["conditions"] if one["type"] == kind)
+    return found["status"], found["reason"], found["message"]
+
+
 @dataclass
 class World:
     """One namespace, and everything that a test does to it. `now` is the clock of the stewards, turned by hand."""

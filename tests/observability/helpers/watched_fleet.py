@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -22,10 +21,10 @@ from pathlib import Path
 import httpx2
 from collector import collecting
 from prometheus_server import RATE, Prometheus, Target, scraping
+from serve_process import ServeProcess
 
 from fairlead.store.embedded import EmbeddedValkey
 
-READY = re.compile(r"(?:is|are) ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
 PATIENCE = 30.0
 AGENTS = 30
 """Simulated ones at each node; the storm adds as many."""
@@ -38,26 +37,12 @@ FREEZE = 2.5
 CALLERS = 4
 
 
-class Node:
-    """One `fairlead serve`."""
+class Node(ServeProcess):
+    """One `fairlead serve`, ready."""
 
     def __init__(self, folder: Path, name: str, redis: str, *flags: str) -> None:
-        self.name = name
-        self._log = folder / f"{name}.log"
-        with self._log.open("wb") as sink:
-            self.process = subprocess.Popen(
-                [
-                    sys.executable, "-m", "fairlead", "serve", "--node", name, "--redis", redis, "--link-port", "0",
-                    "--api-port", "0", "--admin-port", "0", "--heartbeat", "1", "--drain-rate", "5", *flags,
-                ],
-                stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
-            )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
-        while not (found := READY.search(self._log.read_text())):
-            assert self.process.poll() is None, self._log.read_text()
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.05)
-        self.link, self.api, self.admin = f"ws://{found[1]}", f"http://{found[2]}", f"http://{found[3]}"
+        super().__init__(folder, name, redis, "--heartbeat=1", "--drain-rate=5", *flags)
+        self.wait_ready()
 
     def target(self, gateway: str = "edge", namespace: str = "fleet") -> Target:
         """With the labels that the chart's PodMonitor gives."""

@@ -1,0 +1,149 @@
+"""What one LinkGateway tells of what is wrong, against a real API server: each condition names what and where."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlead_operator.errors import ClusterRefused
+from fairlead_operator.objects import Object
+from fairlead_operator.rbac import LEASE, NAMESPACED, Rule
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from operator_world import World, condition
+
+
+async def test_without_redis_it_holds(world: World) -> None:
+    body = await world.gateway(redis={"url": "redis://127.0.0.1:1"})
+    steward = world.steward(body)
+    await world.tend(steward)
+    await world.run_pods(2)
+    status = await world.tend(steward)
+    assert condition(status, "RedisReachable")[:2] == ("False", "Unreachable")
+    assert condition(status, "ScalingActive")[:2] == ("False", "Holding")
+    assert status["phase"] == "Holding"
+    assert condition(status, "Ready")[0] == "True"
+
+
+async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
+    steward = world.steward(await world.gateway(redis={"secretRef": {"name": "where"}}))
+    status = await world.tend(steward)
+    assert condition(status, "SecretsFound") == ("False", "Missing", f"there is no Secret where in {world.namespace}")
+    secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
+    await world.admin.create({**secret, "stringData": {"address": world.redis}})
+    status = await world.tend(steward)
+    assert condition(status, "SecretsFound")[2] == "the Secret where has no key url"
+    await world.admin.patch("Secret", world.namespace, "where", {"stringData": {"url": "not an address"}})
+    status = await world.tend(steward)
+    assert condition(status, "RedisReachable")[:2] == ("False", "Unusable")
+    await world.admin.patch("Secret", world.namespace, "where", {"stringData": {"url": world.redis}})
+    status = await world.tend(steward)
+    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+
+
+async def test_a_password_that_redis_does_not_take_is_told_and_not_quoted(world: World) -> None:
+    wrong = world.redis.replace("redis://", "redis://:the-wrong-one@")
+    secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
+    await world.admin.create({**secret, "stringData": {"url": wrong}})
+    status = await world.tend(world.steward(await world.gateway(redis={"secretRef": {"name": "where"}})))
+    held, _, message = condition(status, "RedisReachable")
+    assert held == "False"
+    assert "the-wrong-one" not in str(status)
+    assert "AUTH" in message or "password" in message
+
+
+async def test_pods_are_counted_though_the_secret_of_the_next_ones_is_gone(world: World) -> None:
+    steward = world.steward(await world.gateway())
+    await world.tend(steward)
+    secret = await world.admin.get("Secret", world.namespace, "tokens")
+    await world.admin.delete("Secret", world.namespace, "tokens", secret["metadata"]["uid"])
+    status = await world.tend(steward)
+    assert condition(status, "SecretsFound") == ("False", "Missing", f"there is no Secret tokens in {world.namespace}")
+    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+
+
+async def test_an_ingress_class_that_is_not_there(world: World) -> None:
+    status = await world.tend(world.steward(await world.gateway(ingress={"className": "nothing"})))
+    held, reason, message = condition(status, "IngressClassFound")
+    assert (held, reason) == ("False", "Missing")
+    assert "there is no IngressClass nothing" in message
+
+
+async def test_a_node_with_too_few_files_is_told(world: World) -> None:
+    steward = world.steward(await world.gateway(capacity=5000))
+    await world.tend(steward)
+    for name in await world.run_pods(2):
+        await world.beat(name, 10, capacity=488)
+    status = await world.tend(steward)
+    held, reason, message = condition(status, "CapacityAsAsked")
+    assert (held, reason) == ("False", "FileLimit")
+    assert "488 links of the 5000" in message
+
+
+async def test_two_gateways_of_one_redis(world: World) -> None:
+    first = await world.gateway("first")
+    second = await world.gateway("second")
+    age = sorted([first, second], key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["uid"]))
+    older, younger = (one["metadata"]["name"] for one in age)
+    status = await world.tend(world.steward(age[1]), younger)
+    held, reason, message = condition(status, "Accepted")
+    assert (held, reason) == ("False", "RedisTaken")
+    assert f"belongs to the LinkGateway {older}" in message
+    assert await world.admin.find("Deployment", world.namespace, younger) is None
+    assert condition(await world.tend(world.steward(age[0]), older), "Accepted")[0] == "True"
+
+
+async def test_a_route_without_the_gateway_api(world: World) -> None:
+    route = {"parentRefs": [{"name": "front"}]}
+    status = await world.tend(world.steward(await world.gateway(httpRoute=route)))
+    assert condition(status, "Reconciled")[:2] == ("False", "KindMissing")
+    assert (await world.deployment())["spec"]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        rule
+        for rule in NAMESPACED
+        # Those of LinkOperations are named by them: test_operations.
+        if rule[0] != "fairlead.dev" and rule[1] not in (("events",), ("pods/eviction",))
+    ],
+    ids=lambda rule: rule[1][0],
+)
+async def test_a_right_that_is_missing_is_named(world: World, lost: Rule) -> None:
+    _, kinds, _ = lost
+    await world.allow(*(rule for rule in NAMESPACED if rule != lost), *LEASE)
+    more: Object = {"ingress": {}} if "ingresses" in kinds else {}
+    if "httproutes" in kinds:
+        more = {"httpRoute": {"parentRefs": [{"name": "front"}]}}
+    status = await world.tend(world.steward(await world.gateway(**more)))
+    said = [one["message"] for one in status["conditions"] if one["reason"] == "RightMissing"]
+    assert any(kind.partition("/")[0] in text and "cannot" in text for text in said for kind in kinds), said
+
+
+# -- what the API server itself refuses ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"replicas": {"min": 3, "max": 2}}, "replicas.min must not be greater"),
+        ({"redis": {}}, "exactly one of url and secretRef"),
+        ({"redis": {"url": "redis://r", "secretRef": {"name": "s"}}}, "exactly one of url and secretRef"),
+        ({"capacity": 100_000, "drain": {"rate": 10, "maxSeconds": 60}}, "could not drain in time"),
+        ({"capacity": 0}, "greater than or equal to 1"),
+        ({"scaling": {"mode": "Sometimes"}}, "Unsupported value"),
+        ({"image": ""}, "at least 1 chars"),
+    ],
+)
+async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> None:
+    with pytest.raises(ClusterRefused, match=why):
+        await world.gateway(**spec)
+
+
+async def test_a_name_that_leaves_no_room_for_a_pods_is_refused(world: World) -> None:
+    with pytest.raises(ClusterRefused, match="40 characters"):
+        await world.gateway("e" * 41)
