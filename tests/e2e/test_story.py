@@ -398,7 +398,7 @@ def at_the_host() -> int:
 
 def all_ready(scene: Scene) -> bool:
     ready = [pod for pod in scene.release.pods("gateway") if is_ready(pod)]
-    return len(ready) == scene.release.deployment()["spec"]["replicas"]
+    return len(ready) == int(scene.release.deployment()["spec"]["replicas"])
 
 
 def caller_ends(scene: Scene) -> int:
