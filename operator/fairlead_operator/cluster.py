@@ -24,7 +24,7 @@ from fairlead_operator.errors import Absent, Changed, ClusterAway, ClusterRefuse
 from fairlead_operator.objects import Object, path
 
 CALL_TIMEOUT = 4.0
-"""Seconds for one call. A lease is renewed for 15 s and trusted for 10: a write sent in its last moment has landed or
+"""Seconds for one call. A lease runs for 13 s and is trusted for 8: a write sent in its last moment has landed or
 failed before another replica may hold the lease."""
 FIELD_MANAGER = "fairlead-operator"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"

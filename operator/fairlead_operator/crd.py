@@ -18,7 +18,7 @@ import yaml
 
 from fairlead_operator import operation, spec
 from fairlead_operator.operation import LinkOperationSpec, LinkOperationStatus
-from fairlead_operator.spec import GROUP, VERSION, LinkGatewaySpec
+from fairlead_operator.spec import GROUP, VERSION, LinkGatewaySpec, Rule
 from fairlead_operator.state import LinkGatewayStatus
 
 Schema = dict[str, Any]
@@ -27,6 +27,8 @@ FIELD_MANAGER = "helm"
 
 NAME_RULE = "size(self.metadata.name) <= 40"
 NAME_TEXT = "the name must have at most 40 characters: with what Kubernetes appends it names nodes, which have 64"
+SERVICE_RULE = "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')"
+SERVICE_TEXT = "the name must begin with a letter and have no dots: Services are named after it"
 
 COLUMNS = (
     ("Ready", "integer", ".status.readyReplicas", "Pods that take links"),
@@ -60,7 +62,10 @@ def gateway_crd() -> Schema:
         "description": "A fleet of gateway pods that scales on the links of its agents.",
         "type": "object",
         "required": ["spec"],
-        "x-kubernetes-validations": [{"rule": NAME_RULE, "message": NAME_TEXT}],
+        "x-kubernetes-validations": [
+            {"rule": NAME_RULE, "message": NAME_TEXT},
+            {"rule": SERVICE_RULE, "message": SERVICE_TEXT},
+        ],
         "properties": _properties(LinkGatewaySpec, LinkGatewayStatus),
     }
     scale = {
@@ -153,7 +158,7 @@ def _inline(node: Mapping[str, Any], parts: Mapping[str, Schema], rules: Mapping
         name = node.pop("$ref").rpartition("/")[2]
         out = go(parts[name])
         if name in rules:
-            out["x-kubernetes-validations"] = [{"rule": rule, "message": text} for rule, text in rules[name]]
+            out["x-kubernetes-validations"] = [_validation(Rule(*rule)) for rule in rules[name]]
     for key, value in node.items():
         if key == "title":
             continue
@@ -173,6 +178,11 @@ def _inline(node: Mapping[str, Any], parts: Mapping[str, Schema], rules: Mapping
     if out.get("x-kubernetes-preserve-unknown-fields"):
         out.pop("additionalProperties", None)  # both at once are refused
     return out
+
+
+def _validation(rule: Rule) -> Schema:
+    said = {"rule": rule.holds, "message": rule.message}
+    return {**said, "messageExpression": rule.told} if rule.told else said
 
 
 def main() -> int:

@@ -17,7 +17,7 @@ from fairlead_operator.metrics import Metrics
 from fairlead_operator.watch import PASS_TIMEOUT, PERIOD, Watch
 
 STUCK = 2 * (PASS_TIMEOUT + PERIOD)
-"""Seconds without a new round after which the loop is taken for dead: a round may take one deadline of a pass."""
+"""Seconds without a new round after which the loop is taken for dead. A round waits for no pass that goes on."""
 
 
 class Health:

@@ -60,14 +60,17 @@ class Lease:
         if not self.held:
             raise NotLeading(f"this replica does not hold the lease {self._name}")
 
-    async def hold_forever(self) -> None:
-        """Follow, take, renew; ends by being cancelled, and then gives the Lease up at once."""
+    async def hold_forever(self, turned: Callable[[], None]) -> None:
+        """Follow, take, renew; ends by being cancelled, and then gives the Lease up at once.
+
+        `turned` is called whenever this replica has begun or ceased to lead."""
         try:
             while True:
                 await self.look()
                 if self.held != self._led:
                     self._led = self.held
                     logger.info("this replica %s", "leads" if self._led else "does not lead any more")
+                    turned()
                 await asyncio.sleep(LOOK * random.uniform(0.9, 1.0))
         finally:
             if self.held:
@@ -98,6 +101,8 @@ class Lease:
         if seen != self._seen:
             self._seen, self._seen_at = seen, self._clock()
         mine = self.holder == self.identity
+        if not mine:
+            self._until = 0.0  # it was emptied or deleted, and another was faster
         silent = self._clock() - self._seen_at > float(spec.get("leaseDurationSeconds") or DURATION)
         if not (mine or silent or not self.holder):
             return

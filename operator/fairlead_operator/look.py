@@ -57,6 +57,41 @@ def is_ready(pod: Object) -> bool:
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
+STARTING = ("ContainerCreating", "PodInitializing")
+SAME = {"ErrImagePull": "ImagePullBackOff"}
+"""Reasons between which a kubelet goes to and fro."""
+
+
+def why_not_running(deployment: Object, pods: Sequence[Object]) -> tuple[str, str] | None:
+    """Reason and message of the first trouble with making or running pods, as Kubernetes tells it; None without any."""
+    for condition in (deployment.get("status") or {}).get("conditions") or []:
+        if (condition["type"], condition["status"]) == ("ReplicaFailure", "True"):
+            return condition.get("reason") or "ReplicaFailure", condition.get("message") or "no pod can be made"
+    for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
+        if is_ready(pod) or "deletionTimestamp" in pod["metadata"]:
+            continue
+        if why := _trouble_of(pod):
+            return why[0], f"{pod['metadata']['name']}: {why[1]}"
+    return None
+
+
+def _trouble_of(pod: Object) -> tuple[str, str] | None:
+    status = pod.get("status") or {}
+    for container in status.get("containerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        if ended and not container.get("started"):
+            *_, said = ["nothing was said", *str(ended.get("message") or "").splitlines()]
+            return "Crashing", f"its container ended with {ended.get('exitCode')}, and is started again: {said[:300]}"
+        reason = str(waiting.get("reason") or "")
+        if reason and reason not in STARTING:
+            return SAME.get(reason, reason), waiting.get("message") or "its container cannot start"
+    for condition in status.get("conditions") or []:
+        if (condition["type"], condition["status"]) == ("PodScheduled", "False"):
+            return condition.get("reason") or "Unschedulable", condition.get("message") or "no node takes it"
+    return None
+
+
 def is_rolling(deployment: Object) -> bool:
     """Whether pods of two templates are there, or are about to be."""
     status = deployment.get("status") or {}

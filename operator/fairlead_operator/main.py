@@ -79,7 +79,7 @@ async def _run_until_told(watch: Watch, lease: Lease, unfenced: Cluster) -> None
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tasks = [
-        asyncio.create_task(lease.hold_forever(), name="lease"),
+        asyncio.create_task(lease.hold_forever(watch.wake), name="lease"),
         asyncio.create_task(watch.watch_forever(), name="loop"),
         asyncio.create_task(watch.view.follow_forever(unfenced), name="view"),
         asyncio.create_task(stop.wait(), name="stop"),

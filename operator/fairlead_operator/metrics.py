@@ -75,9 +75,10 @@ class GatewayMetrics:
         self._labels = labels
         self.wrong_removals = metrics.wrong.labels(*labels)
 
-    def saw(self, decision: Decision, load: FleetLoad) -> None:
+    def saw(self, decision: Decision, load: FleetLoad, wanted: int) -> None:
+        """`wanted` pods are asked for, whatever the decision would ask for."""
         m, labels, inputs = self._metrics, self._labels, decision.inputs
-        m.desired.labels(*labels).set(decision.replicas)
+        m.desired.labels(*labels).set(wanted)
         m.current.labels(*labels).set(load.replicas)
         m.ready.labels(*labels).set(inputs.ready)
         m.links.labels(*labels).set(inputs.live)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct
@@ -28,6 +28,11 @@ the node's leave 5 s."""
 
 FREE = {"x-kubernetes-preserve-unknown-fields": True}
 """Goes into the pod template as it is: Kubernetes checks it, a copy of its schema here would only grow old."""
+
+REDIS_URL = r"^rediss?://([^/?#\s]*@)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?([/?]\S*)?$"
+"""What gateways take, less what no pod could use: the embedded server, and a socket in a folder."""
+TRACE_ENDPOINT = r"^(https?://[A-Za-z0-9_.:%\[\]-]+(/[!-~]*)?)?$"
+"""What gateways take."""
 
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
 Free = Annotated[dict[str, Any], Meta(extra_json_schema=FREE)]
@@ -75,9 +80,16 @@ class SecretKey(_Part, frozen=True, kw_only=True):
 class Redis(_Part, frozen=True, kw_only=True):
     """Where the fleet's state stands. Exactly one of `url` and `secretRef`."""
 
-    url: Annotated[
-        str | None, Meta(description="redis:// or rediss://, for a server without a password; else use secretRef.")
-    ] = None
+    url: (
+        Annotated[
+            str,
+            Meta(
+                pattern=REDIS_URL,
+                description="redis://host:6379 or rediss://…, for a server without a password; else use secretRef.",
+            ),
+        ]
+        | None
+    ) = None
     secret_ref: Annotated[SecretKey | None, Meta(description="The Secret that holds the URL.")] = None
 
 
@@ -155,7 +167,9 @@ class Drain(_Part, frozen=True, kw_only=True):
 
 
 class Telemetry(_Part, frozen=True, kw_only=True):
-    otlp_endpoint: Annotated[str | None, Meta(description="http(s):// address of an OTLP/HTTP receiver.")] = None
+    otlp_endpoint: (
+        Annotated[str, Meta(pattern=TRACE_ENDPOINT, description="OTLP/HTTP address, as http://collector:4318.")] | None
+    ) = None
 
 
 class NetworkPolicy(_Part, frozen=True, kw_only=True):
@@ -182,7 +196,9 @@ class Pod(_Part, frozen=True, kw_only=True):
     ] = None
     priority_class_name: str | None = None
     runtime_class_name: str | None = None
-    env: Annotated[list[Free], Meta(description="More environment, after the operator's own.")] = []
+    env: Annotated[
+        list[Free], Meta(description="More environment. Names that the operator sets itself are refused.")
+    ] = []
 
 
 class LinkGatewaySpec(_Part, frozen=True, kw_only=True):
@@ -223,30 +239,70 @@ class LinkGatewaySpec(_Part, frozen=True, kw_only=True):
         return self.drain_seconds + STOP_MARGIN
 
 
-RULES: Mapping[type[_Part], tuple[tuple[str, str], ...]] = {
-    Replicas: (("self.min <= self.max", "replicas.min must not be greater than replicas.max"),),
-    Redis: (("has(self.url) != has(self.secretRef)", "redis needs exactly one of url and secretRef"),),
+class Rule(NamedTuple):
+    """What one field says of another, in CEL."""
+
+    holds: str
+    message: str
+    told: str = ""
+    """CEL that makes the message of the numbers; `message` stands for it where that cannot be evaluated."""
+
+
+RULES: Mapping[type[_Part], tuple[Rule, ...]] = {
+    Replicas: (Rule("self.min <= self.max", "replicas.min must not be greater than replicas.max"),),
+    Redis: (Rule("has(self.url) != has(self.secretRef)", "redis needs exactly one of url and secretRef"),),
     LinkGatewaySpec: (
-        (
+        Rule(
             "self.capacity <= self.drain.rate * self.drain.maxSeconds",
             "a full pod could not drain in time: capacity must not be greater than drain.rate × drain.maxSeconds",
+            "'a full pod could not drain in time: capacity %d at drain.rate %d takes %d s, and drain.maxSeconds is %d; "
+            "raise drain.rate or drain.maxSeconds, or lower capacity'"
+            ".format([self.capacity, self.drain.rate, (self.capacity + self.drain.rate - 1) / self.drain.rate,"
+            " self.drain.maxSeconds])",
         ),
     ),
 }
-"""What one field says of another, as CEL for the API server; `faults` says the same in Python, a test compares."""
+"""For the API server; `faults` says the same in Python, a test compares."""
+
+LISTENS = "the Services and the probes know where a gateway listens"
+OPERATORS_ENV: Mapping[str, str] = {
+    "FAIRLEAD_NODE": "a node is called as its pod, which is how its row is found",
+    "FAIRLEAD_WORKERS": "a pod is one node; for more links raise capacity or replicas",
+    "FAIRLEAD_LINK_HOST": LISTENS,
+    "FAIRLEAD_LINK_PORT": LISTENS,
+    "FAIRLEAD_API_HOST": LISTENS,
+    "FAIRLEAD_API_PORT": LISTENS,
+    "FAIRLEAD_ADMIN_HOST": LISTENS,
+    "FAIRLEAD_ADMIN_PORT": LISTENS,
+    "FAIRLEAD_REDIS": "set redis",
+    "FAIRLEAD_AGENT_TOKEN": "set tokens.secretRef",
+    "FAIRLEAD_AGENT_TOKEN_FILE": "set tokens.secretRef",
+    "FAIRLEAD_PLATFORM_TOKEN": "set tokens.secretRef",
+    "FAIRLEAD_PLATFORM_TOKEN_FILE": "set tokens.secretRef",
+    "FAIRLEAD_CAPACITY": "set capacity",
+    "FAIRLEAD_ACCEPT_RATE": "set acceptRate",
+    "FAIRLEAD_DRAIN_RATE": "set drain.rate",
+    "FAIRLEAD_DRAIN_TIMEOUT": "it is capacity ÷ drain.rate, set those",
+    "FAIRLEAD_LOG_LEVEL": "set logLevel",
+    "FAIRLEAD_TRACE_ENDPOINT": "set telemetry.otlpEndpoint",
+}
+"""What `pod.env` may not name, and why or what to do instead: the drain, the scale and the probes are built on it."""
 
 
 def faults(spec: LinkGatewaySpec) -> list[str]:
     found = []
     if spec.replicas.min > spec.replicas.max:
-        found.append(RULES[Replicas][0][1])
+        found.append(RULES[Replicas][0].message)
     if (spec.redis.url is None) == (spec.redis.secret_ref is None):
-        found.append(RULES[Redis][0][1])
+        found.append(RULES[Redis][0].message)
     if spec.drain_seconds > spec.drain.max_seconds:
         found.append(
-            f"{RULES[LinkGatewaySpec][0][1]} ({spec.capacity} links at {spec.drain.rate} a second take "
-            f"{spec.drain_seconds} s, and {spec.drain.max_seconds} s are allowed)"
+            f"a full pod could not drain in time: capacity {spec.capacity} at drain.rate {spec.drain.rate} "
+            f"takes {spec.drain_seconds} s, and drain.maxSeconds is {spec.drain.max_seconds}; "
+            "raise drain.rate or drain.maxSeconds, or lower capacity"
         )
+    names = [str(entry.get("name", "")) for entry in spec.pod.env]
+    found += [f"pod.env must not set {name}: {OPERATORS_ENV[name]}" for name in names if name in OPERATORS_ENV]
     return found
 
 

@@ -57,7 +57,7 @@ class DecisionReport(_Part, frozen=True, kw_only=True):
     replicas: int
     winner: Annotated[str, Meta(description="The rule that asked for the most.")]
     reason: str
-    limited: Annotated[bool, Meta(description="Whether replicas.min, replicas.max or a step limit cut it.")] = False
+    limited: Annotated[bool, Meta(description="Whether replicas.max or a step limit cut it.")] = False
     bounds: Bounds = Bounds()
     inputs: Inputs = Inputs()
 

@@ -17,7 +17,7 @@ from msgspec import Struct
 from fairlead_operator.children import Owner
 from fairlead_operator.decide import Action, Decision
 from fairlead_operator.load import FleetLoad
-from fairlead_operator.look import is_rolling
+from fairlead_operator.look import is_rolling, why_not_running
 from fairlead_operator.objects import Object
 from fairlead_operator.spec import GROUP, KIND, VERSION, LinkGatewaySpec, Mode
 from fairlead_operator.state import Bounds, Condition, DecisionReport, Inputs, LinkGatewayStatus
@@ -139,12 +139,14 @@ def judge(
 ) -> None:
     """Whether the fleet serves, and whether it is where it should be."""
     inputs = decision.inputs
-    if inputs.fresh and inputs.capacity < spec.capacity:
+    rolling = is_rolling(deployment)
+    if rolling or not inputs.fresh:
+        pass  # not known: old pods tell what was asked of them before
+    elif inputs.capacity < spec.capacity:
         few = f"pods take {inputs.capacity} links of the {spec.capacity} asked for: their open files are limited"
         conditions.set("CapacityAsAsked", False, "FileLimit", few)
-    elif inputs.fresh:
+    else:
         conditions.set("CapacityAsAsked", True, "AsAsked")
-    rolling = is_rolling(deployment)
     if rolling:
         conditions.set("Progressing", True, "Rollout", "pods of two templates are there")
     elif load.replicas != inputs.ready or inputs.leaving:
@@ -159,7 +161,22 @@ def judge(
         conditions.set("Ready", False, "PodsNotReady", f"{inputs.ready} of {max(1, least)} pods are ready")
 
 
-def phase(conditions: Conditions, decision: Decision, load: FleetLoad, deployment: Object) -> str:
+def pods_condition(conditions: Conditions, deployment: Object, pods: Sequence[Object]) -> None:
+    """Whether pods are made and run: of those that do not, the first says why."""
+    why = why_not_running(deployment, pods)
+    if why is None:
+        conditions.set("PodsRunning", True, "Running")
+    else:
+        conditions.set("PodsRunning", False, *why)
+
+
+def acts(spec: LinkGatewaySpec) -> bool:
+    """Whether the scale is written, and not only told."""
+    return spec.scaling.mode in (Mode.AUTO, Mode.EXTERNAL)
+
+
+def phase(conditions: Conditions, decision: Decision, wanted: int, deployment: Object) -> str:
+    """`wanted` pods are on their way, or there."""
     if not conditions.holds("Reconciled"):
         return "Degraded"
     if is_rolling(deployment):
@@ -168,7 +185,7 @@ def phase(conditions: Conditions, decision: Decision, load: FleetLoad, deploymen
         return "Holding"
     if decision.inputs.leaving:
         return "Draining"
-    if decision.replicas > decision.inputs.ready:
+    if wanted > decision.inputs.ready:
         return "Scaling"
     return "Ready" if conditions.holds("Ready") else "Pending"
 

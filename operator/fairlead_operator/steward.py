@@ -11,6 +11,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import msgspec
+
 from fairlead.errors import ConfigError, FairleadError
 from fairlead_operator.children import Owner
 from fairlead_operator.cluster import Cluster
@@ -27,26 +29,32 @@ from fairlead_operator.spec import LinkGatewaySpec, Mode, read
 from fairlead_operator.state import LinkGatewayStatus
 from fairlead_operator.status import (
     Conditions,
+    acts,
     changed,
     event,
     judge,
     patch_of,
     phase,
+    pods_condition,
     read_status,
     report,
     scaling_condition,
     skew,
     stamp,
 )
-from fairlead_operator.upkeep import Upkeep, trouble_of
+from fairlead_operator.upkeep import Upkeep, check_owned, trouble_of
 
 logger = logging.getLogger(__name__)
+
+SEEN_WITHIN = 60.0
+"""Seconds: a pod that went later than that after a removal was decided did not go for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
     """A pod that should be the next to go, and who was there when that was decided."""
 
+    at: float
     victim: str
     pods: frozenset[str]
 
@@ -81,7 +89,7 @@ class Steward:
             if not conditions.failed("Reconciled"):  # else that is the cause, and this what follows
                 conditions.set("Reconciled", False, trouble_of(e).reason, e.message)
             conditions.set("Ready", False, "NotReconciled", e.message)
-            status = LinkGatewayStatus(phase="Degraded")
+            status = msgspec.structs.replace(before, phase="Degraded")
         await self._tell(before, status, conditions, int(body["metadata"].get("generation", 0)), wall)
 
     async def _pass(
@@ -97,33 +105,38 @@ class Steward:
         try:
             spec = read(body["spec"])
         except ConfigError as e:
-            return await self._not_accepted(conditions, operations, "SpecInvalid", e.message)
+            return await self._not_accepted(before, conditions, operations, "SpecInvalid", e.message)
         if older := _holder_of_redis(body, others):
             text = f"this Redis belongs to the LinkGateway {older} of this namespace: give each its own"
-            return await self._not_accepted(conditions, operations, "RedisTaken", text)
+            return await self._not_accepted(before, conditions, operations, "RedisTaken", text)
         conditions.set("Accepted", True, "Valid")
-        await self._keep(spec, conditions, now)
+        await self._keep(spec, conditions, now, wall)
         await self._sources.ingress_class(spec, conditions)
         rows = await self._sources.rows(spec, conditions)
         owner = self._owner
         deployment = await self._cluster.get("Deployment", owner.namespace, owner.name)
+        check_owned(deployment, owner)
         selector = ",".join(f"{key}={value}" for key, value in owner.selector.items())
         pods = await self._cluster.items("Pod", owner.namespace, selector)
         load = fleet_load(deployment, pods, rows, self._ready_since, now)
-        self._check_removal(load, wall)
+        self._check_removal(load, now, wall)
         under_way = await self._conductor.run(owner, spec, operations, deployment, pods, load)
         if under_way:
             load = replace(load, operation=under_way)
             self._removal = None  # from now on another one may be seen to go
         decision = decide(load, self._state, spec, now)
-        self._state = decision.state
-        self._metrics.saw(decision, load)
+        removed_at, self._state = self._state.removed_at, decision.state
+        wanted = decision.replicas if acts(spec) else load.replicas
+        self._metrics.saw(decision, load, wanted)
         scaling_condition(conditions, decision, spec)
-        acted = await self._act(decision, load, deployment, pods, spec, conditions, wall)
+        acted = await self._act(decision, load, pods, spec, conditions, now, wall)
+        if not acted:
+            self._state = replace(self._state, removed_at=removed_at)
         judge(conditions, decision, load, deployment, spec)
+        pods_condition(conditions, deployment, pods)
         inputs = decision.inputs
         return LinkGatewayStatus(
-            phase=phase(conditions, decision, load, deployment),
+            phase=phase(conditions, decision, wanted, deployment),
             selector=selector,
             replicas=load.replicas,
             ready_replicas=inputs.ready,
@@ -135,21 +148,30 @@ class Steward:
             decision=report(decision, spec, wall),
         )
 
-    async def _keep(self, spec: LinkGatewaySpec, conditions: Conditions, now: float) -> None:
+    async def _keep(self, spec: LinkGatewaySpec, conditions: Conditions, now: float, wall: str) -> None:
         troubles = await self._upkeep.run(self._owner, spec, now)
+        for words in self._upkeep.repaired:
+            logger.warning("%s/%s: %s", self._owner.namespace, self._owner.name, words)
+            self._events.append(event(self._owner, "Warning", "Repaired", words, wall))
         if troubles:
             conditions.set("Reconciled", False, troubles[0].reason, "; ".join(one.message for one in troubles))
         else:
             conditions.set("Reconciled", True, "Applied")
 
     async def _not_accepted(
-        self, conditions: Conditions, operations: Sequence[Object], reason: str, message: str
+        self,
+        before: LinkGatewayStatus,
+        conditions: Conditions,
+        operations: Sequence[Object],
+        reason: str,
+        message: str,
     ) -> LinkGatewayStatus:
+        """The numbers stay: what serves goes on serving."""
         conditions.set("Accepted", False, reason, message)
         conditions.set("Ready", False, "NotAccepted", message)
         words = f"the LinkGateway {self._owner.name} is not accepted: {message}"
         await self._conductor.refuse(operations, "GatewayNotAccepted", words)
-        return LinkGatewayStatus(phase="Invalid")
+        return msgspec.structs.replace(before, phase="Invalid")
 
     # -- acting ----------------------------------------------------------------------------------------
 
@@ -157,25 +179,26 @@ class Steward:
         self,
         decision: Decision,
         load: FleetLoad,
-        deployment: Object,
         pods: Sequence[Object],
         spec: LinkGatewaySpec,
         conditions: Conditions,
+        now: float,
         wall: str,
     ) -> bool:
         """Whether the scale was written."""
-        owner, mode = self._owner, spec.scaling.mode
-        if mode not in (Mode.AUTO, Mode.EXTERNAL):
+        owner = self._owner
+        if not acts(spec):
             return False
         try:
             if decision.action is Action.UP:
                 await scale(self._cluster, owner.namespace, owner.name, load.replicas, decision.replicas)
             elif decision.action is Action.DOWN:
-                self._removal = Removal(decision.victim, frozenset(pod.name for pod in load.pods if not pod.leaving))
+                there = frozenset(pod.name for pod in load.pods if not pod.leaving)
+                self._removal = Removal(now, decision.victim, there)
                 dear = costs(load, decision.victim)
                 await remove_one(self._cluster, owner.namespace, owner.name, pods, dear, load.replicas)
             else:
-                if mode is Mode.EXTERNAL and load.readable:
+                if spec.scaling.mode is Mode.EXTERNAL and load.readable:
                     await write_costs(self._cluster, owner.namespace, pods, costs(load), near=True)
                 return False
         except (Changed, Absent) as e:
@@ -195,8 +218,10 @@ class Steward:
         self._metrics.acted(decision)
         return True
 
-    def _check_removal(self, load: FleetLoad, wall: str) -> None:
+    def _check_removal(self, load: FleetLoad, now: float, wall: str) -> None:
         """Once somebody went: was it the pod that was meant?"""
+        if self._removal is not None and now - self._removal.at > SEEN_WITHIN:
+            self._removal = None  # the scale was not written after all, or nobody went for it
         if self._removal is None:
             return
         went = who_went(self._removal.pods, load)

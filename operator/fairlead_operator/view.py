@@ -31,6 +31,8 @@ Key = tuple[str, str]
 GATEWAY, OPERATION = KINDS = spec.KIND, operation.KIND
 AGAIN = 5.0
 """Seconds until the next try when the streams cannot be opened."""
+LOOK = 30.0
+"""Seconds between two looks whether a namespace that could not be listed can be now."""
 
 
 class View:
@@ -40,6 +42,8 @@ class View:
         self._seen: dict[str, dict[Key, Object]] = {kind: {} for kind in KINDS}
         self.trouble = "the LinkGateways have not been listed yet"
         """Why there is no view of the cluster, "" when there is."""
+        self._said = ""
+        """What was last told of namespaces that cannot be listed."""
 
     def all(self, kind: str = GATEWAY) -> dict[Key, Object]:
         """Metadata, spec and phase of each, as last told: whoever acts on one reads it again."""
@@ -52,36 +56,54 @@ class View:
     async def follow_forever(self, cluster: Cluster) -> None:
         """Streams until cancelled; whatever ends them before is told and waited out."""
         while True:
-            if await self._listable(cluster):
+            there, missing = await self._listable(cluster)
+            if there:
+                for kind in KINDS:
+                    kept = {key: body for key, body in self._seen[kind].items() if there == ("",) or key[0] in there}
+                    self._seen[kind] = kept
                 stop = threading.Event()
-                stream = asyncio.create_task(asyncio.to_thread(self._stream, stop, asyncio.get_running_loop()))
+                stream = asyncio.create_task(asyncio.to_thread(self._stream, stop, asyncio.get_running_loop(), there))
                 try:
-                    await asyncio.shield(stream)
+                    await self._until_it_ends(stream, cluster, missing)
                     self.trouble = "the streams of LinkGateways have ended"
-                except asyncio.CancelledError:
-                    stop.set()
-                    await asyncio.wait([stream], timeout=5.0)
-                    raise
                 except Exception as e:
                     self.trouble = f"the LinkGateways cannot be watched: {e}"
+                finally:
+                    stop.set()
+                    await asyncio.wait([stream], timeout=5.0)
                 logger.warning("%s: opening them again", self.trouble)
             await asyncio.sleep(AGAIN * random.uniform(0.8, 1.2))
 
-    async def _listable(self, cluster: Cluster) -> bool:
-        """Whether kopf would find what it is to watch: it tells of missing rights and kinds by ending."""
-        for kind in KINDS:
-            try:
-                for namespace in self._namespaces or ("",):
-                    await cluster.items(kind, namespace)
-            except FairleadError as e:
-                said = f"the CRD of {kind} is not installed" if isinstance(e, Absent) else e.message
-                if said != self.trouble:
-                    logger.warning("waiting: %s", said)
-                self.trouble = said
-                return False
-        return True
+    async def _until_it_ends(self, stream: asyncio.Task[None], cluster: Cluster, missing: tuple[str, ...]) -> None:
+        """Returns when the stream has ended, or when one of `missing` can be listed at last."""
+        while missing and not stream.done():
+            await asyncio.wait([stream], timeout=LOOK * random.uniform(0.8, 1.2))
+            if (await self._listable(cluster))[1] != missing:
+                return
+        await asyncio.shield(stream)
 
-    def _stream(self, stop: threading.Event, loop: asyncio.AbstractEventLoop) -> None:
+    async def _listable(self, cluster: Cluster) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The namespaces that kopf can watch ("" is the whole cluster), and those that it would end for: it tells of
+        missing rights and kinds by ending. One whose rights are gone, perhaps with itself, blinds no other."""
+        there, troubles = [], {}
+        for namespace in self._namespaces or ("",):
+            try:
+                for kind in KINDS:
+                    await cluster.items(kind, namespace)
+                there.append(namespace)
+            except Absent:
+                troubles[namespace] = f"the CRD of {kind} is not installed"
+            except FairleadError as e:
+                troubles[namespace] = e.message
+        said = "; ".join(sorted(set(troubles.values())))
+        if said and said != self._said:
+            logger.warning("waiting: %s", said)
+        self._said = said
+        if not there:
+            self.trouble = said
+        return tuple(there), tuple(troubles)
+
+    def _stream(self, stop: threading.Event, loop: asyncio.AbstractEventLoop, there: tuple[str, ...]) -> None:
         """In a thread of its own, until `stop`."""
         settings = kopf.OperatorSettings()
         settings.posting.enabled = False
@@ -103,14 +125,14 @@ class View:
                 registry=_registry(tell),
                 settings=settings,
                 standalone=True,
-                clusterwide=not self._namespaces,
-                namespaces=self._namespaces,
+                clusterwide=there == ("",),
+                namespaces=() if there == ("",) else there,
                 stop_flag=stop,
             )
         )
 
     def _hear(self, told: str, kind: str, body: Object) -> None:
-        """`told` is what became of it: listed, ADDED, MODIFIED, DELETED; "" when all have been listed."""
+        """`told` is what became of it: listed, ADDED, MODIFIED, DELETED; "" when the streams are about to open."""
         if told == "":
             self.trouble = ""
             return

@@ -1,7 +1,7 @@
 """The loop: a pass over each LinkGateway every ten seconds and when somebody asks for something, if this replica leads.
 
 Run by `main`. It owns the stewards: made when a LinkGateway is seen while leading, closed when it is gone or the lease
-is. One that hangs delays nobody: passes run side by side, each with a deadline.
+is. One that hangs delays nobody: passes run side by side, each with a deadline, and no round waits for them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from fairlead.errors import FairleadError
 from fairlead_operator.children import Owner
@@ -41,9 +42,16 @@ class Watch:
         self._woken = asyncio.Event()
         self._stewards: dict[Key, tuple[str, Steward]] = {}
         self._slots = asyncio.Semaphore(SIDE_BY_SIDE)
-        self.view = View(namespaces, self._woken.set)
+        self._passes: dict[Key, asyncio.Task[None]] = {}
+        self._missed: set[Key] = set()
+        """Asked for while they were in a pass, which may have read what stood there before."""
+        self.view = View(namespaces, self.wake)
         self.turned_at = time.monotonic()
         """When the last round began."""
+
+    def wake(self) -> None:
+        """Begin a round now."""
+        self._woken.set()
 
     async def watch_forever(self) -> None:
         try:
@@ -57,6 +65,9 @@ class Watch:
                 except TimeoutError:
                     pass
         finally:
+            for one in self._passes.values():
+                one.cancel()
+            await asyncio.gather(*self._passes.values(), return_exceptions=True)
             await self._forget(set())
 
     async def _round(self) -> None:
@@ -68,12 +79,21 @@ class Watch:
         asked: dict[Key, list[Object]] = {key: [] for key in gateways}
         for (namespace, _), body in operations.items():
             asked.setdefault((namespace, gateway_of(body)), []).append(body)
-        await asyncio.gather(*(self._pass(key, gateways, in_turn(asked[key])) for key in asked))
+        for key, waiting in asked.items():
+            if key in self._passes:
+                self._missed.add(key)
+            else:
+                self._passes[key] = asyncio.create_task(self._pass(key, gateways, in_turn(waiting)), name=f"{key}")
+                self._passes[key].add_done_callback(partial(self._over, key))
+
+    def _over(self, key: Key, _: asyncio.Task[None]) -> None:
+        del self._passes[key]
+        if key in self._missed:
+            self._missed.discard(key)
+            self.wake()
 
     async def _pass(self, key: Key, gateways: Mapping[Key, Object], operations: Sequence[Object]) -> None:
         namespace, name = key
-        if key not in gateways and not operations:
-            return
         async with self._slots:
             try:
                 with self._metrics.passes.time():
@@ -130,7 +150,11 @@ class Watch:
         await kept[1].tend(body, others, time.monotonic(), operations)
 
     async def _forget(self, kept: set[Key]) -> None:
+        """Those that are gone, or all when this replica does not lead: their passes have nothing more to do."""
         for key in self._stewards.keys() - kept:
+            if under_way := self._passes.get(key):
+                under_way.cancel()
+                await asyncio.wait([under_way], timeout=PASS_TIMEOUT)
             _, steward = self._stewards.pop(key)
             self._metrics.forget(*key)
             await steward.aclose()

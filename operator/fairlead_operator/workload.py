@@ -86,6 +86,8 @@ def _container(spec: LinkGatewaySpec) -> Object:
         # Red within 4 s of SIGTERM for whoever looks at probes only; endpoints forget a terminating pod at once.
         "readinessProbe": _probe("/readyz", period=2, failures=2),
         "resources": dict(spec.resources),
+        # Its last words are then told in the LinkGateway's condition PodsRunning.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [{"name": "tokens", "mountPath": TOKENS, "readOnly": True}],
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -96,7 +98,7 @@ def _container(spec: LinkGatewaySpec) -> Object:
 
 
 def _env(spec: LinkGatewaySpec) -> list[Object]:
-    """The operator's, with the user's in place of those of the same name."""
+    """The operator's, then the user's; `spec` refuses those that would replace one of ours."""
     redis: Object
     if spec.redis.secret_ref is not None:
         ref = spec.redis.secret_ref

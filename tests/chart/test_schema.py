@@ -25,6 +25,11 @@ REFUSED = [
     ("images.pullPolicy=Sometimes", "/images/pullPolicy"),
     ("redis.uri=redis://x", "uri"),
     ("redis.url=http://x", "/redis/url"),
+    ("redis.url=redis://", "/redis/url"),
+    ("telemetry.otlpEndpoint=collector:4317", "/telemetry/otlpEndpoint"),
+    ("fullnameOverride=a.b", "/fullnameOverride"),
+    ("nameOverride=a.b", "/nameOverride"),
+    ("operator.namespaces={a.b}", "/operator/namespaces/0"),
     ("redis.valkey.persistence.enabled=perhaps", "/redis/valkey/persistence/enabled"),
     ("redis.valkey.resources.limit.memory=1Gi", "limit"),
     ("tokens.agent=x", "agent"),
@@ -37,6 +42,8 @@ REFUSED = [
     ("gateways.default.capacity=none", "/gateways/default/capacity"),
     ("gateways.default.capacity=0", "/gateways/default/capacity"),
     ("gateways.default.ingress.preset=Nginx2", "/gateways/default/ingress/preset"),
+    ("gateways.default.telemetry.otlpEndpoint=collector:4317", "/gateways/default/telemetry/otlpEndpoint"),
+    ("gateways.default.redis.url=redis:6379", "/gateways/default/redis/url"),
     ("gateways.default.scaling.survives=2", "survives"),
     ("gateways.default.httpRoute.hostnames[0]=x", "parentRefs"),
     ("gateways.operator.capacity=5", "operator"),
@@ -63,7 +70,25 @@ def test_what_cannot_hold_together_is_said_in_words(helm: Any, chart: Path) -> N
     assert "clusterScope and operator.namespaces" in refused("operator.clusterScope=true", "operator.namespaces={a}")
     assert "leaves out default" in refused("operator.namespaces={elsewhere}")
     assert "40 are allowed" in refused("gateways.emea.capacity=5", name="a" * 40)
+    assert "fairlead.eu cannot be the name of a Service" in refused(name="fairlead.eu")
+    assert "2nd-fairlead cannot be the name of a Service" in refused(name="2nd")
     assert "must name an account" in refused("operator.serviceAccount.create=false")
+
+
+@pytest.mark.parametrize("release", ["fairlead.eu", "2nd"])
+def test_a_release_whose_name_no_service_may_bear_is_given_another(helm: Any, chart: Path, release: str) -> None:
+    done = helm("template", release, str(chart), "--set", "fullnameOverride=links")
+    assert done.returncode == 0, done.stderr
+    assert {"links", "links-operator", "links-valkey"} <= {
+        body["metadata"]["name"] for body in yaml.safe_load_all(done.stdout) if body
+    }
+
+
+def test_an_address_is_what_a_linkgateway_takes() -> None:
+    top, one = SCHEMA["properties"], SCHEMA["$defs"]["linkGateway"]["properties"]
+    assert top["telemetry"]["properties"]["otlpEndpoint"] == one["telemetry"]["properties"]["otlpEndpoint"]
+    url = one["redis"]["properties"]["url"]["pattern"]
+    assert top["redis"]["properties"]["url"]["pattern"] == f"^$|{url}", "empty: the Valkey for evaluations"
 
 
 def closed(node: dict[str, Any], path: str = "") -> Iterator[str]:

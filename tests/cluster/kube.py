@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ class Kube:
                 last = condition()
                 if last:
                     return time.monotonic() - began
-            except (KubeError, KeyError, IndexError, OSError) as e:
+            except (KubeError, KeyError, IndexError, OSError, ValueError, HTTPException) as e:
                 last = e
             if time.monotonic() - began > timeout:
                 raise AssertionError(f"{what}: not within {timeout:.0f} s, last seen: {last!r}")
@@ -135,7 +136,7 @@ def find() -> Kube | str:
         return "no cluster: `make cluster` starts one, KUBECONFIG names another (docs/cluster.md)"
     kube = Kube(named)
     try:
-        kube.kubectl("get", "--raw", "/readyz", timeout=10)
+        kube.kubectl("get", "--raw", "/readyz", timeout=60)
     except KubeError as e:
         return f"the cluster of {named} does not answer: {e}"
     return kube

@@ -140,19 +140,19 @@ class Release:
     def links(self) -> int:
         return int(self.status()["links"])
 
-    def steady(self, seconds: float, timeout: float) -> None:
-        """Wait until the wanted number of pods is ready and has not changed for some seconds."""
+    def steady(self, seconds: float, timeout: float, *, at: int) -> None:
+        """Wait until so many pods are wanted and ready, and this has not changed for some seconds."""
         since, before = time.monotonic(), -1
 
         def same() -> bool:
             nonlocal since, before
             wanted = int(self.deployment()["spec"]["replicas"])
             ready = len([pod for pod in self.pods("gateway") if is_ready(pod)])
-            if wanted != before or ready != wanted:
+            if wanted != before or not wanted == ready == at:
                 since, before = time.monotonic(), wanted
             return time.monotonic() - since >= seconds
 
-        self.until(f"a number of ready pods that stays for {seconds:.0f} s", same, timeout)
+        self.until(f"{at} ready pods for {seconds:.0f} s", same, timeout)
 
 
 def is_ready(pod: dict[str, Any]) -> bool:

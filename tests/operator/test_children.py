@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from fairlead.errors import ConfigError
+from fairlead.settings.rules import RULES
 from fairlead_operator.children import Owner, children
 from fairlead_operator.objects import Object
-from fairlead_operator.spec import read
+from fairlead_operator.spec import OPERATORS_ENV, read
 
 OWNER = Owner("edge", "fleet", "1f0c")
 LEAST: dict[str, Any] = {
@@ -49,15 +52,28 @@ def test_a_password_stays_in_its_secret() -> None:
     assert not [one for one in env if one["name"] in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_PLATFORM_TOKEN")]
 
 
-def test_environment_of_the_user_replaces_ours_by_name() -> None:
-    env = container(pod={"env": [{"name": "FAIRLEAD_LOG_LEVEL", "value": "debug"}, {"name": "MORE", "value": "1"}]})[
+def test_environment_of_the_user_comes_after_ours() -> None:
+    env = container(pod={"env": [{"name": "FAIRLEAD_WINDOW", "value": "131072"}, {"name": "MORE", "value": "1"}]})[
         "env"
     ]
-    assert [one for one in env if one["name"] == "FAIRLEAD_LOG_LEVEL"] == [
-        {"name": "FAIRLEAD_LOG_LEVEL", "value": "debug"}
-    ]
-    assert env[-1] == {"name": "MORE", "value": "1"}
-    assert len({one["name"] for one in env}) == len(env)
+    assert env[-2:] == [{"name": "FAIRLEAD_WINDOW", "value": "131072"}, {"name": "MORE", "value": "1"}]
+    assert env[:-2] == container()["env"]
+
+
+def test_environment_that_is_the_operators_is_refused_with_what_to_set_instead() -> None:
+    ours = container(telemetry={"otlpEndpoint": "http://collector:4318"})["env"]
+    assert {one["name"] for one in ours} <= set(OPERATORS_ENV)
+    assert set(OPERATORS_ENV) <= {f"FAIRLEAD_{name.upper()}" for name in RULES}
+    for name, instead in OPERATORS_ENV.items():
+        with pytest.raises(ConfigError, match=re.escape(f"pod.env must not set {name}: {instead}")):
+            read(LEAST | {"pod": {"env": [{"name": name, "value": "1"}]}})
+
+
+def test_whatever_else_gateways_can_be_told_is_let_through() -> None:
+    names = sorted({f"FAIRLEAD_{name.upper()}" for name in RULES} - set(OPERATORS_ENV))
+    assert {"FAIRLEAD_TRACE_RATIO", "FAIRLEAD_HEARTBEAT", "FAIRLEAD_RETENTION"} <= set(names)
+    env = container(pod={"env": [{"name": name, "value": "1"} for name in names]})["env"]
+    assert [one["name"] for one in env[-len(names) :]] == names
 
 
 def test_nothing_in_a_pod_can_be_written_and_no_token_is_in_it() -> None:

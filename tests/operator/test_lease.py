@@ -88,12 +88,18 @@ async def test_an_empty_lease_is_taken_and_given_up_at_the_end(world: World) -> 
     await world.admin.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta})
     clock = Clock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
-    holding = asyncio.create_task(a.hold_forever())
+    turns: list[bool] = []
+    holding = asyncio.create_task(a.hold_forever(lambda: turns.append(a.held)))
 
     async def held() -> bool:
         return a.held
 
     await world.until("the lease", held)
+
+    async def told() -> bool:
+        return turns == [True]
+
+    await world.until("whoever acts to be told", told)
     await looked(b)
     assert not b.held
     holding.cancel()
@@ -103,6 +109,17 @@ async def test_an_empty_lease_is_taken_and_given_up_at_the_end(world: World) -> 
     assert b.held
     found = await world.admin.get("Lease", world.namespace, "operators")
     assert found["metadata"]["labels"] == {"made-by": "chart"}
+
+
+async def test_a_lease_that_is_deleted_has_one_holder_at_the_next_look(world: World) -> None:
+    clock = Clock()
+    a, b = lease(world, "a", clock), lease(world, "b", clock)
+    await looked(a)
+    found = await world.admin.get("Lease", world.namespace, "operators")
+    await world.admin.delete("Lease", world.namespace, "operators", found["metadata"]["uid"])
+    await looked(b)
+    await looked(a)
+    assert (a.held, b.held) == (False, True)
 
 
 async def test_without_the_right_it_says_so(world: World) -> None:

@@ -70,7 +70,7 @@ class Replica:
 
 
 @pytest.fixture
-async def start(world: World, control_plane: Any, tmp_path: Path) -> AsyncIterator[Callable[[str], Replica]]:
+async def start(world: World, control_plane: Any, tmp_path: Path) -> AsyncIterator[Callable[..., Replica]]:
     environment = {
         "PATH": os.environ["PATH"],
         "USER": "test",
@@ -81,8 +81,8 @@ async def start(world: World, control_plane: Any, tmp_path: Path) -> AsyncIterat
     }
     running: list[Replica] = []
 
-    def begin(name: str) -> Replica:
-        running.append(Replica(name, environment, tmp_path / f"{name}.log"))
+    def begin(name: str, **more: str) -> Replica:
+        running.append(Replica(name, environment | more, tmp_path / f"{name}.log"))
         return running[-1]
 
     yield begin
@@ -268,6 +268,20 @@ async def test_without_rights_it_waits_and_says_which(world: World, start: Calla
         return text if status == 503 and "cannot list" in text else ""
 
     assert f'cannot list resource "{kind}"' in await world.until("its reason", unready)
+    assert a.process.poll() is None
+
+
+@pytest.mark.timeout(120)
+async def test_a_namespace_that_is_gone_with_its_rights_blinds_no_other(
+    world: World, start: Callable[..., Replica]
+) -> None:
+    a = start("a", FAIRLEAD_OPERATOR_NAMESPACES=f"{world.namespace},gone")
+    await world.gateway()
+    await world.until("two pods", lambda: scaled(world, 2))
+    assert (await a.get("/readyz"))[0] == 200
+    assert 'in the namespace "gone"' in a.said()
+    await least(world, 3)
+    await world.until("three pods", lambda: scaled(world, 3))
     assert a.process.poll() is None
 
 

@@ -11,6 +11,7 @@ import pytest
 from fairlead_operator.cluster import Cluster
 from fairlead_operator.errors import Changed, NotLeading
 from fairlead_operator.objects import Object
+from fairlead_operator.rbac import LEASE, NAMESPACED
 from fairlead_operator.scale import COST, scale
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -60,6 +61,15 @@ async def test_drift_is_repaired_and_what_is_not_ours_stays(world: World) -> Non
     assert "kubectl.kubernetes.io/restartedAt" in deployment["spec"]["template"]["metadata"]["annotations"]
     service = await world.admin.get("Service", world.namespace, "edge-agents")
     assert service["spec"]["selector"]["fairlead.dev/gateway"] == "edge"
+    told = [text for reason, text in await world.events() if reason == "Repaired"]
+    assert len(told) == 2
+    assert "Deployment edge was changed: spec.minReadySeconds put back" in told
+    assert any(text.startswith("Service edge-agents was changed: spec.selector.app") for text in told)
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 900}})
+    await world.tend(steward, seconds=31)
+    await world.tend(steward, seconds=31)
+    assert [reason for reason, _ in await world.events()].count("Repaired") == 2
 
 
 async def test_a_deleted_service_is_made_again(world: World) -> None:
@@ -72,6 +82,7 @@ async def test_a_deleted_service_is_made_again(world: World) -> None:
     assert again["metadata"]["uid"] != service["metadata"]["uid"]
     assert again["spec"]["selector"] == service["spec"]["selector"]
     assert condition(status, "Reconciled")[:2] == ("True", "Applied")
+    assert ("Repaired", "Service edge-agents was gone, and is made again") in await world.events()
 
 
 async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
@@ -80,6 +91,19 @@ async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
     assert await world.admin.find("Ingress", world.namespace, "edge")
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"ingress": {"enabled": False}}})
     await world.tend(steward)
+    assert await world.admin.find("Ingress", world.namespace, "edge") is None
+
+
+async def test_what_may_not_be_removed_is_told(world: World) -> None:
+    steward = world.steward(await world.gateway(ingress={"host": "edge.test"}))
+    await world.tend(steward)
+    await world.allow(*NAMESPACED, *LEASE, without=("ingresses", "delete"))
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"ingress": {"enabled": False}}})
+    held, reason, message = condition(await world.tend(steward), "Reconciled")
+    assert (held, reason) == ("False", "RightMissing")
+    assert 'cannot delete resource "ingresses"' in message
+    await world.allow(*NAMESPACED, *LEASE)
+    assert condition(await world.tend(steward), "Reconciled")[:2] == ("True", "Applied")
     assert await world.admin.find("Ingress", world.namespace, "edge") is None
 
 
@@ -93,6 +117,23 @@ async def test_another_owners_object_is_left_alone(world: World) -> None:
     assert "ServiceAccount edge exists and belongs to somebody else" in message
     after = await world.admin.get("ServiceAccount", world.namespace, "edge")
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_another_owners_deployment_is_neither_scaled_nor_restarted(world: World) -> None:
+    labels = {"app": "theirs"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "theirs"}]}}
+    theirs = {"replicas": 0, "selector": {"matchLabels": labels}, "template": pod}
+    meta = {"name": "edge", "namespace": world.namespace}
+    before = await world.admin.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": theirs})
+    steward = world.steward(await world.gateway())
+    await world.operate("again", type="Restart")
+    for _ in range(2):
+        status = await world.tend(steward)
+    assert status["phase"] == "Degraded"
+    held, _, message = condition(status, "Ready")
+    assert held == "False"
+    assert "Deployment edge exists and belongs to somebody else" in message
+    assert (await world.deployment())["spec"] == before["spec"]
 
 
 async def test_everything_goes_with_the_gateway_and_nothing_holds_it(world: World) -> None:

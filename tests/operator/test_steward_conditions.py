@@ -83,6 +83,58 @@ async def test_a_node_with_too_few_files_is_told(world: World) -> None:
     assert "488 links of the 5000" in message
 
 
+async def test_old_pods_of_a_rollout_do_not_speak_for_the_new_capacity(world: World) -> None:
+    steward = world.steward(await world.gateway(capacity=1000))
+    await world.tend(steward)
+    for name in await world.run_pods(2):
+        await world.beat(name, 10, capacity=1000)
+    assert condition(await world.tend(steward), "CapacityAsAsked")[0] == "True"
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 2000}})
+    status = await world.tend(steward)
+    assert condition(status, "Progressing")[:2] == ("True", "Rollout")
+    assert "CapacityAsAsked" not in [one["type"] for one in status["conditions"]]
+
+
+BACK_OFF = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "fairlead/gateway:nowhere"'}
+ENDED = {"exitCode": 2, "reason": "Error", "message": "{...}\nFAIRLEAD_REDIS: not an address\n"}
+
+
+@pytest.mark.parametrize(
+    ("container", "reason", "why"),
+    [
+        ({"state": {"waiting": BACK_OFF}}, "ImagePullBackOff", BACK_OFF["message"]),
+        (
+            {"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "lastState": {"terminated": ENDED}},
+            "Crashing",
+            "its container ended with 2, and is started again: FAIRLEAD_REDIS: not an address",
+        ),
+    ],
+)
+async def test_pods_that_do_not_run_say_why(world: World, container: Object, reason: str, why: str) -> None:
+    steward = world.steward(await world.gateway())
+    assert condition(await world.tend(steward), "PodsRunning")[0] == "True"
+    _, other = await world.run_pods(2)
+    told = {"name": "gateway", "image": "i", "imageID": "", "ready": False, "started": False, "restartCount": 3}
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    status = {"status": {"conditions": conditions, "containerStatuses": [{**told, **container}]}}
+    await world.admin.patch("Pod", world.namespace, other, status, "status")
+    for _ in range(2):
+        assert condition(await world.tend(steward), "PodsRunning") == ("False", reason, f"{other}: {why}")
+    assert [text for kind, text in await world.events() if kind == reason] == [f"PodsRunning: {other}: {why}"]
+    await world.run(other)
+    assert condition(await world.tend(steward), "PodsRunning")[0] == "True"
+
+
+async def test_pods_that_may_not_be_made_say_why(world: World) -> None:
+    steward = world.steward(await world.gateway(pod={"priorityClassName": "nothing"}))
+
+    async def told() -> bool:
+        held, reason, message = condition(await world.tend(steward), "PodsRunning")
+        return (held, reason) == ("False", "FailedCreate") and "no PriorityClass with name nothing" in message
+
+    await world.until("the reason", told)
+
+
 async def test_two_gateways_of_one_redis(world: World) -> None:
     first = await world.gateway("first")
     second = await world.gateway("second")
@@ -144,6 +196,9 @@ async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> N
         await world.gateway(**spec)
 
 
-async def test_a_name_that_leaves_no_room_for_a_pods_is_refused(world: World) -> None:
-    with pytest.raises(ClusterRefused, match="40 characters"):
-        await world.gateway("e" * 41)
+@pytest.mark.parametrize(
+    ("name", "why"), [("e" * 41, "40 characters"), ("edge.eu", "have no dots"), ("1edge", "begin with a letter")]
+)
+async def test_names_that_leave_no_room_or_make_no_service_are_refused(world: World, name: str, why: str) -> None:
+    with pytest.raises(ClusterRefused, match=why):
+        await world.gateway(name)

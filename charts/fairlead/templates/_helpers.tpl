@@ -2,15 +2,20 @@
 {{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* 40 characters: the longest suffix and a pod's own fit into 63. */}}
+{{/* 40 characters: the longest suffix and a pod's own fit into 63. Services bear it, and the operator's Lease. */}}
 {{- define "fairlead.fullname" -}}
-{{- if .Values.fullnameOverride -}}
-{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
-{{- else if contains (include "fairlead.name" .) .Release.Name -}}
-{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
-{{- else -}}
-{{- printf "%s-%s" .Release.Name (include "fairlead.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- $name := .Values.fullnameOverride -}}
+{{- if not $name -}}
+{{- $name = .Release.Name -}}
+{{- if not (contains (include "fairlead.name" .) $name) -}}
+{{- $name = printf "%s-%s" $name (include "fairlead.name" .) -}}
 {{- end -}}
+{{- end -}}
+{{- $name = $name | trunc 40 | trimSuffix "-" -}}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) -}}
+{{- fail (printf "%s cannot be the name of a Service, which begins with a letter and has only a-z, 0-9 and dashes: set another fullnameOverride" $name) -}}
+{{- end -}}
+{{- $name -}}
 {{- end -}}
 
 {{/* All labels of an object: (dict "root" $ "component" NAME) */}}
