@@ -16,19 +16,26 @@ from typing import Any
 import msgspec
 import yaml
 
-from fairlead_operator import operation, spec
+from fairlead_operator import operation, rules, spec
 from fairlead_operator.operation import LinkOperationSpec, LinkOperationStatus
-from fairlead_operator.spec import GROUP, VERSION, LinkGatewaySpec, Rule
+from fairlead_operator.rules import Rule
+from fairlead_operator.spec import GROUP, VERSION, LinkGatewaySpec
 from fairlead_operator.state import LinkGatewayStatus
 
 Schema = dict[str, Any]
 FIELD_MANAGER = "helm"
 """Helm 4 applies the files of crds/ under this name at each install, and refuses what another manager has changed."""
 
-NAME_RULE = "size(self.metadata.name) <= 40"
-NAME_TEXT = "the name must have at most 40 characters: with what Kubernetes appends it names nodes, which have 64"
-SERVICE_RULE = "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')"
-SERVICE_TEXT = "the name must begin with a letter and have no dots: Services are named after it"
+NAME = (
+    Rule(
+        "size(self.metadata.name) <= 40",
+        "the name must have at most 40 characters: with what Kubernetes appends it names nodes, which have 64",
+    ),
+    Rule(
+        "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+        "the name must begin with a letter and have no dots: Services are named after it",
+    ),
+)
 
 COLUMNS = (
     ("Ready", "integer", ".status.readyReplicas", "Pods that take links"),
@@ -62,10 +69,7 @@ def gateway_crd() -> Schema:
         "description": "A fleet of gateway pods that scales on the links of its agents.",
         "type": "object",
         "required": ["spec"],
-        "x-kubernetes-validations": [
-            {"rule": NAME_RULE, "message": NAME_TEXT},
-            {"rule": SERVICE_RULE, "message": SERVICE_TEXT},
-        ],
+        "x-kubernetes-validations": [_validation(rule) for rule in NAME],
         "properties": _properties(LinkGatewaySpec, LinkGatewayStatus),
     }
     scale = {
@@ -140,13 +144,15 @@ def _properties(asked: type[msgspec.Struct], told: type[msgspec.Struct]) -> Sche
 def schema(shape: type[msgspec.Struct], *, defaults: bool = True) -> Schema:
     """`shape` as a structural schema. A status has no defaults: what was not written is not known."""
     (top,), parts = msgspec.json.schema_components([shape])
-    rules = {one.__name__: said for one, said in (*spec.RULES.items(), *operation.RULES.items())}
-    return _inline(top, parts, rules, defaults)
+    said = {one.__name__: made for one, made in (*rules.RULES.items(), *operation.RULES.items())}
+    return _inline(top, parts, said, defaults)
 
 
-def _inline(node: Mapping[str, Any], parts: Mapping[str, Schema], rules: Mapping[str, Any], defaults: bool) -> Schema:
+def _inline(
+    node: Mapping[str, Any], parts: Mapping[str, Schema], said: Mapping[str, tuple[Rule, ...]], defaults: bool
+) -> Schema:
     def go(inner: Mapping[str, Any]) -> Schema:
-        return _inline(inner, parts, rules, defaults)
+        return _inline(inner, parts, said, defaults)
 
     node = dict(node)
     if "anyOf" in node:  # of a field that may be absent: Kubernetes has no null
@@ -157,8 +163,8 @@ def _inline(node: Mapping[str, Any], parts: Mapping[str, Schema], rules: Mapping
     if "$ref" in node:
         name = node.pop("$ref").rpartition("/")[2]
         out = go(parts[name])
-        if name in rules:
-            out["x-kubernetes-validations"] = [_validation(Rule(*rule)) for rule in rules[name]]
+        if name in said:
+            out["x-kubernetes-validations"] = [_validation(rule) for rule in said[name]]
     for key, value in node.items():
         if key == "title":
             continue

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from fairlead.errors import ConfigError
 from fairlead_operator.objects import Object
+from fairlead_operator.rules import Rule
 from fairlead_operator.spec import Name
 from fairlead_operator.state import Condition
 
@@ -80,10 +81,10 @@ class LinkOperationStatus(_Part, frozen=True, kw_only=True):
     conditions: list[Condition] = []
 
 
-RULES: Mapping[type[_Part], tuple[tuple[str, str], ...]] = {
+RULES: Mapping[type[_Part], tuple[Rule, ...]] = {
     LinkOperationSpec: (
-        ("self == oldSelf", "a LinkOperation cannot be changed: create another one"),
-        ("(self.type == 'Drain') == has(self.pod)", "a Drain names its pod, and nothing else names one"),
+        Rule("self == oldSelf", "a LinkOperation cannot be changed: create another one"),
+        Rule("(self.type == 'Drain') == has(self.pod)", "a Drain names its pod, and nothing else names one"),
     ),
 }
 
@@ -113,5 +114,5 @@ def read_operation(body: Object) -> Operation:
     except msgspec.ValidationError as e:
         raise ConfigError(f"the spec cannot be read: {e}") from e
     if (spec.type is Type.DRAIN) != (spec.pod is not None):
-        raise ConfigError(RULES[LinkOperationSpec][1][1])
+        raise ConfigError(RULES[LinkOperationSpec][1].message)
     return Operation(body["metadata"]["name"], body["metadata"]["uid"], spec, status_of(body))

@@ -23,9 +23,10 @@ from fairlead_operator.load import FleetLoad, State, costs
 from fairlead_operator.look import fleet_load
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.objects import Object
+from fairlead_operator.rules import read
 from fairlead_operator.scale import remove_one, scale, who_went, write_costs
 from fairlead_operator.sources import Sources
-from fairlead_operator.spec import LinkGatewaySpec, Mode, read
+from fairlead_operator.spec import LinkGatewaySpec, Mode
 from fairlead_operator.state import LinkGatewayStatus
 from fairlead_operator.status import (
     Conditions,

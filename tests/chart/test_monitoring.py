@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from fairlead_operator.children import Owner, children
-from fairlead_operator.spec import read
+from fairlead_operator.rules import read
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "fairlead"
 ALL = CHART / "ci" / "monitoring-values.yaml"

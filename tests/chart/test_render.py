@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fairlead_operator.spec import GROUP, VERSION, read
+from fairlead_operator.rules import read
+from fairlead_operator.spec import GROUP, VERSION
 
 CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
 SETS = sorted(CI.glob("*-values.yaml"))

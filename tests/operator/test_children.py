@@ -11,7 +11,7 @@ from fairlead.errors import ConfigError
 from fairlead.settings.rules import RULES
 from fairlead_operator.children import Owner, children
 from fairlead_operator.objects import Object
-from fairlead_operator.spec import OPERATORS_ENV, read
+from fairlead_operator.rules import OPERATORS_ENV, read
 
 OWNER = Owner("edge", "fleet", "1f0c")
 LEAST: dict[str, Any] = {

@@ -18,7 +18,8 @@ from fairlead_operator.crd import COLUMNS, OPERATION_COLUMNS, crds, gateway_crd,
 from fairlead_operator.errors import ClusterAway, ClusterRefused
 from fairlead_operator.objects import Object, path
 from fairlead_operator.operation import LinkOperationSpec, Type, read_operation
-from fairlead_operator.spec import RULES, LinkGatewaySpec, Mode, read
+from fairlead_operator.rules import RULES, read
+from fairlead_operator.spec import LinkGatewaySpec, Mode
 
 sys.path.insert(0, str(Path(__file__).parent))
 
