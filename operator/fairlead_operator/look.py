@@ -23,8 +23,8 @@ def fleet_load(
     seen = []
     standing = {}
     for pod in pods:
-        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
-            continue  # evicted, and kept for whoever asks why
+        if has_ended(pod):
+            continue
         meta = pod["metadata"]
         ready = is_ready(pod)
         if ready:
@@ -52,6 +52,11 @@ def replicas(deployment: Object) -> int:
     return int(deployment["spec"].get("replicas", 1))
 
 
+def has_ended(pod: Object) -> bool:
+    """Evicted, and kept for whoever asks why."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
 def is_ready(pod: Object) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or []
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
@@ -68,7 +73,7 @@ def why_not_running(deployment: Object, pods: Sequence[Object]) -> tuple[str, st
         if (condition["type"], condition["status"]) == ("ReplicaFailure", "True"):
             return condition.get("reason") or "ReplicaFailure", condition.get("message") or "no pod can be made"
     for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
-        if is_ready(pod) or "deletionTimestamp" in pod["metadata"]:
+        if has_ended(pod) or is_ready(pod) or "deletionTimestamp" in pod["metadata"]:
             continue
         if why := _trouble_of(pod):
             return why[0], f"{pod['metadata']['name']}: {why[1]}"

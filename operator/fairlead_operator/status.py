@@ -140,7 +140,7 @@ def judge(
     """Whether the fleet serves, and whether it is where it should be."""
     inputs = decision.inputs
     rolling = is_rolling(deployment)
-    if rolling or not inputs.fresh:
+    if rolling or inputs.leaving or not inputs.fresh:
         pass  # not known: old pods tell what was asked of them before
     elif inputs.capacity < spec.capacity:
         few = f"pods take {inputs.capacity} links of the {spec.capacity} asked for: their open files are limited"
@@ -165,7 +165,7 @@ def pods_condition(conditions: Conditions, deployment: Object, pods: Sequence[Ob
     """Whether pods are made and run: of those that do not, the first says why."""
     why = why_not_running(deployment, pods)
     if why is None:
-        conditions.set("PodsRunning", True, "Running")
+        conditions.set("PodsRunning", True, "NoTroubleSeen")
     else:
         conditions.set("PodsRunning", False, *why)
 

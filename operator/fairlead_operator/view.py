@@ -20,7 +20,7 @@ import kopf
 from fairlead.errors import FairleadError
 from fairlead_operator import operation, spec
 from fairlead_operator.cluster import Cluster
-from fairlead_operator.errors import Absent
+from fairlead_operator.errors import Absent, ClusterAway
 from fairlead_operator.objects import Object
 from fairlead_operator.spec import GROUP, VERSION
 
@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """Namespace and name."""
+Asked = tuple[str, int]
+"""Uid and generation."""
 GATEWAY, OPERATION = KINDS = spec.KIND, operation.KIND
 AGAIN = 5.0
 """Seconds until the next try when the streams cannot be opened."""
@@ -72,20 +74,24 @@ class View:
                     stop.set()
                     await asyncio.wait([stream], timeout=5.0)
                 logger.warning("%s: opening them again", self.trouble)
+            else:
+                self.trouble = self._said
             await asyncio.sleep(AGAIN * random.uniform(0.8, 1.2))
 
     async def _until_it_ends(self, stream: asyncio.Task[None], cluster: Cluster, missing: tuple[str, ...]) -> None:
         """Returns when the stream has ended, or when one of `missing` can be listed at last."""
         while missing and not stream.done():
             await asyncio.wait([stream], timeout=LOOK * random.uniform(0.8, 1.2))
-            if (await self._listable(cluster))[1] != missing:
+            there, still = await self._listable(cluster)
+            if there and still != missing:
                 return
         await asyncio.shield(stream)
 
     async def _listable(self, cluster: Cluster) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The namespaces that kopf can watch ("" is the whole cluster), and those that it would end for: it tells of
-        missing rights and kinds by ending. One whose rights are gone, perhaps with itself, blinds no other."""
-        there, troubles = [], {}
+        missing rights and kinds by ending. One whose rights are gone, perhaps with itself, blinds no other. None at all
+        while the API server does not answer for one: that says nothing of it."""
+        there, troubles, away = [], {}, False
         for namespace in self._namespaces or ("",):
             try:
                 for kind in KINDS:
@@ -95,13 +101,12 @@ class View:
                 troubles[namespace] = f"the CRD of {kind} is not installed"
             except FairleadError as e:
                 troubles[namespace] = e.message
+                away = away or isinstance(e, ClusterAway)
         said = "; ".join(sorted(set(troubles.values())))
         if said and said != self._said:
             logger.warning("waiting: %s", said)
         self._said = said
-        if not there:
-            self.trouble = said
-        return tuple(there), tuple(troubles)
+        return () if away else tuple(there), tuple(troubles)
 
     def _stream(self, stop: threading.Event, loop: asyncio.AbstractEventLoop, there: tuple[str, ...]) -> None:
         """In a thread of its own, until `stop`."""
@@ -120,16 +125,20 @@ class View:
             except RuntimeError:
                 stop.set()  # the process has ended its loop
 
-        asyncio.run(
-            kopf.operator(
-                registry=_registry(tell),
-                settings=settings,
-                standalone=True,
-                clusterwide=there == ("",),
-                namespaces=() if there == ("",) else there,
-                stop_flag=stop,
-            )
-        )
+        async def follow() -> None:
+            try:
+                await kopf.operator(
+                    registry=_registry(tell),
+                    settings=settings,
+                    standalone=True,
+                    clusterwide=there == ("",),
+                    namespaces=() if there == ("",) else there,
+                    stop_flag=stop,
+                )
+            finally:
+                stop.set()  # a thread of kopf's waits for it, and the end of the loop for that thread
+
+        asyncio.run(follow())
 
     def _hear(self, told: str, kind: str, body: Object) -> None:
         """`told` is what became of it: listed, ADDED, MODIFIED, DELETED; "" when the streams are about to open."""
@@ -142,7 +151,7 @@ class View:
             self._seen[kind].pop(key, None)
         else:
             self._seen[kind][key] = body
-            if before is not None and _asked(before) == _asked(body):
+            if before is not None and asked_by(before) == asked_by(body):
                 return  # our own status
         self._wake()
 
@@ -175,5 +184,6 @@ def _kept(body: Mapping[str, Any]) -> Object:
     return {"metadata": dict(body["metadata"]), "spec": dict(body.get("spec") or {}), "status": {"phase": phase}}
 
 
-def _asked(body: Object) -> tuple[str, int]:
+def asked_by(body: Object) -> Asked:
+    """What was asked for, by which object."""
     return body["metadata"]["uid"], int(body["metadata"].get("generation", 0))

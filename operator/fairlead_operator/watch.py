@@ -21,7 +21,7 @@ from fairlead_operator.lease import Lease
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.objects import Object
 from fairlead_operator.steward import Steward
-from fairlead_operator.view import OPERATION, Key, View
+from fairlead_operator.view import OPERATION, Asked, Key, View, asked_by
 
 logger = logging.getLogger(__name__)
 
@@ -43,8 +43,10 @@ class Watch:
         self._stewards: dict[Key, tuple[str, Steward]] = {}
         self._slots = asyncio.Semaphore(SIDE_BY_SIDE)
         self._passes: dict[Key, asyncio.Task[None]] = {}
+        self._begun: dict[Key, frozenset[Asked]] = {}
+        """For each pass that is under way: what was asked for when it began."""
         self._missed: set[Key] = set()
-        """Asked for while they were in a pass, which may have read what stood there before."""
+        """Those of which something else was asked meanwhile."""
         self.view = View(namespaces, self.wake)
         self.turned_at = time.monotonic()
         """When the last round began."""
@@ -79,15 +81,19 @@ class Watch:
         asked: dict[Key, list[Object]] = {key: [] for key in gateways}
         for (namespace, _), body in operations.items():
             asked.setdefault((namespace, gateway_of(body)), []).append(body)
-        for key, waiting in asked.items():
+        for key, found in asked.items():
+            waiting = in_turn(found)
+            said = frozenset(map(asked_by, [*waiting, gateways[key]] if key in gateways else waiting))
             if key in self._passes:
-                self._missed.add(key)
-            else:
-                self._passes[key] = asyncio.create_task(self._pass(key, gateways, in_turn(waiting)), name=f"{key}")
+                if said - self._begun[key]:
+                    self._missed.add(key)
+            elif said:
+                self._begun[key] = said
+                self._passes[key] = asyncio.create_task(self._pass(key, gateways, waiting), name=f"{key}")
                 self._passes[key].add_done_callback(partial(self._over, key))
 
     def _over(self, key: Key, _: asyncio.Task[None]) -> None:
-        del self._passes[key]
+        del self._passes[key], self._begun[key]
         if key in self._missed:
             self._missed.discard(key)
             self.wake()
