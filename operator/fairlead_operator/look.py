@@ -1,4 +1,4 @@
-"""What there is of one fleet: its Deployment, its pods, and which of them have told of themselves.
+"""What there is of one fleet: its Deployment, its pods, which of them have told of themselves, and why not.
 
 Called by the steward at each look, with what the API server and Redis gave. Pure. How long a pod has been ready is
 counted from when this operator saw it first: wall clocks of two machines are never compared.
@@ -10,6 +10,11 @@ from collections.abc import Mapping, Sequence
 
 from fairlead_operator.load import FleetLoad, PodLoad, Row
 from fairlead_operator.objects import Object
+
+STARTING = ("ContainerCreating", "PodInitializing")
+"""Reasons of a container that waits and has no trouble."""
+SAME = {"ErrImagePull": "ImagePullBackOff"}
+"""Reasons between which a kubelet goes to and fro."""
 
 
 def fleet_load(
@@ -60,11 +65,6 @@ def has_ended(pod: Object) -> bool:
 def is_ready(pod: Object) -> bool:
     conditions = (pod.get("status") or {}).get("conditions") or []
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
-STARTING = ("ContainerCreating", "PodInitializing")
-SAME = {"ErrImagePull": "ImagePullBackOff"}
-"""Reasons between which a kubelet goes to and fro."""
 
 
 def why_not_running(deployment: Object, pods: Sequence[Object]) -> tuple[str, str] | None:

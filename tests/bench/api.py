@@ -42,15 +42,17 @@ class ApiConnection:
         self._writer.close()
 
 
-async def round_trips(port: int, token: str, agents: int, in_flight: int, count: int) -> list[float]:
-    """Seconds of `count` commands to random agents of the fleet, sorted."""
+async def round_trips(
+    port: int, token: str, agents: int, in_flight: int, count: int, prefix: str = "bench"
+) -> list[float]:
+    """Seconds of `count` commands to random agents of the fleet, sorted; their ids begin with `prefix`."""
     took: list[float] = []
     left = iter(range(count))
 
     async def caller() -> None:
         connection = await ApiConnection.open(port, token)
         for _ in left:
-            took.append(await connection.command(f"bench-{random.randrange(agents)}"))  # noqa: PERF401  # awaits
+            took.append(await connection.command(f"{prefix}-{random.randrange(agents)}"))  # noqa: PERF401  # awaits
         connection.close()
 
     await asyncio.gather(*(caller() for _ in range(in_flight)))

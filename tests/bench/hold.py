@@ -13,7 +13,6 @@ import asyncio
 import json
 import math
 import os
-import random
 import resource
 import signal
 import subprocess
@@ -28,7 +27,7 @@ import uvloop
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from api import ApiConnection  # noqa: E402  # the folder is a script's, not a package
+from api import round_trips  # noqa: E402  # the folder is a script's, not a package
 from nodes import Gateway, running, say, table  # noqa: E402
 from probe import children, cpu_us, memory  # noqa: E402
 
@@ -135,19 +134,9 @@ class Swarm:
 
 async def commands(port: int, agents: int, in_flight: int, count: int, scene: Scene) -> dict[str, float]:
     """Round trips to random agents."""
-    took: list[float] = []
-    left = iter(range(count))
-
-    async def caller() -> None:
-        connection = await ApiConnection.open(port, DEVELOPMENT_PLATFORM_TOKEN)
-        for _ in left:
-            took.append(await connection.command(f"held-{random.randrange(agents)}"))  # noqa: PERF401  # awaits
-        connection.close()
-
     before = await scene.usage()
-    await asyncio.gather(*(caller() for _ in range(in_flight)))
+    took = await round_trips(port, DEVELOPMENT_PLATFORM_TOKEN, agents, in_flight, count, prefix="held")
     after = await scene.usage()
-    took.sort()
     return {
         "in_flight": in_flight, "count": len(took), "p50_ms": took[count // 2] * 1000,
         "p99_ms": took[count * 99 // 100] * 1000, "longest_ms": took[-1] * 1000,

@@ -10,6 +10,7 @@ import pytest
 from fairlead_operator.errors import ClusterRefused
 from fairlead_operator.objects import Object
 from fairlead_operator.rbac import LEASE, NAMESPACED, Rule
+from fairlead_operator.steward import Steward
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -72,22 +73,24 @@ async def test_an_ingress_class_that_is_not_there(world: World) -> None:
     assert "there is no IngressClass nothing" in message
 
 
-async def test_a_node_with_too_few_files_is_told(world: World) -> None:
-    steward = world.steward(await world.gateway(capacity=5000))
+async def running(world: World, asked: int, told: int) -> Steward:
+    """Of a LinkGateway whose pods were asked for one capacity and tell another."""
+    steward = world.steward(await world.gateway(capacity=asked))
     await world.tend(steward)
     for name in await world.run_pods(2):
-        await world.beat(name, 10, capacity=488)
-    status = await world.tend(steward)
+        await world.beat(name, 10, capacity=told)
+    return steward
+
+
+async def test_a_node_with_too_few_files_is_told(world: World) -> None:
+    status = await world.tend(await running(world, asked=5000, told=488))
     held, reason, message = condition(status, "CapacityAsAsked")
     assert (held, reason) == ("False", "FileLimit")
     assert "488 links of the 5000" in message
 
 
 async def test_old_pods_of_a_rollout_do_not_speak_for_the_new_capacity(world: World) -> None:
-    steward = world.steward(await world.gateway(capacity=1000))
-    await world.tend(steward)
-    for name in await world.run_pods(2):
-        await world.beat(name, 10, capacity=1000)
+    steward = await running(world, asked=1000, told=1000)
     assert condition(await world.tend(steward), "CapacityAsAsked")[0] == "True"
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 2000}})
     status = await world.tend(steward)
