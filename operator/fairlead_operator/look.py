@@ -1,4 +1,4 @@
-"""What there is of one fleet: its Deployment, its pods, which of them have told of themselves, and why not.
+"""A fleet as it is: its Deployment, its pods, which of them have told of themselves, and why others do not run.
 
 Called by the steward at each look, with what the API server and Redis gave. Pure. How long a pod has been ready is
 counted from when this operator saw it first: wall clocks of two machines are never compared.
