@@ -50,7 +50,7 @@ async def _serve_alone(settings: Settings, ports: Ports) -> int:
     async with AsyncExitStack() as stack:
         url = settings.redis
         if url == "embedded":
-            url = (await stack.enter_async_context(EmbeddedValkey(settings.data))).url
+            url = (await stack.enter_async_context(EmbeddedValkey(settings.data / "valkey"))).url
         await serve_node(settings, url, ports)
     return 0
 
