@@ -133,6 +133,7 @@ class Node:
             ),
         )  # fmt: skip
         self.dispatch = Dispatch(
+            store,
             self.directory,
             records,
             eras,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.errors import BusUnavailable, FairleadError, NotAnswered
 from fairlead.store.endpoint import CONNECT_TIMEOUT, Connection, Endpoint, pack, patience, reconnect_delay
 from fairlead.store.errors import ScriptError, reply_error
 from fairlead.store.reply import Arg, Reply
@@ -296,7 +296,7 @@ class Pipeliner:
         self._up.clear()
         self.last_error = error
         while self._out:
-            self._out.popleft().fail(BusUnavailable(f"{error.message}; the outcome of the call is unknown"), error)
+            self._out.popleft().fail(NotAnswered(f"{error.message}; the outcome of the call is unknown"), error)
         while self._backlog:
             self._backlog.popleft().fail(BusUnavailable(f"{error.message}; the call was not sent"), error)
         self._backlog_bytes = 0
