@@ -135,6 +135,7 @@ class Node:
             ),
         )  # fmt: skip
         self.dispatch = Dispatch(
+            store,
             self.directory,
             records,
             eras,
