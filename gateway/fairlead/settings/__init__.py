@@ -55,6 +55,7 @@ class Settings:
     queue_limit: int = MIB
     drain_rate: float = 200.0
     drain_timeout: float = 60.0
+    shutdown_delay: float = 0.0
     retention: float = 3600.0
     output_limit: int = 16 * MIB
     bus_grace: float = 120.0

@@ -142,6 +142,13 @@ RULES: Mapping[str, Rule] = {
     "queue_limit": _whole(128 * KIB, 256 * MIB, "Bytes of the send queue of one agent"),
     "drain_rate": _number(0.1, 100_000, "Links sent elsewhere per second of a drain"),
     "drain_timeout": _number(0, 3600, "Seconds a drain may take"),
+    # The word and the meaning are those of kube-apiserver.
+    "shutdown_delay": _number(
+        0,
+        3600,
+        "Seconds that all ports go on serving after SIGTERM, however short the drain is: as long as load "
+        "balancers need to stop sending here",
+    ),
     "retention": _number(1, 7 * 86_400, "Seconds results are kept after the end of a command"),
     "output_limit": _whole(64 * KIB, 1024 * MIB, "Bytes of the results of one command; the rest is cut"),
     "bus_grace": _number(0, 86_400, "Seconds links are held while Redis is away"),
