@@ -126,6 +126,8 @@ RULES: Mapping[str, Rule] = {
     "admin_port": _port("Port for probes and metrics"),
     # A secret because its URL may hold a password.
     "redis": Rule(_redis, "`embedded`, redis://…, rediss://… or unix://…", "URL of Redis, or `embedded`", True),
+    "redis_file": _path("File that holds the URL of Redis: processes can be listed, files be kept from others"),
+    "redis_ca_file": _path("Authorities, in PEM, that may sign the certificate of a rediss:// server; the system's else"),
     "data": _path("Folder for the data of the embedded Valkey"),
     "agent_token": _token("What agents present"),
     "agent_token_file": _path("File that holds the token of agents"),
@@ -162,4 +164,4 @@ RULES: Mapping[str, Rule] = {
     "trace_ratio": _number(0, 1, "Share of the commands and links that are traced, if their caller does not decide it"),
     "trace_slow": _number(0, 86_400, "Seconds from which on a command is traced anyway, as failed ones are"),
 }
-"""Every setting: the fields of Settings, and for each token the file that may hold it."""
+"""Every setting: the fields of Settings, for each secret the file that may hold it, and the authorities of Redis."""
