@@ -19,8 +19,8 @@ PLURAL = "linkgateways"
 KIND = "LinkGateway"
 
 STOP_MARGIN = 30
-"""Seconds of a pod's grace behind its drain and its delay: the servers' stop takes up to 13 s, the node's leave 5 s, and
-the rest is for a machine that is short of CPU."""
+"""Seconds of a pod's grace behind its drain and its delay: the servers' stop takes up to 13 s, the node's leave 5 s,
+and the rest is for a machine that is short of CPU."""
 
 FREE = {"x-kubernetes-preserve-unknown-fields": True}
 """Goes into the pod template as it is: Kubernetes checks it, a copy of its schema here would only grow old."""

@@ -127,7 +127,7 @@ RULES: Mapping[str, Rule] = {
     # A secret because its URL may hold a password.
     "redis": Rule(_redis, "`embedded`, redis://…, rediss://… or unix://…", "URL of Redis, or `embedded`", True),
     "redis_file": _path("File that holds the URL of Redis: processes can be listed, files be kept from others"),
-    "redis_ca_file": _path("Authorities, in PEM, that may sign the certificate of a rediss:// server; the system's else"),
+    "redis_ca_file": _path("Authorities, in PEM, that may sign the certificate of a rediss:// server"),
     "data": _path("Folder for the data of the embedded Valkey"),
     "agent_token": _token("What agents present"),
     "agent_token_file": _path("File that holds the token of agents"),
