@@ -158,7 +158,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         self._stopping = True
-        self._deadline = time.monotonic() + self._settings.drain_timeout + STOP_SPARE
+        leave = max(self._settings.drain_timeout, self._settings.shutdown_delay)
+        self._deadline = time.monotonic() + leave + STOP_SPARE
         for worker in self._workers:
             worker.signal(signal.SIGTERM)
 
