@@ -13,6 +13,7 @@ import pytest
 from fairlead.errors import BusUnavailable, ConfigError
 from fairlead.store.backlog import BOUNDS, Priority
 from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.endpoint import SOCKET_PATH_LIMIT
 from fairlead.store.errors import ScriptError, StoreError
 from fairlead.store.pipeliner import BATCH_PATIENCE, PROGRESS, Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, table
@@ -377,7 +378,7 @@ async def test_a_server_is_reached_over_a_way_on_which_connecting_takes_longer_t
         sink.close()
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, far = await asyncio.open_connection("127.0.0.1", own_valkey.port)
+        back, far = await asyncio.open_unix_connection(own_valkey.socket_path)
         await asyncio.gather(carry(reader, far, 0.6), carry(back, writer, 0.0), return_exceptions=True)
 
     async with await asyncio.start_server(relay, "127.0.0.1", 0) as slow:
@@ -394,10 +395,9 @@ async def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path, connec
     async with EmbeddedValkey(tmp_path) as server:
         pipeliner = await connect(server.url)
         await pipeliner.submit("EVAL", "for n = 1, 20000 do redis.call('SET', 'key' .. n, n) end", 0)
-        port = server.port
     # Some 150 us a key: 3 s of loading, during which it answers each 1024 keys, and PING with LOADING.
     slow = ["--key-load-delay", "100"]
-    server = EmbeddedValkey(tmp_path, port, options=slow)
+    server = EmbeddedValkey(tmp_path, options=slow)
     starting = asyncio.create_task(server.start())
     try:
         pipeliner.submit("PING")  # an idle connection that has died is noticed by the next call
@@ -446,15 +446,15 @@ async def test_a_demoted_primary_is_left_until_a_primary_answers(own_valkey: Emb
 
 
 async def test_password_and_database_of_the_address_are_used(tmp_path: Path, connect: Connect) -> None:
-    async with EmbeddedValkey(tmp_path / "valkey", socket_path=tmp_path / "s") as open_server:
+    async with EmbeddedValkey(tmp_path) as open_server:
         operator = await connect(open_server.url)
         await operator.submit("CONFIG", "SET", "requirepass", "s3cret")
-        wrong = Pipeliner(f"unix://:wrong@{tmp_path}/s")
+        wrong = Pipeliner(f"unix://:wrong@{open_server.socket_path}")
         wrong.start()
         assert not await wrong.wait_available(0.5)
         assert "refuses the password" in wrong.last_error.message
         await wrong.aclose()
-        right = await connect(f"unix://:s3cret@{tmp_path}/s?db=3")
+        right = await connect(f"unix://:s3cret@{open_server.socket_path}?db=3")
         await right.submit("SET", "key", "value")
         assert b"db=3" in octets(await right.submit("CLIENT", "INFO"))
 
@@ -463,6 +463,12 @@ async def test_password_and_database_of_the_address_are_used(tmp_path: Path, con
 def test_an_unusable_address_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError, match=r"address of Redis"):
         Pipeliner(url)
+
+
+def test_the_path_of_a_socket_that_is_too_long_is_a_config_error() -> None:
+    Pipeliner(f"unix:///{'x' * (SOCKET_PATH_LIMIT - 1)}?db=1")
+    with pytest.raises(ConfigError, match=rf"has {SOCKET_PATH_LIMIT + 1} bytes.*at most {SOCKET_PATH_LIMIT}"):
+        Pipeliner(f"unix:///{'x' * SOCKET_PATH_LIMIT}")
 
 
 async def test_hashes_come_as_flat_lists(pipeliner: Pipeliner) -> None:

@@ -8,6 +8,7 @@ stored before is dropped, a terminal state is set once. Raises BusUnavailable wh
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 
@@ -23,6 +24,7 @@ from fairlead.fleet.command import (
     Command,
     Delivery,
     Ending,
+    Outcome,
     Page,
     Record,
     Settled,
@@ -63,10 +65,10 @@ class Commands:
         )  # fmt: skip
         reply = self._store.run(
             lua.CREATE,
-            (schema.cmd_key(record.id),),
+            (schema.cmd_key(record.id), schema.outcome_key(record.id)),
             (
-                record.agent, record.expires, record.retention, record.retry, record.retain, valid_until, follower,
-                _encode(about), record.payload,
+                record.agent, record.expires, record.retention, record.retry, record.retain, record.remembered,
+                valid_until, follower, _encode(about), record.payload,
             ),
         )  # fmt: skip
         return Answer(reply, replies.created)
@@ -133,7 +135,7 @@ class Commands:
         reply = self._store.run(
             lua.INPUT,
             (schema.cmd_key(command), schema.in_key(command)),
-            (agent, n, payload, "1" if end else "", INPUT_LIMIT),
+            (agent, n, payload, "1" if end else "", INPUT_LIMIT, _digest(payload, end)),
         )
         return Answer(reply, replies.added)
 
@@ -199,10 +201,16 @@ class Commands:
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
         return Answer(reply, replies.origin)
 
+    def outcome(self, command: str) -> Answer[Outcome | None]:
+        """How a command ended that was posted under an Idempotency-Key, also when its record is gone. None: it has not
+        ended, was never created, or its key is forgotten as well."""
+        return Answer(self._store.submit("GET", schema.outcome_key(command)), replies.outcome)
+
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
         """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
         value = f"{body_digest} {command}"
-        reply = await self._store.submit("SET", schema.idem_key(key_digest), value, "NX", "GET", "EX", 24 * 3600)
+        life = schema.REMEMBERED_MS
+        reply = await self._store.submit("SET", schema.idem_key(key_digest), value, "NX", "GET", "PX", life)
         bound = value if reply is None else text(reply)
         body, _, first = bound.partition(" ")
         return body, first
@@ -235,5 +243,10 @@ def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
     return ("e", total, state.value, _encode(how))
 
 
-def _keys(command: str) -> tuple[str, str, str]:
-    return schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
+def _digest(payload: bytes, end: bool) -> str:
+    """Of an input chunk, to know it again: 64 bits, since nobody gains by finding two that are alike."""
+    return hashlib.sha256((b"e" if end else b"c") + payload).hexdigest()[:16]
+
+
+def _keys(command: str) -> tuple[str, str, str, str]:
+    return schema.cmd_key(command), schema.out_key(command), schema.in_key(command), schema.outcome_key(command)

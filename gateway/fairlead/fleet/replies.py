@@ -15,6 +15,7 @@ from fairlead.fleet.command import (
     Command,
     Delivery,
     Ending,
+    Outcome,
     Page,
     Result,
     Settled,
@@ -109,6 +110,13 @@ def timed_out(command: str, reply: Reply) -> Command | Settled:
         origin = _origin(_decode_about(octets(answer[2])))
         return Settled(kind, names(answer[1]), State.TIMEOUT.value, origin)
     return Settled(kind)
+
+
+def outcome(reply: Reply) -> Outcome | None:
+    if reply is None:
+        return None
+    state, _, at = text(reply).partition(" ")
+    return Outcome(State(state), int(at))
 
 
 def held(reply: Reply) -> int:

@@ -18,6 +18,7 @@ from fairlead.routing.chronicle import Chronicle
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.timing import Origin
 from fairlead.telemetry.trace import Context
+from fairlead.wire.messages import DEADLINE
 
 TROUBLE = frozenset({"failed", "timeout", "offline", "expired"})
 
@@ -35,8 +36,8 @@ class Closing:
         origin: Origin | None = None, sid: str = "", stop: bool = False,
     ) -> Context | None:  # fmt: skip
         """A target came into its terminal state just now; `code` is that of its error. With the command's `origin`
-        it is told as a span, if its trace is kept: then where that belongs is returned. `stop`: the agent may still
-        run it, and its node is told that it should not."""
+        it is told as a span, if its trace is kept: then where that belongs is returned. `stop`: it ran
+        into its deadline and the agent may still run it; the agent's node is told that it should not."""
         self._ended[state].inc()
         kept = self._chronicle.over(command, agent, state, code, origin, sid)
         trouble = f"command {command} ended as {state}{code and ': ' + code}" if state in TROUBLE else ""
@@ -49,7 +50,7 @@ class Closing:
 
     def _stop(self, command: str, agent: str, lease: str) -> None:
         if lease:
-            self._inbox.ring(lease, (Cancel(agent, command),))
+            self._inbox.ring(lease, (Cancel(agent, command, DEADLINE),))
 
     def forget(self, command: str, agent: str) -> None:
         """The target needs nobody's attention any more."""

@@ -47,11 +47,9 @@ from fairlead.telemetry.timing import Origin, Timing
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire import messages
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Chunk, Cmd, End
+from fairlead.wire.messages import CANCELLED, Chunk, Cmd, End
 
 logger = logging.getLogger(__name__)
-
-CANCELLED = "cancelled by the platform"
 
 
 class Deliveries:
@@ -98,10 +96,10 @@ class Deliveries:
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
                         self.feed(session, command)
-                case Cancel(agent, command):
+                case Cancel(agent, command, why):
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
-                        session.send(messages.Cancel(id=command, why=CANCELLED))
+                        self._cancel(session, command, why)
                 case Evict(agent, gen, code):
                     self._hub.evict(agent, gen, code)
                 case Room(agent, command):
@@ -221,9 +219,20 @@ class Deliveries:
         if stream is not None:
             stream.known = True
         if cancelled:
-            session.send(messages.Cancel(id=command, why=CANCELLED))
+            self._cancel(session, command, CANCELLED)
         if has_input:
             self.feed(session, command)
+
+    def _cancel(self, session: Session, command: str, why: str) -> None:
+        """Tell the agent to end the command, and give it the credit that it may need for that: its `end` would else
+        wait behind output that nobody reads any more."""
+        over = why != CANCELLED
+        credit = session.link.dismissed(command) if over else session.link.released(command)
+        if over:
+            session.timed(command)
+        session.send(messages.Cancel(id=command, why=why))
+        if credit is not None:
+            session.send(credit)
 
     def granted(self, session: Session, command: str) -> None:
         """The agent has consumed input: what is behind it may go, and more may be sent."""

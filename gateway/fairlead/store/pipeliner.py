@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from fairlead.errors import BusUnavailable
+from fairlead.errors import BusUnavailable, NotAnswered
 from fairlead.store.backlog import EXPECTED_REPLY, Backlog, Call, Priority
 from fairlead.store.endpoint import CONNECT_TIMEOUT, Connection, Endpoint, pack, patience, reconnect_delay
 from fairlead.store.errors import ScriptError, reply_error
@@ -279,7 +279,7 @@ class Pipeliner:
         self._up.clear()
         self.last_error = error
         while self._out:
-            self._out.popleft().fail(BusUnavailable(f"{error.message}; the outcome of the call is unknown"), error)
+            self._out.popleft().fail(NotAnswered(f"{error.message}; the outcome of the call is unknown"), error)
         for call in self._backlog.clear():
             call.fail(BusUnavailable(f"{error.message}; the call was not sent"), error)
 
