@@ -92,7 +92,8 @@ class Beat:
     async def muster(self) -> None:
         """A node has come or gone: read the table before the next beat."""
         try:
-            self._standing.table = await self._load.read(self._standing.now(), self._standing.back)
+            standing = self._standing
+            standing.table = await self._load.follow(standing.table, standing.now(), standing.back)
         except BusUnavailable as e:
             logger.debug("the table of nodes is read at the next beat: %s", e)
 
@@ -111,7 +112,7 @@ class Beat:
         first = standing.since_beat == float("inf")
         if standing.beaten(now) and not first:
             self._reconciler.doubt()  # the others took this node for dead
-        standing.table = await self._load.read(now, standing.back)
+        standing.table = await self._load.follow(standing.table, now, standing.back)
         await self._follow_era(now)
 
     async def _begin_anew(self) -> None:
