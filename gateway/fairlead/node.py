@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from functools import partial
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -41,6 +42,7 @@ from fairlead.routing.standing import Standing
 from fairlead.routing.takeover import Takeover
 from fairlead.routing.tasks import Tasks
 from fairlead.settings import Settings
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.server import check_server
 from fairlead.telemetry.export import Exporter
@@ -133,6 +135,7 @@ class Node:
             ),
         )  # fmt: skip
         self.dispatch = Dispatch(
+            store,
             self.directory,
             records,
             eras,
@@ -163,7 +166,10 @@ class Node:
             "fairlead_slow_readers", "Agents that do not read as fast as sent to", lambda: len(hub.congested())
         )
         metrics.watch("fairlead_send_queue_bytes", "What waits for slow readers", lambda: sum(hub.congested()))
-        metrics.watch("fairlead_redis_backlog", "Commands that wait to be sent to Redis", lambda: store.backlog)
+        metrics.watch_each(
+            "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
+            {priority.label: partial(store.waiting, priority) for priority in Priority},
+        )  # fmt: skip
         metrics.count("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
         metrics.count("fairlead_redis_errors_total", "Times Redis was lost or silent", lambda: store.trips)
         metrics.count("fairlead_doorbells_rung_total", "Doorbells rung at other nodes", lambda: inbox.rung)

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
+from fairlead.agent.bounds import bounded
 from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.agent_link import AgentLink
@@ -183,7 +184,7 @@ class Session:
             return
         self._heard = self._loop.time()
         try:
-            message = self._codec.decode(data)
+            message = bounded(self._codec.decode(data), self.link.outbox)
             moved = self.link.receive(message)
         except ProtocolViolation as violation:
             logger.error("the gateway broke the protocol: %s", violation.message)

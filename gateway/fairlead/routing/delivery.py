@@ -39,6 +39,7 @@ from fairlead.routing.recorder import Recorder
 from fairlead.routing.standing import Standing
 from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import redis_back
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
@@ -123,16 +124,18 @@ class Deliveries:
         if session is not None and session.open and session.link.stream(command) is None:
             self.deliver(session, (command,), at)
 
-    def deliver(self, session: Session, commands: Iterable[str], rung: int = 0) -> None:
+    def deliver(self, session: Session, commands: Iterable[str], rung: int = 0, waited: bool = False) -> None:
         """See to it that `commands` are delivered, one after the other, as fast as the agent reads.
 
-        Before welcome they only wait; `deliver` is then called again. `rung`: when the doorbell was.
+        Before welcome they only wait; `deliver` is then called again. `rung`: when the doorbell was. `waited`: they
+        were there before the link, so that they give way to commands that were just posted.
         """
         for command in commands:
             if session.rung is None:
                 session.rung = {}
             if command not in session.rung:
-                session.rung[command] = Timing(rung, wall_ns())
+                session.rung[command] = timing = Timing(rung, wall_ns())
+                timing.waited = waited
         if session.rung and session.ready and not session.delivering:
             session.delivering = True
             self._tasks.spawn(self._deliver_all(session))
@@ -163,7 +166,8 @@ class Deliveries:
     async def _deliver(self, session: Session, command: str, timing: Timing) -> None:
         if not self._standing.good:
             raise BusUnavailable("this node has no good beat: it may not deliver")
-        found = await self._records.fence(command, session.agent, session.gen, session.memory)
+        priority = Priority.BACKGROUND if timing.waited else Priority.COMMANDS
+        found = await self._records.fence(command, session.agent, session.gen, session.memory, priority)
         if isinstance(found, Settled):
             self.settled(session.agent, command, found)
         elif session.ready:
