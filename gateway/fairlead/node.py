@@ -82,7 +82,7 @@ class Node:
         self.directory = Directory(store)
         records = Commands(store, settings.output_limit)
         due = Due(store)
-        followers = Followers()
+        self._followers = followers = Followers()
         standing.epoch = secrets.token_hex(6)
         self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
         closing = Closing(self.directory, due, inbox, metrics, chronicle)
@@ -246,6 +246,10 @@ class Node:
         """Empty this node, paced: agents are told first and closed with 4000 at their slots."""
         count = await self.hub.drain(self.settings.drain_rate, self.settings.drain_timeout)
         logger.info("drained %d agents", count)
+
+    def send_followers_away(self) -> None:
+        """Callers that follow results here are told from where on to ask another node: their streams end at once."""
+        self._followers.send_away()
 
     async def stop(self) -> None:
         """End all loops and leave the fleet. Leases that could not be given up die with this node's row."""

@@ -71,6 +71,7 @@ async def serve_node(settings: Settings, redis_url: str, ports: Ports, ready: Ca
             group.create_task(_tell(node, {"links": link, "api": api, "admin": admin}, ready))
             await link.serve(ports.link)
             # Results and health are served until the last link has gone.
+            node.send_followers_away()
             api.should_exit = admin.should_exit = True
 
 
