@@ -188,3 +188,4 @@ async def test_what_the_gateway_says_is_no_word_of_its_own(
     assert told.count("\n") == 0
     assert "x?MAINPID=1??[2J??" in process.log
     assert "\x1b" not in process.log
+    await gateway.linked()
