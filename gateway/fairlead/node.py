@@ -32,6 +32,7 @@ from fairlead.routing.delivery import Deliveries
 from fairlead.routing.departures import Departures
 from fairlead.routing.dispatch import Dispatch
 from fairlead.routing.followers import Followers
+from fairlead.routing.index import IndexSweep
 from fairlead.routing.inquiry import Inquiry
 from fairlead.routing.keeper import Keeper
 from fairlead.routing.ranking import Ranking
@@ -150,6 +151,7 @@ class Node:
         )
         self.results = Results(store, self.directory, records, inbox, followers, standing)
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
+        self._index = IndexSweep(self.directory, standing)
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"
         """Why this node cannot serve, "" when it can."""
@@ -216,7 +218,7 @@ class Node:
         for loop in (
             self._beat.beat_forever(),
             self._keeper.keep_forever(),
-            self._keeper.sweep_forever(),
+            self._index.sweep_forever(),
             self._departures.release_forever(),
             self._reconciler.reconcile_forever(),
         ):

@@ -87,7 +87,8 @@ class Links(Outcomes):
                 row.labels = {"lease": lease}
             assert labels == (row.labels if row is not None else None)
         elif how == "trouble":
-            self.world.call(lambda: self.directory.note_trouble(name, f"trouble with {lease}"))
+            settled = self.world.call(lambda: self.directory.settle(name, "none", f"trouble with {lease}"))
+            assert settled == (row.lease if row is not None else "")
             if row is not None:
                 row.trouble = f"trouble with {lease}"
         elif how == "lost":  # by a Redis that was killed, with what was open

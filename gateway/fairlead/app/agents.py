@@ -64,8 +64,11 @@ class AgentRoutes:
             left -= max(len(names), 1)
             async for row in self._directory.rows(names):
                 after = row.agent
+                # Before anything is made of the row: a selector that few match goes through thousands.
+                if wanted.terms and not wanted.matches(_decode_map(row.labels), _decode_map(row.facts)):
+                    continue
                 one = shapes.Agent(**self._describe(row))
-                if wanted.matches(one.labels, one.facts) and state in (None, one.state):
+                if state in (None, one.state):
                     found.append(one)
                     if len(found) == limit:
                         break

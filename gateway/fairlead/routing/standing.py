@@ -46,6 +46,11 @@ class Standing:
     def valid_until(self) -> int:
         return self.now() + VALID_MS
 
+    def living(self) -> list[str]:
+        """The leases of all nodes that live, this one's among them."""
+        now, mine = self.now(), self.lease
+        return [mine, *(row.lease for row in self.table.rows() if row.lease != mine and row.alive(now))]
+
     @property
     def since_beat(self) -> float:
         """Seconds since the last good beat; infinite before the first."""
