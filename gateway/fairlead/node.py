@@ -35,6 +35,7 @@ from fairlead.routing.followers import Followers
 from fairlead.routing.index import IndexSweep
 from fairlead.routing.inquiry import Inquiry
 from fairlead.routing.keeper import Keeper
+from fairlead.routing.node_name import NodeName
 from fairlead.routing.ranking import Ranking
 from fairlead.routing.reconciler import Reconciler
 from fairlead.routing.recorder import Recorder
@@ -110,12 +111,14 @@ class Node:
         self._reconciler = Reconciler(store, self.directory, hub, takeover, tasks, standing, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
         store.on_connect = self._reconciler.doubt
+        load = Load(store)
         self._beat = Beat(
-            Load(store),
+            load,
             eras,
             inbox,
             hub,
             self._reconciler,
+            NodeName(load, settings.node),
             standing,
             self._pulse,
             metrics,
@@ -198,7 +201,8 @@ class Node:
         await self.stop()
 
     async def start(self) -> None:
-        """Be part of the fleet, or raise ConfigError when Redis does not answer or is not fit for use."""
+        """Be part of the fleet, or raise ConfigError when Redis does not answer or is not fit for use, or when another
+        process bears this node's name."""
         self.sweep.start()
         self._pulse.start()
         self._store.start()
@@ -240,6 +244,8 @@ class Node:
             return "draining"
         if self._trouble:
             return self._trouble
+        if self._beat.name_taken:
+            return self._beat.name_taken
         if self._inbox.deaf:
             return "the inbox does not hear although Redis answers"
         return ""

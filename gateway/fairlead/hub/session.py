@@ -72,9 +72,9 @@ class Attendant(Protocol):
 
 class Session:
     __slots__ = (
-        "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "gen", "link", "memory",
-        "opening", "ours", "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since", "tally",
-        "timings", "trips", "waiter",
+        "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "facts", "gen", "link",
+        "memory", "opening", "ours", "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since",
+        "tally", "timings", "trips", "waiter",
     )  # fmt: skip
 
     def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int) -> None:
@@ -86,6 +86,8 @@ class Session:
         self.boot = ""
         self.memory = ""
         """What a command that was sent is remembered by: the agent's journal, else its boot."""
+        self.facts = b""
+        """What the agent said of itself, as JSON: Redis may lose it. About 130 bytes of the usual five facts."""
         self.conn = 0
         self.sid = ""
         self.gen = 0
