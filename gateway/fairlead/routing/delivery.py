@@ -196,7 +196,7 @@ class Deliveries:
 
     def _send(self, session: Session, command: str, found: Delivery, timing: Timing) -> None:
         if session.link.stream(command) is None:
-            session.link.opened(command, found.next)
+            session.begin(command, found.next)
         if found.running:
             self._chronicle.taken_up(session, command)
         else:
