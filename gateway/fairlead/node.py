@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from functools import partial
 from types import TracebackType
 from urllib.parse import urlsplit
 
@@ -42,6 +43,7 @@ from fairlead.routing.standing import Standing
 from fairlead.routing.takeover import Takeover
 from fairlead.routing.tasks import Tasks
 from fairlead.settings import Settings
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.server import check_server
 from fairlead.telemetry.export import Exporter
@@ -138,6 +140,7 @@ class Node:
             ),
         )  # fmt: skip
         self.dispatch = Dispatch(
+            store,
             self.directory,
             records,
             eras,
@@ -174,7 +177,10 @@ class Node:
         metrics.count("fairlead_link_holds_total", "Times that a link was held for its budget", lambda: intake.held)
         metrics.watch("fairlead_incomplete_bytes", "Received of messages that are not whole", lambda: intake.kept)
         metrics.watch("fairlead_pending_bytes", "Received and not stored yet", lambda: hub.totals.pending)
-        metrics.watch("fairlead_redis_backlog", "Commands that wait to be sent to Redis", lambda: store.backlog)
+        metrics.watch_each(
+            "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
+            {priority.label: partial(store.waiting, priority) for priority in Priority},
+        )  # fmt: skip
         metrics.count("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
         metrics.count("fairlead_redis_errors_total", "Times Redis was lost or silent", lambda: store.trips)
         metrics.count("fairlead_doorbells_rung_total", "Doorbells rung at other nodes", lambda: inbox.rung)

@@ -60,6 +60,7 @@ OPERATORS_ENV: Mapping[str, str] = {
     "FAIRLEAD_ACCEPT_RATE": "set acceptRate",
     "FAIRLEAD_DRAIN_RATE": "set drain.rate",
     "FAIRLEAD_DRAIN_TIMEOUT": "it is capacity ÷ drain.rate, set those",
+    "FAIRLEAD_SHUTDOWN_DELAY": "set drain.shutdownDelaySeconds",
     "FAIRLEAD_LOG_LEVEL": "set logLevel",
     "FAIRLEAD_TRACE_ENDPOINT": "set telemetry.otlpEndpoint",
 }

@@ -19,8 +19,8 @@ PLURAL = "linkgateways"
 KIND = "LinkGateway"
 
 STOP_MARGIN = 30
-"""Seconds of a pod's grace beside its drain: endpoints forget it within 5 s, the servers' stop takes up to 13 s, and
-the node's leave 5 s."""
+"""Seconds of a pod's grace behind its drain and its delay: the servers' stop takes up to 13 s, the node's leave 5 s,
+and the rest is for a machine that is short of CPU."""
 
 FREE = {"x-kubernetes-preserve-unknown-fields": True}
 """Goes into the pod template as it is: Kubernetes checks it, a copy of its schema here would only grow old."""
@@ -160,6 +160,15 @@ class Drain(_Part, frozen=True, kw_only=True):
     max_seconds: Annotated[
         int, Meta(ge=1, le=3600, description="A drain may take this long; capacity ÷ rate must fit into it.")
     ] = 300
+    shutdown_delay_seconds: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=3600,
+            description="A pod that was told to stop serves all its ports for at least this long: the time that "
+            "endpoints, kube-proxy and the ingress controller need to send nothing more to it.",
+        ),
+    ] = 10
 
 
 class Telemetry(_Part, frozen=True, kw_only=True):
@@ -232,4 +241,4 @@ class LinkGatewaySpec(_Part, frozen=True, kw_only=True):
     @property
     def grace_seconds(self) -> int:
         """terminationGracePeriodSeconds: what a full pod needs from SIGTERM to its end."""
-        return self.drain_seconds + STOP_MARGIN
+        return max(self.drain_seconds, self.drain.shutdown_delay_seconds) + STOP_MARGIN

@@ -1,8 +1,9 @@
 """The Deployment of the gateway: one node a pod, which drains on SIGTERM for as long as a full one may need.
 
 Called by `children`. There is no preStop hook: the node itself owns SIGTERM, tells its agents their slots and goes on
-serving until the last has left, so the grace period is the drain of a full pod and the stop behind it. Pods fit Pod
-Security "restricted": no root, nothing writable, no capability, no token of the API server.
+serving until the last has left and until endpoints and ingress have forgotten the pod. So the grace period is the
+longer of the two and the stop behind it. Pods fit Pod Security "restricted": no root, nothing writable, no capability,
+no token of the API server.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         "FAIRLEAD_ACCEPT_RATE": spec.accept_rate,
         "FAIRLEAD_DRAIN_RATE": spec.drain.rate,
         "FAIRLEAD_DRAIN_TIMEOUT": spec.drain_seconds,
+        "FAIRLEAD_SHUTDOWN_DELAY": spec.drain.shutdown_delay_seconds,
         "FAIRLEAD_LOG_LEVEL": spec.log_level,
     }
     if spec.telemetry.otlp_endpoint:

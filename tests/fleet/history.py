@@ -73,7 +73,7 @@ class History(Links, Streams):
             assert set(text(await following[n]).split()) == set(model.followers)
             page = await pages[n]
             assert isinstance(page, Page)
-            assert [(r.n, r.kind, r.payload) for r in page.results] == model.stored[model.behind :]
+            assert [(r.n, r.kind, r.payload) for r in page.results] == model.stored[max(model.behind, model.void) :]
             assert (page.ended is not None) == model.state.over
             assert chunks_of(await inputs[n], model.consumed) == model.given[model.consumed :]
             record_life, *others = [integer(await life) for life in lives[n]]

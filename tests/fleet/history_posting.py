@@ -75,7 +75,7 @@ class Posting(Play):
         if found is None or found.past:
             return
         posted = found.record = replace(found.record, expires=self.now - 1)
-        terms = f"{posted.expires}|{posted.retention}|{posted.retry}|{posted.retain}"
+        terms = f"{posted.expires}|{posted.retention}|{posted.retry}|{posted.retain}|0"
         self.world.submit("HSET", schema.cmd_key(command), "terms", terms)
         found.past = True
 

@@ -36,10 +36,19 @@ def test_a_new_pod_is_there_before_an_old_one_goes() -> None:
     assert made()["Deployment", "edge"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": "25%", "maxUnavailable": 0}
 
 
-@pytest.mark.parametrize(("capacity", "rate", "grace"), [(10_000, 200, 80), (1, 200, 31), (18_000, 100, 210)])
-def test_the_grace_period_is_the_drain_of_a_full_pod_and_the_stop(capacity: int, rate: int, grace: int) -> None:
-    pod = made(capacity=capacity, drain={"rate": rate})["Deployment", "edge"]["spec"]["template"]["spec"]
+@pytest.mark.parametrize(
+    ("capacity", "drain", "grace", "delay"),
+    [
+        (10_000, {}, 80, "10"), (1, {}, 40, "10"), (18_000, {"rate": 100}, 210, "10"),
+        (1, {"shutdownDelaySeconds": 0}, 31, "0"), (200, {"shutdownDelaySeconds": 60}, 90, "60"),
+    ],
+)  # fmt: skip
+def test_the_grace_period_is_the_drain_of_a_full_pod_or_the_delay_and_the_stop(
+    capacity: int, drain: Any, grace: int, delay: str
+) -> None:
+    pod = made(capacity=capacity, drain=drain)["Deployment", "edge"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == grace
+    assert {"name": "FAIRLEAD_SHUTDOWN_DELAY", "value": delay} in pod["containers"][0]["env"]
     assert "lifecycle" not in pod["containers"][0]
 
 

@@ -62,7 +62,7 @@ class AgentRoutes:
             count = min(left, limit - len(found) if not wanted.terms and not state else PAGE_LIMIT)
             names = await self._directory.page(shard, after, count)
             left -= max(len(names), 1)
-            for row in await self._directory.look_up_all(names):
+            async for row in self._directory.rows(names):
                 after = row.agent
                 one = shapes.Agent(**self._describe(row))
                 if wanted.matches(one.labels, one.facts) and state in (None, one.state):

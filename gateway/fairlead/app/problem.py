@@ -22,8 +22,12 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.AgentUnknown: (404, "Unknown agent"),
     errors.CommandUnknown: (404, "Unknown command"),
     errors.ResultsTrimmed: (410, "Results are gone"),
+    errors.RecordExpired: (410, "The command has ended and its record is gone"),
+    errors.InputConflict: (409, "Input chunk repeated with other octets"),
+    errors.AgentOnline: (409, "Agent is online"),
     errors.IdempotencyConflict: (422, "Idempotency-Key used with another body"),
     errors.InvalidRequest: (422, "Invalid request"),
+    errors.OutcomeUnknown: (503, "Outcome unknown"),
     errors.BusUnavailable: (503, "Redis is away"),
     errors.AgentOffline: (409, "Agent is offline"),
     errors.NodeBusy: (503, "Node is busy"),
@@ -32,9 +36,15 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
 
 
 class MalformedBody(errors.InvalidRequest):
-    """The body is not JSON at all, or too large to be looked at."""
+    """The body is not JSON at all, or says a thing twice."""
 
     code = "malformed_body"
+
+
+class BodyTooLarge(errors.InvalidRequest):
+    """The body is larger than the operation takes; it was not looked at."""
+
+    code = "body_too_large"
 
 
 class NotFound(errors.InvalidRequest):
@@ -53,6 +63,8 @@ def status_of(error: FairleadError) -> tuple[int, str]:
     """HTTP status and title of an error, by its nearest class in the table."""
     if isinstance(error, MalformedBody):
         return 400, "Malformed body"
+    if isinstance(error, BodyTooLarge):
+        return 413, "Body too large"
     if isinstance(error, NotFound):
         return 404, "Not found"
     if isinstance(error, MethodNotAllowed):

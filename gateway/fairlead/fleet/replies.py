@@ -15,6 +15,7 @@ from fairlead.fleet.command import (
     Command,
     Delivery,
     Ending,
+    Outcome,
     Page,
     Result,
     Settled,
@@ -98,6 +99,13 @@ def found(command: str, reply: Reply) -> Command | None:
     """The whole record, of all fields of its row."""
     row = table(reply)
     return _record(command, row) if row else None
+
+
+def outcome(reply: Reply) -> Outcome | None:
+    if reply is None:
+        return None
+    state, _, at = text(reply).partition(" ")
+    return Outcome(State(state), int(at))
 
 
 def held(reply: Reply) -> int:

@@ -11,6 +11,8 @@ fl1:cmd:{id}         hash    the record, a row per target, followers. By create 
                              retention from the end
 fl1:out:{id}         stream  results; entry `k-0` holds offset k-1. By append; with the command
 fl1:in:{id}          stream  input; entry `k-0` holds chunk k-1. By input; with the command
+fl1:outcome:{id}     string  state and time of the end of a command that has an Idempotency-Key, when that outlives the
+                             record. By finish; with the key
 fl1:due:{0..15}      zset    `id agent` → when the keeper looks at it next (ms). By dispatch; emptied by the keeper
 fl1:idem:{hash}      string  body hash and command id of an Idempotency-Key. By dispatch; 24 h
 fl1:told:{a}         string  how an agent's link is doing, for whoever has just asked. By its node; 10 s
@@ -42,6 +44,8 @@ ALIVE_MS = 15_000
 AWAY_MS = 30_000
 """An agent that lost its link comes back within this time when its node or network restarts."""
 TOMBSTONE_MS = 24 * 3600_000
+REMEMBERED_MS = 24 * 3600_000
+"""How long an Idempotency-Key is bound to the command that was first posted under it."""
 FORGET_MS = 30 * 24 * 3600_000
 LABEL_LIMIT = 64
 """As many as an agent may have facts."""
@@ -92,6 +96,10 @@ def in_key(command: str) -> str:
     return f"fl1:in:{{{command}}}"
 
 
+def outcome_key(command: str) -> str:
+    return f"fl1:outcome:{{{command}}}"
+
+
 def due_key(shard: int) -> str:
     return f"fl1:due:{{{shard}}}"
 
@@ -107,7 +115,6 @@ def idem_key(digest: str) -> str:
 class State(StrEnum):
     """Every target of a command is in exactly one of these."""
 
-    PENDING = "pending"
     QUEUED = "queued"
     SENT = "sent"
     RUNNING = "running"
@@ -121,7 +128,7 @@ class State(StrEnum):
     @property
     def over(self) -> bool:
         """Set once, never left."""
-        return self not in (State.PENDING, State.QUEUED, State.SENT, State.RUNNING)
+        return self not in (State.QUEUED, State.SENT, State.RUNNING)
 
 
 class Presence(StrEnum):

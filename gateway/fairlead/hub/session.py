@@ -19,6 +19,7 @@ from fairlead.telemetry.traffic import Traffic
 from fairlead.telemetry.window import note, window
 from fairlead.wire.close import Close
 from fairlead.wire.codec import Codec
+from fairlead.wire.framing import is_close_code
 from fairlead.wire.gateway_link import Act, GatewayLink, Phase, Stream
 from fairlead.wire.messages import Ack, Bye, Chunk, Credit, End, Event, FromAgent, Hb, Hello, Message
 
@@ -115,7 +116,7 @@ class Session:
         self.drained = False
         """Told to leave: its absence afterwards is no loss."""
         self.pending: list[FromAgent | None] | None = None
-        """Numbered messages not yet stored, in order; None entries only have to be counted."""
+        """Numbered messages not yet stored, in order; None only has to be counted, a Credit is granted as well."""
         self.pending_bytes = 0
         self.paused = False
         self.recording = False
@@ -144,14 +145,15 @@ class Session:
         connection.send(data)
 
     async def writable(self, patience: float) -> None:
-        """Wait until the agent has read most of what it was sent. One that does not within `patience` seconds is
-        closed with 4408; that ends the wait too."""
+        """Wait until the agent has read most of what it was sent. One that reads nothing for `patience` seconds is
+        closed with 4408; that ends the wait too. However slow, one that reads is waited for."""
         connection = self.connection
         while connection is not None and connection.congested and self.open:
             if self.waiter is None:
                 self.waiter = asyncio.get_running_loop().create_future()
+            before = connection.buffered()
             done, _ = await asyncio.wait({self.waiter}, timeout=patience)
-            if not done:
+            if not done and connection.buffered() >= before:
                 self.close(Close.SLOW_READER, f"nothing was read for {patience:g} s")
 
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
@@ -176,6 +178,13 @@ class Session:
         before = len(self.link.streams or ())
         self.link.ended(command)
         self.attendant.totals.streams += len(self.link.streams or ()) - before
+
+    def dismiss(self, command: str) -> Credit | None:
+        """The gateway has ended the command, not the agent: as `end`, and the credit to send."""
+        before = len(self.link.streams or ())
+        credit = self.link.dismissed(command)
+        self.attendant.totals.streams += len(self.link.streams or ()) - before
+        return credit
 
     def _end_link(self) -> None:
         self.attendant.totals.streams -= len(self.link.streams or ())
@@ -223,12 +232,14 @@ class Session:
                 connection.charge(events=1)
             self._keep(message)
             return
+        if act is Act.SKIP:
+            connection.charge(1)  # it is numbered, but nobody asked for it
+            # Of a chunk that nobody wants only what it took of the credit is kept, to be granted back.
+            self._keep(Credit(message.id, len(message.payload)) if isinstance(message, Chunk) else None)
+            return
         if len(data) >= BULKY:
             connection.charge(len(data) // BULKY)
-        if act is Act.SKIP:
-            connection.charge(1)  # numbered, but nobody asked for it
-            self._keep(None)
-        elif act is Act.ANSWER:
+        if act is Act.ANSWER:
             assert isinstance(message, Hb)
             if message.echo is None:  # an echo is an answer already: answering it would never end
                 self.send(Hb(echo=message.ts))
@@ -244,7 +255,11 @@ class Session:
         elif act is Act.GRANT:
             assert isinstance(message, Credit)
             self.attendant.granted(self, message.id)
-        # After bye the agent closes by itself; an ignored message asks for nothing.
+        elif act is Act.LEAVE:
+            assert isinstance(message, Bye)
+            # With its own code, in case that its close frame never comes.
+            connection.close(message.code if is_close_code(message.code) else Close.NORMAL, message.why)
+        # An ignored message asks for nothing.
 
     @property
     def asked(self) -> int:

@@ -39,8 +39,9 @@ from fairlead.wire.retry import first_ceiling
 
 logger = logging.getLogger(__name__)
 
-CLAIMS_AT_ONCE = 512
-"""Two full batches of the store: more would only wait there, at the price of a task's frame each."""
+CLAIMS_AT_ONCE = 128
+"""Some batches of the store: more would only wait there, at the price of a task's frame each, and of the room that
+lists and comparisons share with claims."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from fairlead.routing.closing import Closing
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
 from fairlead.telemetry.logs import ids
+from fairlead.wire.messages import DEADLINE
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ class Keeper:
         if now >= found.expires + GRACE_MS:
             how = Ending(code="deadline", message="the deadline passed before the agent ended the command")
             again = await self._finish(found, target, State.TIMEOUT, how)
-            await self._ring(found, target, Cancel(agent, command))
+            await self._ring(found, target, Cancel(agent, command, DEADLINE))
             return again
         again = found.expires + GRACE_MS
         if found.cancel_asked:

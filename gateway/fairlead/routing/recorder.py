@@ -29,7 +29,7 @@ from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Ack, Cancel, Chunk, End, Event, FromAgent
+from fairlead.wire.messages import OVER, Ack, Cancel, Chunk, Credit, End, Event, FromAgent
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,7 @@ class Recorder:
         steps: dict[str, list[Arg]] = {}
         sizes: dict[str, int] = {}
         codes: dict[str, str] = {}
+        grants: dict[str, int] = {}
         events: list[Event] = []
         numbered = pending = 0
         for message in batch:
@@ -91,6 +92,8 @@ class Recorder:
             numbered += not (isinstance(message, Event) and message.qos == 0)
             if isinstance(message, Event):
                 events.append(message)
+            elif isinstance(message, Credit):
+                grants[message.id] = grants.get(message.id, 0) + message.bytes
             elif isinstance(message, Ack | Chunk | End):
                 steps.setdefault(message.id, []).extend(steps_of(message))
                 if isinstance(message, Chunk):
@@ -108,7 +111,7 @@ class Recorder:
                     # What is in hand is given up with the link: the agent was not told that it is stored.
                     session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False
-        self._confirm(session, numbered, pending, sizes)
+        self._confirm(session, numbered, pending, sizes, grants)
         return True
 
     async def _try(
@@ -206,11 +209,16 @@ class Recorder:
 
     def _dismiss(self, session: Session, command: str) -> None:
         """Nobody waits for more of this command: an agent that still runs it should stop."""
-        session.end(command)
+        credit = session.dismiss(command)
         session.timed(command)
-        session.send(Cancel(id=command, why="the command is over"))
+        session.send(Cancel(id=command, why=OVER))
+        if credit is not None:
+            session.send(credit)
 
-    def _confirm(self, session: Session, numbered: int, pending: int, sizes: dict[str, int]) -> None:
+    def _confirm(
+        self, session: Session, numbered: int, pending: int, sizes: dict[str, int], grants: dict[str, int]
+    ) -> None:
+        """Send the receipt, and credit: for what was stored, and at once for what nobody wants (`grants`)."""
         self._metrics.stored_bytes.inc(sum(sizes.values()))
         if session.open:
             if numbered:
@@ -221,4 +229,7 @@ class Recorder:
                     stream.withheld += size
                 elif (credit := session.link.repay(command, size)) is not None:
                     session.send(credit)
+            for command, size in grants.items():
+                if size:
+                    session.send(Credit(id=command, bytes=size))
         session.relieved(pending)

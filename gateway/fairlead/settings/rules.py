@@ -126,6 +126,8 @@ RULES: Mapping[str, Rule] = {
     "admin_port": _port("Port for probes and metrics"),
     # A secret because its URL may hold a password.
     "redis": Rule(_redis, "`embedded`, redis://…, rediss://… or unix://…", "URL of Redis, or `embedded`", True),
+    "redis_file": _path("File that holds the URL of Redis: processes can be listed, files be kept from others"),
+    "redis_ca_file": _path("Authorities, in PEM, that may sign the certificate of a rediss:// server"),
     "data": _path("Folder for the data of the embedded Valkey"),
     "agent_token": _token("What agents present"),
     "agent_token_file": _path("File that holds the token of agents"),
@@ -148,6 +150,13 @@ RULES: Mapping[str, Rule] = {
     "pending_limit": _whole(MIB, 65536 * MIB, "Bytes received on all links of a node and not yet stored"),
     "drain_rate": _number(0.1, 100_000, "Links sent elsewhere per second of a drain"),
     "drain_timeout": _number(0, 3600, "Seconds a drain may take"),
+    # The word and the meaning are those of kube-apiserver.
+    "shutdown_delay": _number(
+        0,
+        3600,
+        "Seconds that all ports go on serving after SIGTERM, however short the drain is: as long as load "
+        "balancers need to stop sending here",
+    ),
     "retention": _number(1, 7 * 86_400, "Seconds results are kept after the end of a command"),
     "output_limit": _whole(64 * KIB, 1024 * MIB, "Bytes of the results of one command; the rest is cut"),
     "bus_grace": _number(0, 86_400, "Seconds links are held while Redis is away"),
@@ -161,4 +170,4 @@ RULES: Mapping[str, Rule] = {
     "trace_ratio": _number(0, 1, "Share of the commands and links that are traced, if their caller does not decide it"),
     "trace_slow": _number(0, 86_400, "Seconds from which on a command is traced anyway, as failed ones are"),
 }
-"""Every setting: the fields of Settings, and for each token the file that may hold it."""
+"""Every setting: the fields of Settings, for each secret the file that may hold it, and the authorities of Redis."""

@@ -8,11 +8,13 @@ the cost, and would complain when the caller left without awaiting it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
 from fairlead.store.reply import Reply
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -38,3 +40,22 @@ async def outcomes(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
         except Exception as e:
             taken.append(e)
     return taken
+
+
+async def in_turn(
+    ask: Callable[[A], Awaitable[T]], arguments: Iterable[A], at_once: int
+) -> AsyncGenerator[tuple[A, T]]:
+    """Each of `arguments` with what `ask` of it gave, in their order; raises what the first one to fail raised.
+
+    At most `at_once` are asked and not answered yet, however many there are: the rest does not fill the backlog of the
+    store, and what was answered can be dealt with, and forgotten, before the last is asked.
+    """
+    asked: deque[tuple[A, Awaitable[T]]] = deque()
+    for argument in arguments:
+        if len(asked) >= at_once:
+            first, answer = asked.popleft()
+            yield first, await answer
+        asked.append((argument, ask(argument)))
+    while asked:
+        first, answer = asked.popleft()
+        yield first, await answer
