@@ -78,6 +78,7 @@ class Attendance:
         terms: LinkTerms,
     ) -> None:
         self.traffic = metrics.traffic
+        self.totals = hub.totals
         self._store = store
         self._directory = directory
         self._hub = hub

@@ -177,7 +177,7 @@ class Beat:
             "accepted": self._hub.accepted,
             "refused": self._hub.refused,
             "lag_ms": round(self._pulse.last * 1000, 3),
-            "in_flight": sum(len(s.link.streams) for s in self._hub if s.link.streams),
+            "in_flight": self._hub.totals.streams,
             "version": __version__,
             "process": self._name.process,
             "doubtful": int(self._reconciler.behind and len(self._hub) > 0),
