@@ -56,6 +56,13 @@ def frame(payload: bytes, first: int = FIN | BINARY) -> bytes:
     return head + b"\0\0\0\0" + payload
 
 
+def server_frame(first: int, payload: bytes) -> bytes:
+    """A frame as a gateway sends it, below 64 KiB."""
+    size = len(payload)
+    head = struct.pack("!BB", first, size) if size < 126 else struct.pack("!BBH", first, 126, size)
+    return head + payload
+
+
 def framed(message: Message) -> bytes:
     data = CODEC.encode(message)
     return frame(data if isinstance(data, bytes) else data.encode())
@@ -269,8 +276,8 @@ async def hostile_retry(ports: Ports, scale: Scale) -> Counter[str]:
         for message in (welcome, Bye(code=4000, retry=0)):
             data = GATEWAY.encode(message)
             body = data if isinstance(data, bytes) else data.encode()
-            writer.write(struct.pack("!BBH", FIN | BINARY, 126, len(body)) + body)
-        writer.write(struct.pack("!BBH", FIN | CLOSE, 2, 4000))
+            writer.write(server_frame(FIN | BINARY, body))
+        writer.write(server_frame(FIN | CLOSE, struct.pack("!H", 4000)))
         await reader.read()
 
     async with scripted(play) as port:
