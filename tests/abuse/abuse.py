@@ -7,8 +7,8 @@
 
 Each row: what the attacker did and was answered, the healthy commands' p50 and p99 before and during it, what failed of
 them, of new links and of probes, and what the node took in memory and CPU time. Exits with 1 when a promise is broken:
-the node ends or logs a traceback, a healthy command, link or probe fails, or memory grows by more than is allowed.
-Times are shown and not judged: they depend on the machine.
+the node ends or logs a traceback, a healthy command, link or probe fails, memory grows by more than is allowed, or the
+attacker got what it must not. Times are shown and not judged: they depend on the machine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,12 @@ class Attack:
     growth: int = 64
     """MiB by which the node may grow: caches and the allocator's slack."""
     flags: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    """What the attacker must have counted."""
+    forbidden: str = "$^"
+    """A regular expression of what it must not have counted."""
+    most: tuple[tuple[str, int], ...] = ()
+    """What it may have counted so often at most."""
 
 
 ATTACKS: dict[str, Attack] = {
@@ -58,10 +65,10 @@ ATTACKS: dict[str, Attack] = {
     "silent_connections": Attack(files=2048, seconds=20, growth=100),
     "slow_heads": Attack(files=2048, seconds=20, growth=100),
     "slow_bodies": Attack(files=2048, seconds=20, growth=100),
-    "wrong_tokens": Attack(seconds=20),
-    "accept_bucket": Attack(seconds=16),
-    "malformed_upgrades": Attack(),
-    "rebinding": Attack(),
+    "wrong_tokens": Attack(seconds=20, needed=("then right on link: 101", "then right on api: 200")),
+    "accept_bucket": Attack(seconds=16, forbidden="others (?!101)"),
+    "malformed_upgrades": Attack(forbidden=": (101|lost)"),
+    "rebinding": Attack(forbidden=": (?!403)"),
     "flood_hb": Attack(seconds=60),
     "flood_ping": Attack(seconds=60),
     "flood_unknown": Attack(seconds=60),
@@ -70,9 +77,9 @@ ATTACKS: dict[str, Attack] = {
     "flood_chunks": Attack(seconds=60),
     "flood_events": Attack(seconds=60),
     "partial_messages": Attack(seconds=15, growth=100, flags=("--accept-rate", "1000")),
-    "largest_conn": Attack(),
+    "largest_conn": Attack(needed=("then the next: Welcome", "and the next: Welcome")),
     "ghosts": Attack(growth=100, flags=("--accept-rate", "1000")),
-    "hostile_retry": Attack(seconds=9),
+    "hostile_retry": Attack(seconds=9, most=(("connections", 20),)),
     "fuzz_link": Attack(seconds=20),
     "fuzz_http": Attack(seconds=20),
 }
@@ -145,6 +152,9 @@ def _judged(victim: Victim, attack: Attack, result: Result) -> list[str]:
     broken += [f"{n} × {what}" for what, n in result.during.failed.items()]
     if result.grown > attack.growth << 20:
         broken.append(f"grew by {result.grown >> 20} MiB, allowed are {attack.growth}")
+    broken += [f"not seen: {what}" for what in attack.needed if what not in result.tried]
+    broken += [f"seen: {what}" for what in result.tried if re.search(attack.forbidden, what)]
+    broken += [f"more than {most} {what}" for what, most in attack.most if result.tried.get(what, 0) > most]
     return broken
 
 

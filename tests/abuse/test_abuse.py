@@ -12,9 +12,6 @@ sys.path.insert(1, str(Path(__file__).parent.parent / "helpers"))
 
 from abuse import ATTACKS, play
 
-ANSWERS: dict[str, dict[str, int]] = {}
-"""What an attacker must have been answered, where that is the promise."""
-
 
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("name", ATTACKS)
@@ -23,4 +20,3 @@ async def test_the_node_and_healthy_agents_are_unharmed_by(name: str) -> None:
     result = await play(name, share=attack.short, seconds=max(attack.seconds / 10, 3.0))
     assert result.during.commands, "no healthy command ended well"
     assert not result.broken, (result.broken, result.tried)
-    assert ANSWERS.get(name, {}).items() <= result.tried.items(), result.tried
