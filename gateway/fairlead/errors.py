@@ -16,6 +16,7 @@
     │   ├── BusUnavailable     Redis does not answer
     │   │   ├── NotAnswered    it was sent the request, which it may have executed
     │   │   └── OutcomeUnknown a command that may have been taken in although its caller got no answer
+    │   ├── Rebuilding         Redis has lost its data, and the agents that are linked are being written down again
     │   ├── AgentOffline       the agent holds no link
     │   └── NodeBusy           this node is draining or full
     ├── ProtocolViolation      the other end of a link broke the protocol; carries the close code to send
@@ -114,6 +115,12 @@ class OutcomeUnknown(BusUnavailable):
     """Whether a command was taken in is not known. `details` has its `id`, which tells once Redis answers again."""
 
     code = "outcome_unknown"
+
+
+class Rebuilding(Unavailable):
+    """Redis has lost its data: whom it knows is not all that are linked, until they have been claimed again."""
+
+    code = "rebuilding"
 
 
 class AgentOffline(Unavailable):

@@ -29,6 +29,7 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.InvalidRequest: (422, "Invalid request"),
     errors.OutcomeUnknown: (503, "Outcome unknown"),
     errors.BusUnavailable: (503, "Redis is away"),
+    errors.Rebuilding: (503, "Agents are being claimed again"),
     errors.AgentOffline: (409, "Agent is offline"),
     errors.NodeBusy: (503, "Node is busy"),
     errors.Unavailable: (503, "Unavailable"),
@@ -99,7 +100,7 @@ def problem(error: FairleadError, status: int = 0) -> Response:
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if status == 503:
-        headers["retry-after"] = "1"
+        headers["retry-after"] = "5" if isinstance(error, errors.Rebuilding) else "1"
     body = document(error, status, title)
     return Response(body, status, headers, media_type="application/problem+json")
 

@@ -22,6 +22,7 @@ from fairlead.errors import (
     InvalidRequest,
     NodeBusy,
     OutcomeUnknown,
+    Rebuilding,
     RecordExpired,
     RecordLost,
     ResultsTrimmed,
@@ -45,6 +46,7 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
         RecordLost,
         BusUnavailable,
         OutcomeUnknown,
+        Rebuilding,
         AgentOffline,
         NodeBusy,
     )

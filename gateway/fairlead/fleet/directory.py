@@ -86,12 +86,17 @@ class Directory:
         boot: str,
         conn: int,
         sid: str,
-        facts: dict[str, str],
+        facts: bytes,
         valid_until: int,
         *,
         own_gen: int | None = None,
+        known: bool = False,
     ) -> Answer[Claimed | Overtaken]:
-        """Make `lease` the owner of `agent`. With `own_gen` again, and only if no newer generation stands there."""
+        """Make `lease` the owner of `agent`. With `own_gen` again, and only if no newer generation stands there.
+
+        `facts` are JSON. `known`: the agent had a row before, so that one which is not there has been lost with its
+        labels.
+        """
         # Before the claim: one that is answered is surely in the index.
         self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
@@ -102,9 +107,10 @@ class Directory:
                 boot,
                 conn,
                 sid,
-                msgspec.json.encode(facts),
+                facts,
                 valid_until,
                 "" if own_gen is None else own_gen,
+                "1" if known else "",
             ),
             priority=Priority.BACKGROUND,
         )

@@ -28,14 +28,15 @@ class Load:
         self._store = store
 
     async def beat(
-        self, node: str, epoch: str, counts: dict[str, str | int | float], *, begin: bool
+        self, node: str, epoch: str, counts: dict[str, str | int | float], *, begin: bool, replaces: str = ""
     ) -> tuple[bool, int]:
-        """Write this node's row; returns (whether this life goes on, Redis TIME in ms).
+        """Write this node's row; returns (whether this life goes on, Redis TIME in ms). A life that begins may take the
+        place of the one whose epoch is `replaces`, and of no other.
 
         False: the row is gone or belongs to another life, so whatever this node holds may be another's by now.
         """
         flat = [item for pair in counts.items() for item in pair]
-        answer = items(await self._beat(node, (epoch, "1" if begin else "", schema.NODE_TTL_MS, *flat)))
+        answer = items(await self._beat(node, (epoch, "1" if begin else "", schema.NODE_TTL_MS, replaces, *flat)))
         good, now = integer(answer[0]) == 1, integer(answer[1])
         if good:
             await self._beaten(f"{node}#{epoch}", now)
@@ -63,6 +64,13 @@ class Load:
         if any(now - at > schema.NODE_TTL_MS for _, at in beats.values()):
             await self._cut(now)
         return NodeTable(rows, back)
+
+    async def look_up(self, node: str) -> tuple[NodeRow | None, int]:
+        """The row of one node, None when there is none, and Redis TIME in ms."""
+        found, time = self._row(node), self._store.submit("TIME", priority=Priority.CONTROL)
+        row = await found
+        seconds, micros = items(await time)
+        return NodeRow.parse(node, row) if row else None, integer(seconds) * 1000 + integer(micros) // 1000
 
     async def read(self, now: int, back: int) -> NodeTable:
         """The rows of all nodes that beat within their rows' life."""
@@ -99,6 +107,6 @@ class Load:
     async def leave(self, node: str, epoch: str, now: int) -> None:
         """This life ends on purpose: its row turns into one that nobody takes for alive."""
         last = now - schema.ALIVE_MS - 1
-        left = self._beat(node, (epoch, "", schema.NODE_TTL_MS, "state", "stopped", "connections", 0, "at", last))
+        left = self._beat(node, (epoch, "", schema.NODE_TTL_MS, "", "state", "stopped", "connections", 0, "at", last))
         if integer(items(await left)[0]):
             await self._beaten(f"{node}#{epoch}", last)

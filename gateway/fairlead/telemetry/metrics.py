@@ -89,6 +89,9 @@ class Metrics:
         self.reclaimed = Counter(
             "fairlead_agents_reclaimed_total", "Agents claimed again after doubt about their rows", registry=r
         )
+        self.labels_lost = Counter(
+            "fairlead_labels_lost_total", "Agents whose row, with its labels, Redis had lost", registry=r
+        )
         self.traffic = Traffic()
         r.register(self.traffic)
         self._gauges = [Gauge("fairlead_build_info", "1, labelled with the version", ["version"], registry=r)]
