@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.errors import ConfigError
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, load
-from fairlead_operator.sources import token_faults
+from fairlead_operator.secret import token_faults
 from fairlead_operator.spec import TokenSecret
 
 sys.path.insert(0, str(Path(__file__).parent))

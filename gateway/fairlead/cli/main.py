@@ -20,6 +20,7 @@ from fairlead.cli.completion import completion
 from fairlead.cli.cp import cp
 from fairlead.cli.demo import demo
 from fairlead.cli.doctor import doctor
+from fairlead.cli.mock_gateway import mock_gateway
 from fairlead.cli.node import serve
 from fairlead.cli.shell import shell
 from fairlead.cli.swarm import swarm
@@ -149,7 +150,9 @@ def version() -> None:
     click.echo(__version__)
 
 
-for _command in (serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, top, completion, swarm):
+for _command in (
+    serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, top, completion, swarm, mock_gateway,
+):  # fmt: skip
     cli.add_command(_command)
 
 

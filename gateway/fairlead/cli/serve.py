@@ -13,12 +13,14 @@ import resource
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import uvloop
 
 from fairlead.app.admin import admin_app
 from fairlead.app.factory import api_app, link_app
+from fairlead.app.leaving import closing_while
 from fairlead.carrier.server import Server, config
 from fairlead.cli.ports import Ports, own_ports
 from fairlead.errors import ConfigError
@@ -50,7 +52,7 @@ async def _serve_alone(settings: Settings, ports: Ports) -> int:
     async with AsyncExitStack() as stack:
         url = settings.redis
         if url == "embedded":
-            url = (await stack.enter_async_context(EmbeddedValkey(settings.data))).url
+            url = (await stack.enter_async_context(EmbeddedValkey(settings.data / "valkey"))).url
         await serve_node(settings, url, ports)
     return 0
 
@@ -69,23 +71,32 @@ async def serve_node(settings: Settings, redis_url: str, ports: Ports, ready: Ca
             group.create_task(_tell(node, {"links": link, "api": api, "admin": admin}, ready))
             await link.serve(ports.link)
             # Results and health are served until the last link has gone.
+            node.send_followers_away()
             api.should_exit = admin.should_exit = True
 
 
 def _servers(node: Node, ports: Ports) -> tuple[Server, Server, Server]:
-    settings, sweep = node.settings, node.sweep
+    sweep = node.sweep
     path = str(ports.admin) if isinstance(ports.admin, Path) else None
-    api = config(api_app(node), sweep=sweep, stop_timeout=5)
+    api = config(closing_while(lambda: node.hub.draining, api_app(node)), sweep=sweep, stop_timeout=5)
     admin = config(admin_app(node), path=path, sweep=sweep, stop_timeout=1)
-    link = config(
-        link_app(node), sweep=sweep, max_message=settings.message_limit, max_buffered=settings.queue_limit,
-        stop_timeout=6,
-    )  # fmt: skip
+    link = config(link_app(node), sweep=sweep, terms=node.terms, stop_timeout=6)
     return (
         Server(api, own_signals=False),
         Server(admin, own_signals=False),
-        Server(link, on_stop=node.drain),
+        Server(link, on_stop=partial(_leave, node)),
     )
+
+
+async def _leave(node: Node) -> None:
+    """What the first signal starts: the node is unready at once, drains, and serves for `shutdown_delay` at least.
+
+    A load balancer learns later than the node itself that no more is to be sent here. A port that closed before would
+    turn what it sends meanwhile into a 502.
+    """
+    async with asyncio.TaskGroup() as group:
+        group.create_task(node.drain())
+        group.create_task(asyncio.sleep(node.settings.shutdown_delay))
 
 
 async def _tell(node: Node, servers: dict[str, Server], ready: Callable[[], None] | None) -> None:
