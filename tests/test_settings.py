@@ -208,7 +208,7 @@ def test_other_variables_and_those_of_the_client_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["embedded", "redis://r", "redis://:pw@r:6380/2", "rediss://[::1]:6379", "unix:///run/r"]
+    "url", ["embedded", "redis://r", "redis://:pw@r:6380/2", "rediss://[::1]:6379", "unix:///run/r", "unix:///r?db=0"]
 )
 def test_redis_addresses(url: str) -> None:
     assert load({"FAIRLEAD_REDIS": url}, None, {}).redis == url

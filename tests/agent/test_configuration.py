@@ -28,6 +28,7 @@ proxy = "http://user:secret@proxy.example:3128"
 journal = "/var/lib/fairlead-agent"
 log_level = "warning"
 log_format = "json"
+env_keep = ["JAVA_HOME"]
 
 [facts]
 env = "prod"
@@ -107,7 +108,8 @@ def test_flags_over_environment_over_file(file: Path) -> None:
 def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
     given = {
         "url": "wss://x", "id": "a", "token": "t", "ca_file": "/c", "proxy": "direct", "journal": "/j",
-        "log_level": "debug", "log_format": "json", "facts": "env=prod,rack=7", "exec.enabled": "true",
+        "log_level": "debug", "log_format": "json", "facts": "env=prod,rack=7", "env_keep": "A, B_2",
+        "exec.enabled": "true",
         "exec.allow": "/bin/a:/bin/b", "file_get.enabled": "false", "file_get.roots": "/a:/b",
         "file_get.max_bytes": "10", "file_put.enabled": "TRUE", "file_put.roots": "/c", "file_put.max_bytes": "0",
         "shell.enabled": "true", "shell.argv": "/bin/sh -c 'a b'", "proc_list.enabled": "false",
@@ -116,6 +118,7 @@ def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
     read_ = read("", file, {variable(key): value for key, value in given.items()})
     assert read_.facts == {"env": "prod", "rack": "7"}
     assert read_.options.exec.allow == ("/bin/a", "/bin/b")
+    assert read_.options.env_keep == ("A", "B_2")
     assert read_.options.file_get.roots == ("/a", "/b")
     assert read_.options.shell.argv == ("/bin/sh", "-c", "a b")
     assert (read_.options.file_get.max_bytes, read_.options.file_put.max_bytes) == (10, 0)

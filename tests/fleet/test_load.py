@@ -59,14 +59,15 @@ class Beats(RuleBasedStateMachine):
     def node(self, node: int) -> str:
         return f"{self.name}-{node}"
 
-    @rule(node=nodes, epoch=epochs, begin=st.booleans())
-    def beat(self, node: int, epoch: str, begin: bool) -> None:
+    @rule(node=nodes, epoch=epochs, begin=st.booleans(), replaces=st.sampled_from(("a", "b", "", "")))
+    def beat(self, node: int, epoch: str, begin: bool, replaces: str) -> None:
         """On time, or by a process that was frozen while its successor began."""
         name, connections = self.node(node), next(self.counts)
         row = self.rows.get(name)
         said: dict[str, str | int | float] = {"state": "ready", "connections": connections}
-        good, now = self.world.run(self.load.beat(name, epoch, said, begin=begin))
-        assert good == (begin or (row is not None and row.epoch == epoch))
+        good, now = self.world.run(self.load.beat(name, epoch, said, begin=begin, replaces=replaces))
+        own = row is not None and row.epoch == epoch
+        assert good == (own or (begin and (row is None or row.epoch == replaces)))
         if good:
             began = now if begin or row is None else row.began
             assert row is None or now >= row.at or row.state == "stopped"

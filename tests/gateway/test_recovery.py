@@ -23,7 +23,7 @@ def value(metrics: str, name: str) -> float:
     return float(next(line for line in metrics.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
-async def test_a_safe_command_is_run_again_by_the_next_boot(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_safe_command_is_run_again_by_the_next_boot(gateway: Any, api: Any, dial: Any, until: Any) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1")
     command = await api.start(first.agent, retry="safe")
@@ -32,6 +32,11 @@ async def test_a_safe_command_is_run_again_by_the_next_boot(gateway: Any, api: A
     await first.say(command, 0, "half ")
     await first.expect(Rx)
     followed = asyncio.ensure_future(api.lines(command))
+
+    async def following() -> bool:
+        return value((await api.http.get(f"{gateway.admin}/metrics")).text, "fairlead_followers") == 1
+
+    await until(following)
     second = await dial(gateway, first.agent)
     welcome = await second.greet(boot="boot-2")
     assert welcome.have == {}

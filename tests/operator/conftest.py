@@ -182,7 +182,7 @@ def _wait_ready(folder: Path, port: int, server: subprocess.Popen[bytes]) -> Non
 
 @pytest.fixture(scope="session")
 def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
-    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
+    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"), port=0)  # a URL that a pod could use
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())

@@ -46,7 +46,7 @@ async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
 
 
 async def test_a_password_that_redis_does_not_take_is_told_and_not_quoted(world: World) -> None:
-    wrong = world.redis.replace("redis://", "redis://:the-wrong-one@")
+    wrong = f"redis://:the-wrong-one@{world.redis.rpartition('@')[2]}"
     secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
     await world.admin.create({**secret, "stringData": {"url": wrong}})
     status = await world.tend(world.steward(await world.gateway(redis={"secretRef": {"name": "where"}})))

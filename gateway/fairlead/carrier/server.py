@@ -55,6 +55,7 @@ def config(
     port: int = 0,
     *,
     sweep: Sweep,
+    terms: Terms | None = None,
     path: str | None = None,
     max_message: int = 1 << 20,
     max_buffered: int = 1 << 20,
@@ -72,12 +73,13 @@ def config(
 
     With a `path` it listens on a Unix socket there, in place of `host` and `port`; a `Server` that is given sockets
     listens on them alone. `request_timeout` and `body_timeout` are the seconds that head and body of a request may
-    take; what is later is cut off. `trusted_proxies` may name the client address in X-Forwarded-For; nobody else
-    may. `stop_timeout` bounds what uvicorn waits after `on_stop` for requests and connections that are still open.
+    take; what is later is cut off. `terms` stand in for `sweep` and all limits of messages. `trusted_proxies` may name
+    the client address in X-Forwarded-For; nobody else may. `stop_timeout` bounds what uvicorn waits after `on_stop` for
+    requests and connections that are still open.
     """
     return Config(
         app,
-        terms=Terms(sweep, max_message, max_buffered, close_timeout, deflate),
+        terms=terms or Terms(sweep, max_message, max_buffered, close_timeout, deflate),
         request_timeout=request_timeout,
         body_timeout=body_timeout,
         host=host,

@@ -52,7 +52,7 @@ async def _serve_alone(settings: Settings, ports: Ports) -> int:
     async with AsyncExitStack() as stack:
         url = settings.redis
         if url == "embedded":
-            url = (await stack.enter_async_context(EmbeddedValkey(settings.data))).url
+            url = (await stack.enter_async_context(EmbeddedValkey(settings.data / "valkey"))).url
         await serve_node(settings, url, ports)
     return 0
 
@@ -71,18 +71,16 @@ async def serve_node(settings: Settings, redis_url: str, ports: Ports, ready: Ca
             group.create_task(_tell(node, {"links": link, "api": api, "admin": admin}, ready))
             await link.serve(ports.link)
             # Results and health are served until the last link has gone.
+            node.send_followers_away()
             api.should_exit = admin.should_exit = True
 
 
 def _servers(node: Node, ports: Ports) -> tuple[Server, Server, Server]:
-    settings, sweep = node.settings, node.sweep
+    sweep = node.sweep
     path = str(ports.admin) if isinstance(ports.admin, Path) else None
     api = config(closing_while(lambda: node.hub.draining, api_app(node)), sweep=sweep, stop_timeout=5)
     admin = config(admin_app(node), path=path, sweep=sweep, stop_timeout=1)
-    link = config(
-        link_app(node), sweep=sweep, max_message=settings.message_limit, max_buffered=settings.queue_limit,
-        stop_timeout=6,
-    )  # fmt: skip
+    link = config(link_app(node), sweep=sweep, terms=node.terms, stop_timeout=6)
     return (
         Server(api, own_signals=False),
         Server(admin, own_signals=False),

@@ -104,7 +104,7 @@ class Supervisor:
     def _redis(self, stack: ExitStack) -> str:
         if self._settings.redis != "embedded":
             return self._settings.redis
-        server = EmbeddedValkey(self._settings.data)
+        server = EmbeddedValkey(self._settings.data / "valkey")
         asyncio.run(server.start())  # a loop that has ended before the first fork
         stack.callback(lambda: asyncio.run(server.stop()))
         return server.url

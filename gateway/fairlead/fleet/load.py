@@ -17,21 +17,29 @@ class Load:
         self._store = store
 
     async def beat(
-        self, node: str, epoch: str, counts: dict[str, str | int | float], *, begin: bool
+        self, node: str, epoch: str, counts: dict[str, str | int | float], *, begin: bool, replaces: str = ""
     ) -> tuple[bool, int]:
-        """Write this node's row; returns (whether this life goes on, Redis TIME in ms).
+        """Write this node's row; returns (whether this life goes on, Redis TIME in ms). A life that begins may take the
+        place of the one whose epoch is `replaces`, and of no other.
 
         False: the row is gone or belongs to another life, so whatever this node holds may be another's by now.
         """
         flat = [item for pair in counts.items() for item in pair]
         reply = self._store.run(
-            lua.BEAT, (schema.node_key(node),), (epoch, "1" if begin else "", schema.NODE_TTL_MS, *flat)
+            lua.BEAT, (schema.node_key(node),), (epoch, "1" if begin else "", schema.NODE_TTL_MS, replaces, *flat)
         )
         answer = items(await reply)
         good, now = integer(answer[0]) == 1, integer(answer[1])
         if good:
             await self._store.submit("ZADD", schema.NODES, now, node)
         return good, now
+
+    async def look_up(self, node: str) -> tuple[NodeRow | None, int]:
+        """The row of one node, None when there is none, and Redis TIME in ms."""
+        found, time = self._store.submit("HGETALL", schema.node_key(node)), self._store.submit("TIME")
+        row = table(await found)
+        seconds, micros = items(await time)
+        return NodeRow.parse(node, row) if row else None, integer(seconds) * 1000 + integer(micros) // 1000
 
     async def read(self, now: int, back: int) -> NodeTable:
         """The rows of all nodes that beat within their rows' life; older names are cut off after 24 h."""
@@ -55,6 +63,7 @@ class Load:
                 epoch,
                 "",
                 schema.NODE_TTL_MS,
+                "",
                 "state",
                 "stopped",
                 "connections",

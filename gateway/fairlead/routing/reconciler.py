@@ -54,10 +54,16 @@ class Reconciler:
         self._standing = standing
         self._metrics = metrics
         self._doubt = asyncio.Event()
+        self._comparing = False
 
     def doubt(self) -> None:
         """Something may have torn links and rows apart: look at all of them soon."""
         self._doubt.set()
+
+    @property
+    def behind(self) -> bool:
+        """Whether there is a doubt that has not been cleared up."""
+        return self._comparing or self._doubt.is_set()
 
     async def reconcile_forever(self) -> None:
         while True:
@@ -67,7 +73,9 @@ class Reconciler:
             except TimeoutError:
                 pass
             self._doubt.clear()
+            self._comparing = True
             await self._reconcile()
+            self._comparing = False
 
     async def _reconcile(self) -> None:
         waiting = deque(session for session in self._hub if session.ready)
@@ -111,14 +119,16 @@ class Reconciler:
             return False
         standing = self._standing
         claimed = await self._directory.claim(
-            session.agent, standing.lease, session.boot, session.conn, session.sid, {}, standing.valid_until(),
-            own_gen=session.gen,
+            session.agent, standing.lease, session.boot, session.conn, session.sid, session.facts,
+            standing.valid_until(), own_gen=session.gen, known=True,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":
                 raise BusUnavailable("the claim came too late and was refused")
             return False
         session.gen = claimed.gen
+        if not claimed.previous_gen:
+            self._metrics.labels_lost.inc()
         taken = await self._takeover.fence(session, claimed.open)
         if session.ready:
             # What is open on this link goes on; what was dispatched meanwhile is delivered.

@@ -142,6 +142,12 @@ RULES: Mapping[str, Rule] = {
     "message_limit": _whole(128 * KIB, MIB, "Bytes of one message"),
     "window": _whole(128 * KIB, 64 * MIB, "Bytes of one stream that may be under way and not yet stored"),
     "queue_limit": _whole(128 * KIB, 256 * MIB, "Bytes of the send queue of one agent"),
+    # An honest agent sends one heartbeat in `heartbeat` seconds; in less than a whole chunk nothing would pass.
+    "message_rate": _number(10, 1_000_000, "Messages of one link per second that are not numbered: heartbeats, credit"),
+    "event_rate": _number(1, 1_000_000, "Events of one link per second"),
+    "byte_rate": _number(128 * KIB, 1024 * MIB, "Bytes read of one link per second"),
+    "incomplete_limit": _whole(2 * MIB, 65536 * MIB, "Bytes of incomplete messages on all links of a node"),
+    "pending_limit": _whole(MIB, 65536 * MIB, "Bytes received on all links of a node and not yet stored"),
     "drain_rate": _number(0.1, 100_000, "Links sent elsewhere per second of a drain"),
     "drain_timeout": _number(0, 3600, "Seconds a drain may take"),
     # The word and the meaning are those of kube-apiserver.

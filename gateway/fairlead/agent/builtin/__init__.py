@@ -41,11 +41,11 @@ def builtin_agent(
     agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal)
     disk = Disk()
     methods: dict[str, tuple[bool, Callable[..., Any]]] = {
-        "exec": (options.exec.enabled, Exec(options.exec).execute),
+        "exec": (options.exec.enabled, Exec(options.exec, options.env_keep).execute),
         "file.get": (options.file_get.enabled, FileGet(disk, options.file_get).execute),
         "file.put": (options.file_put.enabled, FilePut(disk, options.file_put).execute),
         "proc.list": (options.proc_list.enabled, ProcList(disk).execute),
-        "shell": (options.shell.enabled, Shell(options.shell).execute),
+        "shell": (options.shell.enabled, Shell(options.shell, options.env_keep).execute),
         "sys.info": (True, system_info),
     }
     for method, (enabled, function) in methods.items():

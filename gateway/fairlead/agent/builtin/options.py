@@ -48,3 +48,5 @@ class Options:
     file_put: FileOptions = field(default_factory=FileOptions)
     shell: ShellOptions = field(default_factory=ShellOptions)
     proc_list: ProcListOptions = field(default_factory=ProcListOptions)
+    env_keep: tuple[str, ...] = ()
+    """Variables of the agent's environment that programs and shells get, beside those of a login."""

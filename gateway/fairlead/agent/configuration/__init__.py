@@ -40,6 +40,7 @@ class Configuration:
     log_level: str = "info"
     log_format: str = "text"
     facts: Mapping[str, str] = field(default_factory=dict)
+    env_keep: tuple[str, ...] = ()
     options: Options = field(default_factory=Options)
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Where each key that was given came from."""
@@ -107,7 +108,7 @@ def _made(values: dict[str, Any], sources: Mapping[str, str]) -> Configuration:
     shell = ShellOptions(**({"enabled": exec_.enabled and exec_.allow is None} | tables["shell"]))
     options = Options(
         exec_, FileOptions(**tables["file_get"]), FileOptions(**tables["file_put"]), shell,
-        ProcListOptions(**tables["proc_list"]),
+        ProcListOptions(**tables["proc_list"]), plain.get("env_keep", ()),
     )  # fmt: skip
     plain.setdefault("url", DEFAULT_URL)
     plain.setdefault("id", agent_id(socket.gethostname()))
