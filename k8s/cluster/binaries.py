@@ -73,9 +73,11 @@ def _compile(target: Path) -> None:
 
 
 def _run_telling(argv: list[str], began: float) -> int:
-    """Runs a build and tells every quarter of a minute how far it is; the exit code. `go build -v` names each package that
-    it compiles, thousands of them. What else it says is passed on. No timeout: how long the first build takes depends on
-    the machine alone, and it goes on where it was stopped."""
+    """Runs a build and tells every quarter of a minute how far it is; the exit code.
+
+    `go build -v` names each package that it compiles, thousands of them. What else it says is passed on. No timeout:
+    how long the first build takes depends on the machine alone, and it goes on where it was stopped.
+    """
     compiled, told = 0, began
     environment = {**os.environ, "CGO_ENABLED": "0"}
     with subprocess.Popen(argv, cwd=place.SOURCE, env=environment, stderr=subprocess.PIPE, text=True) as build:
