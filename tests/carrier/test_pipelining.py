@@ -108,12 +108,15 @@ async def test_a_body_that_goes_on_behind_its_answer_is_cut(serve: Serve, dial: 
     raw = await dial(await serve(Counting(), request_timeout=0.4), upgrade=False)
     raw.write(b"POST /known/unread HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000000\r\n\r\n")
     await answers(raw, 1)
+
+    async def go_on() -> None:
+        while True:
+            raw.write(bytes(1 << 16))
+            await raw.writer.drain()
+            await asyncio.sleep(0.001)
+
     with pytest.raises(ConnectionError):
-        async with asyncio.timeout(20):
-            while True:
-                raw.write(bytes(1 << 16))
-                await raw.writer.drain()
-                await asyncio.sleep(0.001)
+        await asyncio.wait_for(go_on(), 20)
     dripping = await dial(await serve(Counting(), request_timeout=0.4), upgrade=False)
     dripping.write(b"POST /known/unread HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000000\r\n\r\n")
     await answers(dripping, 1)

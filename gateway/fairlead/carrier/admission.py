@@ -19,6 +19,8 @@ from fairlead.telemetry.logs import Digest
 logger = logging.getLogger("fairlead.carrier")
 
 LIMIT: Final = 1_000
+ADMIN_LIMIT: Final = 128
+"""Connections to the admin port: probes and scrapers are a few, and each takes one at a time."""
 REQUESTS: Final = 8
 """Requests that a connection may send without a valid token; with the last one it is closed. Enough for a person who
 corrects a token, too few to keep a connection for nothing."""
@@ -39,6 +41,11 @@ def authenticated(scope: Mapping[str, Any]) -> None:
     tell = (scope.get("extensions") or {}).get(AUTHENTICATED)
     if tell is not None:
         tell()
+
+
+def admin_admission() -> Admission:
+    """For the admin port: nobody shows a token there, and a scraper comes again and again on one connection."""
+    return Admission(ADMIN_LIMIT, requests=None, lifetime=None, what="on the admin port")
 
 
 class Admission:

@@ -16,11 +16,13 @@ from fairlead.errors import (
     BusUnavailable,
     CommandUnknown,
     FairleadError,
+    Forbidden,
     IdempotencyConflict,
     InvalidRequest,
     NodeBusy,
     RecordLost,
     ResultsTrimmed,
+    Throttled,
     Unauthorized,
     Unavailable,
 )
@@ -29,6 +31,7 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
     kind.code: kind
     for kind in (
         InvalidRequest,
+        Forbidden,
         Unauthorized,
         AgentUnknown,
         CommandUnknown,
@@ -39,6 +42,7 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
         BusUnavailable,
         AgentOffline,
         NodeBusy,
+        Throttled,
     )
 }
 
