@@ -68,6 +68,7 @@ def api_app(node: Node) -> ASGIApp:
         "listAgents": agents.list,
         "getAgent": agents.get,
         "labelAgent": agents.label,
+        "deleteAgent": agents.delete,
         "getLink": agents.link,
         "disconnectAgent": agents.disconnect,
         "rankSessions": agents.worst,
