@@ -20,6 +20,7 @@ from fairlead.wire.codec import Codec
 from fairlead.wire.framing import is_close_code
 from fairlead.wire.gateway_link import Act, GatewayLink, Phase
 from fairlead.wire.messages import Ack, Bye, Chunk, Credit, End, FromAgent, Hb, Hello, Message
+from fairlead.wire.retry import HANDED_OUT_MS
 
 PENDING_MESSAGES = 1_024
 PENDING_BYTES = 1 << 20
@@ -152,7 +153,8 @@ class Session:
         if connection is None or self.link.phase is Phase.CLOSED:
             return
         if self.link.phase is not Phase.GREETING and code != Close.SLOW_READER:
-            self.send(Bye(code=code, why=reason, retry=retry_ms))
+            retry = None if retry_ms is None else min(retry_ms, HANDED_OUT_MS)
+            self.send(Bye(code=code, why=reason, retry=retry))
         self.link.closed()
         connection.close(code, reason)
 
