@@ -16,6 +16,7 @@ from typing import TypeAlias
 import httpx2
 import pytest
 
+from fairlead.agent.dispositions import default_for_children
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
@@ -34,6 +35,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("not tested here")
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count:5} × {reason}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_of_children() -> None:
+    """What tests start hears SIGHUP and SIGINT, also when the tests run under nohup or as a background job."""
+    default_for_children()
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit, urlunsplit
 from fairlead.agent import host, output
 from fairlead.agent.commands import Commands
 from fairlead.agent.connector import Connector, Route
+from fairlead.agent.dispositions import default_for_children
 from fairlead.agent.handler import Handler, Place, describe
 from fairlead.agent.journal import LIMIT, Journal
 from fairlead.agent.outlet import Outlet
@@ -155,6 +156,7 @@ class Agent:
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._supervisor.attach(os.environ)
+        default_for_children()
         try:
             asyncio.run(self._until_signal())
         except FairleadError as e:

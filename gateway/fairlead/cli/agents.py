@@ -95,7 +95,7 @@ def _listed(found: list[Agent]) -> View:
 
     rows = [(one.id, one.state, one.node or "-", one.since or "-", one.why or "") for one in found]
     head = ("AGENT", "STATE", "NODE", "SINCE", "WHY")
-    extra = [(pairs(one.labels), pairs(one.facts), one.last_close or "-") for one in found]
+    extra = [(_labels(one), pairs(one.facts), one.last_close or "-") for one in found]
     wide = [(*row[:4], *more, row[4]) for row, more in zip(rows, extra, strict=True)]
     return View(
         [one.id for one in found],
@@ -105,13 +105,17 @@ def _listed(found: list[Agent]) -> View:
     )
 
 
+def _labels(one: Agent) -> str:
+    return f"lost {one.labels_lost}" if one.labels_lost else pairs(one.labels)
+
+
 def _detailed(one: AgentDetail) -> View:
     import msgspec
 
     rows = [("agent", one.id), ("state", one.state), ("node", one.node or "-"), ("since", one.since or "-")]
     if one.why:
         rows.append(("why", one.why))
-    rows += [("labels", pairs(one.labels)), ("facts", pairs(one.facts))]
+    rows += [("labels", _labels(one)), ("facts", pairs(one.facts))]
     rows.append(("commands", f"{len(one.open_commands)} open"))
     link = [("link", f"{one.session.sid}, attempt {one.session.conn} of boot {one.session.boot}")]
     if one.last_close:

@@ -41,6 +41,7 @@ from fairlead.errors import (
     Unauthorized,
     Unavailable,
 )
+from fairlead.text import plain
 from fairlead.version import __version__
 
 FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
@@ -92,7 +93,7 @@ class _Group(click.Group):
             ctx.exit(141)  # 128 + SIGPIPE, as the shell would show it
         except OSError as e:
             # What concerns a file or a connection was told where it happened: what is left is our own output.
-            click.echo(f"fairlead: {e.filename or 'stdout'}: {e.strerror or e}", err=True)
+            click.echo(f"fairlead: {plain(str(e.filename or 'stdout'))}: {e.strerror or e}", err=True)
             click.echo("  → look at where the output goes to: is that disk full?", err=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(FAILED)
@@ -113,7 +114,10 @@ def exit_code(error: FairleadError) -> int:
 
 
 def _tell(error: FairleadError) -> None:
-    click.echo(f"fairlead: {error.message}", err=True)
+    # Only the faults of a configuration are lines of our own; in all else others may have had a say.
+    lines = error.message.split("\n") if isinstance(error, ConfigError) else [error.message]
+    message = "\n".join(map(plain, lines))
+    click.echo(f"fairlead: {message}", err=True)
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             click.echo(f"  → {advice}", err=True)

@@ -23,6 +23,8 @@ class Agent:
     last_close: str | None = None
     facts: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    labels_lost: str | None = None
+    """Since when its labels are missing, which were lost with the data of Redis and have not been set again."""
 
 
 @dataclass(frozen=True, slots=True)

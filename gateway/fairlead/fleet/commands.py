@@ -41,6 +41,9 @@ from fairlead.telemetry.timing import Origin
 INPUT_LIMIT = 4 << 20
 """Bytes of one command's input that its agent has not consumed yet: above it the caller waits."""
 
+RECORD_BYTES = 512
+"""That a record has without its payload and its end."""
+
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -179,8 +182,14 @@ class Commands:
 
     def look_up(self, command: str) -> Answer[Command | None]:
         """The whole record but its payload; None when there is none (any more)."""
-        reply = self._store.run(lua.LOOK_UP, (schema.cmd_key(command),), ())
+        reply = self._store.run(lua.LOOK_UP, (schema.cmd_key(command),), (), expected=RECORD_BYTES)
         return Answer(reply, partial(replies.found, command))
+
+    def time_out(self, command: str, agent: str, grace: int, how: Ending) -> Answer[Command | Settled]:
+        """End a target that the agent has had as `timeout`, if its deadline passed `grace` ms ago: then `why` is ended.
+        Else the record as it stands, or Settled with `over` or `gone`."""
+        reply = self._store.run(lua.TIME_OUT, _keys(command), (agent, grace, _encode(how)), expected=RECORD_BYTES)
+        return Answer(reply, partial(replies.timed_out, command))
 
     def agent_of(self, command: str) -> Answer[str | None]:
         """Whose command it is; None when there is no such command."""

@@ -30,6 +30,7 @@ FENCE = _load("fence")
 APPEND = _load("append")
 FINISH = _load("finish")
 LOOK_UP = _load("look_up")
+TIME_OUT = _load("time_out")
 CANCEL = _load("cancel")
 INPUT = _load("input")
 CONSUME = _load("consume")
@@ -39,7 +40,7 @@ PUT_OFF = _load("put_off")
 FORGET = _load("forget")
 LABEL = _load("label")
 UNBIND = _load("unbind")
-TROUBLE = _load("trouble")
+SETTLE = _load("settle")
 
 
 def late(what: str) -> BusUnavailable:

@@ -12,12 +12,15 @@ import logging
 import secrets
 from dataclasses import dataclass
 
+import msgspec
+
 from fairlead.bus.doorbell import Evict
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import BusUnavailable, InvalidRequest
 from fairlead.fleet.command import Taken
 from fairlead.fleet.directory import Claimed, Directory, Overtaken
+from fairlead.fleet.schema import FACTS_LIMIT
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.chronicle import Chronicle
@@ -39,6 +42,7 @@ from fairlead.wire.retry import HANDED_OUT_MS, first_ceiling
 
 logger = logging.getLogger(__name__)
 
+NO_FACTS = b"{}"
 CLAIMS_AT_ONCE = 128
 """Some batches of the store: more would only wait there, at the price of a task's frame each, and of the room that
 lists and comparisons share with claims."""
@@ -74,6 +78,7 @@ class Attendance:
         terms: LinkTerms,
     ) -> None:
         self.traffic = metrics.traffic
+        self.totals = hub.totals
         self._store = store
         self._directory = directory
         self._hub = hub
@@ -105,7 +110,13 @@ class Attendance:
         except InvalidRequest as e:
             session.close(Close.PROTOCOL, e.message)
             return
-        session.boot, session.conn = hello.boot, hello.conn
+        facts = msgspec.json.encode(hello.facts) if hello.facts else NO_FACTS
+        if len(facts) > FACTS_LIMIT:
+            session.close(
+                Close.PROTOCOL, f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter"
+            )
+            return
+        session.boot, session.conn, session.facts = hello.boot, hello.conn, facts
         session.memory = hello.caps.journal or hello.boot
         session.sid = secrets.token_hex(8)
         self._tasks.spawn(self._admit(session, hello))
@@ -168,7 +179,8 @@ class Attendance:
             return False
         lease = standing.lease
         claimed = await self._directory.claim(
-            session.agent, lease, session.boot, session.conn, session.sid, hello.facts, standing.valid_until()
+            session.agent, lease, session.boot, session.conn, session.sid, session.facts, standing.valid_until(),
+            known=standing.rebuilding and session.conn > 1,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":

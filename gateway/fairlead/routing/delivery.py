@@ -198,7 +198,7 @@ class Deliveries:
 
     def _send(self, session: Session, command: str, found: Delivery, timing: Timing) -> None:
         if session.link.stream(command) is None:
-            session.link.opened(command, found.next)
+            session.begin(command, found.next)
         if found.running:
             self._chronicle.taken_up(session, command)
         else:
@@ -227,7 +227,7 @@ class Deliveries:
         """Tell the agent to end the command, and give it the credit that it may need for that: its `end` would else
         wait behind output that nobody reads any more."""
         over = why != CANCELLED
-        credit = session.link.dismissed(command) if over else session.link.released(command)
+        credit = session.dismiss(command) if over else session.link.released(command)
         if over:
             session.timed(command)
         session.send(messages.Cancel(id=command, why=why))

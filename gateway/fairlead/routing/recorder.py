@@ -68,12 +68,14 @@ class Recorder:
         try:
             while batch := session.take_pending():
                 if not await self._record(session, batch):
+                    session.forgo()
                     return
         except Exception:
             # What was not stored is not receipted: the agent sends it again on its next link.
             about = ids(agent=session.agent, session=session.sid)
             logger.exception("storing for %s failed; its link is closed", session.agent, extra=about)
             session.close(Close.INTERNAL, "the gateway could not store what was sent")
+            session.forgo()
         finally:
             session.recording = False
 
@@ -156,7 +158,7 @@ class Recorder:
             if ended.why == "ok":
                 self._closing.over(command, session.agent, State.FAILED.value, ended.followers, how.code)
         elif stored.why == "fenced":
-            session.link.ended(command)
+            session.end(command)
             session.timed(command)
         elif stored.why != "ok":
             # Over, or gone with Redis's data. If it was this agent that ended it, the answer to that was lost.
@@ -164,7 +166,7 @@ class Recorder:
             self._closing.forget(command, session.agent)
             self._closing.wake(command, stored.followers)
         elif State(stored.state).over:
-            session.link.ended(command)
+            session.end(command)
             await self._over(session, command, stored, code)
         else:
             self._closing.wake(command, stored.followers)
@@ -207,7 +209,7 @@ class Recorder:
 
     def _dismiss(self, session: Session, command: str) -> None:
         """Nobody waits for more of this command: an agent that still runs it should stop."""
-        credit = session.link.dismissed(command)
+        credit = session.dismiss(command)
         session.timed(command)
         session.send(Cancel(id=command, why=OVER))
         if credit is not None:

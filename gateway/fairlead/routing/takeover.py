@@ -46,7 +46,7 @@ class Takeover:
         """
         for command, found in taken.items():
             if not found.queued and session.link.stream(command) is None:
-                session.link.opened(command, found.next, have.get(command, 0))
+                session.begin(command, found.next, have.get(command, 0))
                 if found.running:
                     self._chronicle.taken_up(session, command)
                     self._deliveries.carry_on(session, command, found.cancelled, found.has_input)
