@@ -20,16 +20,18 @@ PATH_PARAMS = {
 }
 FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
 """What may be done with a command that was accepted."""
-ALWAYS = (401, 405, 422)
+ALWAYS = (401, 403, 405, 422, 429)
 """422: at least for a query parameter that it does not know."""
 FAULTS = {
     400: "The body is not JSON, or too large.",
     401: "No or a wrong credential.",
+    403: "The Host or the Origin of the request is not served.",
     404: "There is no such thing.",
     405: "The path knows other methods.",
     409: "The agent is offline.",
     410: "Results that were kept as a window have been read, and are gone.",
     422: "Something of the request is not as it must be, or there is more in its query; `field` names it.",
+    429: "Too many wrong credentials came from this address. A right one is accepted at once.",
     503: "Not now: Redis is away, the agent is overloaded, or the node drains. Repeat it later.",
 }
 
