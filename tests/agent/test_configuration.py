@@ -189,11 +189,38 @@ def test_token_and_token_file(file: Path) -> None:
     assert (read_.token, read_.token_file) == (None, Path("/f"))
 
 
-def test_a_confined_exec_closes_the_shell_too(file: Path) -> None:
-    assert read("", file).options.shell.enabled
-    assert not read("[exec]\nenabled = false", file).options.shell.enabled
-    assert not read("[exec]\nallow = ['/bin/true']", file).options.shell.enabled
-    assert read("[exec]\nallow = ['/bin/true']\n[shell]\nenabled = true", file).options.shell.enabled
+def test_a_confined_exec_closes_shell_and_file_put_too(file: Path) -> None:
+    def on(text: str) -> tuple[bool, bool]:
+        options = read(text, file).options
+        return options.shell_enabled, options.file_put_enabled
+
+    allow = "[exec]\nallow = ['/bin/true']\n"
+    assert on("") == (True, True)
+    assert on("[exec]\nenabled = false") == (False, True)
+    assert on(allow) == (False, False)
+    assert on(f"{allow}[file_put]\nroots = ['/srv/in']") == (False, True), "its roots are its bound: see confinement"
+    assert on(f"{allow}[shell]\nenabled = true\n[file_put]\nenabled = true") == (True, True), "refused when it starts"
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[shell]\nenabled = true", ["shell.enabled", "a terminal runs any program"]),
+        ("[shell]\nenabled = true\nargv = ['/bin/sh', '-l']", ["shell.enabled"]),
+        ("[file_put]\nenabled = true", ["file_put.roots: / holds", "/usr/bin/uname (the allowed program"]),
+        ("[file_put]\nroots = ['/srv', '/usr/bin']", ["file_put.roots: /usr/bin holds"]),
+        ("[file_put]\nroots = ['/etc']", ["file_put.roots: /etc holds", "runs programs from"]),
+        ("[file_put]\nroots = ['{folder}']", ["file_put.roots: {folder} holds", "agent.toml (one of the agent's own"]),
+    ],
+)  # fmt: skip
+def test_what_would_make_an_allow_list_void_is_refused(file: Path, command: str, text: str, words: list[str]) -> None:
+    file.write_text("[exec]\nallow = ['/usr/bin/uname']\n" + text.format(folder=file.parent))
+    done = fairlead(command, "--config", str(file), "--token", "t")
+    assert done.returncode == 2, done.stderr
+    assert "exec.allow does not hold with these" in done.stderr
+    for word in words:
+        assert word.format(folder=file.parent) in done.stderr
 
 
 def test_variables_that_kubernetes_adds_are_no_keys(file: Path) -> None:

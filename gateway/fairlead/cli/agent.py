@@ -161,4 +161,5 @@ def _agent(loaded: Configuration) -> Agent:
         proxy=choose_proxy(loaded.url, loaded.proxy, os.environ),
         journal=loaded.journal,
         options=loaded.options,
+        private=[path for path in (loaded.token_file, loaded.file) if path is not None],
     )

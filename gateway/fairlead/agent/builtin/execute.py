@@ -38,7 +38,7 @@ class Exec:
 
     def __init__(self, options: ExecOptions = ExecOptions(), env_keep: tuple[str, ...] = ()) -> None:  # noqa: B008  # frozen
         self._env_keep = env_keep
-        self._allow = None if options.allow is None else frozenset(map(_place, options.allow))
+        self._allow = None if options.allow is None else frozenset(map(place_of, options.allow))
         self._turn = asyncio.Semaphore(PROGRAMS)
 
     async def execute(
@@ -70,7 +70,7 @@ class Exec:
                 key="exec.allow",
             )
         found = shutil.which(name)
-        if found is not None and (place := _place(found)) in self._allow:
+        if found is not None and (place := place_of(found)) in self._allow:
             return place
         raise CommandError(
             "program_forbidden",
@@ -80,7 +80,7 @@ class Exec:
         )
 
 
-def _place(path: str) -> str:
+def place_of(path: str) -> str:
     """`path` without links in its folder, since /bin may be /usr/bin. The last name stays: behind it may be a program
     that looks at the name it is called by.
     """
