@@ -97,6 +97,7 @@ class Directory:
                 msgspec.json.encode(facts),
                 valid_until,
                 "" if own_gen is None else own_gen,
+                schema.ORDERED_MS,
             ),
             priority=Priority.BACKGROUND,
         )
