@@ -33,11 +33,14 @@ from fairlead.routing.delivery import Deliveries
 from fairlead.routing.departures import Departures
 from fairlead.routing.dispatch import Dispatch
 from fairlead.routing.followers import Followers
+from fairlead.routing.index import IndexSweep
 from fairlead.routing.inquiry import Inquiry
 from fairlead.routing.keeper import Keeper
+from fairlead.routing.node_name import NodeName
 from fairlead.routing.ranking import Ranking
 from fairlead.routing.reconciler import Reconciler
 from fairlead.routing.recorder import Recorder
+from fairlead.routing.removal import Removal
 from fairlead.routing.results import Results
 from fairlead.routing.standing import Standing
 from fairlead.routing.takeover import Takeover
@@ -87,7 +90,7 @@ class Node:
         self.directory = Directory(store)
         records = Commands(store, settings.output_limit)
         due = Due(store)
-        followers = Followers()
+        self._followers = followers = Followers()
         standing.epoch = secrets.token_hex(6)
         self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
         closing = Closing(self.directory, due, inbox, metrics, chronicle)
@@ -114,12 +117,14 @@ class Node:
         self._reconciler = Reconciler(store, self.directory, hub, takeover, tasks, standing, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
         store.on_connect = self._reconciler.doubt
+        load = Load(store)
         self._beat = Beat(
-            Load(store),
+            load,
             eras,
             inbox,
             hub,
             self._reconciler,
+            NodeName(load, settings.node),
             standing,
             self._pulse,
             metrics,
@@ -154,7 +159,11 @@ class Node:
             int(settings.retention * 1000),
         )
         self.results = Results(store, self.directory, records, inbox, followers, standing)
+        self.removal = Removal(
+            self.directory, records, closing, standing, metrics, int(settings.forget_after * 1000)
+        )  # fmt: skip
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
+        self._index = IndexSweep(self.directory, self.removal, standing)
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"
         """Why this node cannot serve, "" when it can."""
@@ -207,7 +216,8 @@ class Node:
         await self.stop()
 
     async def start(self) -> None:
-        """Be part of the fleet, or raise ConfigError when Redis does not answer or is not fit for use."""
+        """Be part of the fleet, or raise ConfigError when Redis does not answer or is not fit for use, or when another
+        process bears this node's name."""
         self.sweep.start()
         self._pulse.start()
         self._store.start()
@@ -227,7 +237,7 @@ class Node:
         for loop in (
             self._beat.beat_forever(),
             self._keeper.keep_forever(),
-            self._keeper.sweep_forever(),
+            self._index.sweep_forever(),
             self._departures.release_forever(),
             self._reconciler.reconcile_forever(),
         ):
@@ -249,6 +259,8 @@ class Node:
             return "draining"
         if self._trouble:
             return self._trouble
+        if self._beat.name_taken:
+            return self._beat.name_taken
         if self._inbox.deaf:
             return "the inbox does not hear although Redis answers"
         return ""
@@ -257,6 +269,10 @@ class Node:
         """Empty this node, paced: agents are told first and closed with 4000 at their slots."""
         count = await self.hub.drain(self.settings.drain_rate, self.settings.drain_timeout)
         logger.info("drained %d agents", count)
+
+    def send_followers_away(self) -> None:
+        """Callers that follow results here are told from where on to ask another node: their streams end at once."""
+        self._followers.send_away()
 
     async def stop(self) -> None:
         """End all loops and leave the fleet. Leases that could not be given up die with this node's row."""

@@ -86,7 +86,7 @@ class History(Links, Streams):
     def teardown(self) -> None:
         """No history is left in the keeper's list; every reader gets the same from every offset."""
         for command, agent in self.model.due:
-            self.world.call(lambda key=(command, agent): self.due.done(*key))  # type: ignore[misc]
+            self._done(command, agent)
         for command, found in self.model.commands.items():
             self._read(command, 0, 0, 0)
             for offset in range(len(found.stored) + 1):

@@ -143,12 +143,14 @@ class Reference:
         ahead = row.known and row.boot == boot and conn > row.conn
         if own_gen is not None and row.gen > own_gen and row.sid != sid and not ahead:
             return Overtaken("lost", row.gen)
-        gen = max(row.gen + 1, (own_gen or 0) + 1, now)
+        if own_gen is not None and (row.gen <= own_gen or row.sid == sid):
+            gen = max(row.gen, own_gen)  # it never lost the agent
+        else:
+            gen = max(row.gen + 1, now)
         answer = Claimed(gen, now, row.lease, row.boot, row.gen, sorted(self.open_of(agent)))
         row = self.agents.setdefault(agent, row)
         row.lease, row.gen, row.boot, row.conn, row.sid, row.drained = lease, gen, boot, conn, sid, False
-        if own_gen is None:
-            row.facts = facts
+        row.facts = facts
         return answer
 
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> bool:

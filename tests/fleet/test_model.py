@@ -140,7 +140,9 @@ def test_the_newest_link_gets_its_agent_back_after_its_row_was_lost(world: World
     far = world.run(world.time()) + FAR_MS
 
     def again(lease: str, conn: int, own_gen: int) -> object:
-        return world.call(lambda: directory.claim(agent, lease, "boot", conn, f"sid-{conn}", {}, far, own_gen=own_gen))
+        return world.call(
+            lambda: directory.claim(agent, lease, "boot", conn, f"sid-{conn}", b"{}", far, own_gen=own_gen)
+        )
 
     assert isinstance(again("overtaken", 1, 10), Claimed)
     assert isinstance(again("newest", 2, 20), Claimed)
@@ -184,3 +186,28 @@ def test_the_outcome_outlives_the_record_under_a_key(world: World) -> None:
 def test_a_record_that_nobody_ends_lives_as_long_as_its_key(world: World) -> None:
     _, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
     assert integer(world.submit("PTTL", schema.cmd_key(command))) > 24 * FAR_MS - 60_000
+
+
+def test_of_two_starts_the_one_that_was_claimed_last_gets_the_agent_back(world: World) -> None:
+    """Redis has lost its data, and the node that still holds the link of a dead process may be the first to claim."""
+    directory = Directory(world.store)
+    for dead_first in (True, False):
+        agent = f"{next(world.names)}-agent"
+        far = world.run(world.time()) + FAR_MS
+
+        def claim(boot: str, own_gen: int | None, agent: str = agent, far: int = far) -> object:
+            return world.call(
+                lambda: directory.claim(agent, f"of {boot}#1", boot, 1, f"sid {boot}", b"{}", far, own_gen=own_gen)
+            )
+
+        dead, live = claim("dead", None), claim("live", None)
+        assert isinstance(dead, Claimed)
+        assert isinstance(live, Claimed)
+        world.submit("DEL", schema.agent_key(agent))
+        gens = {"dead": dead.gen, "live": live.gen}
+        again = {boot: claim(boot, gens[boot]) for boot in (gens if dead_first else reversed(gens))}
+        assert isinstance(again["live"], Claimed)
+        assert isinstance(again["dead"], Claimed) is dead_first
+        row = world.call(lambda agent=agent: directory.look_up(agent))  # type: ignore[misc]
+        assert row is not None
+        assert (row.boot, row.gen) == ("live", live.gen)

@@ -295,7 +295,7 @@ async def test_a_batch_whose_replies_keep_coming_is_not_a_lost_server(
         sink.close()
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, far = await asyncio.open_connection("127.0.0.1", own_valkey.port)
+        back, far = await asyncio.open_unix_connection(own_valkey.socket_path)
         await asyncio.gather(forward(reader, far), trickle(back, writer), return_exceptions=True)
         await asyncio.wait([asyncio.create_task(end.wait_closed()) for end in (far, writer)], timeout=5)
         over.set()

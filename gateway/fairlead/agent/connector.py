@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 import ssl as tls
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from fairlead.agent.session import Crew, Session
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import ConfigError, ConnectionRefused
+from fairlead.text import plain
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close import Close, describe, may_reconnect
 from fairlead.wire.codec import agent_codec
@@ -244,7 +244,7 @@ class Connector:
     @staticmethod
     def _closed(session: Session, lived: float) -> Ending:
         code, reason = session.closed.result()
-        why = f"the link closed with {describe(code)}" + (f": {reason}" if reason else "")
+        why = f"the link closed with {describe(code)}" + (f": {plain(reason)}" if reason else "")
         if session.by_us:
             # We found the gateway in the wrong: the next node may run another version.
             return Ending(why, lived=lived)
@@ -265,7 +265,7 @@ def _refused(e: ConnectionRefused) -> Ending:
     if e.retry_after is not None:
         # The header knows whole seconds only: those that got the same are spread over half as long again.
         delay = e.retry_after * 1000 * random.uniform(1.0, 1.5)
-    why = e.message
+    why = plain(e.message)
     if e.status == 401:
         why += (
             ": it does not know the agent's token, or no longer; put the right one where the agent has it from, "
@@ -280,7 +280,7 @@ def _said(body: bytes) -> str:
         text = msgspec.json.decode(body, type=_Problem).detail
     except (msgspec.MsgspecError, UnicodeDecodeError):
         text = body[:200].decode(errors="replace")
-    return " ".join(re.sub(r"[^ -~\u00a0-\uffff]", " ", text).split())[:300]
+    return plain(" ".join(text.split()))[:300]
 
 
 class _Problem(msgspec.Struct):

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias
 from fairlead.agent.bounds import bounded
 from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
+from fairlead.text import plain
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close import Close
 from fairlead.wire.codec import Codec
@@ -187,7 +188,7 @@ class Session:
             message = bounded(self._codec.decode(data), self.link.outbox)
             moved = self.link.receive(message)
         except ProtocolViolation as violation:
-            logger.error("the gateway broke the protocol: %s", violation.message)
+            logger.error("the gateway broke the protocol: %s", plain(violation.message))
             self._lose(violation.close_code, violation.message)
             return
         if self.link.released:

@@ -17,14 +17,17 @@ from fairlead.errors import (
     BusUnavailable,
     CommandUnknown,
     FairleadError,
+    Forbidden,
     IdempotencyConflict,
     InputConflict,
     InvalidRequest,
     NodeBusy,
     OutcomeUnknown,
+    Rebuilding,
     RecordExpired,
     RecordLost,
     ResultsTrimmed,
+    Throttled,
     Unauthorized,
     Unavailable,
 )
@@ -33,6 +36,7 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
     kind.code: kind
     for kind in (
         InvalidRequest,
+        Forbidden,
         Unauthorized,
         AgentUnknown,
         CommandUnknown,
@@ -45,8 +49,10 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
         RecordLost,
         BusUnavailable,
         OutcomeUnknown,
+        Rebuilding,
         AgentOffline,
         NodeBusy,
+        Throttled,
     )
 }
 

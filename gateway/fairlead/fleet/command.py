@@ -110,6 +110,8 @@ class Settled:
     why: str
     followers: tuple[str, ...] = ()
     state: str = ""
+    origin: Origin | None = None
+    """Told only by a target that has run into its deadline."""
 
 
 @dataclass(frozen=True, slots=True)

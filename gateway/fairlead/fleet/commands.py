@@ -35,11 +35,16 @@ from fairlead.fleet.schema import State
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import EXPECTED_REPLY, Expectation, Priority
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Arg, Reply, items, table, text
+from fairlead.store.reply import Arg, Reply, integer, items, table, text
 from fairlead.telemetry.timing import Origin
 
+EVENTS_A_STEP = 64
+"""Events that are gone through while nobody else is served: of the largest they are 64 MiB, of the usual 10 KiB."""
 INPUT_LIMIT = 4 << 20
 """Bytes of one command's input that its agent has not consumed yet: above it the caller waits."""
+
+RECORD_BYTES = 512
+"""That a record has without its payload and its end."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -179,8 +184,14 @@ class Commands:
 
     def look_up(self, command: str) -> Answer[Command | None]:
         """The whole record but its payload; None when there is none (any more)."""
-        reply = self._store.run(lua.LOOK_UP, (schema.cmd_key(command),), ())
+        reply = self._store.run(lua.LOOK_UP, (schema.cmd_key(command),), (), expected=RECORD_BYTES)
         return Answer(reply, partial(replies.found, command))
+
+    def time_out(self, command: str, agent: str, grace: int, how: Ending) -> Answer[Command | Settled]:
+        """End a target that the agent has had as `timeout`, if its deadline passed `grace` ms ago: then `why` is ended.
+        Else the record as it stands, or Settled with `over` or `gone`."""
+        reply = self._store.run(lua.TIME_OUT, _keys(command), (agent, grace, _encode(how)), expected=RECORD_BYTES)
+        return Answer(reply, partial(replies.timed_out, command))
 
     def agent_of(self, command: str) -> Answer[str | None]:
         """Whose command it is; None when there is no such command."""
@@ -217,6 +228,17 @@ class Commands:
             "a", agent, "t", kind, "i", event, "at", at, "p", payload,
             priority=Priority.RESULTS,
         )  # fmt: skip
+
+    async def remove_events(self, agent: str) -> int:
+        """Remove all events of an agent from the fleet's stream; returns how many there were."""
+        removed, after = 0, "-"
+        while after:
+            reply = await self._store.run(
+                lua.REMOVE_EVENTS, (schema.EVENTS,), (agent, after, EVENTS_A_STEP), priority=Priority.BACKGROUND
+            )
+            count, last = items(reply)
+            removed, after = removed + integer(count), text(last)
+        return removed
 
 
 def accepted() -> tuple[Arg, ...]:

@@ -61,6 +61,15 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class LastSeen:
+    """Which lease holds an agent, "" for none; when its last link began, and when it was seen last (ms)."""
+
+    lease: str
+    up: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Full:
     """The agent has too many open commands, or labels."""
 
@@ -78,12 +87,17 @@ class Directory:
         boot: str,
         conn: int,
         sid: str,
-        facts: dict[str, str],
+        facts: bytes,
         valid_until: int,
         *,
         own_gen: int | None = None,
+        known: bool = False,
     ) -> Answer[Claimed | Overtaken]:
-        """Make `lease` the owner of `agent`. With `own_gen` again, and only if no newer generation stands there."""
+        """Make `lease` the owner of `agent`. With `own_gen` again, and only if no newer generation stands there.
+
+        `facts` are JSON. `known`: the agent had a row before, so that one which is not there has been lost with its
+        labels.
+        """
         # Before the claim: one that is answered is surely in the index.
         self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
@@ -94,9 +108,10 @@ class Directory:
                 boot,
                 conn,
                 sid,
-                msgspec.json.encode(facts),
+                facts,
                 valid_until,
                 "" if own_gen is None else own_gen,
+                "1" if known else "",
                 schema.ORDERED_MS,
             ),
             priority=Priority.BACKGROUND,
@@ -115,9 +130,16 @@ class Directory:
         reply = self._store.run(lua.DISPATCH, keys, (command, expires, schema.OPEN_LIMIT, valid_until))
         return Answer(reply, partial(_dispatched, agent))
 
-    def settle(self, agent: str, command: str) -> asyncio.Future[Reply]:
-        """The command is over: it is no longer open for its agent."""
-        return self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
+    def settle(self, agent: str, command: str, trouble: str = "") -> Answer[str]:
+        """The command is over: it is no longer open for its agent. `trouble`, what went wrong with it, is kept for
+        whoever asks why; then the answer is the lease that holds the agent, else ""."""
+        if not trouble:
+            reply = self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
+            return Answer(reply, lambda _: "")
+        line = " ".join(trouble.split())  # a part of it is the agent's own word, which may hold a line end
+        keys = schema.agent_key(agent), schema.open_key(agent)
+        reply = self._store.run(lua.SETTLE, keys, (command, line, schema.TROUBLES), priority=Priority.RESULTS)
+        return Answer(reply, text)
 
     async def open_commands(self, agent: str) -> list[str]:
         return [text(c) for c in items(await self._store.submit("HKEYS", schema.open_key(agent)))]
@@ -142,6 +164,16 @@ class Directory:
             if row is not None:
                 yield row
 
+    def last_seen(self, agents: Sequence[str]) -> AsyncGenerator[tuple[str, LastSeen | None]]:
+        """Each of `agents` with what its row says of that; None when it has none."""
+        return in_turn(self._last_seen, agents, AT_ONCE)
+
+    def _last_seen(self, agent: str) -> Answer[LastSeen | None]:
+        key = schema.agent_key(agent)
+        return Answer(
+            self._store.submit("HMGET", key, "gen", "lease", "up", "seen", priority=Priority.BACKGROUND), _seen
+        )
+
     async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
         """The rows of those that exist, in the order of `agents`."""
         return [row async for row in self.rows(agents)]
@@ -151,13 +183,6 @@ class Directory:
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
         reply = self._store.run(lua.LABEL, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
         return Answer(reply, _labelled)
-
-    def note_trouble(self, agent: str, what: str) -> asyncio.Future[Reply]:
-        """Keep what went wrong with this agent, for whoever asks why."""
-        line = " ".join(what.split())  # a part of it is the agent's own word, which may hold a line end
-        return self._store.run(
-            lua.TROUBLE, (schema.agent_key(agent),), (line, schema.TROUBLES), priority=Priority.RESULTS
-        )
 
     def tell(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
         """Write down how the agent's link is doing, for whoever has asked."""
@@ -193,6 +218,10 @@ class Directory:
         ]
         return sum([integer(await reply) for reply in replies])
 
+    def note_absence(self, agent: str, dead_lease: str) -> asyncio.Future[Reply]:
+        """Nobody saw this agent leave, since the node of `dead_lease` died: from now on it counts as absent."""
+        return self._store.run(lua.ABSENCE, (schema.agent_key(agent),), (dead_lease,), priority=Priority.BACKGROUND)
+
     async def forget(self, agent: str, seen_before: int, dead_lease: str) -> bool:
         """Remove an agent that was absent since before `seen_before` (ms), and its place in the index."""
         reply = await self._store.run(
@@ -225,6 +254,11 @@ def _claimed(reply: Reply) -> Claimed | Overtaken:
 def _owner(reply: Reply) -> Owner:
     lease, gen, boot = _values(items(reply))
     return Owner((lease or b"").decode(), int(gen or 0), (boot or b"").decode())
+
+
+def _seen(reply: Reply) -> LastSeen | None:
+    gen, lease, up, seen = _values(items(reply))
+    return None if gen is None else LastSeen((lease or b"").decode(), int(up or 0), int(seen or 0))
 
 
 def _dispatched(agent: str, reply: Reply) -> AgentRow | Full | None:

@@ -101,6 +101,17 @@ def found(command: str, reply: Reply) -> Command | None:
     return _record(command, row) if row else None
 
 
+def timed_out(command: str, reply: Reply) -> Command | Settled:
+    answer = items(reply)
+    kind = text(answer[0])
+    if kind == "open":
+        return _record(command, table(answer[1:]))
+    if kind == "ended":
+        origin = _origin(_decode_about(octets(answer[2])))
+        return Settled(kind, names(answer[1]), State.TIMEOUT.value, origin)
+    return Settled(kind)
+
+
 def outcome(reply: Reply) -> Outcome | None:
     if reply is None:
         return None

@@ -1,10 +1,10 @@
 """What stands in Redis: every key, every row and the words in them. Pure, so that the operator may read it too.
 
 fl1:era              string  `mark lost-at`: of one life of the data. By the first node that finds none; no TTL
-fl1:nodes            zset    node name → last beat (ms). By beat; entries older than 24 h are cut off
+fl1:nodes            zset    lease → last beat (ms). By beat; entries as old as a row that has expired are cut off
 fl1:node:{n}         hash    one node's counts, state and epoch. By beat; 150 s after the last one
-fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels, last seen, close, troubles. By claim, release
-                             and the platform; no TTL, the sweep forgets after 30 days
+fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close,
+                             troubles. By claim, release and the platform; no TTL, the sweep forgets by `forget_after`
 fl1:open:{a}         hash    open command id → its deadline (ms). By dispatch and settle; the last deadline and a minute
 fl1:agents:{0..63}   zset    index of agent ids, all of score 0: paged by name. By claim; no TTL, owned by the sweep
 fl1:cmd:{id}         hash    the record, a row per target, followers. By create … finish; deadline + retention, then
@@ -44,12 +44,11 @@ ORDERED_MS = 150_000
 one may wait for Redis by default, and some for its way."""
 ALIVE_MS = 15_000
 """Three beats: a node that has not beaten for longer holds no agent any more."""
-AWAY_MS = 30_000
-"""An agent that lost its link comes back within this time when its node or network restarts."""
-TOMBSTONE_MS = 24 * 3600_000
+AWAY_MS = 45_000
+"""An agent that lost its link comes back within this time when its node or network restarts: after the longest pause
+that a gateway hands out (`wire.retry.HANDED_OUT_MS`), and an attempt."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
-FORGET_MS = 30 * 24 * 3600_000
 LABEL_LIMIT = 64
 """As many as an agent may have facts."""
 TROUBLES = 5
@@ -157,6 +156,10 @@ class NodeRow:
     accepted: int
     refused: int
     lag_ms: float
+    doubtful: bool = False
+    """It has links that it has yet to compare with their rows."""
+    process: str = ""
+    """Which process it is, packed by `routing.process`."""
 
     @property
     def lease(self) -> str:
@@ -177,7 +180,8 @@ class NodeRow:
         return cls(
             node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"connections"),
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
-            float(row.get(b"lag_ms", b"0")),
+            float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
+            word(b"process"),
         )  # fmt: skip
 
 
@@ -200,9 +204,12 @@ class AgentRow:
     reason: str = ""
     troubles: str = ""
     """JSON, JSON, the words of the last close, and a line `time what` for each of the last commands that failed."""
+    labels_lost: int = 0
+    """When this row was written anew after Redis had lost it, and nobody has set labels since."""
 
     FIELDS = (
         "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "trouble",
+        "labels_lost",
     )  # fmt: skip
 
     @property
@@ -216,10 +223,11 @@ class AgentRow:
         if values[1] is None:
             return None
         lease, gen, boot, conn, sid, up, seen, close, drained, *told = (v or b"" for v in values)
-        facts, labels, reason, troubles = (word.decode() for word in told or (b"", b"", b"", b""))
+        facts, labels, reason, troubles, lost = (word.decode() for word in told or (b"", b"", b"", b"", b""))
         return cls(
             agent, lease.decode(), int(gen), boot.decode(), int(conn or 0), sid.decode(), int(up or 0),
             int(seen or 0), int(close or 0), drained == b"1", facts or "{}", labels or "{}", reason, troubles,
+            int(lost or 0),
         )  # fmt: skip
 
 
@@ -237,6 +245,11 @@ class NodeTable:
 
     def rows(self) -> list[NodeRow]:
         return list(self._rows.values())
+
+    def row(self, lease: str) -> NodeRow | None:
+        """The row of that very life of a node."""
+        row = self._rows.get(lease.partition("#")[0])
+        return row if row is not None and row.lease == lease else None
 
     def holds(self, lease: str, now: int) -> bool:
         """Whether `lease` names a living node in its present life."""

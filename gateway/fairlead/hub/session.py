@@ -22,12 +22,13 @@ from fairlead.wire.codec import Codec
 from fairlead.wire.framing import is_close_code
 from fairlead.wire.gateway_link import Act, GatewayLink, Phase, Stream
 from fairlead.wire.messages import Ack, Bye, Chunk, Credit, End, Event, FromAgent, Hb, Hello, Message
+from fairlead.wire.retry import HANDED_OUT_MS
 
 PENDING_MESSAGES = 1_024
 PENDING_BYTES = 1 << 20
 """Received and not yet stored, per session: above either, reading stops until half of it is stored. Less is allowed
 when all sessions together have much of it: see `Totals.room`."""
-RETURN_MS = (30_000, 60_000)
+RETURN_MS = (HANDED_OUT_MS // 2, HANDED_OUT_MS)
 """When an agent that was closed for what it sent is to come back: drawn between these, so that many do not together."""
 BULKY = 4096
 """Bytes of a message that is not stored, from which on it counts as several against the agent's budget."""
@@ -82,9 +83,9 @@ class Attendant(Protocol):
 
 class Session:
     __slots__ = (
-        "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "gen", "link", "memory",
-        "opening", "ours", "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since", "tally",
-        "timings", "trips", "waiter",
+        "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "facts", "gen", "link",
+        "memory", "opening", "ours", "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since",
+        "tally", "timings", "trips", "waiter",
     )  # fmt: skip
 
     def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int) -> None:
@@ -96,6 +97,8 @@ class Session:
         self.boot = ""
         self.memory = ""
         """What a command that was sent is remembered by: the agent's journal, else its boot."""
+        self.facts = b""
+        """What the agent said of itself, as JSON: Redis may lose it. About 130 bytes of the usual five facts."""
         self.conn = 0
         self.sid = ""
         self.gen = 0

@@ -24,6 +24,7 @@ from fairlead.errors import (
     InvalidRequest,
     NotAnswered,
     OutcomeUnknown,
+    Rebuilding,
     RecordExpired,
     Unavailable,
 )
@@ -302,9 +303,14 @@ class Dispatch:
         return await self._eras.read() != self._standing.era or self._standing.rebuilding
 
     async def check_data(self) -> None:
-        """An agent is unknown: raise BusUnavailable if that may be because Redis has just lost its data."""
+        """An agent is unknown: raise Rebuilding if that may be because Redis has just lost its data."""
         if await self._data_lost():
-            raise BusUnavailable(f"{REBUILDING}: try in some seconds")
+            raise Rebuilding(f"{REBUILDING}: try in some seconds")
+
+    async def check_index(self) -> None:
+        """Agents were listed: raise Rebuilding if linked ones may be missing because Redis has lost its data."""
+        if await self._eras.read() != self._standing.era or self._standing.incomplete:
+            raise Rebuilding(f"{REBUILDING}: a list would leave some out; try in some seconds")
 
     def _refusal(self, order: Order, row: Full | None) -> FairleadError:
         """Why a command cannot be dispatched."""

@@ -23,8 +23,9 @@ CANCEL_MS = 10_000
 """The protocol gives an agent 10 s to end a cancelled command."""
 CANCEL_AGAIN_MS = 2_000
 """A cancel that the agent has not followed by then may have been lost on its way: the keeper rings again."""
-GRACE_MS = 2_000
-"""The agent ends a command at its deadline by itself and its end is on the way."""
+GRACE_MS = 1_000
+"""The agent ends a command at its deadline by itself and its end is on the way. After it the keeper has a second for
+thousands of others of the same moment: within two seconds of its deadline every command has ended."""
 
 
 async def redis_back(store: Pipeliner, timeout: float) -> bool:

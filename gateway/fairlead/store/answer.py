@@ -30,6 +30,15 @@ class Answer(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         return self._read((yield from self._reply.__await__()))
 
+    def then(self, call: Callable[[T], None]) -> None:
+        """Call with the answer when it is there, without anybody who awaits it; never, when the call fails."""
+
+        def answered(reply: asyncio.Future[Reply]) -> None:
+            if not reply.cancelled() and reply.exception() is None:
+                call(self._read(reply.result()))
+
+        self._reply.add_done_callback(answered)
+
 
 async def outcomes(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
     """What each of `answers` gave or raised, in their order."""

@@ -105,6 +105,11 @@ class EmbeddedValkey:
         return self._process.pid
 
     @property
+    def code(self) -> int | None:
+        """The exit code of the newest process, negative for a signal; None while it runs, or before the first."""
+        return self._process.poll() if self._process is not None else None
+
+    @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
@@ -182,7 +187,7 @@ class EmbeddedValkey:
         return command
 
     @property
-    def _log_path(self) -> Path:
+    def log_path(self) -> Path:
         return self.folder / "valkey.log"
 
     async def _lock(self) -> int:
@@ -211,7 +216,7 @@ class EmbeddedValkey:
             raise
 
     def _spawn(self, lock: int) -> None:
-        with open(self._log_path, "wb", opener=open_private) as log:
+        with open(self.log_path, "wb", opener=open_private) as log:
             self._process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.PIPE,
@@ -251,13 +256,13 @@ class EmbeddedValkey:
             if time.monotonic() > deadline:
                 raise ConfigError(
                     f"the embedded server does not serve after {self._start_timeout:g} s ({reason}); "
-                    f"see {self._log_path}"
+                    f"see {self.log_path}"
                 )
             await asyncio.sleep(POLL)
-        log = self._log_path.read_text(errors="replace").strip()
+        log = self.log_path.read_text(errors="replace").strip()
         if self._port is not None and "Address already in use" in log:
             raise _PortTaken(log)
-        raise ConfigError(f"the embedded server ended at its start; {self._log_path} says: {log[-500:]}")
+        raise ConfigError(f"the embedded server ended at its start; {self.log_path} says: {log[-500:]}")
 
 
 class _PortTaken(Exception):

@@ -59,6 +59,11 @@ class Metrics:
         self.rejected = Counter(
             "fairlead_handshake_rejected_total", "Upgrades refused over HTTP", ["reason"], registry=r
         )
+        self.credentials_refused = Counter(
+            "fairlead_credentials_refused_total", "Requests without a valid token, by port", ["port"], registry=r
+        )
+        for port in ("link", "api"):
+            self.credentials_refused.labels(port)
         self.handshake = Durations(
             "fairlead_handshake_duration_seconds", "Phases of a link's opening", LATENCY, r, "phase"
         )
@@ -88,6 +93,12 @@ class Metrics:
         self.data_lost = Counter("fairlead_data_lost_total", "Times this node found Redis without its data", registry=r)
         self.reclaimed = Counter(
             "fairlead_agents_reclaimed_total", "Agents claimed again after doubt about their rows", registry=r
+        )
+        self.labels_lost = Counter(
+            "fairlead_labels_lost_total", "Agents whose row, with its labels, Redis had lost", registry=r
+        )
+        self.forgotten = Counter(
+            "fairlead_agents_forgotten_total", "Agents removed, by request or after forget_after", registry=r
         )
         self.traffic = Traffic()
         r.register(self.traffic)

@@ -129,7 +129,15 @@ class GatewayLink:
             if kind is Event and message.qos == 0:  # type: ignore[union-attr]
                 return Act.STORE
             self.received += 1
-            return Act.STORE if kind is Event or self._stream(message.id) else Act.SKIP  # type: ignore[union-attr]
+            if kind is Event:
+                return Act.STORE
+            stream = self._stream(message.id)  # type: ignore[union-attr]
+            if stream is None:
+                return Act.SKIP
+            if stream.next and message.state == "refused":  # type: ignore[union-attr]
+                why = f"{message.id} is refused after {stream.next} chunks of its output"  # type: ignore[union-attr]
+                raise ProtocolViolation(Close.PROTOCOL, why)
+            return Act.STORE
         if kind is End:
             return self._end(message)  # type: ignore[arg-type]
         if kind is Credit:
