@@ -203,7 +203,7 @@ class Session:
         totals = self.attendant.totals
         self.pending_bytes -= size
         totals.pending -= size
-        if self.paused and self.pending_bytes * 2 <= min(PENDING_BYTES, totals.room):
+        if self.paused and self.pending_bytes * 2 <= max(0, min(PENDING_BYTES, totals.room)):
             self.paused = False
             if self.connection is not None:
                 self.connection.resume_reading()
