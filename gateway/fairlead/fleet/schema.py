@@ -41,8 +41,9 @@ NODE_TTL_MS = 150_000
 """A node's row outlives 30 missed beats, so that a frozen Redis or node finds its row again."""
 ALIVE_MS = 15_000
 """Three beats: a node that has not beaten for longer holds no agent any more."""
-AWAY_MS = 30_000
-"""An agent that lost its link comes back within this time when its node or network restarts."""
+AWAY_MS = 45_000
+"""An agent that lost its link comes back within this time when its node or network restarts: after the longest pause
+that a gateway hands out (`wire.retry.HANDED_OUT_MS`), and an attempt."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
 LABEL_LIMIT = 64
