@@ -4,6 +4,7 @@
     ├── ConfigError            settings, flags or a file are wrong; the process does not start
     ├── InvalidRequest         the caller's request is wrong; the message names the field and the limit
     │   ├── Unauthorized       no or wrong credential
+    │   ├── Forbidden          a Host or an Origin that this port does not serve
     │   ├── AgentUnknown       no agent of that id was ever seen
     │   ├── CommandUnknown     no command of that id, or its results have expired
     │   ├── ResultsTrimmed     results that are gone because they were read
@@ -18,7 +19,8 @@
     │   │   └── OutcomeUnknown a command that may have been taken in although its caller got no answer
     │   ├── Rebuilding         Redis has lost its data, and the agents that are linked are being written down again
     │   ├── AgentOffline       the agent holds no link
-    │   └── NodeBusy           this node is draining or full
+    │   ├── NodeBusy           this node is draining or full
+    │   └── Throttled          too many wrong credentials from this address
     ├── ProtocolViolation      the other end of a link broke the protocol; carries the close code to send
     └── ConnectionRefused      (client side) the gateway refused the upgrade or could not be reached
 
@@ -53,6 +55,10 @@ class InvalidRequest(FairleadError):
 
 class Unauthorized(InvalidRequest):
     code = "unauthorized"
+
+
+class Forbidden(InvalidRequest):
+    code = "forbidden"
 
 
 class AgentUnknown(InvalidRequest):
@@ -129,6 +135,12 @@ class AgentOffline(Unavailable):
 
 class NodeBusy(Unavailable):
     code = "node_busy"
+
+
+class Throttled(Unavailable):
+    """Raised for a wrong credential alone. `retry_after` in its details is in seconds."""
+
+    code = "throttled"
 
 
 class ProtocolViolation(FairleadError):

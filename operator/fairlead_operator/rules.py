@@ -76,6 +76,16 @@ RULES: Mapping[type[Struct], tuple[Rule, ...]] = {
             "pod.env must not set what the operator sets itself; docs/operator.md names the field to set instead",
         ),
     ),
+    LinkGatewaySpec: (
+        Rule(
+            "self.capacity <= self.drain.rate * self.drain.maxSeconds",
+            "a full pod could not drain in time: capacity must not be greater than drain.rate × drain.maxSeconds",
+            "'a full pod could not drain in time: capacity %d at drain.rate %d takes %d s, and drain.maxSeconds is %d; "
+            "raise drain.rate or drain.maxSeconds, or lower capacity'"
+            ".format([self.capacity, self.drain.rate, (self.capacity + self.drain.rate - 1) / self.drain.rate,"
+            " self.drain.maxSeconds])",
+        ),
+    ),
 }
 """For the API server; `faults` says the same in Python, a test compares."""
 

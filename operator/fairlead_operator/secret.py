@@ -52,8 +52,8 @@ class Secrets:
         """Raises ConfigError for what is missing, UnusableSecret for what is not base64, and Denied."""
         found = self.found.get(name)
         if isinstance(found, Denied):
-            words = "either it does not exist, or its name is missing in operator.rbac.secretNames of the chart"
-            raise Denied(f"the Secret {name} cannot be read: {words}")
+            words = "it does not exist, or its name is missing in operator.rbac.secretNames of the chart"
+            raise Denied(f"the Secret {name} cannot be read: {words} ({found.message})")
         if found is None:
             raise ConfigError(f"there is no Secret {name} in {self.namespace}")
         data = found.get("data") or {}

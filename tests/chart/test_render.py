@@ -322,7 +322,7 @@ def test_network_policies_can_be_left_out_or_widened(render: Any) -> None:
     off = render({"networkPolicy": {"enabled": False}})
     assert not policies(off)
     assert named(off, "LinkGateway", "fairlead")["spec"]["networkPolicy"]["enabled"] is False
-    peer = {"podSelector": {}}
+    peer: dict[str, Any] = {"podSelector": {}}
     made = policies(
         render({"networkPolicy": {"metricsFrom": [], "valkeyFrom": [peer], "operatorEgress": [{"to": [peer]}]}})
     )

@@ -107,12 +107,12 @@ def test_a_secret_is_found_wherever_a_pod_can_name_one(pod: Any) -> None:
 @pytest.mark.parametrize("where", ["redis", "tokens", "ca"])
 @pytest.mark.parametrize("state", [SecretState.PLAIN, SecretState.MISSING, SecretState.UNREADABLE])
 def test_a_secret_that_is_not_known_to_be_lent_is_not_used(where: str, state: SecretState) -> None:
-    more: dict[str, Any] = {
+    cases: dict[str, dict[str, Any]] = {
         "redis": {"redis": {"secretRef": {"name": "theirs"}}},
         "tokens": {"tokens": {"secretRef": {"name": "theirs"}}},
         "ca": {"redis": {"url": "rediss://r", "caSecretRef": {"name": "theirs"}}},
-    }[where]
-    (sentence,) = refused(more, theirs=state)
+    }
+    (sentence,) = refused(cases[where], theirs=state)
     assert "theirs" in sentence
     assert "fairlead.dev/gateway-secret=true" in sentence
 

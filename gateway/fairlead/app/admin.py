@@ -11,12 +11,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from fairlead.app.hosts import Hosts
+from fairlead.app.problem import problem
+from fairlead.errors import Forbidden
 from fairlead.node import Node
+from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN, is_loopback
 from fairlead.telemetry.metrics import CONTENT_TYPE, OPENMETRICS, wants_openmetrics
 
 
-def admin_app(node: Node) -> Starlette:
+def admin_app(node: Node) -> ASGIApp:
     async def livez(request: Request) -> Response:
         return PlainTextResponse("ok\n")
 
@@ -28,4 +33,19 @@ def admin_app(node: Node) -> Starlette:
         richer = wants_openmetrics(request.headers.get("accept", ""))
         return Response(node.metrics.exposition(richer), media_type=OPENMETRICS if richer else CONTENT_TYPE)
 
-    return Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)])
+    app = Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)])
+    settings = node.settings
+    if settings.platform_token != DEVELOPMENT_PLATFORM_TOKEN or not is_loopback(settings.admin_host):
+        return app  # probes come by the address of a pod
+    hosts = Hosts(loopback_only=True)
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                hosts.check(scope["headers"])
+            except Forbidden as e:
+                await problem(e)(scope, receive, send)
+                return
+        await app(scope, receive, send)
+
+    return guarded

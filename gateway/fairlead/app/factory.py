@@ -1,7 +1,7 @@
 """The two applications that the outside sees: the agents' door and the platform's API.
 
-Made by the command line for a node that was started. The API's token is checked in front of everything, so that no
-handler can forget it.
+Made by the command line for a node that was started, with the failures that both count. The API's guard stands in front
+of everything, so that no handler can forget it.
 """
 
 from __future__ import annotations
@@ -19,23 +19,28 @@ from fairlead.app import openapi
 from fairlead.app.agents import AgentRoutes
 from fairlead.app.auth import Token
 from fairlead.app.commands import CommandRoutes
+from fairlead.app.guard import Failures, Guard
+from fairlead.app.hosts import Hosts
 from fairlead.app.link import LinkDoor
 from fairlead.app.operations import OPERATIONS, Operation
 from fairlead.app.problem import MethodNotAllowed, NotFound, defect, problem, told
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.node import Node
+from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, listed
 
 LINK_PATH = "/v1/link"
 
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
-def link_app(node: Node) -> ASGIApp:
+def link_app(node: Node, failures: Failures) -> ASGIApp:
     """What agents reach: `/v1/link` and nothing else.
 
     One door needs no router: Starlette's middleware and routing would cost a fifth of an accept.
     """
-    door = LinkDoor(node, Token(node.settings.agent_token, "agent"))
+    token = node.settings.agent_token
+    hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
+    door = LinkDoor(node, Guard("link", Token(token, "agent"), hosts, failures))
     lost = Starlette()  # answers everything else: 404, and the lifespan
     # RFC 9110 §15.5.22. Told apart from a wrong path, since a proxy that drops the header is the commonest reason.
     no_upgrade = PlainTextResponse(
@@ -56,7 +61,13 @@ def link_app(node: Node) -> ASGIApp:
     return app
 
 
-def api_app(node: Node) -> ASGIApp:
+def _hosts(node: Node, development: bool) -> Hosts:
+    """With a development token, which everybody knows, a web page must not reach this port through a browser here."""
+    settings = node.settings
+    return Hosts(listed(settings.allowed_hosts), listed(settings.allowed_origins), loopback_only=development)
+
+
+def api_app(node: Node, failures: Failures) -> ASGIApp:
     """What the platform reaches, behind its token: every operation that the document names."""
     commands, agents = CommandRoutes(node), AgentRoutes(node)
     handlers: dict[str, Handler] = {
@@ -80,7 +91,9 @@ def api_app(node: Node) -> ASGIApp:
     exact = {path: resource for path, resource in resources.items() if "{" not in path}
     routes = [Route(path, resource) for path, resource in resources.items() if "{" in path]
     router = Router(routes, default=_not_found, redirect_slashes=False)
-    return Api(exact, router, Token(node.settings.platform_token, "platform"))
+    token = node.settings.platform_token
+    hosts = _hosts(node, token == DEVELOPMENT_PLATFORM_TOKEN)
+    return Api(exact, router, Guard("api", Token(token, "platform"), hosts, failures))
 
 
 async def _openapi(request: Request) -> Response:
@@ -127,23 +140,23 @@ def _check_query(request: Request, operation: Operation) -> None:
 
 
 class Api:
-    """The routes behind the token, and errors as problem documents.
+    """The routes behind the guard, and errors as problem documents.
 
     In place of Starlette's two error middlewares, which wrap every message of a response: handlers here raise before
     they send anything, and a stream tells its own errors.
     """
 
-    def __init__(self, exact: Mapping[str, ASGIApp], router: Router, token: Token) -> None:
+    def __init__(self, exact: Mapping[str, ASGIApp], router: Router, guard: Guard) -> None:
         self._exact = exact
         self._router = router
-        self._token = token
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._router(scope, receive, send)
             return
         try:
-            self._token.check(scope["headers"])
+            await self._guard.admit(scope)
             await self._exact.get(scope["path"], self._router)(scope, receive, send)
         except FairleadError as e:
             await told(scope, e)(scope, receive, send)

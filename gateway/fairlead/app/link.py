@@ -1,7 +1,9 @@
 """The agents' door: one WebSocket endpoint, `/v1/link`. Everything that can be refused is refused before the upgrade.
 
-Order of checks: draining and full (503), credential (401), too many at once (429), subprotocol (426). What passes
-is attached to a session and this coroutine is over; nothing of Starlette lives as long as the link.
+Order of checks: Host and Origin (403), credential (401, or 429 after many wrong ones), draining and full (503), too
+many at once (429), subprotocol (426). The credential comes before the node's state, so that a stranger learns nothing
+and cannot have pods made by being refused. What passes is attached to a session and this coroutine is over; nothing of
+Starlette lives as long as the link.
 """
 
 from __future__ import annotations
@@ -13,35 +15,37 @@ from collections.abc import Mapping
 from starlette.responses import PlainTextResponse, Response
 from starlette.websockets import WebSocket
 
-from fairlead.app.auth import Token
+from fairlead.app.accept_rate import AcceptRate
+from fairlead.app.guard import Guard, client_key
 from fairlead.app.problem import problem
 from fairlead.carrier.attach import attach
-from fairlead.errors import NodeBusy, Unauthorized
+from fairlead.errors import FairleadError, Forbidden, NodeBusy
 from fairlead.hub.session import Session
 from fairlead.node import Node
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.codec import Codec, gateway_codec
 from fairlead.wire.messages import SUBPROTOCOLS, FromAgent
 
-BURST_SECONDS = 2.0
-"""The accept rate may be used up for so many seconds at once."""
-
 
 class LinkDoor:
-    def __init__(self, node: Node, token: Token) -> None:
+    def __init__(self, node: Node, guard: Guard) -> None:
         self._node = node
-        self._token = token
+        self._guard = guard
         settings = node.settings
         self._codecs: Mapping[str, Codec[FromAgent]] = {
             name: gateway_codec(name, settings.message_limit) for name in SUBPROTOCOLS
         }
-        self._rate = settings.accept_rate
-        self._budget = self._burst = settings.accept_rate * BURST_SECONDS
-        self._filled = 0.0
+        self._rate = AcceptRate(settings.accept_rate)
 
     async def enter(self, websocket: WebSocket) -> None:
         """The endpoint."""
         entered = wall_ns()
+        try:
+            await self._guard.admit(websocket.scope)
+        except FairleadError as e:
+            self._node.metrics.rejected.labels("host" if isinstance(e, Forbidden) else "token").inc()
+            await websocket.send_denial_response(problem(e))
+            return
         refusal = self._refusal(websocket)
         if refusal is not None:
             await websocket.send_denial_response(refusal)
@@ -59,14 +63,10 @@ class LinkDoor:
         if node.hub.connections >= node.settings.capacity:
             full = NodeBusy(f"this node is full, with {node.hub.connections} links: connect again")
             return self._busy("full", 503, full, 10)
-        try:
-            self._token.check(websocket.scope["headers"])
-        except Unauthorized as e:
-            node.metrics.rejected.labels("token").inc()
-            return problem(e)
-        if not self._take():
-            fast = NodeBusy(f"more than {self._rate:g} new links a second: connect again")
-            return self._busy("rate", 429, fast, max(1.0, node.hub.connections / self._rate))
+        rate = self._rate
+        if not rate.take(client_key(websocket.scope), asyncio.get_running_loop().time()):
+            fast = NodeBusy(f"more than {rate.rate:g} new links a second: connect again")
+            return self._busy("rate", 429, fast, max(1.0, node.hub.connections / rate.rate))
         if not any(name in self._codecs for name in websocket.scope["subprotocols"]):
             node.metrics.rejected.labels("subprotocol").inc()
             return PlainTextResponse(
@@ -85,13 +85,3 @@ class LinkDoor:
         # From 1 s on, since the header knows whole seconds only and 0 would mean at once.
         answer.headers["retry-after"] = str(random.randint(1, int(min(most, 60)) + 1))
         return answer
-
-    def _take(self) -> bool:
-        """One token of the accept bucket."""
-        now = asyncio.get_running_loop().time()
-        self._budget = min(self._burst, self._budget + (now - self._filled) * self._rate)
-        self._filled = now
-        if self._budget < 1:
-            return False
-        self._budget -= 1
-        return True

@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.Unauthorized: (401, "Unauthorized"),
+    errors.Forbidden: (403, "Forbidden"),
     errors.AgentUnknown: (404, "Unknown agent"),
     errors.CommandUnknown: (404, "Unknown command"),
     errors.ResultsTrimmed: (410, "Results are gone"),
@@ -32,6 +33,7 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.Rebuilding: (503, "Agents are being claimed again"),
     errors.AgentOffline: (409, "Agent is offline"),
     errors.NodeBusy: (503, "Node is busy"),
+    errors.Throttled: (429, "Too many wrong credentials"),
     errors.Unavailable: (503, "Unavailable"),
 }
 
@@ -101,6 +103,8 @@ def problem(error: FairleadError, status: int = 0) -> Response:
         headers["www-authenticate"] = "Bearer"
     if status == 503:
         headers["retry-after"] = "5" if isinstance(error, errors.Rebuilding) else "1"
+    if "retry_after" in error.details:
+        headers["retry-after"] = str(error.details["retry_after"])
     body = document(error, status, title)
     return Response(body, status, headers, media_type="application/problem+json")
 

@@ -2,8 +2,7 @@
 
 `app.serve` builds a `Config` with `config()` and runs a `Server`. uvicorn by itself closes every socket on
 SIGTERM before anything of ours runs; here the first signal runs `on_stop` (the drain) and only then lets
-uvicorn stop, with exit code 0. uvicorn also waits for ever for a request that never completes; `Requests`
-does not.
+uvicorn stop, with exit code 0. How requests are read stands in `requests`.
 """
 
 from __future__ import annotations
@@ -13,22 +12,20 @@ import contextlib
 import logging
 import signal
 import ssl as tls
-import sys
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final
 
-import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from fairlead.carrier.addresses import TrustedProxies
+from fairlead.carrier.admission import Admission
 from fairlead.carrier.connection import Terms
+from fairlead.carrier.requests import Requests
 from fairlead.carrier.sweep import Sweep
 from fairlead.carrier.upgrade import Upgrade
 
 logger = logging.getLogger("fairlead.carrier")
 
-MAX_REQUEST_HEAD: Final = 64 << 10
-"""A request line and its headers. Ingresses stop at 8 to 32 KiB; uvicorn's parser has no limit of its own."""
 KEEP_ALIVE: Final = 75
 """Seconds that an idle connection is kept for the next request. Longer than proxies and clients keep theirs (60 s by
 default in nginx and AWS load balancers, less in others): who closes first must be the one who sends, or a request meets
@@ -41,10 +38,21 @@ class Config(uvicorn.Config):
     """uvicorn's configuration, and the terms that its protocol classes find through it."""
 
     def __init__(
-        self, app: AsgiApp, *, terms: Terms, request_timeout: float, body_timeout: float, **options: Any
+        self,
+        app: AsgiApp,
+        *,
+        terms: Terms,
+        admission: Admission,
+        proxies: TrustedProxies,
+        request_timeout: float,
+        body_timeout: float,
+        **options: Any,
     ) -> None:
         super().__init__(app, http=Requests, ws=Upgrade, **options)
         self.terms = terms
+        self.admission = admission
+        self.proxies = proxies
+        self.lifetimes = None if admission.lifetime is None else terms.sweep.deadline(admission.lifetime)
         self.requests = terms.sweep.deadline(request_timeout)
         self.bodies = terms.sweep.deadline(body_timeout)
 
@@ -66,6 +74,7 @@ def config(
     stop_timeout: int = 10,
     loop: str = "uvloop",
     ssl: tls.SSLContext | None = None,
+    admission: Admission | None = None,
     trusted_proxies: Sequence[str] = (),
     access_log: bool = False,
 ) -> Config:
@@ -73,13 +82,16 @@ def config(
 
     With a `path` it listens on a Unix socket there, in place of `host` and `port`; a `Server` that is given sockets
     listens on them alone. `request_timeout` and `body_timeout` are the seconds that head and body of a request may
-    take; what is later is cut off. `terms` stand in for `sweep` and all limits of messages. `trusted_proxies` may name
-    the client address in X-Forwarded-For; nobody else may. `stop_timeout` bounds what uvicorn waits after `on_stop` for
-    requests and connections that are still open.
+    take; what is later is cut off. `terms` stand in for `sweep` and all limits of messages. `admission` is shared by
+    the servers that share its ceiling. `trusted_proxies` (addresses and networks) may name the client in
+    X-Forwarded-For or Forwarded; nobody else may. `stop_timeout` bounds what uvicorn waits after `on_stop` for requests
+    and connections that are still open.
     """
     return Config(
         app,
         terms=terms or Terms(sweep, max_message, max_buffered, close_timeout, deflate),
+        admission=Admission() if admission is None else admission,
+        proxies=TrustedProxies(trusted_proxies),
         request_timeout=request_timeout,
         body_timeout=body_timeout,
         host=host,
@@ -89,72 +101,13 @@ def config(
         log_config=None,
         access_log=access_log,
         server_header=False,
-        proxy_headers=bool(trusted_proxies),
-        forwarded_allow_ips=list(trusted_proxies) or None,
+        proxy_headers=False,  # ours
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=stop_timeout,
         ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),
         lifespan="auto",
         interface="asgi3",
     )
-
-
-class Requests(HttpToolsProtocol):
-    """HTTP requests: deadlines for head and body, a limit for the head, and the hand-over to `Upgrade`."""
-
-    config: Config
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        super().connection_made(transport)
-        self._head = 0
-        self._segment = b""
-        self.config.requests.add(self, Requests._late)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.config.requests.discard(self)
-        self.config.bodies.discard(self)
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        self._segment = data
-        super().data_received(data)
-        self._segment = b""
-        if self in self.config.requests:
-            self._head += len(data)
-            if self._head > MAX_REQUEST_HEAD:
-                self.config.requests.discard(self)
-                self.transport.write(b"HTTP/1.1 431 Request Header Fields Too Large\r\nconnection: close\r\n\r\n")
-                self.transport.close()
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        # Not anew for the first request: its time runs from the connection on.
-        if self not in self.config.requests:
-            self._head = 0
-            self.config.requests.add(self, Requests._late)
-
-    def on_headers_complete(self) -> None:
-        self.config.requests.discard(self)
-        self.config.bodies.add(self, Requests._late)
-        super().on_headers_complete()
-
-    def on_message_complete(self) -> None:
-        self.config.bodies.discard(self)
-        super().on_message_complete()
-
-    def handle_websocket_upgrade(self) -> None:
-        # A client must wait for our answer before it sends a frame; one that does not would lose it here,
-        # because uvicorn drops what the parser has left over. The parser's exception says where it begins.
-        parsed = sys.exc_info()[1]
-        early = self._segment[parsed.args[0] :] if isinstance(parsed, httptools.HttpParserUpgrade) else b""
-        super().handle_websocket_upgrade()
-        if early:
-            cast(Upgrade, self.transport.get_protocol()).data_received(early)
-        # This object and its parser refer to each other; connection_lost, which would cut that, never comes.
-        self.parser = None  # type: ignore[assignment]  # as uvicorn's own connection_lost does
-
-    def _late(self) -> None:
-        self.transport.abort()
 
 
 class Server(uvicorn.Server):

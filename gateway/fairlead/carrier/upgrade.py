@@ -1,11 +1,9 @@
 """One HTTP upgrade on its way to a WebSocket: the protocol class that uvicorn is given as `ws`.
 
-uvicorn makes one for each upgrade request. The application answers in full ASGI (routing, middleware,
+`requests` makes one for each upgrade request. The application answers in full ASGI (routing, middleware,
 authentication, denial responses), in a task of its own. If its accept carries a listener (see
 `carrier.attach`) the transport goes to a slim `ServerConnection`, and task, scope and this object are
 freed; if not, the same connection talks ASGI through `carrier.channel`.
-
-uvicorn calls `set_protocol` only after `data_received`, so nothing may be accepted synchronously there.
 """
 
 from __future__ import annotations
@@ -24,10 +22,10 @@ from uvicorn.protocols.utils import (
     get_client_addr,
     get_local_addr,
     get_path_with_query_string,
-    get_remote_addr,
     is_ssl,
 )
 
+from fairlead.carrier.admission import Admission
 from fairlead.carrier.attach import EXTENSION, LISTENER
 from fairlead.carrier.channel import Channel
 from fairlead.carrier.connection import ServerConnection, Terms
@@ -62,6 +60,7 @@ class UpgradeConfig(Protocol):
     """What an upgrade looks up in its server's configuration: uvicorn's own, and the terms of its connections."""
 
     terms: Terms
+    admission: Admission
     loaded_app: Any
     root_path: str
     access_log: bool
@@ -104,14 +103,12 @@ class Upgrade(asyncio.Protocol):
         self._roster.add(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._scope is None:
-            self._begin(data)
-            return
         self._early += data
         if len(self._early) > MAX_EARLY:
             self._transport.pause_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._config.admission.discard(self._transport)
         self._roster.discard(self)
         self._state = State.ENDED
         self._wake_up()
@@ -123,18 +120,13 @@ class Upgrade(asyncio.Protocol):
 
     # The request.
 
-    def _begin(self, head: bytes) -> None:
-        """`head` is the request as uvicorn has parsed it and written it down again: names in lower case."""
-        request, *lines = head[:-4].split(b"\r\n")
-        method, target, _ = request.split(b" ", 2)
-        headers: list[tuple[bytes, bytes]] = []
+    def begin(
+        self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], client: tuple[str, int] | None
+    ) -> None:
+        """The request, as it was parsed: names of headers in lower case."""
         own: dict[bytes, bytes] = {}
         self._scope = {}
-        for line in lines:
-            name, colon, value = line.partition(b": ")
-            if not colon:
-                return self._respond(400)  # a folded header, which RFC 9112 tells servers to refuse
-            headers.append((name, value))
+        for name, value in headers:
             if name.startswith(b"sec-websocket-"):
                 own[name] = own[name] + b"," + value if name in own else value
         self._key = own.get(b"sec-websocket-key", b"")
@@ -155,7 +147,7 @@ class Upgrade(asyncio.Protocol):
             "http_version": "1.1",
             "scheme": "wss" if is_ssl(self._transport) else "ws",
             "server": get_local_addr(self._transport),
-            "client": get_remote_addr(self._transport),
+            "client": client,
             "root_path": root,
             "path": root + unquote(raw_path.decode("ascii", "replace")),
             "raw_path": root.encode() + raw_path,
@@ -168,7 +160,6 @@ class Upgrade(asyncio.Protocol):
         task = self._loop.create_task(self._run(self._scope))
         self._server.tasks.add(task)
         task.add_done_callback(self._server.tasks.discard)
-        return None
 
     async def _run(self, scope: dict[str, Any]) -> None:
         try:
@@ -250,6 +241,7 @@ class Upgrade(asyncio.Protocol):
         lines += [name + b": " + value for name, value in (*self._server.default_headers, *headers)]
         transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
         self._log(101)
+        self._config.admission.discard(transport)
         self._roster.discard(self)
         if listener is None:
             self._state = State.OPEN

@@ -20,19 +20,23 @@ import uvloop
 
 from fairlead.app.admin import admin_app
 from fairlead.app.factory import api_app, link_app
+from fairlead.app.guard import Failures
 from fairlead.app.leaving import closing_while
+from fairlead.carrier.admission import ADMIN_LIMIT, Admission, admin_admission
 from fairlead.carrier.server import Server, config
 from fairlead.cli.ports import Ports, own_ports
 from fairlead.errors import ConfigError
 from fairlead.node import Node
-from fairlead.settings import Settings
+from fairlead.settings import Settings, listed
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.telemetry.logs import set_up
 
 logger = logging.getLogger("fairlead")
 
 SPARE_FILES = 512
-"""Descriptors beside links: API connections, Redis, logs."""
+"""Descriptors beside links: connections without a token, callers of the API, the admin port, Redis, logs."""
+OWN_FILES = 64
+"""Of these for Redis, logs, the collector, and files that are opened for a moment."""
 GC_THRESHOLD = 100_000
 """New containers between two young collections: the accept path makes no cycles, so there is little to find."""
 
@@ -60,7 +64,8 @@ async def _serve_alone(settings: Settings, ports: Ports) -> int:
 async def serve_node(settings: Settings, redis_url: str, ports: Ports, ready: Callable[[], None] | None = None) -> None:
     """One node until it has drained. `ready` is called once everything listens."""
     async with Node(settings, redis_url) as node:
-        api, admin, link = _servers(node, ports)
+        failures = Failures(node.metrics.credentials_refused)
+        api, admin, link = _servers(node, ports, failures)
         # What has been imported and made lives as long as the process: no collection need look at it again.
         gc.collect()
         gc.freeze()
@@ -73,14 +78,31 @@ async def serve_node(settings: Settings, redis_url: str, ports: Ports, ready: Ca
             # Results and health are served until the last link has gone.
             node.send_followers_away()
             api.should_exit = admin.should_exit = True
+        failures.aclose()
 
 
-def _servers(node: Node, ports: Ports) -> tuple[Server, Server, Server]:
-    sweep = node.sweep
+def _servers(node: Node, ports: Ports, failures: Failures) -> tuple[Server, Server, Server]:
+    settings, sweep = node.settings, node.sweep
     path = str(ports.admin) if isinstance(ports.admin, Path) else None
-    api = config(closing_while(lambda: node.hub.draining, api_app(node)), sweep=sweep, stop_timeout=5)
-    admin = config(admin_app(node), path=path, sweep=sweep, stop_timeout=1)
-    link = config(link_app(node), sweep=sweep, terms=node.terms, stop_timeout=6)
+    public, probes = Admission(settings.unauthenticated_limit), admin_admission()
+    node.metrics.watch(
+        "fairlead_unauthenticated_connections", "Connections that have not shown a valid token", lambda: len(public)
+    )
+    node.metrics.count(
+        "fairlead_connections_evicted_total",
+        "Connections without a valid token that were closed to make room",
+        lambda: public.evicted + probes.evicted,
+    )
+    proxies = listed(settings.trusted_proxies)
+    api = config(
+        closing_while(lambda: node.hub.draining, api_app(node, failures)),
+        sweep=sweep, admission=public, trusted_proxies=proxies, stop_timeout=5,
+    )  # fmt: skip
+    admin = config(admin_app(node), path=path, sweep=sweep, admission=probes, stop_timeout=1)
+    link = config(
+        link_app(node, failures), sweep=sweep, terms=node.terms, admission=public, trusted_proxies=proxies,
+        stop_timeout=6,
+    )  # fmt: skip
     return (
         Server(api, own_signals=False),
         Server(admin, own_signals=False),
@@ -110,13 +132,21 @@ async def _tell(node: Node, servers: dict[str, Server], ready: Callable[[], None
 
 
 def _with_files(settings: Settings) -> Settings:
-    """Raise the soft limit of open files to the hard one, and cap the capacity by it."""
+    """Raise the soft limit of open files to the hard one, and cap by it what the settings allow: links, and of what is
+    left for others the half for connections that have not shown a token."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     most = hard - SPARE_FILES
     if most < 1:
         raise ConfigError(f"this process may open {hard} files, {SPARE_FILES + 1} are the least: raise ulimit -n")
-    if settings.capacity <= most:
-        return settings
-    logger.warning("capacity %d is cut to %d: this process may open %d files", settings.capacity, most, hard)
-    return replace(settings, capacity=most)
+    if settings.capacity > most:
+        logger.warning("capacity %d is cut to %d: this process may open %d files", settings.capacity, most, hard)
+        settings = replace(settings, capacity=most)
+    strangers = (hard - settings.capacity - ADMIN_LIMIT - OWN_FILES) // 2
+    if settings.unauthenticated_limit > strangers:
+        logger.info(
+            "unauthenticated_limit %d is cut to %d: this process may open %d files, and %d are for links",
+            settings.unauthenticated_limit, strangers, hard, settings.capacity,
+        )  # fmt: skip
+        settings = replace(settings, unauthenticated_limit=strangers)
+    return settings

@@ -16,6 +16,7 @@ import uvloop
 
 from fairlead.app.board import Board
 from fairlead.app.merged import Worker, merged_app
+from fairlead.carrier.admission import admin_admission
 from fairlead.carrier.server import Server, config
 from fairlead.carrier.sweep import Sweep
 from fairlead.cli.ports import Ports, bind
@@ -52,7 +53,9 @@ def administer(workers: list[Worker], board: Board, sockets: list[socket.socket]
 
     async def serve() -> None:
         async with Sweep() as sweep:
-            server = Server(config(merged_app(workers, board), sweep=sweep, stop_timeout=1))
+            server = Server(
+                config(merged_app(workers, board), sweep=sweep, admission=admin_admission(), stop_timeout=1)
+            )
             async with asyncio.TaskGroup() as group:
                 group.create_task(server.serve(sockets))
                 while not server.started:  # noqa: ASYNC110  # uvicorn announces nothing

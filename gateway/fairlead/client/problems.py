@@ -17,6 +17,7 @@ from fairlead.errors import (
     BusUnavailable,
     CommandUnknown,
     FairleadError,
+    Forbidden,
     IdempotencyConflict,
     InputConflict,
     InvalidRequest,
@@ -26,6 +27,7 @@ from fairlead.errors import (
     RecordExpired,
     RecordLost,
     ResultsTrimmed,
+    Throttled,
     Unauthorized,
     Unavailable,
 )
@@ -34,6 +36,7 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
     kind.code: kind
     for kind in (
         InvalidRequest,
+        Forbidden,
         Unauthorized,
         AgentUnknown,
         CommandUnknown,
@@ -49,6 +52,7 @@ _BY_CODE: Mapping[str, type[FairleadError]] = {
         Rebuilding,
         AgentOffline,
         NodeBusy,
+        Throttled,
     )
 }
 

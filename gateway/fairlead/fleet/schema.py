@@ -1,7 +1,7 @@
 """What stands in Redis: every key, every row and the words in them. Pure, so that the operator may read it too.
 
 fl1:era              string  `mark lost-at`: of one life of the data. By the first node that finds none; no TTL
-fl1:nodes            zset    node name → last beat (ms). By beat; entries older than 24 h are cut off
+fl1:nodes            zset    lease → last beat (ms). By beat; entries as old as a row that has expired are cut off
 fl1:node:{n}         hash    one node's counts, state and epoch. By beat; 150 s after the last one
 fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close,
                              troubles. By claim, release and the platform; no TTL, the sweep forgets after 30 days
@@ -43,7 +43,6 @@ ALIVE_MS = 15_000
 """Three beats: a node that has not beaten for longer holds no agent any more."""
 AWAY_MS = 30_000
 """An agent that lost its link comes back within this time when its node or network restarts."""
-TOMBSTONE_MS = 24 * 3600_000
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
 FORGET_MS = 30 * 24 * 3600_000
@@ -245,6 +244,11 @@ class NodeTable:
 
     def rows(self) -> list[NodeRow]:
         return list(self._rows.values())
+
+    def row(self, lease: str) -> NodeRow | None:
+        """The row of that very life of a node."""
+        row = self._rows.get(lease.partition("#")[0])
+        return row if row is not None and row.lease == lease else None
 
     def holds(self, lease: str, now: int) -> bool:
         """Whether `lease` names a living node in its present life."""

@@ -1,12 +1,14 @@
 """Plays conversations to one agent: says what the gateway says, expects what the agent says, and stops at a fault.
 
-Made by the command. With a `Puppet` it makes the agent do what the script's agent does; without one it plays what needs
-no more than a link. Between two conversations it welcomes the agent once with nothing open, so that none begins with
-what another has left.
+Made by the command. With a `Puppet` it makes the agent do what the script's agent does, with a new process for each
+conversation: an agent whose links are all short comes back ever later (section 10 of docs/protocol.md). Without one it
+plays what needs no more than a link. An agent that may remember something is welcomed once with nothing open before a
+conversation, so that none begins with what another has left.
 """
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections import Counter
@@ -35,6 +37,10 @@ from fairlead.mock.script import (
 
 SOON = {"first": 20, "base": 20, "cap": 100}
 """The retry policy of a welcome that names none, in ms: nobody wants to wait for reconnects here."""
+RETURN = {"t": BYE, "code": 4000, "why": "the next conversation", "retry": 1000}
+"""Ends a link on which nothing is tested. A second is a pause that every agent takes as it is named."""
+LONGEST = 65.0
+"""Seconds to wait for an agent that comes back by the policy, after many short links: its longest pause is 60 s."""
 AWAY = 1.5
 """Seconds without an attempt after which an agent stays away: fifteen of SOON's longest pauses."""
 EARLY = 0.02
@@ -65,6 +71,8 @@ class Player:
         self._boot = ""
         self._conn = 0
         self._journal = ""
+        self._fresh = False
+        """A new process of this agent remembers nothing."""
 
     async def play(self, conversation: Conversation) -> Outcome:
         """Play one."""
@@ -80,15 +88,15 @@ class Player:
         except Misconduct as e:
             return Outcome(conversation, replace(e.fault, step=e.fault.step or scene.at))
         finally:
-            scene.end()
+            await scene.end()
         return Outcome(conversation)
 
     async def _clear(self) -> None:
         """A link on which nothing is open, so that the agent has nothing of the conversation before."""
-        if self._puppet is not None and not self._puppet.running:
-            self._boot, self._conn = "", 0
-            self._listener.forget()
-            await self._puppet.start()
+        if self._puppet is not None:
+            await self.restart()
+            if self._fresh:
+                return
         link = await self.accept()
         try:
             await self.greet(link)
@@ -101,11 +109,18 @@ class Player:
                 await link.read_up(self._patience)
         except Gone as e:
             raise Misconduct(Fault(f"the agent closed with {e.code} when nothing was open: {_why(e)}", "8")) from e
-        await link.socket.close(1000)
+        await self.send_back(link)
+
+    async def send_back(self, link: Link) -> None:
+        """Close a link so that the agent comes back soon."""
+        with contextlib.suppress(Gone):
+            await link.say(RETURN)
+        await link.socket.close(4000)
 
     async def accept(self, timeout: float | None = None) -> Link:
         """The agent's next connection."""
-        link = await self._listener.accept(self._patience if timeout is None else timeout)
+        usual = self._patience if self._puppet is not None else max(self._patience, LONGEST)
+        link = await self._listener.accept(usual if timeout is None else timeout)
         if link is not None:
             return link
         if self._listener.faults:
@@ -137,6 +152,7 @@ class Player:
         if self._journal and journal and journal != self._journal:
             raise Misconduct(Fault("the id of the journal has changed", "8", came=show(hello)))
         self._journal = journal
+        self._fresh = not journal
         return hello
 
     async def restart(self) -> None:
@@ -176,6 +192,7 @@ class _Scene:
         self.at = 0
         """The step, from 1 on."""
         self._moment = 0.0
+        self._leaving = False
         self._early: set[int] = set()
         """Steps that came before their turn, which is free between streams."""
         self._written: Counter[str] = Counter()
@@ -196,8 +213,10 @@ class _Scene:
         if any(step.leaves for step in self._steps) and not await self._player.puppet.ended(self._player.patience):
             raise Misconduct(Fault(f"the process did not end within {self._player.patience:g} s", "9"))
 
-    def end(self) -> None:
+    async def end(self) -> None:
+        """Close what is open."""
         if self._link is not None:
+            await self._player.send_back(self._link)
             self._link.abort()
 
     async def _step(self, index: int, step: Step) -> None:
@@ -222,6 +241,7 @@ class _Scene:
             self._written[step.writes] += 1
             await player.puppet.write({"id": step.writes, "kind": step.kind, "payload": step.payload})
         elif step.leaves:
+            self._leaving = True
             await player.puppet.order("leave")
         elif step.away:
             await self._away(step)
@@ -239,7 +259,12 @@ class _Scene:
             message = {**message, "retry": SOON}
         if kind == CHUNK and message["n"] < self._input.get(message["id"], 0):
             return  # an agent that keeps unread input has said so in its hello
-        await self._open.say(message)
+        try:
+            await self._open.say(message)
+        except Gone:
+            if not self._leaving:
+                raise
+            return  # it had closed already, which it may; what it said before is still to be heard
         if not last:
             await self._open.read_up(self._player.patience)
 

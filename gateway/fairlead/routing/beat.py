@@ -99,9 +99,17 @@ class Beat:
     async def muster(self) -> None:
         """A node has come or gone: read the table before the next beat."""
         try:
-            self._standing.table = await self._load.read(self._standing.now(), self._standing.back)
+            await self._read_table(self._standing.now())
         except BusUnavailable as e:
             logger.debug("the table of nodes is read at the next beat: %s", e)
+
+    async def _read_table(self, now: int) -> None:
+        """Who is alive; and all that the rows tell only while they may tell of links that are missing in Redis."""
+        standing = self._standing
+        if standing.incomplete:
+            standing.table = await self._load.read(now, standing.back)
+        else:
+            standing.table = await self._load.follow(standing.table, now, standing.back)
 
     def _call_muster(self) -> None:
         """This node has come or goes: the others should know before their next beat."""
@@ -123,7 +131,7 @@ class Beat:
         first = standing.since_beat == float("inf")
         if standing.beaten(now) and not first:
             self._reconciler.doubt()  # the others took this node for dead
-        standing.table = await self._load.read(now, standing.back)
+        await self._read_table(now)
         await self._follow_era(now)
         return True
 

@@ -12,12 +12,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from fairlead.bus.doorbell import Cancel, Deliver, Doorbell, Input
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.command import EXPIRED, OUTCOME_UNKNOWN, Command, Ending, Target
+from fairlead.fleet.command import EXPIRED, OUTCOME_UNKNOWN, Command, Ending, Settled, Target
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due, Taken
@@ -26,7 +27,7 @@ from fairlead.fleet.sharing import chosen
 from fairlead.routing.closing import Closing
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
-from fairlead.store.answer import outcomes
+from fairlead.store.answer import Answer, outcomes
 from fairlead.telemetry.logs import ids
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,7 @@ JITTER = 0.02
 """Seconds."""
 PART = 64
 """Targets that are seen to at once: some milliseconds of the loop."""
+Asked: TypeAlias = tuple[Taken, Answer[Command | Settled]]
 TIMEOUT = Ending(code="deadline", message="the deadline passed before the agent ended the command")
 
 
@@ -100,15 +102,22 @@ class Keeper:
         while shards:
             look = await self._due.take(shards)
             self._next.update(look.next)
+            asked: list[Asked] = []
             for start in range(0, len(look.taken), PART):
-                await self._see_to_all(look.taken[start : start + PART])
+                part = [(taken, self._ask(taken)) for taken in look.taken[start : start + PART]]
+                await self._see_to_all(asked)  # while Redis deals with the next part
+                asked = part
+            await self._see_to_all(asked)
             shards = look.more
 
-    async def _see_to_all(self, part: list[Taken]) -> None:
-        answers = await outcomes([self._records.time_out(t.command, t.agent, GRACE_MS, TIMEOUT) for t in part])
+    def _ask(self, taken: Taken) -> Answer[Command | Settled]:
+        return self._records.time_out(taken.command, taken.agent, GRACE_MS, TIMEOUT)
+
+    async def _see_to_all(self, asked: list[Asked]) -> None:
+        answers = await outcomes([answer for _, answer in asked])
         others: list[tuple[Taken, Command]] = []
         away: BusUnavailable | None = None
-        for taken, found in zip(part, answers, strict=True):
+        for (taken, _), found in zip(asked, answers, strict=True):
             if isinstance(found, Command):
                 others.append((taken, found))
             elif isinstance(found, BusUnavailable):

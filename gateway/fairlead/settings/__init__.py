@@ -51,6 +51,10 @@ class Settings:
     platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
     capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
     accept_rate: float = 200.0
+    unauthenticated_limit: int = 1000  # open at once; a storm of 10,000 agents needs some 400 at a round trip of 0.1 s
+    trusted_proxies: str = ""
+    allowed_hosts: str = ""
+    allowed_origins: str = ""
     heartbeat: float = 25.0  # under the 30 s after which the least patient of the usual load balancers hang up
     hello_timeout: float = 10.0
     message_limit: int = MIB
@@ -112,6 +116,11 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
 def node_name(hostname: str) -> str:
     """A legal node name made of a host name; `node` when nothing of it can be used."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", hostname).lstrip("._-")[:NODE_LIMIT] or "node"
+
+
+def listed(value: str) -> list[str]:
+    """The entries of a setting that is a list."""
+    return value.split(",") if value else []
 
 
 def is_loopback(host: str) -> bool:

@@ -7,6 +7,7 @@ a value came from: the fault raised here completes the sentence «the value …�
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -95,6 +96,34 @@ def _path(help: str) -> Rule:
     return Rule(read, "the path of a file or folder", help)
 
 
+def _list(one: Callable[[str], bool], limit: str, help: str) -> Rule:
+    """Entries joined by commas, or a list of TOML; kept as text, in lower case, without blanks."""
+
+    def read(raw: object) -> str:
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise Fault("is not a list")
+        entries = [part.strip().lower() for part in parts if part.strip()]
+        for entry in entries:
+            if "," in entry or not one(entry):
+                raise Fault(f"has the entry {entry[:80]!r}, which is not allowed")
+        return ",".join(entries)
+
+    return Rule(read, f"{limit}, separated by commas", help)
+
+
+def _is_network(entry: str) -> bool:
+    try:
+        ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+_HOST_PATTERN = r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*"
+_ORIGIN = r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
+
+
 def _redis(raw: object) -> str:
     if isinstance(raw, str):
         if raw == "embedded":
@@ -136,6 +165,24 @@ RULES: Mapping[str, Rule] = {
     # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
     "capacity": _whole(1, 1_000_000, "Links this node takes at most, each worker as many"),
     "accept_rate": _number(0.1, 100_000, "New links per second"),
+    "unauthenticated_limit": _whole(
+        16, 100_000, "Connections that have not shown a valid token, on link port and API together; half of one address"
+    ),
+    "trusted_proxies": _list(
+        _is_network,
+        "IP addresses and networks, as 10.0.0.0/8",
+        "Proxies whose X-Forwarded-For or Forwarded names the client; nobody else's is honoured",
+    ),
+    "allowed_hosts": _list(
+        lambda entry: re.fullmatch(_HOST_PATTERN, entry) is not None,
+        "names and addresses without port, *.example.com for all below it",
+        "Hosts by which link port and API may be addressed; any unless given",
+    ),
+    "allowed_origins": _list(
+        lambda entry: re.fullmatch(_ORIGIN, entry) is not None,
+        "origins as browsers send them, https://console.example.com",
+        "Origins whose requests are served; a request with another Origin is refused",
+    ),
     "heartbeat": _number(1, 3600, "Seconds of silence after which an agent shows that it lives"),
     "hello_timeout": _number(0.1, 300, "Seconds an agent has for its first message"),
     # In less than 128 KiB a chunk of 64 KiB in base64 would not fit; 1 MiB is the ceiling of protocol v1.

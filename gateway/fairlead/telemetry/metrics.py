@@ -59,6 +59,11 @@ class Metrics:
         self.rejected = Counter(
             "fairlead_handshake_rejected_total", "Upgrades refused over HTTP", ["reason"], registry=r
         )
+        self.credentials_refused = Counter(
+            "fairlead_credentials_refused_total", "Requests without a valid token, by port", ["port"], registry=r
+        )
+        for port in ("link", "api"):
+            self.credentials_refused.labels(port)
         self.handshake = Durations(
             "fairlead_handshake_duration_seconds", "Phases of a link's opening", LATENCY, r, "phase"
         )

@@ -1,0 +1,56 @@
+"""Penalties: what an address has to wait that has shown wrong tokens.
+
+Asked by `guard` for each refused credential, and for nothing else: a right token is never delayed, whoever else comes
+from its address. Pure: the time comes in as an argument. A score grows by one with each failure and halves every
+HALF_LIFE seconds, so that a typing error costs nothing, an agent with an old token is answered a little later, and a
+guesser learns at most one thing every MOST seconds on each of its few connections.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+FREE: Final = 5.0
+"""Failures that are answered at once."""
+MANY: Final = 30.0
+"""Failures from which on the answer is 429: 100 agents behind one address that all have an old token, and retry as the
+protocol says, every 30 to 60 s, come to a score of some 130."""
+CEILING: Final = 120.0
+"""A score grows no further: two half-lives after the last failure the answer is 401 again."""
+HALF_LIFE: Final = 20.0
+"""Seconds."""
+MOST: Final = 2.0
+"""Seconds that an answer is held back: agents and people bear it, and it is far below the time-outs of clients."""
+ADDRESSES: Final = 4_096
+"""Addresses that are remembered, some 200 bytes each; of more the one that has been quiet longest is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class Penalty:
+    delay: float
+    """Seconds before the answer."""
+    retry_after: int
+    """Seconds until the answer may be 401 again; 0: it is 401 now."""
+
+
+class Penalties:
+    def __init__(self, addresses: int = ADDRESSES) -> None:
+        self._most = addresses
+        self._scores: dict[str, tuple[float, float]] = {}
+        """Score and when it was true; the address that failed last comes last."""
+
+    def __len__(self) -> int:
+        return len(self._scores)
+
+    def fail(self, key: str, now: float) -> Penalty:
+        """The address has shown a wrong token or none. What it must wait."""
+        score, at = self._scores.pop(key, (0.0, now))
+        score = min(score * 0.5 ** ((now - at) / HALF_LIFE) + 1, CEILING)
+        self._scores[key] = score, now
+        if len(self._scores) > self._most:
+            del self._scores[next(iter(self._scores))]
+        delay = min(0.05 * 2 ** ((score - FREE) / 4), MOST) if score > FREE else 0.0
+        until = math.ceil(HALF_LIFE * math.log2(score / MANY)) if score > MANY else 0
+        return Penalty(delay, until)
