@@ -45,7 +45,7 @@ class Sources:
     async def rows(self, spec: LinkGatewaySpec, secrets: Secrets, conditions: Conditions) -> dict[str, Row] | None:
         """The nodes' rows, None when there are none to be had; sets the conditions that say why."""
         try:
-            url = _url(spec, secrets)
+            url = redis_url(spec, secrets)
         except FairleadError as e:
             reason = secret_reason(e)
             conditions.set("RedisReachable", False, "SecretMissing" if reason == "Missing" else reason, e.message)
@@ -71,7 +71,7 @@ class Sources:
         return None
 
 
-def _url(spec: LinkGatewaySpec, secrets: Secrets) -> str:
+def redis_url(spec: LinkGatewaySpec, secrets: Secrets) -> str:
     """The URL of Redis with the authorities of its certificate in it, where the store's client reads them."""
     redis = spec.redis
     if redis.secret_ref is None:

@@ -204,7 +204,9 @@ def test_a_redis_of_ones_own_replaces_the_one_for_evaluations(render: Any) -> No
     assert [one["metadata"]["name"] for one in of_kind(by_url, "Secret")] == ["fairlead-redis", "fairlead-tokens"]
     assert not of_kind(by_secret, "Secret")
     spec = named(by_secret, "LinkGateway", "fairlead")["spec"]
-    assert spec["redis"] == {"secretRef": {"name": "my-redis", "key": "uri"}}
+    assert spec["redis"] == {
+        "secretRef": {"name": "my-redis", "key": "uri"}, "caSecretRef": {"name": "my-authority"},
+    }  # fmt: skip
     assert spec["tokens"] == {"secretRef": {"name": "my-tokens"}}
     assert spec["image"] == "registry.example.com/mirror/fairlead/gateway:0.1.0"
     assert spec["pod"]["imagePullSecrets"] == [{"name": "mirror"}]

@@ -20,7 +20,6 @@ from fairlead.carrier.sweep import Sweep
 from fairlead.errors import BusUnavailable, InvalidRequest
 from fairlead.fleet.command import Taken
 from fairlead.fleet.directory import Claimed, Directory, Overtaken
-from fairlead.fleet.schema import FACTS_LIMIT
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.chronicle import Chronicle
@@ -37,7 +36,7 @@ from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.close import Close
 from fairlead.wire.identity import check_agent_id
-from fairlead.wire.messages import Hello, Limits, Retry, Welcome
+from fairlead.wire.messages import FACTS_LIMIT, Hello, Limits, Retry, Welcome
 from fairlead.wire.retry import HANDED_OUT_MS, first_ceiling
 
 logger = logging.getLogger(__name__)
