@@ -17,7 +17,7 @@ UV     := .cache/uv/bin/uv
 UV_VERSION := 0.13.8
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run bench soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
+.PHONY: help venv fmt lint test run bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +54,9 @@ run: $(STAMP) ## Two gateway nodes, their Valkey and three agents on this machin
 
 soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 minutes, SEED=… replays)
 	$(PY) tests/faults/play.py --soak $(SOAK) $(if $(SEED),--seed $(SEED))
+
+abuse: $(STAMP) ## Attacks on a real node, with what its owner sees meanwhile (ATTACK=… one of them; SOAK=… minutes of fuzzing)
+	$(PY) tests/abuse/abuse.py $(if $(ATTACK),--attack $(ATTACK)) $(if $(filter command line,$(origin SOAK)),--soak $(SOAK))
 
 bench: $(STAMP) ## The benchmarks
 	$(PY) tests/bench/run.py

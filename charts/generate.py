@@ -3,7 +3,8 @@
     python charts/generate.py [--check]        make chart-docs; a test of tests/chart runs the check
 
 The CRDs come from the operator's Structs, the shape of `gateways.*` in values.schema.json from that of LinkGateway, and
-the tables of README.md from the comments of values.yaml and from the same CRD. What stands around them is written by
+the tables of README.md from the comments of values.yaml and from the same CRD, and what `pod.env` may not name from the
+operator's rules. What stands around them is written by
 hand. It reads the operator's schema and nothing of a cluster.
 """
 
@@ -19,6 +20,7 @@ from typing import Any
 import yaml
 
 from fairlead_operator.crd import crds, gateway_crd
+from fairlead_operator.rules import OPERATORS_ENV
 
 CHART = Path(__file__).resolve().parent / "fairlead"
 FILLED = ("image", "redis", "tokens")
@@ -26,6 +28,10 @@ FILLED = ("image", "redis", "tokens")
 CONSTRAINTS = (
     "type", "enum", "pattern", "format", "minimum", "maximum", "minLength", "maxLength", "minItems", "maxItems",
 )  # fmt: skip
+
+ENV_HEAD = (
+    "# Generated from the operator's code by `make chart-docs`: what pod.env may not name, and what to do instead.\n"
+)
 
 Schema = dict[str, Any]
 
@@ -139,6 +145,7 @@ def wanted() -> dict[Path, str]:
     text = between(readme.read_text(), "values", table("value", values_rows((CHART / "values.yaml").read_text())))
     return {
         **{CHART / "crds" / f"{one['spec']['names']['plural']}.yaml": crd_text(one) for one in crds()},
+        CHART / "files" / "operators-env.yaml": ENV_HEAD + yaml.safe_dump(dict(OPERATORS_ENV), width=120),
         schema: schema_text(schema.read_text(), spec),
         readme: between(text, "fields", table("field", spec_rows(spec))),
     }

@@ -6,16 +6,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import ssl as tls
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeAlias
+from urllib.parse import urlsplit
 
 import httpx2
 import pytest
 
+from fairlead.agent.dispositions import default_for_children
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
@@ -34,6 +37,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.section("not tested here")
     for reason, count in reasons.most_common():
         terminalreporter.write_line(f"{count:5} × {reason}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals_of_children() -> None:
+    """What tests start hears SIGHUP and SIGINT, also when the tests run under nohup or as a background job."""
+    default_for_children()
 
 
 @pytest.fixture
@@ -102,6 +111,34 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     both = folder / "both.pem"
     both.write_bytes((folder / "key.pem").read_bytes() + (folder / "cert.pem").read_bytes())
     return both
+
+
+@pytest.fixture
+async def tls_redis(own_valkey: EmbeddedValkey, certificate: Path) -> AsyncIterator[str]:
+    """`own_valkey` behind TLS: its URL."""
+    plain = urlsplit(own_valkey.url)
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except OSError:
+            pass
+        writer.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if plain.scheme == "unix":
+            inner = await asyncio.open_unix_connection(plain.path)
+        else:
+            inner = await asyncio.open_connection(plain.hostname, plain.port)
+        await asyncio.gather(pump(reader, inner[1]), pump(inner[0], writer))
+
+    context = tls.SSLContext(tls.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    server = await asyncio.start_server(relay, "localhost", 0, ssl=context)
+    yield f"rediss://localhost:{server.sockets[0].getsockname()[1]}"
+    server.close()
 
 
 @pytest.fixture

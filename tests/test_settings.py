@@ -14,8 +14,8 @@ from fairlead.errors import ConfigError
 from fairlead.settings import (
     DEVELOPMENT_AGENT_TOKEN,
     DEVELOPMENT_PLATFORM_TOKEN,
+    FROM_FILES,
     PREFIX,
-    TOKENS,
     Settings,
     is_loopback,
     load,
@@ -50,7 +50,7 @@ def test_defaults_bind_this_machine_alone_and_pass_their_own_rules() -> None:
 
 
 def test_each_setting_has_one_rule() -> None:
-    names = {one.name for one in fields(Settings)} | {f"{token}_file" for token in TOKENS}
+    names = {one.name for one in fields(Settings)} | {f"{secret}_file" for secret in FROM_FILES} | {"redis_ca_file"}
     assert set(RULES) == names
 
 
@@ -134,6 +134,31 @@ def test_unreadable_token_files_are_faults_and_show_no_secret(tmp_path: Path) ->
         assert "hunter2" not in faults[0]
 
 
+def test_the_url_of_redis_is_read_from_a_file_and_names_the_authorities(tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("rediss://:hunter2@redis:6380/2\n")
+    (tmp_path / "ca").write_text("-----BEGIN CERTIFICATE-----\n")
+    by_file = {"FAIRLEAD_REDIS_FILE": str(tmp_path / "url")}
+    assert load(by_file, None, {}).redis == "rediss://:hunter2@redis:6380/2"
+    assert load(by_file, None, {"redis": "redis://r"}).redis == "redis://r", "a flag wins over the environment"
+    ca = {"FAIRLEAD_REDIS_CA_FILE": str(tmp_path / "ca")}
+    trusting = load(by_file | ca, None, {}).redis
+    assert trusting == f"rediss://:hunter2@redis:6380/2?ssl_ca_certs={tmp_path}/ca"
+    asked = load({"FAIRLEAD_REDIS": "rediss://r?timeout=1"} | ca, None, {}).redis
+    assert asked == f"rediss://r?timeout=1&ssl_ca_certs={tmp_path}/ca"
+    for more, told in [
+        ({"FAIRLEAD_REDIS": "rediss://r"}, "only one of them can hold"),
+        ({"FAIRLEAD_REDIS_CA_FILE": str(tmp_path / "url")}, "holds no certificate"),
+        ({"FAIRLEAD_REDIS_CA_FILE": str(tmp_path / "none")}, "cannot be read"),
+        ({"FAIRLEAD_REDIS_FILE": str(tmp_path / "none"), **ca}, "cannot be read"),
+        ({"FAIRLEAD_REDIS_FILE": str(tmp_path / "ca")}, "is not the address"),
+    ]:
+        (fault,) = faults_of(by_file | more)
+        assert told in fault
+        assert "hunter2" not in fault
+    (fault,) = faults_of({"FAIRLEAD_REDIS": "redis://r"} | ca)
+    assert "only a rediss:// URL" in fault
+
+
 def test_secrets_are_in_no_fault_and_no_repr() -> None:
     secret = "redis://user:hunter2hunter2@redis/0"
     assert "hunter2" not in "".join(faults_of({"FAIRLEAD_AGENT_TOKEN": "hunter2 hunter2 hunter2"}))
@@ -183,7 +208,7 @@ def test_other_variables_and_those_of_the_client_are_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["embedded", "redis://r", "redis://:pw@r:6380/2", "rediss://[::1]:6379", "unix:///run/r"]
+    "url", ["embedded", "redis://r", "redis://:pw@r:6380/2", "rediss://[::1]:6379", "unix:///run/r", "unix:///r?db=0"]
 )
 def test_redis_addresses(url: str) -> None:
     assert load({"FAIRLEAD_REDIS": url}, None, {}).redis == url

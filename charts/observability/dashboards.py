@@ -254,8 +254,8 @@ REDIS = Dashboard(
                   quantiles("fairlead_redis_batch_duration_seconds", NODE)),
             Panel("Redis commands", "ops", "That Redis answered.",
                   (rate("fairlead_redis_commands_total", NODE, "pod"),)),
-            Panel("Backlog", "short", "Commands that wait to be sent.",
-                  (Query(f"fairlead_redis_backlog{{{NODE}}}", "{{pod}}"),)),
+            Panel("Backlog", "short", "Calls that wait to be sent, by priority.",
+                  (Query(f"sum by (pod, priority) (fairlead_redis_backlog{{{NODE}}})", "{{pod}} {{priority}}"),)),
             Panel("Errors", "short", "Times that Redis was lost, or silent for a second.", (
                 Query(f"sum by (pod) (increase(fairlead_redis_errors_total{{{NODE}}}{RATE}))", "{{pod}}"),
             )),

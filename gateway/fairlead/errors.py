@@ -8,10 +8,16 @@
     │   ├── AgentUnknown       no agent of that id was ever seen
     │   ├── CommandUnknown     no command of that id, or its results have expired
     │   ├── ResultsTrimmed     results that are gone because they were read
-    │   └── IdempotencyConflict  the same Idempotency-Key with another body
+    │   ├── RecordExpired      the command of this Idempotency-Key has ended, and its record is gone
+    │   ├── IdempotencyConflict  the same Idempotency-Key with another body
+    │   ├── InputConflict      an input chunk of a number that another chunk has had
+    │   └── AgentOnline        the agent holds a link, and the request is for one that does not
     ├── Unavailable            right request, wrong moment: temporary
     │   ├── RecordLost         what was followed is gone: not temporary, and not the caller's fault
     │   ├── BusUnavailable     Redis does not answer
+    │   │   ├── NotAnswered    it was sent the request, which it may have executed
+    │   │   └── OutcomeUnknown a command that may have been taken in although its caller got no answer
+    │   ├── Rebuilding         Redis has lost its data, and the agents that are linked are being written down again
     │   ├── AgentOffline       the agent holds no link
     │   ├── NodeBusy           this node is draining or full
     │   └── Throttled          too many wrong credentials from this address
@@ -69,8 +75,24 @@ class ResultsTrimmed(InvalidRequest):
     code = "results_trimmed"
 
 
+class RecordExpired(InvalidRequest):
+    """The command that was posted under this Idempotency-Key has ended, and its record has been removed."""
+
+    code = "record_expired"
+
+
 class IdempotencyConflict(InvalidRequest):
     code = "idempotency_conflict"
+
+
+class InputConflict(InvalidRequest):
+    """An input chunk was posted under a number under which other octets were stored before."""
+
+    code = "input_conflict"
+
+
+class AgentOnline(InvalidRequest):
+    code = "agent_online"
 
 
 class Unavailable(FairleadError):
@@ -86,9 +108,25 @@ class RecordLost(Unavailable):
 
 
 class BusUnavailable(Unavailable):
-    """Redis did not answer. When raised after a request was sent, its outcome is unknown."""
+    """Redis did not answer, or refused. Nothing was executed, except where the error is a `NotAnswered`."""
 
     code = "bus_unavailable"
+
+
+class NotAnswered(BusUnavailable):
+    """Redis was sent the request and did not answer it: it may have executed it, or may do so later."""
+
+
+class OutcomeUnknown(BusUnavailable):
+    """Whether a command was taken in is not known. `details` has its `id`, which tells once Redis answers again."""
+
+    code = "outcome_unknown"
+
+
+class Rebuilding(Unavailable):
+    """Redis has lost its data: whom it knows is not all that are linked, until they have been claimed again."""
+
+    code = "rebuilding"
 
 
 class AgentOffline(Unavailable):

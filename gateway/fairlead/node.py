@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from functools import partial
 from types import TracebackType
 from urllib.parse import urlsplit
 
 from fairlead.bus.doorbell import Doorbell, Muster
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.connection import Terms
+from fairlead.carrier.intake import Budget, Intake
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import ConfigError
 from fairlead.fleet.commands import Commands
@@ -31,16 +33,20 @@ from fairlead.routing.delivery import Deliveries
 from fairlead.routing.departures import Departures
 from fairlead.routing.dispatch import Dispatch
 from fairlead.routing.followers import Followers
+from fairlead.routing.index import IndexSweep
 from fairlead.routing.inquiry import Inquiry
 from fairlead.routing.keeper import Keeper
+from fairlead.routing.node_name import NodeName
 from fairlead.routing.ranking import Ranking
 from fairlead.routing.reconciler import Reconciler
 from fairlead.routing.recorder import Recorder
+from fairlead.routing.removal import Removal
 from fairlead.routing.results import Results
 from fairlead.routing.standing import Standing
 from fairlead.routing.takeover import Takeover
 from fairlead.routing.tasks import Tasks
 from fairlead.settings import Settings
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.server import check_server
 from fairlead.telemetry.export import Exporter
@@ -66,12 +72,16 @@ class Node:
         self.tracing = tracing = Tracing(_exporter(settings), settings.trace_ratio, settings.trace_slow)
         self._chronicle = chronicle = Chronicle(tracing, metrics, standing)
         self._pulse = Pulse(metrics)
-        self.hub = hub = Hub()
+        self.hub = hub = Hub(settings.pending_limit)
         self.sweep = Sweep(silence=settings.heartbeat * SILENCE)
-        self.terms = Terms(
+        self.intake = intake = Intake(
+            Budget(settings.message_rate, settings.event_rate, settings.byte_rate, settings.incomplete_limit)
+        )
+        self.terms = terms = Terms(
             self.sweep,
             max_message=settings.message_limit,
             max_buffered=settings.queue_limit,
+            intake=intake,
         )
         self._store = store = Pipeliner(redis_url)
         store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
@@ -80,7 +90,7 @@ class Node:
         self.directory = Directory(store)
         records = Commands(store, settings.output_limit)
         due = Due(store)
-        followers = Followers()
+        self._followers = followers = Followers()
         standing.epoch = secrets.token_hex(6)
         self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
         closing = Closing(self.directory, due, inbox, metrics, chronicle)
@@ -107,12 +117,14 @@ class Node:
         self._reconciler = Reconciler(store, self.directory, hub, takeover, tasks, standing, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
         store.on_connect = self._reconciler.doubt
+        load = Load(store)
         self._beat = Beat(
-            Load(store),
+            load,
             eras,
             inbox,
             hub,
             self._reconciler,
+            NodeName(load, settings.node),
             standing,
             self._pulse,
             metrics,
@@ -133,6 +145,7 @@ class Node:
             ),
         )  # fmt: skip
         self.dispatch = Dispatch(
+            store,
             self.directory,
             records,
             eras,
@@ -146,7 +159,11 @@ class Node:
             int(settings.retention * 1000),
         )
         self.results = Results(store, self.directory, records, inbox, followers, standing)
+        self.removal = Removal(
+            self.directory, records, closing, standing, metrics, int(settings.forget_after * 1000)
+        )  # fmt: skip
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
+        self._index = IndexSweep(self.directory, self.removal, standing)
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"
         """Why this node cannot serve, "" when it can."""
@@ -159,11 +176,20 @@ class Node:
         metrics.watch("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
         metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
         metrics.watch("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.leaving)
+        metrics.watch("fairlead_slow_readers", "Agents that do not read as fast as sent to", lambda: len(terms.slow))
         metrics.watch(
-            "fairlead_slow_readers", "Agents that do not read as fast as sent to", lambda: len(hub.congested())
+            "fairlead_send_queue_bytes",
+            "What waits for slow readers",
+            lambda: sum(one.buffered() for one in terms.slow),
         )
-        metrics.watch("fairlead_send_queue_bytes", "What waits for slow readers", lambda: sum(hub.congested()))
-        metrics.watch("fairlead_redis_backlog", "Commands that wait to be sent to Redis", lambda: store.backlog)
+        metrics.watch("fairlead_held_links", "Links over a budget, which are not read on", lambda: intake.waiting)
+        metrics.count("fairlead_link_holds_total", "Times that a link was held for its budget", lambda: intake.held)
+        metrics.watch("fairlead_incomplete_bytes", "Received of messages that are not whole", lambda: intake.kept)
+        metrics.watch("fairlead_pending_bytes", "Received and not stored yet", lambda: hub.totals.pending)
+        metrics.watch_each(
+            "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
+            {priority.label: partial(store.waiting, priority) for priority in Priority},
+        )  # fmt: skip
         metrics.count("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
         metrics.count("fairlead_redis_errors_total", "Times Redis was lost or silent", lambda: store.trips)
         metrics.count("fairlead_doorbells_rung_total", "Doorbells rung at other nodes", lambda: inbox.rung)
@@ -190,7 +216,8 @@ class Node:
         await self.stop()
 
     async def start(self) -> None:
-        """Be part of the fleet, or raise ConfigError when Redis does not answer or is not fit for use."""
+        """Be part of the fleet, or raise ConfigError when Redis does not answer or is not fit for use, or when another
+        process bears this node's name."""
         self.sweep.start()
         self._pulse.start()
         self._store.start()
@@ -210,7 +237,7 @@ class Node:
         for loop in (
             self._beat.beat_forever(),
             self._keeper.keep_forever(),
-            self._keeper.sweep_forever(),
+            self._index.sweep_forever(),
             self._departures.release_forever(),
             self._reconciler.reconcile_forever(),
         ):
@@ -232,6 +259,8 @@ class Node:
             return "draining"
         if self._trouble:
             return self._trouble
+        if self._beat.name_taken:
+            return self._beat.name_taken
         if self._inbox.deaf:
             return "the inbox does not hear although Redis answers"
         return ""
@@ -240,6 +269,10 @@ class Node:
         """Empty this node, paced: agents are told first and closed with 4000 at their slots."""
         count = await self.hub.drain(self.settings.drain_rate, self.settings.drain_timeout)
         logger.info("drained %d agents", count)
+
+    def send_followers_away(self) -> None:
+        """Callers that follow results here are told from where on to ask another node: their streams end at once."""
+        self._followers.send_away()
 
     async def stop(self) -> None:
         """End all loops and leave the fleet. Leases that could not be given up die with this node's row."""
@@ -259,6 +292,7 @@ class Node:
         await self._inbox.aclose()
         await self._store.aclose()
         self.sweep.stop()
+        self.intake.stop()
         self._pulse.stop()
         self._chronicle.aclose()
         if self.tracing.exporter is not None:

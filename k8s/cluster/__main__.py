@@ -156,7 +156,10 @@ def _may_run() -> None:
     if sys.platform != "linux":
         raise ClusterError("this cluster needs Linux", "use kind or k3d: docs/cluster.md")
     _is_root()
-    place.require(place.VERSIONS["debian"]["programs"], _plugins())
+    debian = place.VERSIONS["debian"]
+    place.require(debian["programs"], _plugins(), later=debian["builders"])
+    if builders := place.missing(debian["builders"]):
+        say(f"`make image` will need packages that are missing: apt-get install {' '.join(builders)}")
 
 
 def _plugins() -> list[str]:

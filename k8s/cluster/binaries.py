@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,10 @@ STAGES = ("helm.sh/helm/v3/cmd/helm", "./cmd/...", "github.com/traefik/traefik/v
 """helm first: it is all that the chart's tests need, and ready after two minutes."""
 ROUTES = "gateway-api"
 """Beside bin/: the kinds of the Gateway API, which Traefik's module brings in the version that it speaks."""
+PACKAGE = re.compile(r"[\w.~+-]+(/[\w.~+-]+)*")
+"""A line of `go build -v`."""
+TELL = 15.0
+"""Seconds between two lines of a build that goes on."""
 GO = (1, 24)
 """The first Go that fetches the newer one which go.mod names by itself, through the module proxy."""
 
@@ -61,16 +66,32 @@ def _compile(target: Path) -> None:
     for stage in STAGES:
         began = time.monotonic()
         print(f"cluster: go build {stage}", file=sys.stderr, flush=True)
-        # No timeout: how long the first build takes depends on the machine alone, and it goes on where it was stopped.
-        built = subprocess.run(
-            ["go", "build", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", f"{target}/", stage],
-            cwd=place.SOURCE,
-            env={**os.environ, "CGO_ENABLED": "0"},
-            check=False,
-        )
-        if built.returncode:
+        argv = ["go", "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", flags, "-o", f"{target}/", stage]
+        if _run_telling(argv, began):
             raise ClusterError(f"go build {stage} failed", "is the module proxy reachable? see `go env GOPROXY`")
         print(f"cluster: {stage} built in {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+
+
+def _run_telling(argv: list[str], began: float) -> int:
+    """Runs a build and tells every quarter of a minute how far it is; the exit code.
+
+    `go build -v` names each package that it compiles, thousands of them. What else it says is passed on. No timeout:
+    how long the first build takes depends on the machine alone, and it goes on where it was stopped.
+    """
+    compiled, told = 0, began
+    environment = {**os.environ, "CGO_ENABLED": "0"}
+    with subprocess.Popen(argv, cwd=place.SOURCE, env=environment, stderr=subprocess.PIPE, text=True) as build:
+        assert build.stderr is not None
+        for line in build.stderr:
+            if PACKAGE.fullmatch(line.strip()):
+                compiled += 1
+            elif not line.startswith("go: downloading"):
+                print(line, end="", file=sys.stderr, flush=True)
+            if time.monotonic() - told >= TELL:
+                told = time.monotonic()
+                words = f"{compiled} packages compiled" if compiled else "fetching modules"
+                print(f"cluster:   {words}, {told - began:.0f} s", file=sys.stderr, flush=True)
+    return build.returncode
 
 
 def _copy_routes(target: Path) -> None:

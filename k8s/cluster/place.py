@@ -80,10 +80,12 @@ def missing(programs: dict[str, str], extra: Sequence[str] = ()) -> list[str]:
     return sorted({package for program, package in programs.items() if shutil.which(program) is None} | set(extra))
 
 
-def require(programs: dict[str, str], extra: Sequence[str] = ()) -> None:
-    """The programs are there, or an error names the one command that installs what is missing."""
+def require(programs: dict[str, str], extra: Sequence[str] = (), later: dict[str, str] | None = None) -> None:
+    """The programs are there, or an error names the one command that installs what is missing: what a later step needs
+    (`later`) too, so that nobody is sent to install twice."""
     packages = missing(programs, extra)
     if packages:
+        packages = missing({**programs, **(later or {})}, extra)
         raise ClusterError(
             f"programs of these Debian packages are missing: {', '.join(packages)}",
             f"apt-get install --no-install-recommends {' '.join(packages)}",

@@ -11,10 +11,11 @@ from typing import Any
 
 from fairlead_operator.entrance import http_route, ingress, service_annotations
 from fairlead_operator.objects import Object
-from fairlead_operator.spec import GROUP, KIND, VERSION, LinkGatewaySpec
+from fairlead_operator.spec import GROUP, KIND, VERSION, LinkGatewaySpec, Service
 from fairlead_operator.workload import ADMIN_PORT, API_PORT, LINK_PORT, PORTS, deployment
 
 POD_LABEL = f"{GROUP}/gateway"
+DNS: Object = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
 OPTIONAL = ("Ingress", "HTTPRoute", "NetworkPolicy")
 """Kinds that a spec may stop asking for."""
 
@@ -54,16 +55,17 @@ class Owner:
         }
 
 
-def children(owner: Owner, spec: LinkGatewaySpec) -> list[Object]:
-    """In the order in which they are applied: what a pod needs stands before the pods."""
+def children(owner: Owner, spec: LinkGatewaySpec, secrets: str = "") -> list[Object]:
+    """In the order in which they are applied: what a pod needs stands before the pods. `secrets` as in `deployment`."""
+    agents, platform = spec.services.agents, spec.services.platform
     made = [
         _service_account(owner, spec),
-        _service(owner, "agents", LINK_PORT, "ws", "kubernetes.io/ws", service_annotations(spec)),
-        _service(owner, "platform", API_PORT, "http", "http"),
+        _outer(_service(owner, "agents", LINK_PORT, "ws", "kubernetes.io/ws", service_annotations(spec)), agents),
+        _outer(_service(owner, "platform", API_PORT, "http", "http"), platform),
         _metrics_service(owner),
         _disruption_budget(owner),
         _network_policy(owner, spec),
-        deployment(owner.name, owner.labels, owner.selector, spec),
+        deployment(owner.name, owner.labels, owner.selector, spec, secrets),
         ingress(owner.name, spec),
         http_route(owner.name, spec),
     ]
@@ -112,6 +114,18 @@ def _service(
     }
 
 
+def _outer(body: Object, asked: Service) -> Object:
+    """`body` with what the spec says of how this Service is reached."""
+    optional: Object = {
+        "loadBalancerClass": asked.load_balancer_class,
+        "loadBalancerSourceRanges": list(asked.load_balancer_source_ranges),
+        "externalTrafficPolicy": asked.external_traffic_policy and str(asked.external_traffic_policy),
+    }
+    body["metadata"]["annotations"] |= asked.annotations
+    body["spec"] |= {"type": str(asked.type), **{key: value for key, value in optional.items() if value}}
+    return body
+
+
 def _metrics_service(owner: Owner) -> Object:
     """Headless, and with the pods that are not ready: a draining pod is watched to its end."""
     body = _service(owner, "metrics", ADMIN_PORT, "metrics", "http")
@@ -142,17 +156,18 @@ def _network_policy(owner: Owner, spec: LinkGatewaySpec) -> Object | None:
         ports = {"ports": [{"port": port, "protocol": "TCP"}]}
         return {**ports, "from": list(peers)} if peers else ports
 
+    ingress = [rule(LINK_PORT, policy.links_from), rule(API_PORT, policy.platform_from)]
+    if policy.metrics_from:  # metrics ask for no credential; probes of the kubelet pass every policy
+        ingress.append(rule(ADMIN_PORT, policy.metrics_from))
+    egress = {} if policy.egress is None else {"egress": [DNS, *policy.egress]}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {"name": owner.name},
         "spec": {
             "podSelector": {"matchLabels": owner.selector},
-            "policyTypes": ["Ingress"],
-            "ingress": [
-                rule(LINK_PORT, policy.links_from),
-                rule(API_PORT, policy.platform_from),
-                rule(ADMIN_PORT, policy.metrics_from),
-            ],
+            "policyTypes": ["Ingress", "Egress"] if egress else ["Ingress"],
+            "ingress": ingress,
+            **egress,
         },
     }

@@ -20,13 +20,23 @@ from kubernetes.aio.client import ApiClient, Configuration
 from kubernetes.aio.config.config_exception import ConfigException
 
 from fairlead.errors import ConfigError, FairleadError
-from fairlead_operator.errors import Absent, Changed, ClusterAway, ClusterRefused, Denied, Disturbing
+from fairlead_operator.errors import (
+    Absent,
+    Changed,
+    ClusterAway,
+    ClusterRefused,
+    Denied,
+    Disturbing,
+    KindAbsent,
+    NotValid,
+)
 from fairlead_operator.objects import Object, path
 
 CALL_TIMEOUT = 4.0
 """Seconds for one call. A lease runs for 13 s and is trusted for 8: a write sent in its last moment has landed or
 failed before another replica may hold the lease."""
 FIELD_MANAGER = "fairlead-operator"
+APPLY = "application/apply-patch+yaml"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
@@ -75,7 +85,7 @@ class Cluster:
         meta = body["metadata"]
         where = path(body["kind"], meta.get("namespace", ""), meta["name"])
         query = {"fieldManager": manager, "force": "true"}
-        return await self._write("PATCH", where, body, "application/apply-patch+yaml", query)
+        return await self._write("PATCH", where, body, APPLY, query)
 
     async def patch(self, kind: str, namespace: str, name: str, body: Object, subresource: str = "") -> Object:
         """A merge; with metadata.resourceVersion in it only onto what was read."""
@@ -130,27 +140,33 @@ class Cluster:
         except (aiohttp.ClientError, OSError) as e:
             raise ClusterAway(f"the API server cannot be reached: {e}") from e
         if response.status >= 400:
-            raise _error(response.status, text, method, where)
+            raise _error(response.status, text, method, where, applying=content_type == APPLY)
         answer: Object = json.loads(text)
         return answer
 
 
-def _error(status: int, text: bytes, method: str, where: str) -> FairleadError:
+def _error(status: int, text: bytes, method: str, where: str, *, applying: bool = False) -> FairleadError:
     try:
         told = json.loads(text)
-        said = str(told.get("message") or "")
-        causes = [one.get("reason") for one in (told.get("details") or {}).get("causes") or []]
+        said, reason = str(told.get("message") or ""), str(told.get("reason") or "")
+        details = told.get("details") or {}
+        named = bool(details.get("name"))
+        causes = [one.get("reason") for one in details.get("causes") or []]
     except (ValueError, AttributeError):
-        said, causes = "", []
+        said, reason, named, causes = "", "", False, []
     message = said or text[:200].decode(errors="replace") or f"{method} {where} answered {status}"
     if status == 404:
-        return Absent(message)
+        # For a kind that is not served the answer is a plain page, or a Status that names no object.
+        return Absent(message) if named else KindAbsent(message)
     if status in (401, 403):
         return Denied(message)
     if status == 409:
         return Changed(message)
     if status == 429 and "DisruptionBudget" in causes:
         return Disturbing(message)
+    if status in (400, 422) or (status == 500 and applying and not reason):
+        # 500 without a reason is how server-side apply answers what cannot be decoded: a wrong quantity, for one.
+        return NotValid(message, status=status)
     if status == 429 or status >= 500:
         return ClusterAway(f"the API server answered {status}: {message}")
     return ClusterRefused(message, status=status)

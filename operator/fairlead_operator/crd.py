@@ -171,7 +171,7 @@ def _inline(
         if key == "default":
             if defaults:
                 # Whole, though {} would be filled by the defaults inside: CEL looks at it before that.
-                out[key] = {k: v for k, v in value.items() if v is not None} if "properties" in out else value
+                out[key] = _without_null(value) if "properties" in out else value
         elif key == "properties":
             out[key] = {name: go(inner) for name, inner in value.items()}
         elif key in ("items", "additionalProperties") and isinstance(value, Mapping):
@@ -184,6 +184,13 @@ def _inline(
     if out.get("x-kubernetes-preserve-unknown-fields"):
         out.pop("additionalProperties", None)  # both at once are refused
     return out
+
+
+def _without_null(value: Any) -> Any:
+    """A default of ours as Kubernetes takes it: what is not there is not said to be null."""
+    if isinstance(value, dict):
+        return {name: _without_null(inner) for name, inner in value.items() if inner is not None}
+    return value
 
 
 def _validation(rule: Rule) -> Schema:

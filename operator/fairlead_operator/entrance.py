@@ -45,13 +45,12 @@ def ingress(name: str, spec: LinkGatewaySpec) -> Object | None:
     if asked.platform:
         paths.append(_path(API_PATH, f"{name}-platform", "http"))
     rule: Object = {"http": {"paths": paths}}
-    if asked.host:
-        rule["host"] = asked.host
+    rules = [{"host": host, **rule} for host in asked.hosts] or [rule]
     body: Object = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "Ingress",
         "metadata": {"name": name, "annotations": {**annotations, **asked.annotations}},
-        "spec": {"rules": [rule]},
+        "spec": {"rules": rules},
     }
     if asked.class_name:
         body["spec"]["ingressClassName"] = asked.class_name
@@ -96,8 +95,8 @@ def _path(path: str, service: str, port: str) -> Object:
 
 def _tls(asked: Ingress) -> Object:
     body: Object = {}
-    if asked.host:
-        body["hosts"] = [asked.host]
+    if asked.hosts:
+        body["hosts"] = list(asked.hosts)
     if asked.tls is not None and asked.tls.secret_name:
         body["secretName"] = asked.tls.secret_name
     return body

@@ -2,7 +2,9 @@
 
 FairleadError
 ├── ClusterRefused         the API server refused: a fault of ours or of the resource; the message is its own
-│   ├── Absent             no such object, or no such kind
+│   ├── Absent             no such object
+│   │   └── KindAbsent     no such kind: its CustomResourceDefinition is not installed
+│   ├── NotValid           what we sent is not an object of this kind: a value of the resource is wrong
 │   ├── Denied             RBAC: names the verb and the resource that are missing
 │   ├── Disturbing         an eviction that a disruption budget does not allow now
 │   └── Changed            somebody else changed the object meanwhile: read it again
@@ -24,6 +26,14 @@ class ClusterRefused(FairleadError):
 
 class Absent(ClusterRefused):
     code = "cluster_absent"
+
+
+class KindAbsent(Absent):
+    code = "cluster_kind_absent"
+
+
+class NotValid(ClusterRefused):
+    code = "cluster_not_valid"
 
 
 class Denied(ClusterRefused):

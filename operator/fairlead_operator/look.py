@@ -13,6 +13,9 @@ from fairlead_operator.objects import Object
 
 STARTING = ("ContainerCreating", "PodInitializing")
 """Reasons of a container that waits and has no trouble."""
+START_PATIENCE = 10.0
+"""Seconds after which such a wait is told: an image that is there starts within two, and what holds a pod up for longer
+(an image to be pulled; a volume, a Secret or a ConfigMap that is missing) is what somebody looks for."""
 SAME = {"ErrImagePull": "ImagePullBackOff"}
 """Reasons between which a kubelet goes to and fro."""
 
@@ -78,6 +81,31 @@ def why_not_running(deployment: Object, pods: Sequence[Object]) -> tuple[str, st
         if why := _trouble_of(pod):
             return why[0], f"{pod['metadata']['name']}: {why[1]}"
     return None
+
+
+def slow_start(pods: Sequence[Object], starting_since: dict[str, float], now: float) -> tuple[str, str] | None:
+    """Reason and message of the first pod whose container has not been made for long, None without any.
+    `starting_since` (uid → time) is carried on from look to look."""
+    waiting = {}
+    for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
+        if not has_ended(pod) and "deletionTimestamp" not in pod["metadata"] and (reason := _starting(pod)):
+            waiting[pod["metadata"]["uid"]] = pod["metadata"]["name"], reason
+    kept = {uid: starting_since.get(uid, now) for uid in waiting}
+    starting_since.clear()
+    starting_since.update(kept)
+    for uid, (name, reason) in waiting.items():
+        if now - kept[uid] >= START_PATIENCE:
+            why = "its image is being pulled, or a volume, Secret or ConfigMap of it is missing"
+            return reason, f"{name} has not started for more than {START_PATIENCE:g} s: {why}"
+    return None
+
+
+def _starting(pod: Object) -> str:
+    for container in (pod.get("status") or {}).get("containerStatuses") or []:
+        reason = str(((container.get("state") or {}).get("waiting") or {}).get("reason") or "")
+        if reason in STARTING:
+            return reason
+    return ""
 
 
 def _trouble_of(pod: Object) -> tuple[str, str] | None:

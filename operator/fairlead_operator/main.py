@@ -59,7 +59,7 @@ async def run(settings: OperatorSettings) -> None:
     metrics = Metrics()
     unfenced = Cluster(client, lambda: None)
     lease = Lease(unfenced, settings.namespace, settings.lease, settings.identity)
-    watch = Watch(Cluster(client, lease.check), lease, settings.namespaces, metrics)
+    watch = Watch(Cluster(client, lease.check), lease, settings.namespaces, settings.policies, metrics)
     health = Health(watch, lease, metrics)
     try:
         where = await health.start(settings.host, settings.port)

@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Meta, Struct
 
 from fairlead.errors import ConfigError
+from fairlead_operator.fields import Name
 from fairlead_operator.objects import Object
 from fairlead_operator.rules import Rule
-from fairlead_operator.spec import Name
 from fairlead_operator.state import Condition
 
 KIND = "LinkOperation"

@@ -12,12 +12,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.errors import ConfigError
+from fairlead_operator.policy import Policies, read_policies
 
 PREFIX = "FAIRLEAD_OPERATOR_"
 KNOWN = {
     "NAMESPACES": "namespaces to look after, with commas between; the whole cluster when empty",
     "LEASE": "name of the Lease that decides which replica acts (default: fairlead-operator)",
     "HTTP": "host:port of /livez, /readyz and /metrics (default: 0.0.0.0:8080)",
+    "POLICY": "what authors of LinkGateways may ask for, as JSON; the project's image alone when empty",
     "LOG_LEVEL": "debug, info, warning or error (default: info)",
     "LOG_FORMAT": "text or json (default: text)",
 }
@@ -36,6 +38,7 @@ class OperatorSettings:
     port: int
     log_level: str
     log_format: str
+    policies: Policies
 
 
 def load(env: Mapping[str, str]) -> OperatorSettings:
@@ -66,6 +69,11 @@ def load(env: Mapping[str, str]) -> OperatorSettings:
     if not host or not port.isdecimal() or int(port) > 65535:
         faults.append(f"{PREFIX}HTTP: is not host:port")
         port = "0"
+    policies = Policies()
+    try:
+        policies = read_policies(word("POLICY", "{}"))
+    except ConfigError as e:
+        faults.append(f"{PREFIX}POLICY: {e.message}")
     settings = OperatorSettings(
         namespaces=namespaces,
         lease=lease,
@@ -76,6 +84,7 @@ def load(env: Mapping[str, str]) -> OperatorSettings:
         port=int(port),
         log_level=one_of("LOG_LEVEL", "info", "debug", "warning", "error"),
         log_format=one_of("LOG_FORMAT", "text", "json"),
+        policies=policies,
     )
     if faults:
         raise ConfigError("the configuration is wrong:\n  - " + "\n  - ".join(faults), faults=tuple(faults))

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import math
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct
+
+from fairlead_operator.fields import Free, Host, Name, Words
+from fairlead_operator.podspec import Pod, Resources, RollingUpdate
 
 GROUP = "fairlead.dev"
 VERSION = "v1alpha1"
@@ -19,20 +22,14 @@ PLURAL = "linkgateways"
 KIND = "LinkGateway"
 
 STOP_MARGIN = 30
-"""Seconds of a pod's grace beside its drain: endpoints forget it within 5 s, the servers' stop takes up to 13 s, and
-the node's leave 5 s."""
+"""Seconds of a pod's grace behind its drain and its delay: the servers' stop takes up to 13 s, the node's leave 5 s,
+and the rest is for a machine that is short of CPU."""
 
-FREE = {"x-kubernetes-preserve-unknown-fields": True}
-"""Goes into the pod template as it is: Kubernetes checks it, a copy of its schema here would only grow old."""
-
-REDIS_URL = r"^rediss?://([^/?#\s]*@)?([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?([/?]\S*)?$"
-"""What gateways take, less what no pod could use: the embedded server, and a socket in a folder."""
+REDIS_URL = r"^rediss?://([A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:[1-9][0-9]{0,4})?([/?]\S*)?$"
+"""What gateways take, less what no pod could use (the embedded server, a socket in a folder), and less a user and a
+password: everybody who may look at a LinkGateway would see them."""
 TRACE_ENDPOINT = r"^(https?://[A-Za-z0-9_.:%\[\]-]+(/[!-~]*)?)?$"
 """What gateways take."""
-
-Name = Annotated[str, Meta(min_length=1, max_length=253)]
-Free = Annotated[dict[str, Any], Meta(extra_json_schema=FREE)]
-Words = dict[str, str]
 
 
 class Mode(StrEnum):
@@ -55,6 +52,17 @@ class Preset(StrEnum):
     HAPROXY = "HAProxy"
 
 
+class ServiceType(StrEnum):
+    CLUSTER_IP = "ClusterIP"
+    NODE_PORT = "NodePort"
+    LOAD_BALANCER = "LoadBalancer"
+
+
+class TrafficPolicy(StrEnum):
+    CLUSTER = "Cluster"
+    LOCAL = "Local"
+
+
 class _Part(Struct, frozen=True, rename="camel"):
     """Camel case outside, as Kubernetes writes it."""
 
@@ -73,6 +81,13 @@ class SecretKey(_Part, frozen=True, kw_only=True):
     key: Annotated[str, Meta(min_length=1, max_length=253)] = "url"
 
 
+class AuthoritySecret(_Part, frozen=True, kw_only=True):
+    """Certificates in PEM in a Secret, as cert-manager writes them."""
+
+    name: Name
+    key: Annotated[str, Meta(min_length=1, max_length=253)] = "ca.crt"
+
+
 class Redis(_Part, frozen=True, kw_only=True):
     """Where the fleet's state stands. Exactly one of `url` and `secretRef`."""
 
@@ -87,6 +102,10 @@ class Redis(_Part, frozen=True, kw_only=True):
         | None
     ) = None
     secret_ref: Annotated[SecretKey | None, Meta(description="The Secret that holds the URL.")] = None
+    ca_secret_ref: Annotated[
+        AuthoritySecret | None,
+        Meta(description="The Secret with the authorities that sign the certificate of a rediss:// server."),
+    ] = None
 
 
 class TokenSecret(_Part, frozen=True, kw_only=True):
@@ -112,10 +131,12 @@ class Ingress(_Part, frozen=True, kw_only=True):
 
     enabled: bool = True
     class_name: Annotated[Name | None, Meta(description="IngressClass; the cluster's default without it.")] = None
-    host: Annotated[str, Meta(max_length=253, description="Host name; any without it.")] | None = None
-    tls: Annotated[Tls | None, Meta(description="Present: the host is served with TLS.")] = None
+    hosts: Annotated[list[Host], Meta(max_length=100, description="Host names; any without one.")] = []
+    tls: Annotated[Tls | None, Meta(description="Present: the hosts are served with TLS.")] = None
     preset: Annotated[Preset, Meta(description="Adds what this controller needs for long-lived sockets.")] = Preset.NONE
-    platform: Annotated[bool, Meta(description="Also serves the platform's API (every /v1 path) at this host.")] = False
+    platform: Annotated[bool, Meta(description="Also serves the platform's API (every /v1 path) at these hosts.")] = (
+        False
+    )
     annotations: Annotated[Words, Meta(description="Added to those of the preset, and stronger.")] = {}
 
 
@@ -124,7 +145,7 @@ class HttpRoute(_Part, frozen=True, kw_only=True):
 
     enabled: bool = True
     parent_refs: Annotated[list[Free], Meta(min_length=1, description="The Gateways, as HTTPRoute has them.")]
-    hostnames: list[str] = []
+    hostnames: list[Host] = []
     platform: Annotated[bool, Meta(description="Also serves the platform's API (every /v1 path) here.")] = False
     annotations: Words = {}
 
@@ -160,6 +181,15 @@ class Drain(_Part, frozen=True, kw_only=True):
     max_seconds: Annotated[
         int, Meta(ge=1, le=3600, description="A drain may take this long; capacity ÷ rate must fit into it.")
     ] = 300
+    shutdown_delay_seconds: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=3600,
+            description="A pod that was told to stop serves all its ports for at least this long: the time that "
+            "endpoints, kube-proxy and the ingress controller need to send nothing more to it.",
+        ),
+    ] = 10
 
 
 class Telemetry(_Part, frozen=True, kw_only=True):
@@ -169,32 +199,36 @@ class Telemetry(_Part, frozen=True, kw_only=True):
 
 
 class NetworkPolicy(_Part, frozen=True, kw_only=True):
-    """Off by default: not every cluster enforces it, and what may reach the pods is known to the cluster's owner."""
+    """Who may reach the pods, where the cluster enforces it. Probes of the kubelet always may."""
 
-    enabled: bool = False
+    enabled: bool = True
     links_from: Annotated[list[Free], Meta(description="Peers that may open links; all without any.")] = []
     platform_from: Annotated[list[Free], Meta(description="Peers that may call the API; all without any.")] = []
-    metrics_from: Annotated[list[Free], Meta(description="Peers that may read metrics; all without any.")] = []
-
-
-class Pod(_Part, frozen=True, kw_only=True):
-    """What the pods have beside their container's arguments, in Kubernetes' own words."""
-
-    labels: Words = {}
-    annotations: Words = {}
-    image_pull_policy: str = "IfNotPresent"
-    image_pull_secrets: list[Words] = []
-    node_selector: Words = {}
-    tolerations: list[Free] = []
-    affinity: Annotated[Free | None, Meta(description="As a pod has it.")] = None
-    topology_spread_constraints: Annotated[
-        list[Free] | None, Meta(description="Instead of the even spread over zones and hosts.")
+    metrics_from: Annotated[list[Free], Meta(description="Peers that may read metrics; nobody without any.")] = []
+    egress: Annotated[
+        list[Free] | None,
+        Meta(
+            description="Rules of where the pods may connect to, as a NetworkPolicy has them: Redis and a collector. "
+            "DNS is added. Without it they may connect to anything."
+        ),
     ] = None
-    priority_class_name: str | None = None
-    runtime_class_name: str | None = None
-    env: Annotated[
-        list[Free], Meta(description="More environment. Names that the operator sets itself are refused.")
-    ] = []
+
+
+class Service(_Part, frozen=True, kw_only=True):
+    """How a Service is reached."""
+
+    type: ServiceType = ServiceType.CLUSTER_IP
+    annotations: Words = {}
+    load_balancer_class: Annotated[Name | None, Meta(description="Of a LoadBalancer; cannot be changed.")] = None
+    load_balancer_source_ranges: Annotated[list[str], Meta(description="Networks that a LoadBalancer lets in.")] = []
+    external_traffic_policy: Annotated[
+        TrafficPolicy | None, Meta(description="Of a NodePort or LoadBalancer. Local keeps the address of the client.")
+    ] = None
+
+
+class Services(_Part, frozen=True, kw_only=True):
+    agents: Annotated[Service, Meta(description="Port 8080, for links.")] = Service()
+    platform: Annotated[Service, Meta(description="Port 8081, for the platform's API.")] = Service()
 
 
 class LinkGatewaySpec(_Part, frozen=True, kw_only=True):
@@ -220,8 +254,10 @@ class LinkGatewaySpec(_Part, frozen=True, kw_only=True):
     drain: Drain = Drain()
     telemetry: Telemetry = Telemetry()
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
-    resources: Annotated[Free, Meta(description="requests and limits of the container.")] = {}
+    resources: Annotated[Resources, Meta(description="Requests and limits of the container.")] = Resources()
+    services: Services = Services()
     network_policy: NetworkPolicy = NetworkPolicy()
+    rolling_update: RollingUpdate = RollingUpdate()
     pod: Pod = Pod()
 
     @property
@@ -232,4 +268,4 @@ class LinkGatewaySpec(_Part, frozen=True, kw_only=True):
     @property
     def grace_seconds(self) -> int:
         """terminationGracePeriodSeconds: what a full pod needs from SIGTERM to its end."""
-        return self.drain_seconds + STOP_MARGIN
+        return max(self.drain_seconds, self.drain.shutdown_delay_seconds) + STOP_MARGIN

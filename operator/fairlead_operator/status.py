@@ -6,6 +6,7 @@ status that says the same as the one before is not written again (but for the ti
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -16,8 +17,8 @@ from msgspec import Struct
 
 from fairlead_operator.children import Owner
 from fairlead_operator.decide import Action, Decision
-from fairlead_operator.load import FleetLoad
-from fairlead_operator.look import is_rolling, why_not_running
+from fairlead_operator.load import FRESH, FleetLoad
+from fairlead_operator.look import is_rolling, slow_start, why_not_running
 from fairlead_operator.objects import Object
 from fairlead_operator.spec import GROUP, KIND, VERSION, LinkGatewaySpec, Mode
 from fairlead_operator.state import Bounds, Condition, DecisionReport, Inputs, LinkGatewayStatus
@@ -161,13 +162,34 @@ def judge(
         conditions.set("Ready", False, "PodsNotReady", f"{inputs.ready} of {max(1, least)} pods are ready")
 
 
-def pods_condition(conditions: Conditions, deployment: Object, pods: Sequence[Object]) -> None:
-    """Whether pods are made and run: of those that do not, the first says why."""
-    why = why_not_running(deployment, pods)
-    if why is None:
-        conditions.set("PodsRunning", True, "NoTroubleSeen")
-    else:
+def pods_condition(
+    conditions: Conditions, deployment: Object, pods: Sequence[Object], starting_since: dict[str, float], now: float
+) -> None:
+    """Whether pods are made and run: of those that do not, the first says why. `starting_since` as in `slow_start`."""
+    slow = slow_start(pods, starting_since, now)
+    if (why := why_not_running(deployment, pods)) is not None:
         conditions.set("PodsRunning", False, *why)
+    elif slow is not None:
+        conditions.set("PodsRunning", None, *slow)
+    else:
+        conditions.set("PodsRunning", True, "NoTroubleSeen")
+
+
+class LinkCount:
+    """The links that a status tells. Pods tell theirs every five seconds, each at its own time: while links go from one
+    pod to another those on their way are in nobody's row, and the sum of the rows dips though no agent has left."""
+
+    def __init__(self) -> None:
+        self._settled = 0
+        self._moved_at = -math.inf
+
+    def shown(self, live: int, *, moving: bool, now: float) -> int:
+        """`live` is the sum. While pods come and go, and until all have told since, not less than before it began."""
+        if moving:
+            self._moved_at = now
+        if now - self._moved_at > FRESH:
+            self._settled = live
+        return max(live, self._settled)
 
 
 def acts(spec: LinkGatewaySpec) -> bool:

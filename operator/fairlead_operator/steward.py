@@ -23,13 +23,16 @@ from fairlead_operator.load import FleetLoad, State, costs
 from fairlead_operator.look import fleet_load
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.objects import Object
+from fairlead_operator.policy import Policy, secrets_to_read, violations
 from fairlead_operator.rules import read
 from fairlead_operator.scale import remove_one, scale, who_went, write_costs
+from fairlead_operator.secret import SecretReader
 from fairlead_operator.sources import Sources
 from fairlead_operator.spec import LinkGatewaySpec, Mode
 from fairlead_operator.state import LinkGatewayStatus
 from fairlead_operator.status import (
     Conditions,
+    LinkCount,
     acts,
     changed,
     event,
@@ -61,15 +64,19 @@ class Removal:
 
 
 class Steward:
-    def __init__(self, cluster: Cluster, owner: Owner, metrics: Metrics) -> None:
+    def __init__(self, cluster: Cluster, owner: Owner, policy: Policy, metrics: Metrics) -> None:
         self._cluster = cluster
         self._owner = owner
+        self._policy = policy
         self._metrics = metrics.of(owner.namespace, owner.name)
         self._upkeep = Upkeep(cluster)
-        self._sources = Sources(cluster, owner)
+        self._secrets = SecretReader(cluster, owner.namespace, owner.uid)
+        self._sources = Sources(cluster)
         self._conductor = Conductor(cluster, metrics)
         self._state = State()
         self._ready_since: dict[str, float] = {}
+        self._starting_since: dict[str, float] = {}
+        self._links = LinkCount()
         self._removal: Removal | None = None
         self._events: list[Object] = []
 
@@ -110,10 +117,14 @@ class Steward:
         if older := _holder_of_redis(body, others):
             text = f"this Redis belongs to the LinkGateway {older} of this namespace: give each its own"
             return await self._not_accepted(before, conditions, operations, "RedisTaken", text)
+        secrets = await self._secrets.read(secrets_to_read(spec, self._policy))
+        if refused := violations(spec, self._policy, secrets.states()):
+            return await self._not_accepted(before, conditions, operations, "PolicyViolation", "; ".join(refused))
         conditions.set("Accepted", True, "Valid")
-        await self._keep(spec, conditions, now, wall)
+        secrets.judge(spec, conditions)
+        await self._keep(spec, self._secrets.checksum(spec, secrets), conditions, now, wall)
         await self._sources.ingress_class(spec, conditions)
-        rows = await self._sources.rows(spec, conditions)
+        rows = await self._sources.rows(spec, secrets, conditions)
         owner = self._owner
         deployment = await self._cluster.get("Deployment", owner.namespace, owner.name)
         check_owned(deployment, owner)
@@ -134,23 +145,24 @@ class Steward:
         if not acted:
             self._state = replace(self._state, removed_at=removed_at)
         judge(conditions, decision, load, deployment, spec)
-        pods_condition(conditions, deployment, pods)
+        pods_condition(conditions, deployment, pods, self._starting_since, now)
         inputs = decision.inputs
+        links = self._links.shown(inputs.live, moving=load.rollout or inputs.leaving > 0, now=now)
         return LinkGatewayStatus(
             phase=phase(conditions, decision, wanted, deployment),
             selector=selector,
             replicas=load.replicas,
             ready_replicas=inputs.ready,
             desired_replicas=decision.replicas,
-            links=inputs.live,
-            utilisation_percent=round(100 * inputs.live / (inputs.ready * inputs.capacity)) if inputs.ready else 0,
+            links=links,
+            utilisation_percent=round(100 * links / (inputs.ready * inputs.capacity)) if inputs.ready else 0,
             skew=skew(load),
             last_scale_time=wall if acted else before.last_scale_time,
             decision=report(decision, spec, wall),
         )
 
-    async def _keep(self, spec: LinkGatewaySpec, conditions: Conditions, now: float, wall: str) -> None:
-        troubles = await self._upkeep.run(self._owner, spec, now)
+    async def _keep(self, spec: LinkGatewaySpec, checksum: str, conditions: Conditions, now: float, wall: str) -> None:
+        troubles = await self._upkeep.run(self._owner, spec, now, checksum)
         for words in self._upkeep.repaired:
             logger.warning("%s/%s: %s", self._owner.namespace, self._owner.name, words)
             self._events.append(event(self._owner, "Warning", "Repaired", words, wall))

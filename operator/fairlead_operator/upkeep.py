@@ -16,14 +16,25 @@ from typing import Any
 from fairlead.errors import FairleadError
 from fairlead_operator.children import OPTIONAL, Owner, children
 from fairlead_operator.cluster import Cluster
-from fairlead_operator.errors import Absent, Changed, ClusterAway, ClusterRefused, Denied, NotLeading
+from fairlead_operator.errors import (
+    Absent,
+    Changed,
+    ClusterAway,
+    ClusterRefused,
+    Denied,
+    KindAbsent,
+    NotLeading,
+    NotValid,
+)
 from fairlead_operator.objects import Object
 from fairlead_operator.spec import LinkGatewaySpec
+from fairlead_operator.workload import SECRETS
 
 logger = logging.getLogger(__name__)
 
 AGAIN = 30.0
-"""Seconds after which everything is applied anew though nothing was asked for: how long drift lives."""
+"""Seconds after which everything is applied anew though nothing was asked for: how long a changed field lives. What was
+deleted is made again at the next look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +46,10 @@ class Trouble:
 
 
 def trouble_of(error: FairleadError) -> Trouble:
-    reasons = {Denied: "RightMissing", Absent: "KindMissing", ClusterAway: "ApiServerAway", Changed: "Changed"}
+    reasons = {
+        Denied: "RightMissing", KindAbsent: "KindMissing", Absent: "ObjectMissing", ClusterAway: "ApiServerAway",
+        Changed: "Changed", NotValid: "Invalid",
+    }  # fmt: skip
     return Trouble(reasons.get(type(error), "Refused"), error.message)
 
 
@@ -48,28 +62,47 @@ class Upkeep:
         self.repaired: list[str] = []
         """What the last run put back that another had changed or deleted."""
 
-    async def run(self, owner: Owner, spec: LinkGatewaySpec, now: float) -> list[Trouble]:
-        """What could not be done, most important first; one child's trouble keeps no other from being applied."""
-        wanted = children(owner, spec)
+    async def run(self, owner: Owner, spec: LinkGatewaySpec, now: float, secrets: str = "") -> list[Trouble]:
+        """What could not be done, most important first; one child's trouble keeps no other from being applied.
+
+        `secrets` as in `children`. When it is "" because they cannot be read, the pods keep what they were made with.
+        """
+        wanted = children(owner, spec, secrets or await self._secrets_of(owner))
         asked = json.dumps(wanted, sort_keys=True)
         self.repaired = []
-        if asked == self._applied and now - self._applied_at < AGAIN and not self._troubles:
-            return []
+        same = asked == self._applied and not self._troubles
         troubles, repaired = [], []
         for body in wanted:
             try:
+                if same and now - self._applied_at < AGAIN and await self._is_there(owner, body):
+                    continue
                 repaired += await self._apply(owner, body)
             except NotLeading:
                 raise
             except FairleadError as e:
                 troubles.append(trouble_of(e))
+        if same and now - self._applied_at < AGAIN:
+            self.repaired, self._troubles = repaired, troubles
+            return troubles
         for kind in OPTIONAL:
             if all(body["kind"] != kind for body in wanted):
                 troubles += await self._remove(owner, kind)
-        if asked == self._applied and not self._troubles:
+        if same:
             self.repaired = repaired  # else it is us who has changed them
         self._applied, self._applied_at, self._troubles = asked, now, troubles
         return troubles
+
+    async def _is_there(self, owner: Owner, body: Object) -> bool:
+        """At each look, so that what somebody deletes is missed for no longer than that."""
+        return await self._cluster.find(body["kind"], owner.namespace, body["metadata"]["name"]) is not None
+
+    async def _secrets_of(self, owner: Owner) -> str:
+        """The checksum that stands in the Deployment."""
+        found = await self._cluster.find("Deployment", owner.namespace, owner.name)
+        if found is None or not _owned(found, owner):
+            return ""
+        annotations = found["spec"]["template"]["metadata"].get("annotations") or {}
+        return str(annotations.get(SECRETS, ""))
 
     async def _apply(self, owner: Owner, body: Object) -> list[str]:
         """What it changed, in words."""

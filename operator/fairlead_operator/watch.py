@@ -20,6 +20,7 @@ from fairlead_operator.errors import Denied
 from fairlead_operator.lease import Lease
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.objects import Object
+from fairlead_operator.policy import Policies
 from fairlead_operator.steward import Steward
 from fairlead_operator.view import OPERATION, Asked, Key, View, asked_by
 
@@ -34,8 +35,11 @@ SIDE_BY_SIDE = 8
 
 
 class Watch:
-    def __init__(self, cluster: Cluster, lease: Lease, namespaces: tuple[str, ...], metrics: Metrics) -> None:
+    def __init__(
+        self, cluster: Cluster, lease: Lease, namespaces: tuple[str, ...], policies: Policies, metrics: Metrics
+    ) -> None:
         self._cluster = cluster
+        self._policies = policies
         self._lease = lease
         self._metrics = metrics
         metrics.leader.set_function(lambda: float(lease.held))
@@ -150,7 +154,8 @@ class Watch:
         if kept is None or kept[0] != uid:
             if kept is not None:
                 await kept[1].aclose()
-            kept = uid, Steward(self._cluster, Owner(name, namespace, uid), self._metrics)
+            owner, policy = Owner(name, namespace, uid), self._policies.of(namespace)
+            kept = uid, Steward(self._cluster, owner, policy, self._metrics)
             self._stewards[key] = kept
         others = [one for other, one in gateways.items() if other[0] == namespace and other != key]
         await kept[1].tend(body, others, time.monotonic(), operations)

@@ -63,6 +63,18 @@ def test_each_code_has_its_row() -> None:
     assert documented <= codes | FROM_THE_PROTOCOL
 
 
+def test_each_attack_is_played_by_the_tests_that_are_named() -> None:
+    sources = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
+    table = [row for row in rows("What it may do") if len(row) == 4]
+    assert len(table) >= 20
+    named = [name for row in table for name in re.findall(r"`(test_\w+)`", row[3])]
+    assert len(named) >= 15
+    for name in named:
+        assert f"def {name}(" in sources, name
+    for row in table:
+        assert "test_" in row[3] or "nothing" in row[2] or "quota" in row[2], row
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_each_argument_is_named_under_its_method(method: str) -> None:
     if method == "exec":

@@ -28,6 +28,7 @@ proxy = "http://user:secret@proxy.example:3128"
 journal = "/var/lib/fairlead-agent"
 log_level = "warning"
 log_format = "json"
+env_keep = ["JAVA_HOME"]
 
 [facts]
 env = "prod"
@@ -107,7 +108,8 @@ def test_flags_over_environment_over_file(file: Path) -> None:
 def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
     given = {
         "url": "wss://x", "id": "a", "token": "t", "ca_file": "/c", "proxy": "direct", "journal": "/j",
-        "log_level": "debug", "log_format": "json", "facts": "env=prod,rack=7", "exec.enabled": "true",
+        "log_level": "debug", "log_format": "json", "facts": "env=prod,rack=7", "env_keep": "A, B_2",
+        "exec.enabled": "true",
         "exec.allow": "/bin/a:/bin/b", "file_get.enabled": "false", "file_get.roots": "/a:/b",
         "file_get.max_bytes": "10", "file_put.enabled": "TRUE", "file_put.roots": "/c", "file_put.max_bytes": "0",
         "shell.enabled": "true", "shell.argv": "/bin/sh -c 'a b'", "proc_list.enabled": "false",
@@ -116,6 +118,7 @@ def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
     read_ = read("", file, {variable(key): value for key, value in given.items()})
     assert read_.facts == {"env": "prod", "rack": "7"}
     assert read_.options.exec.allow == ("/bin/a", "/bin/b")
+    assert read_.options.env_keep == ("A", "B_2")
     assert read_.options.file_get.roots == ("/a", "/b")
     assert read_.options.shell.argv == ("/bin/sh", "-c", "a b")
     assert (read_.options.file_get.max_bytes, read_.options.file_put.max_bytes) == (10, 0)
@@ -186,11 +189,38 @@ def test_token_and_token_file(file: Path) -> None:
     assert (read_.token, read_.token_file) == (None, Path("/f"))
 
 
-def test_a_confined_exec_closes_the_shell_too(file: Path) -> None:
-    assert read("", file).options.shell.enabled
-    assert not read("[exec]\nenabled = false", file).options.shell.enabled
-    assert not read("[exec]\nallow = ['/bin/true']", file).options.shell.enabled
-    assert read("[exec]\nallow = ['/bin/true']\n[shell]\nenabled = true", file).options.shell.enabled
+def test_a_confined_exec_closes_shell_and_file_put_too(file: Path) -> None:
+    def on(text: str) -> tuple[bool, bool]:
+        options = read(text, file).options
+        return options.shell_enabled, options.file_put_enabled
+
+    allow = "[exec]\nallow = ['/bin/true']\n"
+    assert on("") == (True, True)
+    assert on("[exec]\nenabled = false") == (False, True)
+    assert on(allow) == (False, False)
+    assert on(f"{allow}[file_put]\nroots = ['/srv/in']") == (False, True), "its roots are its bound: see confinement"
+    assert on(f"{allow}[shell]\nenabled = true\n[file_put]\nenabled = true") == (True, True), "refused when it starts"
+
+
+@pytest.mark.parametrize("command", ["run", "check"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[shell]\nenabled = true", ["shell.enabled", "a terminal runs any program"]),
+        ("[shell]\nenabled = true\nargv = ['/bin/sh', '-l']", ["shell.enabled"]),
+        ("[file_put]\nenabled = true", ["file_put.roots: / holds", "/usr/bin/uname (the allowed program"]),
+        ("[file_put]\nroots = ['/srv', '/usr/bin']", ["file_put.roots: /usr/bin holds"]),
+        ("[file_put]\nroots = ['/etc']", ["file_put.roots: /etc holds", "runs programs from"]),
+        ("[file_put]\nroots = ['{folder}']", ["file_put.roots: {folder} holds", "agent.toml (one of the agent's own"]),
+    ],
+)  # fmt: skip
+def test_what_would_make_an_allow_list_void_is_refused(file: Path, command: str, text: str, words: list[str]) -> None:
+    file.write_text("[exec]\nallow = ['/usr/bin/uname']\n" + text.format(folder=file.parent))
+    done = fairlead(command, "--config", str(file), "--token", "t")
+    assert done.returncode == 2, done.stderr
+    assert "exec.allow does not hold with these" in done.stderr
+    for word in words:
+        assert word.format(folder=file.parent) in done.stderr
 
 
 def test_variables_that_kubernetes_adds_are_no_keys(file: Path) -> None:

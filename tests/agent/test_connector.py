@@ -110,7 +110,7 @@ async def test_the_policy_of_welcome_holds(gateway: Gateway, agent: Agent, serve
 def test_delays_are_full_jitter() -> None:
     """The bounds that the agent draws in; the policy itself is tested in the wire's tests."""
     policy = RetryPolicy(first=20_000, base=1_000, cap=8_000)
-    ceilings = [20_000, 2_000, 4_000, 8_000, 8_000, 8_000]
+    ceilings = [20_000, *[1_000] * 4, 2_000, 4_000, 8_000, 8_000]
     for attempt, ceiling in enumerate(ceilings):
         delays = [policy.delay(attempt, draw / 1000) for draw in range(1000)]
         assert min(delays) == 0
@@ -152,6 +152,70 @@ async def test_what_a_person_must_mend_is_tried_slowly(
     assert third - second >= 0.39
     assert fourth - third >= 0.39
     await gateway.linked()
+
+
+async def test_what_an_ingress_says_for_a_moment_is_tried_again_by_the_policy(
+    gateway: Gateway, agent: Agent, serve: Serve
+) -> None:
+    """A Service that is made anew (404), a node that is gone (502, 503 without a time, 504): half of this cap would be
+    five minutes.
+    """
+    serve(agent)
+    patient = Retry(first=50, base=50, cap=600_000)
+    link = await gateway.linked(retry=patient)
+    gateway.refusals.extend([(404, {}), (502, {}), (404, {}), (503, {})])
+    await link.cut()
+    link = await gateway.linked(retry=patient)
+    assert len(gateway.attempts) == 6
+
+
+async def test_a_404_before_the_first_link_is_no_reason_to_sleep(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+    """Under the default policy, whose cap is a minute: an agent may start before the Service that it needs."""
+    gateway.refusals.extend([(404, {})] * 3)
+    serve(agent)
+    await gateway.linked()
+    assert len(gateway.attempts) == 4
+
+
+async def test_a_gateway_that_asks_for_no_pause_is_not_hammered(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+    """Links that are closed as soon as they are welcomed, and a policy of zeros: after five retries the agent's own."""
+    serve(agent)
+    loop = asyncio.get_running_loop()
+    until = loop.time() + 4
+    while (left := until - loop.time()) > 0:
+        try:
+            async with asyncio.timeout(left):
+                link = await gateway.linked(retry=Retry(first=0, base=0, cap=0))
+                await link.close(4000, retry=0)
+        except TimeoutError:
+            break
+    # Six attempts without a pause, then ceilings of 2, 4, 8 s: more than 20 in 4 s would be a draw in a million.
+    assert 6 <= len(gateway.attempts) <= 20
+
+
+async def test_a_pause_that_is_absurd_is_cut(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """A day in a bye, 300 years in Retry-After, the largest number in a policy: ten minutes at the most."""
+    largest = (1 << 53) - 1
+    with caplog.at_level("INFO", "fairlead.agent"):
+        for case in ("bye", "header", "policy"):
+            if case == "header":
+                gateway.refusals.append((503, {"Retry-After": "9" * 12}))
+            before = len(caplog.records)
+            agent = Agent(gateway.url, "edge-1", "t")
+            serving = serve(agent)
+            if case == "bye":
+                link = await gateway.linked()
+                await link.close(4000, retry=86_400_000)
+            elif case == "policy":
+                link = await gateway.linked(retry=Retry(first=largest, base=largest, cap=largest))
+                await link.cut()
+            async with asyncio.timeout(20):
+                while not (pauses := [r for r in caplog.records[before:] if "connecting again" in r.getMessage()]):
+                    await asyncio.sleep(0.01)
+            seconds = float(pauses[0].getMessage().rpartition(" in ")[2].removesuffix(" s"))
+            assert seconds <= 600, case
+            agent.stop()
+            await asyncio.wait_for(serving, 20)
 
 
 async def test_a_gateway_that_is_not_there_yet(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:

@@ -172,3 +172,20 @@ def test_the_unit_file(tmp_path: Path) -> None:
     command.write_text(unit().replace(settings["ExecStart"].split()[0], sys.executable))
     done = subprocess.run([analyze, "verify", str(command)], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+async def test_what_the_gateway_says_is_no_word_of_its_own(
+    gateway: Gateway, agent_process: Any, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason of a close, in the service manager's status and in the log: one line, and nothing that steers."""
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
+    process = agent_process(*RUN, gateway.url)
+    link = await gateway.linked()
+    await link.socket.close(4004, "x\nMAINPID=1\r\x1b[2J\u202e\x9b")
+    await manager.until(lambda heard: any("MAINPID" in text for text in heard))
+    (told,) = {text for _, text in manager.heard if "MAINPID" in text}
+    assert "x?MAINPID=1??[2J??" in told
+    assert told.count("\n") == 0
+    assert "x?MAINPID=1??[2J??" in process.log
+    assert "\x1b" not in process.log
+    await gateway.linked()

@@ -58,8 +58,8 @@ class Pipe:
     That is what a NAT table or a firewall does when it forgets a connection.
     """
 
-    def __init__(self, port: int) -> None:
-        self._target = port
+    def __init__(self, socket_path: str) -> None:
+        self._target = socket_path
         self._open: set[asyncio.StreamWriter] = set()
         self._muted: set[asyncio.StreamWriter] = set()
         self.mute_new = False
@@ -76,7 +76,7 @@ class Pipe:
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        onward, backward = await asyncio.open_connection("127.0.0.1", self._target)
+        onward, backward = await asyncio.open_unix_connection(self._target)
         pair = {writer, backward}
         self._open |= pair
         if self.mute_new:
@@ -100,7 +100,7 @@ class Pipe:
 
 @pytest.fixture
 async def pipe(valkey: EmbeddedValkey) -> AsyncIterator[Pipe]:
-    made = Pipe(valkey.port)
+    made = Pipe(valkey.socket_path)
     server = await made.start()
     yield made
     server.close()

@@ -48,6 +48,8 @@ def test_the_secrets_that_manifests_want_are_those_that_the_page_makes() -> None
         if isinstance(node, dict):
             if ref := node.get("secretKeyRef") or node.get("secretRef"):
                 asked.add((ref["name"], ref.get("key")))
+            if isinstance(secret := node.get("secret"), dict):
+                asked.update((secret["secretName"], item["key"]) for item in secret["items"])
             for inner in node.values():
                 look(inner)
         elif isinstance(node, list):
@@ -56,7 +58,7 @@ def test_the_secrets_that_manifests_want_are_those_that_the_page_makes() -> None
 
     for one in yaml.safe_load_all((ROOT / "k8s" / "fairlead.yaml").read_text()):
         look(one)
-    assert asked == {("fairlead-valkey", "password"), ("fairlead-valkey", "url"), ("fairlead-tokens", None)}
+    assert asked == {("fairlead-valkey", "valkey.conf"), ("fairlead-valkey", "url"), ("fairlead-tokens", None)}
     for name, key in asked:
         assert f"create secret generic {name} " in page
         assert key is None or f"--from-literal={key}=" in page

@@ -12,6 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
+from fairlead.version import __version__
+from fairlead_operator.children import Owner
+from fairlead_operator.policy import Policies, SecretState, read_policies, secrets_to_read, violations
 from fairlead_operator.rules import read
 from fairlead_operator.spec import GROUP, VERSION
 
@@ -181,9 +184,17 @@ def test_defaults_make_an_evaluation(render: Any) -> None:
     assert named(objects, "Deployment", "fairlead-operator")["spec"]["replicas"] == 2
     valkey = named(objects, "StatefulSet", "fairlead-valkey")["spec"]
     assert "replicas" not in valkey
-    assert valkey["template"]["spec"]["volumes"] == [{"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}]
+    configuration, data = valkey["template"]["spec"]["volumes"]
+    assert data == {"name": "data", "emptyDir": {"sizeLimit": "1Gi"}}
     args = valkey["template"]["spec"]["containers"][0]["args"]
     assert args[args.index("--maxmemory-policy") + 1] == "noeviction"
+    assert args[0] == "/etc/valkey/valkey.conf"
+    assert configuration["secret"]["secretName"] == "fairlead-valkey"
+    text = base64.b64decode(named(objects, "Secret", "fairlead-valkey")["data"]["valkey.conf"]).decode()
+    password = base64.b64decode(named(objects, "Secret", "fairlead-valkey")["data"]["password"]).decode()
+    assert text == f"requirepass {password}\n"
+    assert "requirepass" not in str(valkey)
+    assert "env" not in valkey["template"]["spec"]["containers"][0]
 
 
 def test_a_redis_of_ones_own_replaces_the_one_for_evaluations(render: Any) -> None:
@@ -192,10 +203,10 @@ def test_a_redis_of_ones_own_replaces_the_one_for_evaluations(render: Any) -> No
         assert not of_kind(objects, "StatefulSet")
     assert [one["metadata"]["name"] for one in of_kind(by_url, "Secret")] == ["fairlead-redis", "fairlead-tokens"]
     assert not of_kind(by_secret, "Secret")
-    # Another URL must be another pod template: pods read it at their start.
-    assert "checksum/redis" in named(by_url, "LinkGateway", "fairlead")["spec"]["pod"]["annotations"]
     spec = named(by_secret, "LinkGateway", "fairlead")["spec"]
-    assert spec["redis"] == {"secretRef": {"name": "my-redis", "key": "uri"}}
+    assert spec["redis"] == {
+        "secretRef": {"name": "my-redis", "key": "uri"}, "caSecretRef": {"name": "my-authority"},
+    }  # fmt: skip
     assert spec["tokens"] == {"secretRef": {"name": "my-tokens"}}
     assert spec["image"] == "registry.example.com/mirror/fairlead/gateway:0.1.0"
     assert spec["pod"]["imagePullSecrets"] == [{"name": "mirror"}]
@@ -251,7 +262,7 @@ def test_secrets_are_random_and_not_short(render: Any) -> None:
             base64.b64decode(value).decode()
             for one in of_kind(render(), "Secret")
             for key, value in one["data"].items()
-            if key != "url"
+            if key not in ("url", "valkey.conf")
         ]
 
     first, second = values(), values()
@@ -282,3 +293,97 @@ def test_notes_tell_three_commands_and_warn_of_the_evaluation(helm: Any, chart: 
     assert "WARNING" in text
     assert "WARNING" not in notes("--set", "redis.existingSecret=mine")
     assert "Make a LinkGateway" in notes("--set", "gateways.default=null")
+
+
+def policies(objects: list[dict[str, Any]]) -> dict[str, Any]:
+    return {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "NetworkPolicy")}
+
+
+def test_metrics_and_the_evaluation_valkey_are_reached_by_those_who_need_them(render: Any) -> None:
+    objects = render()
+    made = policies(objects)
+    assert set(made) == {"fairlead-operator", "fairlead-valkey"}
+    monitoring = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}}]
+    (metrics,) = made["fairlead-operator"]["ingress"]
+    assert (metrics["ports"], metrics["from"]) == ([{"port": 8080, "protocol": "TCP"}], monitoring)
+    assert named(objects, "LinkGateway", "fairlead")["spec"]["networkPolicy"] == {
+        "enabled": True, "metricsFrom": monitoring,
+    }  # fmt: skip
+    valkey = made["fairlead-valkey"]
+    assert set(valkey["policyTypes"]) == {"Ingress", "Egress"}
+    assert not valkey.get("egress")
+    (redis,) = valkey["ingress"]
+    assert redis["ports"] == [{"port": 6379, "protocol": "TCP"}]
+    gateway, operator = (peer["podSelector"]["matchLabels"] for peer in redis["from"])
+    assert gateway.items() <= Owner("fairlead", "fleet", "u").labels.items(), "the labels that the operator gives pods"
+    (pod,) = (meta for name, meta, _ in pods(objects) if name == "fairlead-operator")
+    assert operator.items() <= pod["labels"].items()
+
+
+def test_network_policies_can_be_left_out_or_widened(render: Any) -> None:
+    off = render({"networkPolicy": {"enabled": False}})
+    assert not policies(off)
+    assert named(off, "LinkGateway", "fairlead")["spec"]["networkPolicy"]["enabled"] is False
+    peer: dict[str, Any] = {"podSelector": {}}
+    made = policies(
+        render({"networkPolicy": {"metricsFrom": [], "valkeyFrom": [peer], "operatorEgress": [{"to": [peer]}]}})
+    )
+    assert made["fairlead-operator"]["ingress"] == []
+    assert made["fairlead-operator"]["policyTypes"] == ["Ingress", "Egress"]
+    assert made["fairlead-operator"]["egress"][-1] == {"to": [peer]}
+    assert made["fairlead-valkey"]["ingress"][0]["from"][-1] == peer
+
+
+def policies_of(objects: list[dict[str, Any]]) -> Policies:
+    (container,) = named(objects, "Deployment", "fairlead-operator")["spec"]["template"]["spec"]["containers"]
+    (text,) = (one["value"] for one in container["env"] if one["name"] == "FAIRLEAD_OPERATOR_POLICY")
+    return read_policies(text)
+
+
+@every_set
+def test_the_operator_allows_the_gateways_of_its_own_release(render: Any, values: Path) -> None:
+    objects = render(values)
+    for one in of_kind(objects, "LinkGateway"):
+        spec, policy = read(one["spec"]), policies_of(objects).of("fleet")
+        assert violations(spec, policy, dict.fromkeys(secrets_to_read(spec, policy), SecretState.PLAIN)) == []
+
+
+def test_what_the_values_ask_for_themselves_is_allowed_in_the_releases_namespace_alone(render: Any) -> None:
+    pod = {
+        "labels": {"team": "a"}, "annotations": {"a/b": "c"}, "tolerations": [{"key": "spot"}, {"operator": "Exists"}],
+        "priorityClassName": "high", "runtimeClassName": "gvisor", "imagePullSecrets": [{"name": "mirror"}],
+        "volumes": [{"name": "x", "configMap": {"name": "y"}}, {"name": "z"}],
+        "containers": [{"name": "c", "image": "other.test:5000/x/y:1@sha256:" + "0" * 64}],
+    }  # fmt: skip
+    gateway = {
+        "image": "localhost:5000/x:1", "pod": pod, "ingress": {"annotations": {"c/d": ""}},
+        "httpRoute": {"parentRefs": [{"name": "p"}], "hostnames": ["h.test"]},
+        "services": {"agents": {"type": "LoadBalancer", "annotations": {"e/f": ""}}},
+    }  # fmt: skip
+    objects = render({"gateways": {"default": gateway}, "operator": {"policy": {"ingressHosts": ["*.all.test"]}}})
+    spec = read(named(objects, "LinkGateway", "fairlead")["spec"])
+    made = policies_of(objects)
+    policy = made.of("fleet")
+    states = dict.fromkeys(secrets_to_read(spec, policy), SecretState.PLAIN)
+    assert violations(spec, policy, states) == []
+    assert len(violations(spec, made.of("elsewhere"), {})) == 19
+    assert made.all.ingress_hosts == ("*.all.test",)
+    assert made.all.images == ("docker.io/fairlead/gateway",)
+
+
+def test_tokens_outlive_the_release(render: Any) -> None:
+    """Agents out there know theirs: another installation must let them in."""
+    secret = named(render(), "Secret", "fairlead-tokens")
+    assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_a_chart_may_have_this_one_among_its_dependencies(helm: Any, chart: Path, tmp_path: Path) -> None:
+    (tmp_path / "Chart.yaml").write_text(
+        "apiVersion: v2\nname: umbrella\nversion: 0.1.0\ndependencies:\n"
+        f"  - {{name: fairlead, version: {__version__}, condition: fairlead.enabled}}\n"
+    )
+    shutil.copytree(chart, tmp_path / "charts" / "fairlead")
+    for enabled, count in (("true", 1), ("false", 0)):
+        done = helm("template", "up", str(tmp_path), "--set", f"fairlead.enabled={enabled}")
+        assert done.returncode == 0, done.stderr
+        assert len(of_kind([one for one in yaml.safe_load_all(done.stdout) if one], "LinkGateway")) == count

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
-from fairlead_operator.spec import LinkGatewaySpec
+from fairlead_operator.rules import OPERATORS_ENV
+from fairlead_operator.spec import Drain, LinkGatewaySpec, Replicas
 
-SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "values.schema.json").read_text())
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads((ROOT / "charts" / "fairlead" / "values.schema.json").read_text())
 
 FREE = {"commonLabels", "gateways"}
 """Maps of names that the user chooses; `gateways` has its rule for what is in them."""
@@ -72,6 +75,12 @@ def test_what_cannot_hold_together_is_said_in_words(helm: Any, chart: Path) -> N
     assert "40 are allowed" in refused("gateways.emea.capacity=5", name="a" * 40)
     assert "fairlead.eu cannot be the name of a Service" in refused(name="fairlead.eu")
     assert "2nd-fairlead cannot be the name of a Service" in refused(name="2nd")
+    assert "gateways.default.replicas: min 20 is greater than max 10" in refused("gateways.default.replicas.min=20")
+    assert "capacity 60001 is greater than" in refused("gateways.default.capacity=60001")
+    for name, instead in OPERATORS_ENV.items():
+        told = f"gateways.default.pod.env must not set {name}: {instead}"
+        if name in ("FAIRLEAD_NODE", "FAIRLEAD_REDIS"):
+            assert told in refused(f"gateways.default.pod.env[0].name={name}", "gateways.default.pod.env[0].value=x")
     assert "must name an account" in refused("operator.serviceAccount.create=false")
 
 
@@ -88,7 +97,9 @@ def test_an_address_is_what_a_linkgateway_takes() -> None:
     top, one = SCHEMA["properties"], SCHEMA["$defs"]["linkGateway"]["properties"]
     assert top["telemetry"]["properties"]["otlpEndpoint"] == one["telemetry"]["properties"]["otlpEndpoint"]
     url = one["redis"]["properties"]["url"]["pattern"]
-    assert top["redis"]["properties"]["url"]["pattern"] == f"^$|{url}", "empty: the Valkey for evaluations"
+    # Empty: the Valkey for evaluations. With a password, since this one goes into a Secret.
+    with_password = url.replace("://", r"://([^/?#\s]*@)?", 1)
+    assert top["redis"]["properties"]["url"]["pattern"] == f"^$|{with_password}"
 
 
 def closed(node: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -126,3 +137,13 @@ def test_every_value_stands_in_the_schema_and_every_key_of_the_schema_in_the_val
 def test_a_gateway_takes_all_that_the_operator_knows() -> None:
     fields = set(LinkGatewaySpec.__struct_encode_fields__)
     assert set(SCHEMA["$defs"]["linkGateway"]["properties"]) == fields
+
+
+def test_the_checks_of_the_chart_know_the_defaults_of_a_linkgateway() -> None:
+    text = (ROOT / "charts" / "fairlead" / "templates" / "gateways" / "_check.tpl").read_text()
+    capacity = next(one.default for one in msgspec.structs.fields(LinkGatewaySpec) if one.name == "capacity")
+    assert f'"replicas" "min" {Replicas().min} ' in text
+    assert f'"replicas" "max" {Replicas().max} ' in text
+    assert f"$given.capacity | default {capacity} " in text
+    assert f'"drain" "rate" {Drain().rate} ' in text
+    assert f'"drain" "maxSeconds" {Drain().max_seconds} ' in text

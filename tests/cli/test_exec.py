@@ -269,3 +269,18 @@ def test_following_results_never_cancels(api: Api, start: Start) -> None:
     process.send_signal(signal.SIGINT)
     assert process.wait(WAIT) == 130
     assert not api.cancelled.is_set()
+
+
+@pytest.mark.parametrize("command", ["exec", "shell"])
+@pytest.mark.parametrize("argv", [("--deadline", "2", "--", "id"), ("--deadline=2", "id"), ("-n", "id")])
+def test_an_option_behind_the_agent_is_refused(api: Api, run: Run, command: str, argv: tuple[str, ...]) -> None:
+    done = run(command, "agent-1", *argv, api=api)
+    assert done.returncode == 2
+    assert f"fairlead {command} {argv[0]} … agent-1 -- PROGRAM" in done.stderr.decode()
+    assert not api.streams
+
+
+def test_a_program_whose_name_begins_with_a_dash(api: Api, run: Run) -> None:
+    api.finish("ok", {"exit_code": 0})
+    assert run("exec", "agent-1", "--", "--deadline", "2", api=api).returncode == 0
+    assert json.loads(api.streams[0][3])["payload"]["argv"] == ["--deadline", "2"]

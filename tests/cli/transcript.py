@@ -42,7 +42,7 @@ def demo(folder: Path) -> Iterator[tuple[list[str], str]]:
             shown += line
             if "Ctrl-C ends" in line:
                 break
-        api, links = re.search(r"API +(\S+)", shown), re.search(r"links (\S+),", shown)
+        api, links = re.search(r"API +(\S+)", shown), re.search(r"links +(\S+),", shown)
         assert api is not None, shown
         assert links is not None, shown
         yield api[1].split(","), links[1]

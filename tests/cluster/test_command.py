@@ -45,6 +45,30 @@ def test_all_missing_packages_are_named_at_once(tmp_path: Path) -> None:
     assert {"containerd", "runc", "iproute2", "openssl", "buildah", "debootstrap"} <= set(done.stdout.split())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is told so first")
+def test_a_cluster_that_cannot_start_names_what_images_will_need_too(tmp_path: Path) -> None:
+    done = call("up", PATH=str(tmp_path))
+    assert done.returncode == 1
+    assert "buildah, " in done.stderr
+    assert "debootstrap" in done.stderr.splitlines()[-1]
+
+
+def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
+    """A stand-in for the compiler, which says what `go build -v` says: the real one takes many minutes."""
+    (tmp_path / "go").write_text(
+        "#!/bin/sh\necho k8s.io/api/core/v1 >&2\necho 'x.go:1: wrong' >&2\nsleep 0.1\necho fmt >&2\n"
+    )
+    (tmp_path / "go").chmod(0o755)
+    code = "import binaries, time; binaries.TELL = 0.05; print(binaries._run_telling(['go'], time.monotonic()))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True,
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "k8s" / "cluster")},
+    )  # fmt: skip
+    assert done.stdout == "0\n"
+    assert done.stderr.splitlines()[0] == "x.go:1: wrong"
+    assert "2 packages compiled" in done.stderr
+
+
 def test_an_unknown_image_is_refused_with_those_there_are() -> None:
     done = call("image", "nothing")
     assert done.returncode == 1

@@ -73,9 +73,14 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
         route = {"parentRefs": [{"name": "door", "namespace": home}]}
         small = {"replicas": {"min": 1, "max": 2}, "scaling": {"survive": 0}}
         values = {
-            "operator": {"clusterScope": True, "replicas": 1},
+            "operator": {
+                "clusterScope": True, "replicas": 1, "policy": {"ingressHosts": [hosts["of-elsewhere"]]},
+            },
+            "networkPolicy": {
+                "valkeyFrom": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": elsewhere}}}],
+            },
             "gateways": {"default": {**small, "httpRoute": {**route, "hostnames": [hosts["of-the-chart"]]}}},
-        }
+        }  # fmt: skip
         (tmp_path / "values.json").write_text(json.dumps(values))
         here = ("--namespace", home)
         chart = (str(ROOT / "charts" / "fairlead"), "--values", str(tmp_path / "values.json"))
@@ -84,11 +89,13 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
             secret = kube.get(*here, "secret", "fairlead-tokens")["data"]
             redis = _text(kube.get(*here, "secret", "fairlead-valkey")["data"]["url"])
             there = ("--namespace", elsewhere)
-            tokens = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "tokens"}, "data": secret}
+            lent = {"name": "lent", "labels": {"fairlead.dev/gateway-secret": "true"}}
+            data = {**secret, "url": base64.b64encode(f"{redis}/1".encode()).decode()}
+            tokens = {"apiVersion": "v1", "kind": "Secret", "metadata": lent, "data": data}
             spec = {
                 "image": f"docker.io/fairlead/gateway:{__version__}", **small,
-                "redis": {"url": f"{redis}/1"},
-                "tokens": {"secretRef": {"name": "tokens"}},
+                "redis": {"secretRef": {"name": "lent"}},
+                "tokens": {"secretRef": {"name": "lent"}},
                 "httpRoute": {**route, "hostnames": [hosts["of-elsewhere"]]},
             }  # fmt: skip
             gateway = {

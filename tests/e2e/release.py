@@ -31,7 +31,7 @@ VALUES: dict[str, Any] = {
             "acceptRate": 100,
             "drain": {"rate": RATE},
             "scaling": {"windowSeconds": WINDOW, "stepDownSeconds": 10},
-            "ingress": {"className": "traefik", "host": HOST, "preset": "Traefik"},
+            "ingress": {"className": "traefik", "hosts": [HOST], "preset": "Traefik"},
         }
     }
 }

@@ -146,7 +146,7 @@ class World:
         self.folder = folder
         self.rng = rng
         self.ledger = Ledger()
-        self.valkey = EmbeddedValkey(folder / "valkey")
+        self.valkey = EmbeddedValkey(folder / "valkey", port=0 if line else None)
         self._flags = flags
         self._has_line = line
         self._count = nodes
@@ -176,7 +176,9 @@ class World:
         self.store.start()
         await self.valkey_line.start()
         # Not for all scenarios: the line is as slow as this process, and Redis has a second for its answers.
-        first = f"redis://127.0.0.1:{self.valkey_line.port}" if self._has_line else self.valkey.url
+        first = self.valkey.url
+        if self._has_line:
+            first = first.replace(f":{self.valkey.port}", f":{self.valkey_line.port}")
         urls = [first, *[self.valkey.url] * (self._count - 1)]
         self.nodes = [NodeProcess(f"node-{i + 1}", url, self.folder, self._flags) for i, url in enumerate(urls)]
         await asyncio.gather(*(node.start() for node in self.nodes))

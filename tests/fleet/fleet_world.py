@@ -36,7 +36,7 @@ class World:
         options: tuple[str, ...] = ()
         if cluster:
             options = ("--cluster-enabled", "yes", "--cluster-port", str(free_port()))
-        self._server = EmbeddedValkey(folder, options=options)
+        self._server = EmbeddedValkey(folder, port=0 if cluster else None, options=options)  # a cluster speaks TCP
         self.names = count()
         self.run(self._start(cluster))
 

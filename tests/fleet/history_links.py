@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 from fleet_world import FAR_MS
 from history_outcomes import Outcomes
 from history_play import Session, again, agents, anyone, leases, seldom
@@ -51,16 +52,17 @@ class Links(Outcomes):
 
     def _claim(self, session: Session, late: bool, own_gen: int | None) -> None:
         s, before = session, self.model.agent(session.agent).gen
-        facts = {"conn": str(s.conn)} if own_gen is None else {}
+        facts = {"conn": str(s.conn)}
         found = self.world.call(
             lambda: self.directory.claim(
-                s.agent, s.lease, s.boot, s.conn, s.sid, facts, self.valid(late), own_gen=own_gen
+                s.agent, s.lease, s.boot, s.conn, s.sid, msgspec.json.encode(facts), self.valid(late), own_gen=own_gen
             )
         )
         now = found.now if isinstance(found, Claimed) else 0
         expected = self.model.claim(s.agent, s.lease, s.boot, s.conn, s.sid, facts, own_gen, late=late, now=now)
         if isinstance(found, Claimed):
-            assert found.gen > max(before, own_gen or 0)
+            assert found.gen >= max(before, own_gen or 0)
+            assert own_gen is not None or found.gen > before
             assert found.now >= self.now
             found = replace(found, open=sorted(found.open))
             session.gen = found.gen
@@ -87,7 +89,8 @@ class Links(Outcomes):
                 row.labels = {"lease": lease}
             assert labels == (row.labels if row is not None else None)
         elif how == "trouble":
-            self.world.call(lambda: self.directory.note_trouble(name, f"trouble with {lease}"))
+            settled = self.world.call(lambda: self.directory.settle(name, "none", f"trouble with {lease}"))
+            assert settled == (row.lease if row is not None else "")
             if row is not None:
                 row.trouble = f"trouble with {lease}"
         elif how == "lost":  # by a Redis that was killed, with what was open

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from reference import Accepted, Chunk, Command, End, Step
 
+from fairlead.fleet.command import Command as ReadBack
 from fairlead.fleet.command import Delivery, Ending, Settled
 from fairlead.fleet.commands import accepted as ack
 from fairlead.fleet.commands import data, ending
@@ -118,6 +119,34 @@ class Outcomes(Posting):
         def call() -> None:
             done = self.world.run(self.records.finish(command, agent, state, how, only_from))
             assert_settled(done, self.model.finish(command, agent, state, how, only_from))
+
+        self.repeatedly(again, call)
+        self._closed(command)
+
+    @rule(nth=anyone, passed=st.booleans(), again=again)
+    def time_out(self, nth: int, passed: bool, again: bool) -> None:
+        """The keeper looks. A grace that is below zero stands for a deadline that has `passed`."""
+        command = self.command(nth)
+        agent, how = self.agent_of(command), Ending(code="deadline", message="it was too late")
+
+        def call() -> None:
+            found = self.world.call(
+                lambda: self.records.time_out(command, agent, -2 * FAR_MS if passed else 2 * FAR_MS, how)
+            )
+            target = self.model.target(command, agent)
+            if isinstance(found, ReadBack):
+                assert target is not None
+                assert not target.state.over
+                assert not passed or target.state is State.QUEUED
+                (read,) = found.targets
+                assert (read.agent, read.state, read.attempt) == (agent, target.state, target.attempt)
+                assert (found.expires, found.hold_until) == (target.record.expires, target.record.hold_until)
+                assert (bool(found.cancel_asked), found.has_input) == (target.cancel_asked, bool(target.given))
+                return
+            expected = self.model.finish(command, agent, State.TIMEOUT, how, None)
+            why = "ended" if expected.why == "ok" else expected.why
+            assert_settled(found, replace(expected, why=why))
+            assert (found.origin is not None) == (why == "ended")
 
         self.repeatedly(again, call)
         self._closed(command)

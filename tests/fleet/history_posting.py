@@ -75,7 +75,7 @@ class Posting(Play):
         if found is None or found.past:
             return
         posted = found.record = replace(found.record, expires=self.now - 1)
-        terms = f"{posted.expires}|{posted.retention}|{posted.retry}|{posted.retain}"
+        terms = f"{posted.expires}|{posted.retention}|{posted.retry}|{posted.retain}|0"
         self.world.submit("HSET", schema.cmd_key(command), "terms", terms)
         found.past = True
 
@@ -128,11 +128,19 @@ class Posting(Play):
 
         def call() -> None:
             self.world.call(lambda: self.directory.settle(agent, command))
-            self.world.call(lambda: self.due.done(command, agent))
+            self._done(command, agent)
             self.model.open_of(agent).discard(command)
             self.model.due.pop((command, agent), None)
 
         self.repeatedly(again, call)
+
+    def _done(self, command: str, agent: str) -> None:
+        async def call() -> None:
+            self.due.done(command, agent)
+            for reply in self.due.flush():
+                await reply
+
+        self.world.run(call())
 
     # -- the keeper's list -------------------------------------------------------------------------
 
@@ -155,9 +163,13 @@ class Posting(Play):
         before = self.world.run(self.world.time())
         found = self.world.call(self.due.take)
         # A history that failed leaves its own behind while shorter ones are looked for.
-        taken = {(t.command, t.agent): t.at for t in found if t.command.startswith(f"{self.name}-c")}
+        taken = {(t.command, t.agent): t.at for t in found.taken if t.command.startswith(f"{self.name}-c")}
         after = self.world.run(self.world.time())
         assert set(taken) <= set(self.model.due)
+        assert found.more == []
+        for command, agent in taken:
+            shard = schema.due_shard(command)
+            assert found.next[shard] <= taken[command, agent] + TAKEN_MS
         for key, at in self.model.due.items():
             if key in taken:
                 assert max(at, before) <= taken[key] <= after

@@ -78,9 +78,10 @@ class Streams(Outcomes):
             assert page.trimmed or offset > len(found.stored)
             return
         assert offset <= len(found.stored)
-        wanted = found.stored[offset:]
+        first = max(offset, found.void)
+        wanted = found.stored[first:]
         got = [(result.n, result.kind, result.payload) for result in page.results]
-        assert [result.offset for result in page.results] == list(range(offset, offset + len(got)))
+        assert [result.offset for result in page.results] == list(range(first, first + len(got)))
         assert {result.agent for result in page.results} <= {found.record.agent}
         assert got == wanted[: len(got)]
         assert (page.seq, page.held) == (len(found.stored), found.size if found.window else -1)

@@ -59,6 +59,8 @@ class Command:
     stored: list[tuple[int, str, bytes]] = field(default_factory=list)
     size: int = 0
     truncated: bool = False
+    void: int = 0
+    """The results before this offset are of a run that does not count."""
     behind: int = 0
     """Up to here results may have gone, when they are retained as a window."""
     given: list[tuple[bytes, bool]] = field(default_factory=list)
@@ -141,12 +143,14 @@ class Reference:
         ahead = row.known and row.boot == boot and conn > row.conn
         if own_gen is not None and row.gen > own_gen and row.sid != sid and not ahead:
             return Overtaken("lost", row.gen)
-        gen = max(row.gen + 1, (own_gen or 0) + 1, now)
+        if own_gen is not None and (row.gen <= own_gen or row.sid == sid):
+            gen = max(row.gen, own_gen)  # it never lost the agent
+        else:
+            gen = max(row.gen + 1, now)
         answer = Claimed(gen, now, row.lease, row.boot, row.gen, sorted(self.open_of(agent)))
         row = self.agents.setdefault(agent, row)
         row.lease, row.gen, row.boot, row.conn, row.sid, row.drained = lease, gen, boot, conn, sid, False
-        if own_gen is None:
-            row.facts = facts
+        row.facts = facts
         return answer
 
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> bool:
@@ -200,6 +204,7 @@ class Reference:
             if not again or found.attempt >= RUNS:
                 return self._settle(found, State.FAILED, OUTCOME_UNKNOWN)
             found.state, found.next = State.QUEUED, 0
+            found.void, found.size, found.truncated = len(found.stored), 0, False
             found.stored.append((found.attempt, "retry", b""))
         if found.state is State.QUEUED and found.past:
             if found.attempt:
@@ -285,7 +290,8 @@ class Reference:
         if found.state.over:
             return "over", 0
         if n < len(found.given):
-            return "ok", 0
+            held = n >= found.consumed or n == len(found.given) - 1
+            return ("other" if held and found.given[n] != (payload, end) else "ok"), 0
         if n > len(found.given):
             return "gap", len(found.given)
         if found.given and found.given[-1][1]:
@@ -309,7 +315,7 @@ class Reference:
         found = self.commands.get(command)
         if found is not None and found.window and offset > found.behind:
             found.behind = min(offset, len(found.stored))
-            found.size = sum(len(payload) for _, _, payload in found.stored[found.behind :])
+            found.size = sum(len(payload) for _, _, payload in found.stored[max(found.behind, found.void) :])
 
     def follow(self, command: str, follower: str) -> None:
         """The newest are kept, so that one that went away is dropped by those that come after it."""

@@ -16,7 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from fairlead.fleet import schema
 from fairlead.fleet.load import Load
-from fairlead.store.reply import integer
+from fairlead.fleet.schema import NodeTable
+from fairlead.store.reply import integer, text
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -55,18 +56,21 @@ class Beats(RuleBasedStateMachine):
         self.name = next(world.names)
         self.counts = count()
         self.rows: dict[str, Row] = {}
+        self.known = NodeTable({})
+        """What another node knows, that follows."""
 
     def node(self, node: int) -> str:
         return f"{self.name}-{node}"
 
-    @rule(node=nodes, epoch=epochs, begin=st.booleans())
-    def beat(self, node: int, epoch: str, begin: bool) -> None:
+    @rule(node=nodes, epoch=epochs, begin=st.booleans(), replaces=st.sampled_from(("a", "b", "", "")))
+    def beat(self, node: int, epoch: str, begin: bool, replaces: str) -> None:
         """On time, or by a process that was frozen while its successor began."""
         name, connections = self.node(node), next(self.counts)
         row = self.rows.get(name)
         said: dict[str, str | int | float] = {"state": "ready", "connections": connections}
-        good, now = self.world.run(self.load.beat(name, epoch, said, begin=begin))
-        assert good == (begin or (row is not None and row.epoch == epoch))
+        good, now = self.world.run(self.load.beat(name, epoch, said, begin=begin, replaces=replaces))
+        own = row is not None and row.epoch == epoch
+        assert good == (own or (begin and (row is None or row.epoch == replaces)))
         if good:
             began = now if begin or row is None else row.began
             assert row is None or now >= row.at or row.state == "stopped"
@@ -92,11 +96,15 @@ class Beats(RuleBasedStateMachine):
     def the_table_is_what_was_told(self) -> None:
         now = self.world.run(self.world.time())
         table = self.world.run(self.load.read(now, 0))
+        self.known = self.world.run(self.load.follow(self.known, now, 0))
+        followed = {row.node: row for row in self.known.rows()}
         for name in map(self.node, (1, 2)):
             found = [row for row in table.rows() if row.node == name]
             row = self.rows.get(name)
             told = [(r.epoch, r.at, r.began, r.state, r.connections) for r in found]
             assert told == ([] if row is None else [(row.epoch, row.at, row.began, row.state, row.connections)])
+            # Who follows knows each life, and when it has last beaten; of a row that is lost it hears by the next life.
+            assert row is None or (followed[name].epoch, followed[name].at) == (row.epoch, row.at)
             for epoch in "ab":
                 lives = row is not None and row.epoch == epoch and now - row.at <= schema.ALIVE_MS
                 assert table.holds(f"{name}#{epoch}", now) == lives
@@ -108,7 +116,7 @@ class Beats(RuleBasedStateMachine):
         """The table is read by every history: it must not grow with them."""
         for name in map(self.node, (1, 2)):
             self.world.submit("DEL", schema.node_key(name))
-            self.world.submit("ZREM", schema.NODES, name)
+            self.world.submit("ZREM", schema.NODES, f"{name}#a", f"{name}#b")
 
 
 @pytest.mark.timeout(36000 if EXAMPLES else 60)
@@ -127,3 +135,39 @@ def test_beats_agree_with_what_was_told(world: World) -> None:
             print_blob=True,
         ),
     )
+
+
+def calls(world: World) -> dict[str, int]:
+    """How often the server has executed each command so far, those within scripts too."""
+    counted = {}
+    for line in text(world.submit("INFO", "commandstats")).splitlines():
+        if line.startswith("cmdstat_"):
+            name, _, rest = line.removeprefix("cmdstat_").partition(":calls=")
+            counted[name] = int(rest.partition(",")[0])
+    counted.pop("info", None)
+    return counted
+
+
+def test_what_a_beat_costs_does_not_grow_with_the_nodes(tmp_path: Path) -> None:
+    """Of 2, 20 and 200 nodes, all of which live: the same calls, and in step with what every row says."""
+    world = World(tmp_path, cluster=False)
+    try:
+        load = Load(world.store)
+        counts: dict[str, str | int | float] = {"state": "serving", "connections": 5_000}
+        table, costs, made = NodeTable({}), [], 0
+        for nodes in (2, 20, 200):
+            for number in range(nodes):
+                world.run(load.beat(f"node-{number}", "a", dict(counts), begin=number >= made))
+            made = nodes
+            table = world.run(load.follow(table, world.run(world.time()), 0))  # hears of the new ones
+            before = calls(world)
+            good, now = world.run(load.beat("node-0", "a", dict(counts), begin=False))
+            table = world.run(load.follow(table, now, 0))
+            after = calls(world)
+            assert good
+            assert len([row for row in table.rows() if row.alive(now)]) == nodes
+            costs.append({name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)})
+        assert costs[0] == costs[1] == costs[2]
+        assert costs[0] == {"evalsha": 1, "time": 1, "hget": 1, "hset": 1, "pexpire": 1, "zadd": 1, "zrange": 1}
+    finally:
+        world.close()

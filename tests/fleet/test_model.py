@@ -17,7 +17,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from fairlead.fleet import commands, schema
 from fairlead.fleet.command import Beyond, Delivery, Ending, Page, Record
-from fairlead.fleet.commands import Commands, data
+from fairlead.fleet.commands import Commands, data, ending
 from fairlead.fleet.directory import Claimed, Directory
 from fairlead.fleet.schema import State
 from fairlead.store.reply import integer
@@ -61,13 +61,16 @@ def test_histories_agree_with_the_reference(world: World) -> None:
 AGENT, MEMORY = "agent", "memory"
 
 
-def running(world: World, *, retain: str = "all") -> tuple[Commands, str]:
+def running(
+    world: World, *, retain: str = "all", retry: str = "never", remembered: int = 0
+) -> tuple[Commands, str]:  # fmt: skip
     """A command that its agent has, owned from generation 1 on."""
     records = Commands(world.store, OUTPUT_LIMIT)
     now = world.run(world.time())
     command = f"{next(world.names)}-edge"
     record = Record(
-        command, AGENT, "do", b"payload", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retain=retain
+        command, AGENT, "do", b"payload", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retry, retain,
+        remembered=remembered,
     )  # fmt: skip
     assert world.call(lambda: records.create(record, now + FAR_MS))
     world.call(lambda: records.fence(command, AGENT, 1, MEMORY))
@@ -137,7 +140,74 @@ def test_the_newest_link_gets_its_agent_back_after_its_row_was_lost(world: World
     far = world.run(world.time()) + FAR_MS
 
     def again(lease: str, conn: int, own_gen: int) -> object:
-        return world.call(lambda: directory.claim(agent, lease, "boot", conn, f"sid-{conn}", {}, far, own_gen=own_gen))
+        return world.call(
+            lambda: directory.claim(agent, lease, "boot", conn, f"sid-{conn}", b"{}", far, own_gen=own_gen)
+        )
 
     assert isinstance(again("overtaken", 1, 10), Claimed)
     assert isinstance(again("newest", 2, 20), Claimed)
+
+
+def test_the_output_of_a_void_run_takes_nothing_from_the_next(world: World) -> None:
+    """The first run has filled the limit and was truncated; what the second writes is kept whole."""
+    records, command = running(world, retry="safe")
+    first = (*data(0, "stdout", b"x" * OUTPUT_LIMIT), *data(1, "stdout", b"dropped"))
+    assert world.call(lambda: records.append(command, AGENT, 1, first)).why == "ok"
+    assert isinstance(world.call(lambda: records.fence(command, AGENT, 2, "the next memory")), Delivery)
+    second = (*data(0, "stdout", b"y" * OUTPUT_LIMIT), *ending(1, State.OK, Ending()))
+    assert world.call(lambda: records.append(command, AGENT, 2, second)).state == State.OK
+    page = world.call(lambda: records.read(command, 0, 1 << 20))
+    assert isinstance(page, Page)
+    assert [(result.offset, result.kind, len(result.payload)) for result in page.results] == [
+        (1, "retry", 0), (2, "stdout", OUTPUT_LIMIT),
+    ]  # fmt: skip
+    assert page.ended is not None
+    assert not page.ended.truncated
+
+
+def test_the_outcome_outlives_the_record_under_a_key(world: World) -> None:
+    records, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
+    assert world.call(lambda: records.outcome(command)) is None
+    before = world.run(world.time())
+    assert world.run(records.finish(command, AGENT, State.TIMEOUT, Ending())).why == "ok"
+    outcome = world.call(lambda: records.outcome(command))
+    assert outcome is not None
+    assert (outcome.state, outcome.at >= before) == (State.TIMEOUT, True)
+    assert integer(world.submit("PTTL", schema.outcome_key(command))) > 24 * FAR_MS - 60_000
+    world.submit("DEL", schema.cmd_key(command))
+    now = world.run(world.time())
+    again = Record(
+        command, AGENT, "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, remembered=now + FAR_MS
+    )  # fmt: skip
+    assert not world.call(lambda: records.create(again, now + FAR_MS))
+    assert world.call(lambda: records.look_up(command)) is None
+
+
+def test_a_record_that_nobody_ends_lives_as_long_as_its_key(world: World) -> None:
+    _, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
+    assert integer(world.submit("PTTL", schema.cmd_key(command))) > 24 * FAR_MS - 60_000
+
+
+def test_of_two_starts_the_one_that_was_claimed_last_gets_the_agent_back(world: World) -> None:
+    """Redis has lost its data, and the node that still holds the link of a dead process may be the first to claim."""
+    directory = Directory(world.store)
+    for dead_first in (True, False):
+        agent = f"{next(world.names)}-agent"
+        far = world.run(world.time()) + FAR_MS
+
+        def claim(boot: str, own_gen: int | None, agent: str = agent, far: int = far) -> object:
+            return world.call(
+                lambda: directory.claim(agent, f"of {boot}#1", boot, 1, f"sid {boot}", b"{}", far, own_gen=own_gen)
+            )
+
+        dead, live = claim("dead", None), claim("live", None)
+        assert isinstance(dead, Claimed)
+        assert isinstance(live, Claimed)
+        world.submit("DEL", schema.agent_key(agent))
+        gens = {"dead": dead.gen, "live": live.gen}
+        again = {boot: claim(boot, gens[boot]) for boot in (gens if dead_first else reversed(gens))}
+        assert isinstance(again["live"], Claimed)
+        assert isinstance(again["dead"], Claimed) is dead_first
+        row = world.call(lambda agent=agent: directory.look_up(agent))  # type: ignore[misc]
+        assert row is not None
+        assert (row.boot, row.gen) == ("live", live.gen)

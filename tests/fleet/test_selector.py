@@ -91,3 +91,22 @@ def test_any_text_is_a_selector_or_a_fault(text: str) -> None:
         parse(text).matches(LABELS, FACTS)
     except InvalidRequest:
         pass
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("os=linux", True),
+        ("os=windows", False),
+        ("fact.env", False),
+        ("env=prod", None),
+        ("env!=prod", None),
+        ("!env", None),
+        ("label.os", None),
+        ("os=windows,env=prod", False),
+        ("os=linux,env!=prod", None),
+        ("", True),
+    ],
+)
+def test_labels_that_nobody_knows_any_more_decide_nothing(text: str, meant: bool | None) -> None:
+    assert parse(text).matches(None, {"os": "linux"}) is meant

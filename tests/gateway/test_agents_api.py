@@ -53,6 +53,27 @@ async def test_selectors_see_labels_and_facts(gateway: Any, api: Any, dial: Any)
     assert (bad.status_code, bad.json()["field"]) == (422, "state")
 
 
+async def test_a_label_that_is_given_twice_is_refused(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    body = b'{"labels":{"env":"prod","env":"dev"}}'
+    answer = await api.http.patch(f"/v1/agents/{peer.agent}", content=body)
+    assert (answer.status_code, answer.json()["code"]) == (400, "malformed_body")
+    assert answer.json()["detail"] == 'labels has the member "env" twice: give it once'
+    assert (await api.agent(peer.agent))["labels"] == {}
+
+
+async def test_a_payload_is_passed_on_as_it_is(gateway: Any, api: Any, dial: Any) -> None:
+    """Whatever it holds twice: only its agent reads it."""
+    peer = await dial(gateway)
+    await peer.greet()
+    payload = b'{"agent": 1, "agent":  2}'
+    body = b'{"agent":"%s","method":"work","payload":%s}' % (peer.agent.encode(), payload)
+    for headers in ({}, {"idempotency-key": f"twice-{peer.agent}"}):
+        assert (await api.http.post("/v1/commands", content=body, headers=headers)).status_code == 202
+        assert (await peer.command()).payload == payload
+
+
 async def test_labels_are_the_platforms_and_outlive_links(gateway: Any, api: Any, dial: Any) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"env": "what the agent says"})

@@ -74,6 +74,9 @@ async def test_a_refused_and_a_failed_command(gateway: Any, api: Any, dial: Any)
     ("body", "status", "field"),
     [
         (b"not json", 400, None),
+        (b'{"agent":"a","method":"m","agent":"b"}', 400, None),
+        (b'{"agent":"a","method":"m","\\u0061gent":"b"}', 400, None),
+        (b'{"agent":"a","method":"m","on_offline":{"queue":1,"queue":2}}', 400, None),
         (b'{"agent":"a","method":"m","payload":' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400, None),
         (b"{}", 422, "agent"),
         (b'{"agent":"a"}', 422, "method"),
@@ -85,7 +88,7 @@ async def test_a_refused_and_a_failed_command(gateway: Any, api: Any, dial: Any)
         (b'{"agent":"a","method":"m","color":"red"}', 422, "color"),
         (b'{"agent":"a","method":"m","on_offline":{"queue":-1}}', 422, "on_offline.queue"),
         (b'{"agent":"a","method":"m","payload":"' + b"x" * (513 << 10) + b'"}', 422, "payload"),
-        (b'{"agent":"a","method":"m","payload":"' + b"x" * (1 << 20) + b'"}', 400, None),
+        (b'{"agent":"a","method":"m","payload":"' + b"x" * (1 << 20) + b'"}', 413, None),
     ],
 )
 async def test_an_invalid_body_names_the_field(api: Any, body: bytes, status: int, field: str | None) -> None:
@@ -94,7 +97,7 @@ async def test_an_invalid_body_names_the_field(api: Any, body: bytes, status: in
     assert answer.status_code == status, problem
     assert answer.headers["content-type"] == "application/problem+json"
     assert problem["status"] == status
-    assert problem["code"] in ("invalid_request", "malformed_body")
+    assert problem["code"] in ("invalid_request", "malformed_body", "body_too_large")
     if field is not None:
         assert problem["field"] == field
 
@@ -208,6 +211,9 @@ async def test_input_reaches_the_agent_in_order_and_once(gateway: Any, api: Any,
     path = f"/v1/commands/{command}/input"
     assert (await api.http.post(f"{path}?n=0", content=b"one ")).status_code == 204
     assert (await api.http.post(f"{path}?n=0", content=b"one ")).status_code == 204  # repeated: stored once
+    other = await api.http.post(f"{path}?n=0", content=b"two ")
+    assert (other.status_code, other.json()["code"]) == (409, "input_conflict")
+    assert (await api.http.post(f"{path}?n=0&end=true", content=b"")).status_code == 409
     gap = await api.http.post(f"{path}?n=5", content=b"x")
     assert (gap.status_code, gap.json()["expected"]) == (422, 1)
     assert (await api.http.post(f"{path}?n=1&end=true", content=b"two")).status_code == 204
@@ -216,7 +222,7 @@ async def test_input_reaches_the_agent_in_order_and_once(gateway: Any, api: Any,
     assert end.total == 2
     late = await api.http.post(f"{path}?n=3", content=b"x")
     assert late.status_code == 422
-    assert (await api.http.post(f"{path}?n=9", content=bytes((64 << 10) + 1))).status_code == 400
+    assert (await api.http.post(f"{path}?n=9", content=bytes((64 << 10) + 1))).status_code == 413
 
 
 async def test_an_offline_agent_is_told_from_one_that_is_away(gateway: Any, api: Any, dial: Any, until: Any) -> None:

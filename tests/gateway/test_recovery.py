@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fairlead.bus.inbox import inbox_key
-from fairlead.fleet.schema import agent_key
+from fairlead.fleet.schema import AWAY_MS, agent_key
 from fairlead.wire.close import Close
 from fairlead.wire.messages import Ack, Cancel, Caps, Chunk, Cmd, Drain, End, Hb, Rx
 
@@ -23,7 +23,7 @@ def value(metrics: str, name: str) -> float:
     return float(next(line for line in metrics.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
-async def test_a_safe_command_is_run_again_by_the_next_boot(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_safe_command_is_run_again_by_the_next_boot(gateway: Any, api: Any, dial: Any, until: Any) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1")
     command = await api.start(first.agent, retry="safe")
@@ -32,6 +32,11 @@ async def test_a_safe_command_is_run_again_by_the_next_boot(gateway: Any, api: A
     await first.say(command, 0, "half ")
     await first.expect(Rx)
     followed = asyncio.ensure_future(api.lines(command))
+
+    async def following() -> bool:
+        return value((await api.http.get(f"{gateway.admin}/metrics")).text, "fairlead_followers") == 1
+
+    await until(following)
     second = await dial(gateway, first.agent)
     welcome = await second.greet(boot="boot-2")
     assert welcome.have == {}
@@ -187,10 +192,10 @@ async def test_after_a_long_outage_no_linked_agent_is_called_offline(
     await peer.greet()
     holder.signal(signal.SIGSTOP)  # it comes back later than the other
     os.kill(own_valkey.pid, signal.SIGSTOP)
-    deadline = time.monotonic() + 60
-    while True:  # until the other node, too, has been cut off for longer than 30 s
+    deadline = time.monotonic() + 75
+    while True:  # until the other node, too, has been cut off for longer than an agent counts as away
         metrics = (await api.http.get(f"{other.admin}/metrics")).text
-        if value(metrics, "fairlead_beat_age_seconds") > 31:
+        if value(metrics, "fairlead_beat_age_seconds") * 1000 > AWAY_MS + 1_000:
             break
         assert time.monotonic() < deadline
         await asyncio.sleep(0.2)

@@ -30,10 +30,13 @@ async def scripted(
         server.close()
 
 
-async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, extra: bytes = b"") -> None:
+async def accept(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, extra: bytes = b"", *, headers: bytes = b""
+) -> None:
+    """Answer an upgrade; `headers` are further header lines, `extra` is what follows the head at once."""
     head = await reader.readuntil(b"\r\n\r\n")
     key = head.split(b"Sec-WebSocket-Key: ")[1].split(b"\r\n")[0]
     writer.write(
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Accept: " + handshake.accept_key(key) + b"\r\n\r\n" + extra
+        b"Sec-WebSocket-Accept: " + handshake.accept_key(key) + b"\r\n" + headers + b"\r\n" + extra
     )

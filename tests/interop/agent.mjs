@@ -4,8 +4,8 @@
 //
 //   AGENT_TOKEN=… node agent.mjs ws://host:port[,ws://…] edge-17 [--puppet]
 //
-// It tells what it does as JSON lines on stdout. With --puppet every method is run by orders on stdin, one JSON object
-// a line, so that a script can play the conversations of tests/vectors. SIGUSR2 makes it open a second link.
+// It tells what it does as JSON lines on stdout. With --puppet its method `exec` is run by orders on stdin, one JSON
+// object a line, so that `fairlead mock-gateway` can play conversations to it (§14). SIGUSR2 makes it open a second link.
 import { randomBytes, randomUUID } from "node:crypto";
 import { createInterface } from "node:readline";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -15,6 +15,7 @@ import { Socket } from "./socket.mjs";
 const LONGEST_TIMER = 2 ** 31 - 1; // more, and Node fires at once
 const MOST_STREAMS = 1024; // the gateway stops at 1,000 open commands (§11)
 const MOST_EVENTS = 1024;
+const REST = 16384; // of a message, beside its payload (§11)
 const REMEMBERED = 2048; // 1,024 ids at least (§5), and as many that ran beside them
 const tell = (at, more = {}) => process.stdout.write(JSON.stringify({ at, ...more }) + "\n");
 
@@ -64,6 +65,8 @@ class Link {
   closed(code, own) {
     clearInterval(this.clock);
     clearTimeout(this.slot);
+    clearTimeout(this.unclosed);
+    if (this.bye && [1005, 1006].includes(code)) [code, own] = [this.bye.code, false]; // it announced the close frame (§9)
     tell("closed", { code, own, replaced: this.agent.link !== this });
     if (this.agent.link === this) this.agent.unlink();
     this.end({ code, own, comeBack: this.comeBack ?? (this.slot && code === 4000 ? this.young() : undefined) });
@@ -132,7 +135,21 @@ class Stream {
   end(state, more = {}) {
     if (this.ended) return;
     this.stop();
+    const size = more.payload?.length ?? 0;
+    const most = ((this.agent.limits.message - REST) * 3) / 4; // base64 adds a third (§11)
+    if (size > most) {
+      [state, more] = ["error", { error: { code: "result_too_large", message: `${size} bytes exceed max ${most}` } }];
+    }
     this.held.push({ t: 7, id: this.id, total: this.next, state, ...more });
+    this.pump();
+  }
+
+  cut() { // cancelled, or out of time: what has no credit is dropped, so that the end waits for nothing (§5)
+    if (!this.agent.link?.welcomed) return;
+    const rest = this.held.splice(this.cursor);
+    for (const m of rest) if (m.t === 6) [this.heldBytes, this.next] = [this.heldBytes - m.payload.length, Math.min(this.next, m.n)];
+    const end = rest.find((m) => m.t === 7);
+    if (end) this.held.push({ ...end, total: this.next });
     this.pump();
   }
 
@@ -240,14 +257,20 @@ class Agent {
     } else if (m.t === 8 && s) {
       s.room += m.bytes;
       s.pump();
-    } else if (m.t === 9 && s) s.end("cancelled", { error: { code: "cancelled" } });
+    } else if (m.t === 9 && s) {
+      s.cut();
+      s.end(m.why === "deadline" ? "timeout" : "cancelled", { error: { code: "cancelled" } });
+    }
     else if (m.t === 11) this.receipt(link, m.s);
     else if (m.t === 13) {
       if (m.retry) this.retry = m.retry;
       clearTimeout(link.slot);
       link.slot = setTimeout(() => link.end({ comeBack: link.young() }), Math.min(m.in, LONGEST_TIMER));
       tell("drain", { why: m.why, in: m.in });
-    } else if (m.t === 14) link.comeBack = m.retry;
+    } else if (m.t === 14) {
+      [link.bye, link.comeBack] = [m, m.retry];
+      link.unclosed = setTimeout(() => link.socket.drop(), 5000); // §9: no close frame came
+    }
   }
 
   welcome(link, m) { // §8
@@ -273,7 +296,7 @@ class Agent {
   command(link, m) { // §5
     const refuse = (error) => link.number({ t: 5, id: m.id, state: "refused", error });
     if (this.streams.has(m.id) || this.past.has(m.id)) return link.number({ t: 5, id: m.id, state: "duplicate" });
-    const method = Object.hasOwn(this.methods, m.method) ? this.methods[m.method] : this.methods["*"];
+    const method = Object.hasOwn(this.methods, m.method) ? this.methods[m.method] : undefined;
     if (!method) return refuse({ code: "unknown_method", message: `this agent has no method «${m.method}»` });
     if (this.streams.size >= MOST_STREAMS) return refuse({ code: "busy", temporary: true });
     let payload;
@@ -286,7 +309,7 @@ class Agent {
     this.streams.set(m.id, s);
     link.number({ t: 5, id: m.id });
     tell("run", { id: m.id, method: m.method, attempt: m.attempt });
-    const late = () => s.end("timeout", { error: { code: "deadline", message: `${m.deadline} ms have passed` } });
+    const late = () => s.cut() ?? s.end("timeout", { error: { code: "deadline", message: `${m.deadline} ms have passed` } });
     if (m.deadline === 0) return late();
     s.deadline = setTimeout(late, Math.min(m.deadline, LONGEST_TIMER));
     method(s, payload, this).then(
@@ -342,28 +365,39 @@ const METHODS = {
     }
     return { n };
   },
+  async flood(s, { bytes }) {
+    for (let sent = 0; sent < bytes; sent += 65536) await s.write(Buffer.alloc(Math.min(65536, bytes - sent), "x"));
+    return { bytes };
+  },
+  async large(s, { bytes }) {
+    return "x".repeat(bytes);
+  },
   async event(s, { type, qos = 1, body = null }, agent) {
     return { id: agent.event({ type, qos, payload: Buffer.from(JSON.stringify(body)) }) };
   },
 };
 
-const obey = async ({ order, id, payload, kind, end, event }, agent) => {
+const obey = async ({ order, id, payload, kind, type, qos }, agent) => { // §14
   const data = Buffer.from(payload ?? "", "base64");
-  if (order === "event") return agent.event({ ...event, payload: data });
+  if (order === "event") return agent.event({ type, qos, payload: data });
+  if (order === "leave") return agent.leave();
   const s = puppets.get(id);
   if (order === "write") await s.write(data, kind);
-  else if (order === "end") s.end(end.state ?? "ok", { error: end.error, payload: data });
-  else if (order === "take") tell("took", { id, payload: (await s.read())?.toString("base64") ?? null });
+  else if (order === "end") s.end("ok", { payload: data });
+  else if (order === "take") await s.read();
 };
 
 const [urls, id, mode] = process.argv.slice(2);
-const puppet = { "*": (s) => (puppets.set(s.id, s), new Promise(() => {})) };
+const puppet = { exec: (s) => (puppets.set(s.id, s), new Promise(() => {})) };
 const agent = new Agent(urls.split(","), id, process.env.AGENT_TOKEN, mode === "--puppet" ? puppet : METHODS);
 tell("start", { boot: agent.boot });
 if (mode === "--puppet") {
-  let last = Promise.resolve(); // one order after the other
   createInterface({ input: process.stdin }).on("line", (line) => {
-    last = last.then(() => obey(JSON.parse(line), agent)).catch((e) => tell("disobeyed", { line, why: String(e) }));
+    const order = JSON.parse(line); // each at once: a write that waits for credit holds up nothing but its stream
+    obey(order, agent).then(
+      () => process.stdout.write(JSON.stringify({ done: order.number }) + "\n"),
+      (e) => tell("disobeyed", { line, why: String(e) }),
+    );
   });
 }
 process.on("SIGTERM", () => agent.leave());

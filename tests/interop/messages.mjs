@@ -65,7 +65,7 @@ const MESSAGES = {
     payload: [octets(MIB), null], error: [ERROR, NONE], digest: [octets(64), null],
   }),
   8: group({ id: [ID], bytes: [integer] }),
-  9: group({ id: [ID], why: [text(0, 1024), ""] }),
+  9: group({ id: [ID], why: [ID, "cancelled"] }),
   11: group({ s: [integer] }),
   12: group({ token: [text(0, 8192), ""], needed: [integer, 0] }),
   13: group({ why: [choice("shutdown", "rebalance", "scale", "age")], in: [integer, 0], retry: [RETRY, NONE] }),

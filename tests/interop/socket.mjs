@@ -70,6 +70,11 @@ export class Socket {
     this.ended(code, true);
   }
 
+  drop() { // the peer said bye and does not close
+    this.ended(1006, false);
+    this.tcp.destroy();
+  }
+
   refuse(code) {
     this.deaf = true;
     this.close(code);

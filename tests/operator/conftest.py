@@ -32,6 +32,7 @@ from fairlead_operator import objects
 from fairlead_operator.cluster import Cluster, configuration
 from fairlead_operator.crd import crds
 from fairlead_operator.objects import Object
+from fairlead_operator.policy import SECRET_LABEL
 from fairlead_operator.rbac import CLUSTER, LEASE, NAMESPACED
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -181,7 +182,7 @@ def _wait_ready(folder: Path, port: int, server: subprocess.Popen[bytes]) -> Non
 
 @pytest.fixture(scope="session")
 def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedValkey]:
-    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"))
+    server = EmbeddedValkey(tmp_path_factory.mktemp("valkey"), port=0)  # a URL that a pod could use
     asyncio.run(server.start())
     yield server
     asyncio.run(server.stop())
@@ -213,7 +214,7 @@ async def world(
         {
             "apiVersion": "v1",
             "kind": "Secret",
-            "metadata": {"name": "tokens", "namespace": namespace},
+            "metadata": {"name": "tokens", "namespace": namespace, "labels": {SECRET_LABEL: "true"}},
             "stringData": {"agent-token": AGENT_TOKEN, "platform-token": PLATFORM_TOKEN},
         }
     )

@@ -18,8 +18,15 @@ from fairlead_operator.children import Owner
 from fairlead_operator.cluster import Cluster
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.objects import Object, path
+from fairlead_operator.policy import Policy
 from fairlead_operator.rbac import Rule
 from fairlead_operator.steward import Steward
+
+ANYTHING = Policy(
+    **{name: ("*",) for name in Policy.__struct_fields__ if name != "containers"},
+    containers=True,
+)
+"""For tests of what a LinkGateway amounts to, whoever is allowed to ask for it."""
 
 
 def condition(status: Object, kind: str) -> tuple[str, str, str]:
@@ -63,9 +70,10 @@ class World:
             }
         )
 
-    def steward(self, body: Object, cluster: Cluster | None = None) -> Steward:
+    def steward(self, body: Object, cluster: Cluster | None = None, policy: Policy = ANYTHING) -> Steward:
         meta = body["metadata"]
-        made = Steward(cluster or self.operator, Owner(meta["name"], meta["namespace"], meta["uid"]), self.metrics)
+        owner = Owner(meta["name"], meta["namespace"], meta["uid"])
+        made = Steward(cluster or self.operator, owner, policy, self.metrics)
         self.stewards.append(made)
         return made
 

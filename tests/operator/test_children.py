@@ -36,19 +36,35 @@ def test_a_new_pod_is_there_before_an_old_one_goes() -> None:
     assert made()["Deployment", "edge"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": "25%", "maxUnavailable": 0}
 
 
-@pytest.mark.parametrize(("capacity", "rate", "grace"), [(10_000, 200, 80), (1, 200, 31), (18_000, 100, 210)])
-def test_the_grace_period_is_the_drain_of_a_full_pod_and_the_stop(capacity: int, rate: int, grace: int) -> None:
-    pod = made(capacity=capacity, drain={"rate": rate})["Deployment", "edge"]["spec"]["template"]["spec"]
+@pytest.mark.parametrize(
+    ("capacity", "drain", "grace", "delay"),
+    [
+        (10_000, {}, 80, "10"), (1, {}, 40, "10"), (18_000, {"rate": 100}, 210, "10"),
+        (1, {"shutdownDelaySeconds": 0}, 31, "0"), (200, {"shutdownDelaySeconds": 60}, 90, "60"),
+    ],
+)  # fmt: skip
+def test_the_grace_period_is_the_drain_of_a_full_pod_or_the_delay_and_the_stop(
+    capacity: int, drain: Any, grace: int, delay: str
+) -> None:
+    pod = made(capacity=capacity, drain=drain)["Deployment", "edge"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == grace
+    assert {"name": "FAIRLEAD_SHUTDOWN_DELAY", "value": delay} in pod["containers"][0]["env"]
     assert "lifecycle" not in pod["containers"][0]
 
 
 def test_a_password_stays_in_its_secret() -> None:
-    env = container(redis={"secretRef": {"name": "where", "key": "address"}})["env"]
-    (redis,) = (one for one in env if one["name"] == "FAIRLEAD_REDIS")
-    assert redis == {
-        "name": "FAIRLEAD_REDIS", "valueFrom": {"secretKeyRef": {"name": "where", "key": "address"}},
-    }  # fmt: skip
+    more = {"redis": {"secretRef": {"name": "where", "key": "address"}, "caSecretRef": {"name": "authority"}}}
+    pod = made(**more)["Deployment", "edge"]["spec"]["template"]["spec"]
+    env = container(**more)["env"]
+    assert {"name": "FAIRLEAD_REDIS_FILE", "value": "/etc/fairlead/redis/url"} in env
+    assert {"name": "FAIRLEAD_REDIS_CA_FILE", "value": "/etc/fairlead/redis/ca.crt"} in env
+    assert {"name": "redis", "mountPath": "/etc/fairlead/redis", "readOnly": True} in container(**more)["volumeMounts"]
+    (volume,) = (one for one in pod["volumes"] if one["name"] == "redis")
+    assert volume["projected"]["sources"] == [
+        {"secret": {"name": "where", "items": [{"key": "address", "path": "url"}]}},
+        {"secret": {"name": "authority", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    ]
+    assert "valueFrom" not in str([one for one in env if one["name"] != "FAIRLEAD_NODE"])
     assert not [one for one in env if one["name"] in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_PLATFORM_TOKEN")]
 
 
@@ -111,7 +127,7 @@ def test_only_the_link_is_let_in_unless_asked() -> None:
     ],
 )
 def test_presets(preset: str, annotation: str, value: str) -> None:
-    body = made(ingress={"preset": preset, "tls": {"secretName": "cert"}, "host": "a.test"})["Ingress", "edge"]
+    body = made(ingress={"preset": preset, "tls": {"secretName": "cert"}, "hosts": ["a.test"]})["Ingress", "edge"]
     assert body["metadata"]["annotations"][annotation] == value
     assert body["spec"]["tls"] == [{"hosts": ["a.test"], "secretName": "cert"}]
     mine = made(ingress={"preset": preset, "annotations": {annotation: "mine"}})["Ingress", "edge"]
@@ -134,3 +150,91 @@ def test_a_route_has_no_timeout() -> None:
 def test_agents_of_a_service_are_told_to_be_websockets() -> None:
     (port,) = made()["Service", "edge-agents"]["spec"]["ports"]
     assert port["appProtocol"] == "kubernetes.io/ws"
+
+
+def test_each_host_has_the_same_paths() -> None:
+    spec = made(ingress={"hosts": ["a.test", "*.b.test"], "tls": {"secretName": "cert"}})["Ingress", "edge"]["spec"]
+    assert [rule["host"] for rule in spec["rules"]] == ["a.test", "*.b.test"]
+    assert spec["rules"][0]["http"] == spec["rules"][1]["http"]
+    assert spec["tls"] == [{"hosts": ["a.test", "*.b.test"], "secretName": "cert"}]
+
+
+def test_a_service_may_be_a_load_balancer_of_its_own() -> None:
+    asked = {"type": "LoadBalancer", "annotations": {"a": "b"}, "externalTrafficPolicy": "Local"}
+    services = made(services={"agents": asked})
+    agents = services["Service", "edge-agents"]
+    assert agents["metadata"]["annotations"] == {"a": "b"}
+    assert (agents["spec"]["type"], agents["spec"]["externalTrafficPolicy"]) == ("LoadBalancer", "Local")
+    assert services["Service", "edge-platform"]["spec"]["type"] == "ClusterIP"
+    assert "externalTrafficPolicy" not in services["Service", "edge-platform"]["spec"]
+
+
+def test_pods_are_reached_by_links_and_callers_and_metrics_by_those_who_are_named() -> None:
+    def ports(policy: Object) -> dict[int, Any]:
+        return {rule["ports"][0]["port"]: rule.get("from") for rule in policy["spec"]["ingress"]}
+
+    policy = made()["NetworkPolicy", "edge"]
+    assert ports(policy) == {8080: None, 8081: None}, "on by default, and the admin port is for probes alone"
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+    peers: list[Any] = [{"namespaceSelector": {}}]
+    policy = made(networkPolicy={"metricsFrom": peers, "egress": [{"to": peers}]})["NetworkPolicy", "edge"]
+    assert ports(policy) == {8080: None, 8081: None, 8082: peers}
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    dns, redis = policy["spec"]["egress"]
+    assert ({port["port"] for port in dns["ports"]}, redis) == ({53}, {"to": peers})
+    assert ("NetworkPolicy", "edge") not in made(networkPolicy={"enabled": False})
+
+
+def test_a_pod_has_what_else_was_asked_for_beside_what_is_the_operators() -> None:
+    mount = {"name": "more", "mountPath": "/more"}
+    pod = made(
+        pod={
+            "volumes": [{"name": "more", "emptyDir": {}}], "volumeMounts": [mount],
+            "containers": [{"name": "beside", "image": "i"}], "initContainers": [{"name": "before", "image": "i"}],
+            "lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
+            "probes": {"liveness": {"periodSeconds": 30, "failureThreshold": 5}},
+        }
+    )["Deployment", "edge"]["spec"]["template"]["spec"]  # fmt: skip
+    gateway, beside = pod["containers"]
+    assert (gateway["name"], beside["name"]) == ("gateway", "beside")
+    assert pod["initContainers"] == [{"name": "before", "image": "i"}]
+    assert [one["name"] for one in pod["volumes"]] == ["tokens", "more"]
+    assert gateway["volumeMounts"][-1] == mount
+    assert gateway["lifecycle"] == {"preStop": {"sleep": {"seconds": 1}}}
+    liveness = gateway["livenessProbe"]
+    assert (liveness["periodSeconds"], liveness["failureThreshold"], liveness["timeoutSeconds"]) == (30, 5, 2)
+    assert liveness["httpGet"]["path"] == "/livez"
+
+
+def test_another_secret_is_another_pod() -> None:
+    def template(secrets: str) -> Any:
+        (body,) = (one for one in children(OWNER, read(LEAST), secrets) if one["kind"] == "Deployment")
+        return body["spec"]["template"]["metadata"]["annotations"]
+
+    assert template("") == {}
+    assert template("1f") == {"fairlead.dev/secrets": "1f"}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"resources": {"requests": {"cpu": "banana"}}}, "resources.requests.cpu: 'banana' is not a quantity"),
+        ({"resources": {"limits": {"memory": "1GiB"}}}, "resources.limits.memory: '1GiB' is not a quantity"),
+        ({"resources": {"limits": {"memory": True}}}, "resources.limits.memory: 'True' is not a quantity"),
+        ({"rollingUpdate": {"maxSurge": "some"}}, "rollingUpdate.maxSurge: 'some' is neither"),
+        ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}}, "no pod could ever be replaced"),
+        ({"pod": {"containers": [{"name": "gateway"}]}}, "pod.containers: the name gateway is the operator's own"),
+        ({"pod": {"volumes": [{"name": "tokens"}]}}, "pod.volumes: the name tokens is the operator's own"),
+        ({"pod": {"volumeMounts": [{"name": "x", "mountPath": "/etc/fairlead/tokens/"}]}}, "mounts Secrets"),
+        ({"redis": {"url": "redis://r", "caSecretRef": {"name": "ca"}}}, "needs a rediss:// URL"),
+        ({"redis": {"url": "redis://:word@r"}}, "redis.url"),
+    ],
+)
+def test_what_kubernetes_or_the_pods_would_stumble_over_is_told_before(more: Any, told: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        read(LEAST | more)
+
+
+@pytest.mark.parametrize("amount", [1, "1", "500m", "1.5", ".5", "1Gi", "2e3", "2E3", "100k"])
+def test_quantities_that_kubernetes_takes_are_taken(amount: Any) -> None:
+    assert container(resources={"limits": {"cpu": amount}})["resources"] == {"limits": {"cpu": amount}}

@@ -154,8 +154,9 @@ async def test_two_replicas_a_freeze_and_a_signal(world: World, start: Callable[
 
 
 @pytest.mark.timeout(90)
-async def test_an_invalid_resource_is_told_and_crashes_nothing(world: World, start: Callable[[str], Replica]) -> None:
-    a = start("a")
+async def test_an_invalid_resource_is_told_and_crashes_nothing(world: World, start: Callable[..., Replica]) -> None:
+    policy = '{"all": {"images": ["*"], "secrets": ["*"], "ingressHosts": ["*"]}}'
+    a = start("a", FAIRLEAD_OPERATOR_POLICY=policy)
     await world.until("a to lead", lambda: leads(a))
     wrong: Object = {"redis": {"secretRef": {"name": "nowhere"}}, "ingress": {"className": "nothing"}}
     made = [await world.gateway(name, **wrong) for name in ("one", "another")]

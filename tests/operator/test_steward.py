@@ -86,7 +86,7 @@ async def test_a_deleted_service_is_made_again(world: World) -> None:
 
 
 async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
-    steward = world.steward(await world.gateway(ingress={"host": "edge.test"}))
+    steward = world.steward(await world.gateway(ingress={"hosts": ["edge.test"]}))
     await world.tend(steward)
     assert await world.admin.find("Ingress", world.namespace, "edge")
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"ingress": {"enabled": False}}})
@@ -95,7 +95,7 @@ async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
 
 
 async def test_what_may_not_be_removed_is_told(world: World) -> None:
-    steward = world.steward(await world.gateway(ingress={"host": "edge.test"}))
+    steward = world.steward(await world.gateway(ingress={"hosts": ["edge.test"]}))
     await world.tend(steward)
     await world.allow(*NAMESPACED, *LEASE, without=("ingresses", "delete"))
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"ingress": {"enabled": False}}})
@@ -311,3 +311,17 @@ async def test_a_fence_that_is_shut_lets_nothing_through(world: World) -> None:
     ):
         with pytest.raises(NotLeading):
             await write
+
+
+async def test_what_somebody_deletes_is_made_again_at_the_next_look(world: World) -> None:
+    steward = world.steward(await world.gateway())
+    await world.tend(steward)
+    await world.tend(steward)
+    for kind, name in (("Deployment", "edge"), ("Service", "edge-agents"), ("Service", "edge-platform")):
+        found = await world.admin.get(kind, world.namespace, name)
+        await world.admin.delete(kind, world.namespace, name, found["metadata"]["uid"])
+    status = await world.tend(steward)  # 10 s after the last, where a changed field is looked for every 30 s
+    assert condition(status, "Reconciled")[:2] == ("True", "Applied")
+    told = [message for reason, message in await world.events() if reason == "Repaired"]
+    for what in ("Deployment edge", "Service edge-agents", "Service edge-platform"):
+        assert f"{what} was gone, and is made again" in told

@@ -46,7 +46,7 @@ async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
 
 
 async def test_a_password_that_redis_does_not_take_is_told_and_not_quoted(world: World) -> None:
-    wrong = world.redis.replace("redis://", "redis://:the-wrong-one@")
+    wrong = f"redis://:the-wrong-one@{world.redis.rpartition('@')[2]}"
     secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
     await world.admin.create({**secret, "stringData": {"url": wrong}})
     status = await world.tend(world.steward(await world.gateway(redis={"secretRef": {"name": "where"}})))
@@ -175,7 +175,7 @@ async def test_a_right_that_is_missing_is_named(world: World, lost: Rule) -> Non
     if "httproutes" in kinds:
         more = {"httpRoute": {"parentRefs": [{"name": "front"}]}}
     status = await world.tend(world.steward(await world.gateway(**more)))
-    said = [one["message"] for one in status["conditions"] if one["reason"] == "RightMissing"]
+    said = [one["message"] for one in status["conditions"] if one["reason"] in ("RightMissing", "Unreadable")]
     assert any(kind.partition("/")[0] in text and "cannot" in text for text in said for kind in kinds), said
 
 
@@ -192,6 +192,14 @@ async def test_a_right_that_is_missing_is_named(world: World, lost: Rule) -> Non
         ({"capacity": 0}, "greater than or equal to 1"),
         ({"scaling": {"mode": "Sometimes"}}, "Unsupported value"),
         ({"image": ""}, "at least 1 chars"),
+        ({"resources": {"requests": {"cpu": "banana"}}}, "spec.resources.requests.cpu"),
+        ({"redis": {"url": "redis://r", "caSecretRef": {"name": "ca"}}}, "needs a rediss:// URL"),
+        ({"redis": {"url": "redis://:word@r"}}, "spec.redis.url"),
+        ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}}, "no pod could ever be replaced"),
+        ({"rollingUpdate": {"maxSurge": "some"}}, "spec.rollingUpdate.maxSurge"),
+        ({"pod": {"env": [{"name": "FAIRLEAD_NODE", "value": "x"}]}}, "pod.env must not set"),
+        ({"ingress": {"hosts": ["A.test"]}}, "spec.ingress.hosts"),
+        ({"services": {"agents": {"type": "ExternalName"}}}, "Unsupported value"),
     ],
 )
 async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> None:
@@ -205,3 +213,38 @@ async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> N
 async def test_names_that_leave_no_room_or_make_no_service_are_refused(world: World, name: str, why: str) -> None:
     with pytest.raises(ClusterRefused, match=why):
         await world.gateway(name)
+
+
+async def test_what_the_api_server_refuses_of_a_child_is_not_taken_for_its_absence(world: World) -> None:
+    """A limit below its request is refused with 422, a toleration that is none with 500: by no schema of ours."""
+    few = {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}
+    status = await world.tend(world.steward(await world.gateway(resources=few)))
+    held, reason, message = condition(status, "Reconciled")
+    assert (held, reason) == ("False", "Invalid")
+    assert "memory" in message
+    other = await world.gateway("other", redis={"url": f"{world.redis}/1"}, pod={"tolerations": [{"key": 5}]})
+    held, reason, message = condition(await world.tend(world.steward(other), "other"), "Reconciled")
+    assert (held, reason) == ("False", "Invalid"), message
+
+
+async def test_a_container_that_is_not_made_for_long_is_told(world: World) -> None:
+    steward = world.steward(await world.gateway())
+    await world.tend(steward)
+    pod, other = await world.run_pods(2)
+    waiting = {"waiting": {"reason": "ContainerCreating"}}
+    told = {"name": "gateway", "image": "i", "imageID": "", "ready": False, "started": False, "restartCount": 0}
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    starting = {"phase": "Pending", "conditions": conditions, "containerStatuses": [{**told, "state": waiting}]}
+    await world.admin.patch("Pod", world.namespace, pod, {"status": starting}, "status")
+    assert condition(await world.tend(steward), "PodsRunning")[:2] == ("True", "NoTroubleSeen")
+    held, reason, message = condition(await world.tend(steward), "PodsRunning")
+    assert (held, reason) == ("Unknown", "ContainerCreating")
+    assert message.startswith(
+        f"{pod} has not started for more than 10 s: its image is being pulled, or a volume, Secret"
+    )
+    await world.run(pod)
+    await world.admin.patch(
+        "Pod", world.namespace, pod, {"status": {"containerStatuses": [{**told, "state": {}}]}}, "status"
+    )
+    assert condition(await world.tend(steward), "PodsRunning")[:2] == ("True", "NoTroubleSeen")
+    assert other != pod

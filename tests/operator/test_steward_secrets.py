@@ -9,7 +9,9 @@ import pytest
 
 from fairlead.errors import ConfigError
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, load
-from fairlead_operator.sources import token_faults
+from fairlead_operator.errors import NotValid
+from fairlead_operator.rbac import LEASE, NAMESPACED
+from fairlead_operator.secret import token_faults
 from fairlead_operator.spec import TokenSecret
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -92,10 +94,35 @@ async def test_an_operator_that_may_not_look_for_a_class_says_which_value_of_the
     assert message.endswith("; operator.rbac.ingressClasses of the chart gives the right to look")
 
 
-async def test_environment_that_is_the_operators_makes_the_spec_invalid(world: World) -> None:
+async def test_environment_that_is_the_operators_is_refused_by_the_api_server(world: World) -> None:
     env = [{"name": "FAIRLEAD_WINDOW", "value": "131072"}, {"name": "FAIRLEAD_CAPACITY", "value": "99"}]
-    status = await world.tend(world.steward(await world.gateway(pod={"env": env})))
-    text = "pod.env must not set FAIRLEAD_CAPACITY: set capacity"
-    assert condition(status, "Accepted") == ("False", "SpecInvalid", text)
-    assert status["phase"] == "Invalid"
-    assert await world.admin.find("Deployment", world.namespace, "edge") is None
+    with pytest.raises(NotValid, match=r"pod\.env must not set what the operator sets itself"):
+        await world.gateway(pod={"env": env})
+    await world.gateway(pod={"env": env[:1]})
+
+
+async def test_a_secret_that_changes_replaces_the_pods(world: World) -> None:
+    steward = world.steward(await world.gateway())
+    await world.tend(steward)
+
+    async def checksum() -> str:
+        template = (await world.deployment())["spec"]["template"]["metadata"]
+        return str(template["annotations"]["fairlead.dev/secrets"])
+
+    first = await checksum()
+    await world.admin.patch("Secret", world.namespace, "tokens", {"metadata": {"labels": {"team": "a"}}})
+    await world.tend(steward)
+    assert await checksum() == first, "what pods read has not changed"
+    await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": {"agent-token": "another-agent-token"}})
+    await world.tend(steward)
+    second = await checksum()
+    assert second != first
+    # Another leader, and one that cannot read it: neither is a reason to replace pods.
+    other = world.steward(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    await world.tend(other)
+    assert await checksum() == second
+    await world.allow(*(rule for rule in NAMESPACED if "secrets" not in rule[1]), *LEASE)
+    for one in (other, world.steward(await world.admin.get("LinkGateway", world.namespace, "edge"))):
+        status = await world.tend(one, seconds=60)
+        assert condition(status, "SecretsFound")[:2] == ("Unknown", "Unreadable")
+        assert await checksum() == second

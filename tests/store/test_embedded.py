@@ -4,9 +4,12 @@ import asyncio
 import os
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -47,13 +50,17 @@ async def test_it_is_fit_to_hold_a_fleet(pipeliner: Pipeliner, caplog: pytest.Lo
     assert caplog.text == ""
 
 
-async def test_data_outlive_an_orderly_restart_on_the_same_port(own_valkey: EmbeddedValkey, connect: Connect) -> None:
-    await (await connect(own_valkey.url)).submit("SET", "key", "value")
-    port, pid = own_valkey.port, own_valkey.pid
-    await own_valkey.restart()
-    assert own_valkey.port == port
-    assert own_valkey.pid != pid
-    assert await (await connect(own_valkey.url)).submit("GET", "key") == b"value"
+@pytest.mark.parametrize("port", [None, 0])
+async def test_data_outlive_an_orderly_restart_at_the_same_url(
+    tmp_path: Path, connect: Connect, port: int | None
+) -> None:
+    async with EmbeddedValkey(tmp_path, port=port) as server:
+        await (await connect(server.url)).submit("SET", "key", "value")
+        url, pid = server.url, server.pid
+        await server.restart()
+        assert server.url == url
+        assert server.pid != pid
+        assert await (await connect(url)).submit("GET", "key") == b"value"
 
 
 async def test_a_folder_serves_one_server_only(own_valkey: EmbeddedValkey) -> None:
@@ -70,18 +77,23 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
         other.listen()
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=rf"port {port} of 127\.0\.0\.1 is taken"):
-            await EmbeddedValkey(tmp_path, port).start()
+            await EmbeddedValkey(tmp_path, port=port).start()
 
 
-async def test_the_port_of_another_valkey_is_not_taken_for_ours(valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is taken"):
-        await EmbeddedValkey(tmp_path, valkey.port).start()
+async def test_the_port_of_another_valkey_is_not_taken_for_ours(tmp_path: Path) -> None:
+    async with EmbeddedValkey(tmp_path / "one", port=0) as other:
+        with pytest.raises(ConfigError, match="is taken"):
+            await EmbeddedValkey(tmp_path / "two", port=other.port).start()
 
 
 async def test_an_unusable_folder_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file is not usable"):
         await EmbeddedValkey(tmp_path / "file").start()
+    (tmp_path / "link").symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="link is not usable"):
+        await EmbeddedValkey(tmp_path / "link").start()
+    assert not (tmp_path / "valkey.lock").exists()
 
 
 async def test_a_server_that_ends_at_its_start_shows_its_last_words(tmp_path: Path) -> None:
@@ -91,19 +103,132 @@ async def test_a_server_that_ends_at_its_start_shows_its_last_words(tmp_path: Pa
         pass
 
 
-async def test_it_listens_on_loopback_or_on_a_socket_only_its_user_can_open(
-    tmp_path: Path, connect: Connect, valkey: EmbeddedValkey
-) -> None:
-    def listening(pid: int) -> set[str]:
-        connections = psutil.Process(pid).net_connections("inet")
-        return {c.laddr.ip for c in connections if c.laddr and c.status == psutil.CONN_LISTEN}
+def listening(pid: int) -> set[str]:
+    connections = psutil.Process(pid).net_connections("inet")
+    return {c.laddr.ip for c in connections if c.laddr and c.status == psutil.CONN_LISTEN}
 
-    assert listening(valkey.pid) == {"127.0.0.1"}
-    path = tmp_path / "socket"
-    async with EmbeddedValkey(tmp_path / "data", socket_path=path) as server:
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: path.lstat().st_mode & 0o777 for path in (folder, *folder.rglob("*"))}
+
+
+async def test_only_its_user_can_open_its_socket_and_read_its_files(tmp_path: Path, connect: Connect) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir(0o755)
+    folder.chmod(0o755)  # whatever the umask is
+    async with EmbeddedValkey(folder) as server:
         assert listening(server.pid) == set()
-        assert path.stat().st_mode & 0o777 == 0o700
+        store = await connect(server.url)
+        await store.submit("SET", "key", "value")
+        await store.submit("BGREWRITEAOF")  # the files that come later too
+        found = modes(folder)
+    assert found.pop("data") == found.pop("appendonlydir") == 0o700
+    assert {"valkey.sock", "valkey.log", "valkey.lock", "appendonly.aof.1.incr.aof"} <= set(found)
+    assert set(found.values()) == {0o600}
+
+
+async def test_on_tcp_it_takes_the_loopback_and_asks_for_a_password(tmp_path: Path, connect: Connect) -> None:
+    async with EmbeddedValkey(tmp_path, port=0) as server, EmbeddedValkey(tmp_path / "two", port=0) as two:
+        assert listening(server.pid) == {"127.0.0.1"}
+        password = urlsplit(server.url).password
+        assert password is not None
+        assert len(password) >= 32
+        assert password != urlsplit(two.url).password
+        assert not [word for word in psutil.Process(server.pid).cmdline() if password in word]
         assert await (await connect(server.url)).submit("PING") == b"PONG"
+        stranger = Pipeliner(f"redis://127.0.0.1:{server.port}")
+        stranger.start()
+        try:
+            assert not await stranger.wait_available(0.5)
+            assert "password" in stranger.last_error.message
+        finally:
+            await stranger.aclose()
+        assert set(modes(tmp_path).values()) == {0o600, 0o700}
+
+
+NOBODY = 65534
+ATTEMPT = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+where = sys.argv[2]
+try:
+    if where.isdigit():
+        one = socket.socket()
+        one.connect((b"127.0.0.1", int(where)))  # bytes: this user may be unable to read Python's codecs
+    else:
+        one = socket.socket(socket.AF_UNIX)
+        one.connect(where)
+    one.sendall(b"EVAL 'return 1' 0\\r\\n")
+    print(one.recv(100).decode().strip())
+except OSError as e:
+    print(type(e).__name__)
+"""
+
+
+def attempt(uid: int, where: str | int) -> str:
+    """What another user of the machine gets who runs a script in the server at `where`, a socket or a port."""
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", ATTEMPT, str(uid), str(where)],
+        capture_output=True, text=True, timeout=20, check=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_another_user_of_the_machine_does_not_get_in() -> None:
+    # Not in a folder of pytest's: nobody else can enter those, whatever the modes of ours are.
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        async with (
+            EmbeddedValkey(Path(name) / "one") as server,
+            EmbeddedValkey(Path(name) / "two", port=0) as on_tcp,
+        ):
+            assert attempt(0, server.socket_path) == ":1", "the attempt works for the server's own user"
+            assert attempt(NOBODY, server.socket_path) == "PermissionError"
+            server.folder.chmod(0o777)  # the socket's own mode keeps others out too
+            assert attempt(NOBODY, server.socket_path) == "PermissionError"
+            assert "NOAUTH" in attempt(NOBODY, on_tcp.port)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
+async def test_the_folder_of_another_user_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, NOBODY, NOBODY)
+    with pytest.raises(ConfigError, match="belongs to another user \\(uid 65534\\)"):
+        await EmbeddedValkey(tmp_path).start()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["x" * 200, "50 % off? #1"])
+async def test_any_path_will_do(tmp_path: Path, connect: Connect, name: str) -> None:
+    server = EmbeddedValkey(tmp_path / name)
+    await server.start()
+    try:
+        path, url = Path(server.socket_path), server.url
+        await (await connect(url)).submit("SET", "key", "value")
+        await server.restart()
+        assert server.url == url
+        assert await (await connect(url)).submit("GET", "key") == b"value"
+        assert (tmp_path / name / "valkey.sock").is_socket()
+    finally:
+        await server.stop()
+    assert not path.exists()
+    if len(name) == 200:
+        assert not path.parent.parent.exists(), "the short way to it is gone with it"
+    assert list((tmp_path / name).glob("appendonlydir/*.aof"))
+
+
+async def test_the_socket_of_a_killed_server_is_made_anew(tmp_path: Path, connect: Connect, until: Until) -> None:
+    async with EmbeddedValkey(tmp_path) as server:
+        store = await connect(server.url)
+        await store.submit("SET", "key", "value")
+        os.kill(server.pid, signal.SIGKILL)
+        await until(lambda: not server.running)
+        assert (tmp_path / "valkey.sock").is_socket()
+        await server.start()
+        store = await connect(server.url)
+        assert await store.submit("GET", "key") == b"value"
 
 
 async def test_ctrl_c_at_the_terminal_does_not_reach_it(valkey: EmbeddedValkey) -> None:

@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 
 from fairlead.errors import BusUnavailable, ConfigError
+from fairlead.store.backlog import BOUNDS, Priority
 from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.endpoint import SOCKET_PATH_LIMIT
 from fairlead.store.errors import ScriptError, StoreError
-from fairlead.store.pipeliner import BACKLOG_BYTES, BACKLOG_COMMANDS, BATCH_BYTES, BATCH_COMMANDS, Pipeliner
+from fairlead.store.pipeliner import BATCH_PATIENCE, PROGRESS, Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, table
 from fairlead.store.script import Script
 
 Connect = Callable[[str], Awaitable[Pipeliner]]
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+COMMANDS = BOUNDS[Priority.COMMANDS]
 
 COUNT = Script("count", "#!lua\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])")
 REFUSE = Script("refuse", "#!lua\nreturn redis.error_reply('STALE generation ' .. ARGV[1])")
@@ -50,14 +54,14 @@ async def test_commands_of_one_turn_share_batches_of_bounded_count(pipeliner: Pi
     pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
     calls = [pipeliner.submit("RPUSH", "list", number) for number in range(1000)]
     assert [integer(reply) for reply in await asyncio.gather(*calls)] == list(range(1, 1001))
-    assert sizes == [BATCH_COMMANDS, BATCH_COMMANDS, BATCH_COMMANDS, 1000 - 3 * BATCH_COMMANDS]
+    assert sizes == [COMMANDS.batch] * 7 + [1000 - 7 * COMMANDS.batch]
     assert pipeliner.last_latency > 0
 
 
 async def test_batches_are_bounded_in_bytes_and_a_larger_command_goes_alone(pipeliner: Pipeliner) -> None:
     sizes: list[int] = []
     pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
-    third, large = b"x" * (BATCH_BYTES // 3 - 100), b"x" * (BATCH_BYTES + 1)
+    third, large = b"x" * (COMMANDS.batch_bytes // 3 - 100), b"x" * (COMMANDS.batch_bytes + 1)
     calls = [pipeliner.submit("SET", "key", value) for value in (third, third, third, third, large, b"", b"")]
     assert await asyncio.gather(*calls) == [b"OK"] * 7
     assert sizes == [3, 1, 1, 2]
@@ -156,7 +160,7 @@ async def test_a_frozen_server_costs_one_second_once(own_valkey: EmbeddedValkey,
     loop = asyncio.get_running_loop()
     os.kill(own_valkey.pid, signal.SIGSTOP)
     asked = loop.time()
-    calls = [pipeliner.submit("INCR", "number") for _ in range(BATCH_COMMANDS + 1)]
+    calls = [pipeliner.submit("INCR", "number") for _ in range(COMMANDS.batch + 1)]
     with pytest.raises(BusUnavailable, match="did not answer within 1 s; the outcome of the call is unknown"):
         await calls[0]
     assert 0.9 < loop.time() - asked < 3
@@ -174,29 +178,141 @@ async def test_a_frozen_server_costs_one_second_once(own_valkey: EmbeddedValkey,
     assert await pipeliner.wait_available(5)
     assert changes == [False, True]
     # Nothing was repeated: what the frozen server had in its socket ran at most once.
-    assert integer(await pipeliner.submit("INCRBY", "number", 0)) <= BATCH_COMMANDS
+    assert integer(await pipeliner.submit("INCRBY", "number", 0)) <= COMMANDS.batch
 
 
 async def test_the_backlog_is_bounded_in_commands(own_valkey: EmbeddedValkey, connect: Connect) -> None:
     pipeliner = await connect(own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGSTOP)
-    calls = [pipeliner.submit("PING") for _ in range(BACKLOG_COMMANDS)]
+    calls = [pipeliner.submit("PING") for _ in range(COMMANDS.waiting)]
     assert not calls[-1].done()
-    assert pipeliner.backlog == BACKLOG_COMMANDS
+    assert pipeliner.backlog == pipeliner.waiting(Priority.COMMANDS) == COMMANDS.waiting
     surplus = pipeliner.submit("PING")
-    assert "backlog full: 8192 commands" in str(surplus.exception())
+    assert "backlog full: 8192 calls" in str(surplus.exception())
+    assert "at priority commands (limits 8192" in str(surplus.exception())
+    beat = pipeliner.submit("PING", priority=Priority.CONTROL)
+    assert not beat.done()  # one priority that is full takes nothing from another
     os.kill(own_valkey.pid, signal.SIGCONT)
-    assert await asyncio.gather(*calls) == [b"PONG"] * BACKLOG_COMMANDS
+    assert await asyncio.gather(*calls) == [b"PONG"] * COMMANDS.waiting
+    assert await beat == b"PONG"
 
 
 async def test_the_backlog_is_bounded_in_bytes(pipeliner: Pipeliner) -> None:
-    value = b"x" * (BACKLOG_BYTES // 4)
+    value = b"x" * (COMMANDS.waiting_bytes // 4)
     calls = [pipeliner.submit("ECHO", value) for _ in range(3)]
     surplus = pipeliner.submit("ECHO", value + value)
     assert "backlog full" in str(surplus.exception())
     await asyncio.gather(*calls)
     assert pipeliner.backlog == 0
     assert await pipeliner.submit("ECHO", value) == value  # the bytes were counted back
+
+
+async def test_each_batch_takes_some_of_every_priority_the_first_priority_first(
+    own_valkey: EmbeddedValkey, connect: Connect
+) -> None:
+    """Thousands of background calls wait; a beat and a command that come last are in the very next batch."""
+    pipeliner = await connect(own_valkey.url)
+    executed: list[str] = []
+    sizes: list[int] = []
+    pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
+
+    def call(name: str, priority: Priority) -> asyncio.Future[Reply]:
+        made = pipeliner.submit("RPUSH", "order", name, priority=priority)
+        made.add_done_callback(lambda done: executed.append(name))
+        return made
+
+    calls = [call("list", Priority.BACKGROUND) for _ in range(5_000)]
+    calls += [call(name, Priority[name.upper()]) for name in ("commands", "results", "control")]
+    await asyncio.gather(*calls)
+    assert executed[:4] == ["control", "results", "commands", "list"]
+    most = BOUNDS[Priority.BACKGROUND].batch
+    assert sizes[0] == 3 + most
+    assert max(sizes[1:]) == most
+    order = items(await pipeliner.submit("LRANGE", "order", 0, 3))
+    assert order == [b"control", b"results", b"commands", b"list"]
+
+
+async def test_no_priority_keeps_a_lower_one_waiting_for_ever(pipeliner: Pipeliner) -> None:
+    """More than a batch of each higher priority is always waiting, and the list gets on all the same."""
+    listed = asyncio.create_task(_all(pipeliner, "list", Priority.BACKGROUND, 200))
+    others = [
+        asyncio.create_task(_forever(pipeliner, priority, BOUNDS[priority].batch + 1))
+        for priority in (Priority.CONTROL, Priority.RESULTS, Priority.COMMANDS)
+    ]
+    async with asyncio.timeout(30):
+        await listed
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others)
+
+
+async def _all(pipeliner: Pipeliner, key: str, priority: Priority, count: int) -> None:
+    await asyncio.gather(*(pipeliner.submit("RPUSH", key, n, priority=priority) for n in range(count)))
+
+
+async def _forever(pipeliner: Pipeliner, priority: Priority, at_once: int) -> None:
+    async def one() -> None:
+        while True:
+            await pipeliner.submit("INCR", priority.label, priority=priority)
+
+    await asyncio.gather(*(one() for _ in range(at_once)))
+
+
+async def test_batches_are_bounded_by_the_bytes_that_are_expected_back(pipeliner: Pipeliner) -> None:
+    """Small requests, large replies: 512 KiB each, of which a batch may bring 4 MiB."""
+    sizes: list[int] = []
+    await pipeliner.submit("SET", "large", b"x" * (512 << 10))
+    pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
+    calls = [pipeliner.submit("GET", "large", expected=512 << 10) for _ in range(20)]
+    calls.append(pipeliner.submit("GET", "large", expected=COMMANDS.back + 1))
+    assert all(len(octets(reply)) == 512 << 10 for reply in await asyncio.gather(*calls))
+    assert sizes == [8, 8, 4, 1]
+
+
+async def test_a_batch_whose_replies_keep_coming_is_not_a_lost_server(
+    own_valkey: EmbeddedValkey, connect: Connect
+) -> None:
+    """Replies of which nobody expected that much, over a slow line: together they take longer than the time-out."""
+    operator = await connect(own_valkey.url)
+    size = 64 << 10
+    await operator.submit("SET", "large", b"x" * size)
+    steps = 6
+    pause = 0.6  # of PROGRESS replies each: the batch as a whole takes some three times its time-out
+
+    async def trickle(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        passed = 0
+        while data := await source.read(65_536):
+            sink.write(data)
+            passed += len(data)
+            if passed >= PROGRESS * size:
+                passed -= PROGRESS * size
+                await asyncio.sleep(pause)
+        sink.close()
+
+    async def forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65_536):
+            sink.write(data)
+        sink.close()
+
+    async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, far = await asyncio.open_unix_connection(own_valkey.socket_path)
+        await asyncio.gather(forward(reader, far), trickle(back, writer), return_exceptions=True)
+        await asyncio.wait([asyncio.create_task(end.wait_closed()) for end in (far, writer)], timeout=5)
+        over.set()
+
+    over = asyncio.Event()
+    async with await asyncio.start_server(relay, "127.0.0.1", 0) as slow:
+        pipeliner = await connect(f"redis://127.0.0.1:{slow.sockets[0].getsockname()[1]}")
+        calls = [pipeliner.submit("GET", "large") for _ in range(steps * PROGRESS)]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert all(len(octets(reply)) == size for reply in await asyncio.gather(*calls))
+        assert loop.time() - began > 1.0  # longer than a silent server is waited for
+        assert loop.time() - began < BATCH_PATIENCE + 25
+        assert pipeliner.trips == 0
+        await pipeliner.aclose()
+        async with asyncio.timeout(5):
+            await over.wait()
 
 
 async def test_abandoned_calls_are_silent_in_an_outage(own_valkey: EmbeddedValkey, connect: Connect) -> None:
@@ -262,7 +378,7 @@ async def test_a_server_is_reached_over_a_way_on_which_connecting_takes_longer_t
         sink.close()
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        back, far = await asyncio.open_connection("127.0.0.1", own_valkey.port)
+        back, far = await asyncio.open_unix_connection(own_valkey.socket_path)
         await asyncio.gather(carry(reader, far, 0.6), carry(back, writer, 0.0), return_exceptions=True)
 
     async with await asyncio.start_server(relay, "127.0.0.1", 0) as slow:
@@ -279,10 +395,9 @@ async def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path, connec
     async with EmbeddedValkey(tmp_path) as server:
         pipeliner = await connect(server.url)
         await pipeliner.submit("EVAL", "for n = 1, 20000 do redis.call('SET', 'key' .. n, n) end", 0)
-        port = server.port
     # Some 150 us a key: 3 s of loading, during which it answers each 1024 keys, and PING with LOADING.
     slow = ["--key-load-delay", "100"]
-    server = EmbeddedValkey(tmp_path, port, options=slow)
+    server = EmbeddedValkey(tmp_path, options=slow)
     starting = asyncio.create_task(server.start())
     try:
         pipeliner.submit("PING")  # an idle connection that has died is noticed by the next call
@@ -331,15 +446,15 @@ async def test_a_demoted_primary_is_left_until_a_primary_answers(own_valkey: Emb
 
 
 async def test_password_and_database_of_the_address_are_used(tmp_path: Path, connect: Connect) -> None:
-    async with EmbeddedValkey(tmp_path / "valkey", socket_path=tmp_path / "s") as open_server:
+    async with EmbeddedValkey(tmp_path) as open_server:
         operator = await connect(open_server.url)
         await operator.submit("CONFIG", "SET", "requirepass", "s3cret")
-        wrong = Pipeliner(f"unix://:wrong@{tmp_path}/s")
+        wrong = Pipeliner(f"unix://:wrong@{open_server.socket_path}")
         wrong.start()
         assert not await wrong.wait_available(0.5)
         assert "refuses the password" in wrong.last_error.message
         await wrong.aclose()
-        right = await connect(f"unix://:s3cret@{tmp_path}/s?db=3")
+        right = await connect(f"unix://:s3cret@{open_server.socket_path}?db=3")
         await right.submit("SET", "key", "value")
         assert b"db=3" in octets(await right.submit("CLIENT", "INFO"))
 
@@ -348,6 +463,12 @@ async def test_password_and_database_of_the_address_are_used(tmp_path: Path, con
 def test_an_unusable_address_is_a_config_error(url: str) -> None:
     with pytest.raises(ConfigError, match=r"address of Redis"):
         Pipeliner(url)
+
+
+def test_the_path_of_a_socket_that_is_too_long_is_a_config_error() -> None:
+    Pipeliner(f"unix:///{'x' * (SOCKET_PATH_LIMIT - 1)}?db=1")
+    with pytest.raises(ConfigError, match=rf"has {SOCKET_PATH_LIMIT + 1} bytes.*at most {SOCKET_PATH_LIMIT}"):
+        Pipeliner(f"unix:///{'x' * SOCKET_PATH_LIMIT}")
 
 
 async def test_hashes_come_as_flat_lists(pipeliner: Pipeliner) -> None:

@@ -57,8 +57,8 @@ class MakeSwarm(Protocol):
     def __call__(self, url: str, *flags: str) -> Swarm: ...
 
 
-def start(folder: Path, redis: str, *flags: str) -> ServeProcess:
-    made = ServeProcess(folder, "swarmed", redis, "--heartbeat=1", *flags)
+def start(folder: Path, redis: str, *flags: str, name: str = "swarmed") -> ServeProcess:
+    made = ServeProcess(folder, name, redis, "--heartbeat=1", *flags)
     made.wait_ready()
     return made
 
@@ -77,7 +77,7 @@ def make_gateway(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[Make
     made: list[ServeProcess] = []
 
     def make(*flags: str) -> ServeProcess:
-        made.append(start(tmp_path, shared_valkey.url, *flags))
+        made.append(start(tmp_path, shared_valkey.url, *flags, name=f"own-{len(made)}"))
         return made[-1]
 
     yield make

@@ -87,7 +87,7 @@ STRATEGIES: dict[type[Message], st.SearchStrategy[Message]] = {
         payload=payloads, error=st.none() | errors, digest=st.binary(max_size=64),
     ),
     messages.Credit: st.builds(messages.Credit, id=ids, bytes=counts),
-    messages.Cancel: st.builds(messages.Cancel, id=ids, why=words(0, 200)),
+    messages.Cancel: st.builds(messages.Cancel, id=ids, why=words(1, 64)),
     messages.Event: st.builds(
         messages.Event, id=ids, type=words(1, 128), payload=payloads, time=counts,
         qos=st.sampled_from((0, 1)), traceparent=words(0, 64),
@@ -259,7 +259,7 @@ def test_the_limit_of_a_message(subprotocol: str) -> None:
     assert codec.decode(codec.encode(fits)) == fits
     with pytest.raises(ProtocolViolation, match="exceeds max 1000") as caught:
         codec.decode(codec.encode(Chunk(id="c", n=0, kind="k", payload=b"x" * 1000)))
-    assert caught.value.close_code == Close.TOO_BIG
+    assert caught.value.close_code == Close.FRAME_TOO_BIG
 
 
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)

@@ -1,8 +1,8 @@
 """What `helm test` runs in the gateway's image: one agent, one command, through the Services like everybody else.
 
 The agent dials LINK_URL and is known by AGENT_TOKEN; the command is posted at API_URL with PLATFORM_TOKEN. Both may
-meet different pods, so the way over Redis is played too. The agent's id stays the same, so that tests leave one
-agent behind in the fleet's memory and not one each.
+meet different pods, so the way over Redis is played too. At the end the agent is deleted from the fleet's list; its id
+stays the same, so that tests which were interrupted leave one agent behind and not one each.
 """
 
 import asyncio
@@ -19,6 +19,8 @@ from fairlead.errors import FairleadError, Unavailable
 AGENT = "helm-test"
 PATIENCE = 90.0
 """Seconds for a gateway that was just installed: image, start, first beat."""
+LEAVING = 20.0
+"""Seconds until all nodes know that the link is gone."""
 STEP = 1.0
 TIMEOUT = 40.0
 """Seconds of silence from the API; the command itself has 30, and the stream shows a sign of life between."""
@@ -61,6 +63,26 @@ def ask(deadline: float) -> str:
             time.sleep(STEP)
 
 
+def delete(deadline: float) -> str:
+    """Take the agent out of the list once its link is known to be gone; why that did not go well, "" when it did."""
+    request = urllib.request.Request(
+        f"{os.environ['API_URL']}/v1/agents/{AGENT}",
+        headers={"Authorization": f"Bearer {os.environ['PLATFORM_TOKEN']}"},
+        method="DELETE",
+    )
+    while True:
+        try:
+            urllib.request.urlopen(request, timeout=STEP * 5).close()
+            return ""
+        except urllib.error.HTTPError as e:
+            why, again = f"the API answered {e.code}", e.code in (409, 429, 503)
+        except OSError as e:
+            why, again = str(e), True
+        if not again or time.monotonic() > deadline:
+            return why
+        time.sleep(STEP)
+
+
 async def main() -> int:
     agent = Agent(os.environ["LINK_URL"], AGENT, os.environ["AGENT_TOKEN"])
 
@@ -78,6 +100,8 @@ async def main() -> int:
     await link
     answer = asking.result()
     print(f"the agent {AGENT} was welcomed at {os.environ['LINK_URL']} and answered {answer!r}", flush=True)
+    if why := await asyncio.to_thread(delete, time.monotonic() + LEAVING):
+        print(f"the agent {AGENT} stays in the list of agents: {why}", flush=True)
     return 0 if answer == "welcome" else 1
 
 

@@ -148,13 +148,14 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 {{- end -}}
 
-{{/* The Secrets that this chart's LinkGateways name, as JSON: the URLs of Redis, and the tokens. */}}
+{{/* The Secrets that this chart's LinkGateways name, as JSON: the URLs of Redis, its authorities, and the tokens. */}}
 {{- define "fairlead.namedSecrets" -}}
 {{- $names := list (include "fairlead.redisSecret" .) (include "fairlead.tokensSecret" .) -}}
 {{- range $gateway := .Values.gateways -}}
 {{- range list "redis" "tokens" -}}
 {{- with dig . "secretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- end -}}
+{{- with dig "redis" "caSecretRef" "name" "" ($gateway | default dict) }}{{ $names = append $names . }}{{ end -}}
 {{- end -}}
 {{- toJson $names -}}
 {{- end -}}

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit, urlunsplit
 from fairlead.agent import host, output
 from fairlead.agent.commands import Commands
 from fairlead.agent.connector import Connector, Route
+from fairlead.agent.dispositions import default_for_children
 from fairlead.agent.handler import Handler, Place, describe
 from fairlead.agent.journal import LIMIT, Journal
 from fairlead.agent.outlet import Outlet
@@ -31,7 +32,7 @@ from fairlead.carrier.tunnel import parse_proxy
 from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
 from fairlead.wire.identity import check_agent_id, uuid7
-from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
+from fairlead.wire.messages import FACTS_LIMIT, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -155,6 +156,7 @@ class Agent:
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
         self._supervisor.attach(os.environ)
+        default_for_children()
         try:
             asyncio.run(self._until_signal())
         except FairleadError as e:
@@ -258,4 +260,7 @@ def _checked(facts: Mapping[str, str]) -> dict[str, str]:
     for key, value in facts.items():
         if not (0 < len(key) <= 64 and len(value) <= 256):
             raise ConfigError(f"fact {key[:70]!r}: keys have 1 to 64 characters, values at most 256")
-    return {key: value.encode(errors="replace").decode() for key, value in facts.items()}
+    clean = {key: value.encode(errors="replace").decode() for key, value in facts.items()}
+    if (size := len(output.to_json(clean))) > FACTS_LIMIT:
+        raise ConfigError(f"facts of {size} bytes as JSON exceed max {FACTS_LIMIT}: tell fewer, or in fewer words")
+    return clean

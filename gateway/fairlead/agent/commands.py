@@ -23,12 +23,13 @@ from fairlead.agent.command import Command
 from fairlead.agent.errors import CommandError, JournalFailed
 from fairlead.agent.handler import Handler, Place
 from fairlead.agent.journal import Journal
-from fairlead.agent.outlet import Outlet
+from fairlead.agent.outlet import Outlet, too_large
 from fairlead.agent.output import item, result
 from fairlead.agent.process import Processes
 from fairlead.agent.records import Accepted
 from fairlead.agent.threads import Threads
 from fairlead.agent.tracing import handler_span
+from fairlead.wire import messages
 from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import Ack, Cancel, Cmd, EndState, Error
 
@@ -55,6 +56,8 @@ CANCELLED = Stop("cancelled", Error(code="cancelled", message="cancelled while i
 TIMEOUT = Stop("timeout", Error(code="deadline", message="the deadline passed while it ran"), "its deadline")
 STOPPING = Stop("cancelled", Error(code="cancelled", message="the agent was stopped"), "the agent's end")
 LOST = Stop("cancelled", None, "the gateway had ended it")
+_WHY = {messages.DEADLINE: TIMEOUT, messages.OVER: LOST}
+"""What the word of a cancel means, where it is not that the platform asked for it."""
 
 
 @dataclass(slots=True)
@@ -125,7 +128,9 @@ class Commands:
 
     def cancelled(self, cancel: Cancel) -> None:
         if (running := self._running.get(cancel.id)) is not None:
-            self._stop(running, CANCELLED)
+            self._stop(running, _WHY.get(cancel.why, CANCELLED))
+        elif (stream := self._outlet.outbox.streams.get(cancel.id)) is not None:
+            self._cut(stream)  # it has ended, and its end may wait behind output that has no credit
 
     def moved(self, commands: Iterable[str]) -> None:
         for command in commands:
@@ -263,10 +268,7 @@ class Commands:
             with handler_span(running.command, self._outlet.session):
                 payload = await self._call(running.handler, running.command, arguments)
             if len(payload) > self._outlet.payload_limit:
-                raise CommandError(
-                    "handler_failed",
-                    f"result of {len(payload)} bytes exceeds max {self._outlet.payload_limit}: yield it in pieces",
-                )
+                raise CommandError("result_too_large", too_large(len(payload), self._outlet.payload_limit).message)
         except asyncio.CancelledError:
             state, error = "error", Error(code="handler_failed", message="the handler cancelled itself")
         except CommandError as e:
@@ -302,7 +304,14 @@ class Commands:
         assert running.timer is not None
         running.timer.cancel()
         command.over()
+        if running.stop is not None:
+            self._cut(running.stream)
         self._finish(command.id, running.stream, state, payload, error)
+
+    def _cut(self, stream: CommandStream) -> None:
+        """Nobody waits for the rest of its output."""
+        for message in stream.cut():
+            self._outlet.post(message)
 
     def _finish(
         self, command: str, stream: CommandStream, state: EndState, payload: bytes = b"", error: Error | None = None

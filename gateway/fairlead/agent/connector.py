@@ -1,12 +1,14 @@
 """Holds one link for ever: dial, greet, go elsewhere when asked, and come back after the right time.
 
 Owned by the agent. Every wait is jittered, the first one too, because a whole fleet loses its links in the same
-instant. What the gateway says of the time (a drain's slot, a bye, Retry-After) overrides the policy. Why an attempt
-failed is told once, not at each attempt: a gateway that is away for a night must not fill a thousand disks.
+instant. What the gateway says of the time (a drain's slot, a bye, Retry-After) overrides the policy, within the bounds
+of `wire.retry.pause`. Why an attempt failed is told once, not at each attempt: a gateway that is away for a night must
+not fill a thousand disks.
 
 Close codes from 4500 on end it, for the same hello would meet the same end. The HTTP refusals that somebody has to
 mend (401, 403, …) do not: they are tried again as seldom as the policy allows, because an agent that gives up on a
-fault of the gateway's configuration can be brought back only by hand, host by host.
+fault of the gateway's configuration can be brought back only by hand, host by host. A 404 is not among them: an ingress
+answers so whenever the Service behind it is made anew, and the policy's own growth is slow enough for a wrong URL.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
 import ssl as tls
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -27,22 +28,22 @@ from fairlead.agent.session import Crew, Session
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import ConfigError, ConnectionRefused
+from fairlead.text import plain
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close import Close, describe, may_reconnect
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import Hello, Retry, Welcome
-from fairlead.wire.retry import STABLE_MS, RetryPolicy
+from fairlead.wire.retry import STABLE_MS, RetryPolicy, pause
 
 logger = logging.getLogger("fairlead.agent")
 
-DIAL_TIMEOUT = 15.0
-"""Seconds for TCP, TLS and the upgrade, over a poor network."""
+DIAL_TIMEOUT = 10.0
+"""Seconds for TCP, TLS and the upgrade: three SYNs of a poor network. An ingress that still sends to a node which is
+gone lets an attempt hang so long, and the next one must come within 15 s of the loss."""
 WELCOME_TIMEOUT = 30.0
 """Seconds from hello to welcome: the gateway may be waiting for its store."""
 LEAVE_TIMEOUT = 2.0
 """Seconds to wait for the gateway's close frame when the process ends."""
-MAX_RETRY_AFTER = 600.0
-"""Seconds: what a foreign proxy says must not send the agent to sleep for a day."""
 SETTLED = 5.0
 """Seconds that a link must have lived for its drain to be followed by an attempt at once."""
 SETTLED_DELAY = 1000.0
@@ -51,7 +52,7 @@ DRAINED = (Close.RESTART, Close.REBALANCE, Close.AGE)
 UNSENT = 4 << 20
 """Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what goes past them is acks,
 credit and heartbeats."""
-MISCONFIGURED = (401, 403, 404, 407, 409, 426)
+MISCONFIGURED = (401, 403, 407, 409, 426)
 REMIND = 3600.0
 """Seconds until a cause that stands is told again."""
 CAUSES = 64
@@ -60,12 +61,15 @@ CAUSES = 64
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How an attempt ended. `delay` in ms if the gateway named it; `slow`: somebody has to mend something first."""
+    """How an attempt ended. `delay` in ms if the gateway named it; `slow`: somebody has to mend something first;
+    `moved`: a settled link was drained, which is no failure and is followed by an attempt at once.
+    """
 
     why: str
     delay: float | None = None
     slow: bool = False
     final: bool = False
+    moved: bool = False
     lived: float = 0.0
     """Seconds since welcome."""
     said: str = ""
@@ -126,8 +130,8 @@ class Connector:
                 raise ConnectionRefused(f"{ending.why}; the agent does not connect again")
             if ending.lived * 1000 >= STABLE_MS:
                 attempt = 0
-            delay = self._delay(ending, attempt)
-            attempt += 1
+            delay = 0.0 if ending.moved else self._delay(ending, attempt)
+            attempt += not ending.moved
             self._tell(ending, delay / 1000)
             await asyncio.sleep(delay / 1000)
 
@@ -157,18 +161,18 @@ class Connector:
         self._watch.waiting(f"not linked: {ending.why}{said}")
 
     def _delay(self, ending: Ending, attempt: int) -> float:
-        if ending.delay is not None:
-            return ending.delay
+        """In ms, before retry number `attempt`."""
         draw = random.random()
-        if ending.slow:
-            return self._policy.cap * (0.5 + draw / 2)
-        return self._policy.delay(attempt, draw)
+        asked = ending.delay
+        if asked is None:
+            asked = self._policy.slow(draw) if ending.slow else self._policy.delay(attempt, draw)
+        return pause(asked, attempt, draw)
 
     async def _attempt(self, crew: Crew, resumed: Callable[[Iterable[str]], None]) -> Ending:
         """One connection, from the dial to its end."""
 
         def welcomed(session: Session, welcome: Welcome) -> None:
-            session.begin_beat(max(welcome.hb, 100) / 1000)
+            session.begin_beat(welcome.hb / 1000)
             resumed(self._outlet.attach(session, welcome))
             crew.moved(tuple(self._outlet.outbox.streams))
 
@@ -227,18 +231,20 @@ class Connector:
             if ending.final or ending.delay is not None or session.closed.result()[0] not in DRAINED:
                 return ending
         session.leave(Close.NORMAL, "drained")
-        # The slots have spread the fleet already. A link that was drained as soon as it was made is waited for a
-        # little: something is wrong there, and would be again.
-        delay = 0.0 if lived >= SETTLED else random.uniform(0, SETTLED_DELAY)
-        return Ending(f"drained ({drain.why})", delay, lived=lived)
+        why = f"drained ({drain.why})"
+        if lived >= SETTLED:  # the slots have spread the fleet already
+            return Ending(why, moved=True, lived=lived)
+        # A link that was drained as soon as it was made is waited for a little: something is wrong there, and would
+        # be again.
+        return Ending(why, random.uniform(0, SETTLED_DELAY), lived=lived)
 
     def _follow(self, retry: Retry) -> None:
-        self._policy = RetryPolicy(retry.first, retry.base, retry.cap)
+        self._policy = RetryPolicy(retry.first, retry.base, retry.cap).bounded()
 
     @staticmethod
     def _closed(session: Session, lived: float) -> Ending:
         code, reason = session.closed.result()
-        why = f"the link closed with {describe(code)}" + (f": {reason}" if reason else "")
+        why = f"the link closed with {describe(code)}" + (f": {plain(reason)}" if reason else "")
         if session.by_us:
             # We found the gateway in the wrong: the next node may run another version.
             return Ending(why, lived=lived)
@@ -246,7 +252,7 @@ class Connector:
             return Ending(why, final=True)
         delay = None
         if session.bye is not None and session.bye.retry is not None:
-            delay = min(float(session.bye.retry), MAX_RETRY_AFTER * 1000)
+            delay = float(session.bye.retry)
         return Ending(why, delay, lived=lived)
 
 
@@ -258,8 +264,8 @@ def _refused(e: ConnectionRefused) -> Ending:
     delay = None
     if e.retry_after is not None:
         # The header knows whole seconds only: those that got the same are spread over half as long again.
-        delay = min(e.retry_after, MAX_RETRY_AFTER) * 1000 * random.uniform(1.0, 1.5)
-    why = e.message
+        delay = e.retry_after * 1000 * random.uniform(1.0, 1.5)
+    why = plain(e.message)
     if e.status == 401:
         why += (
             ": it does not know the agent's token, or no longer; put the right one where the agent has it from, "
@@ -274,7 +280,7 @@ def _said(body: bytes) -> str:
         text = msgspec.json.decode(body, type=_Problem).detail
     except (msgspec.MsgspecError, UnicodeDecodeError):
         text = body[:200].decode(errors="replace")
-    return " ".join(re.sub(r"[^ -~\u00a0-\uffff]", " ", text).split())[:300]
+    return plain(" ".join(text.split()))[:300]
 
 
 class _Problem(msgspec.Struct):

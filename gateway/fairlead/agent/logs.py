@@ -7,11 +7,24 @@ from __future__ import annotations
 
 import logging
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from fairlead.text import plain
+
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class TextFormatter(logging.Formatter):
+    """One line, and behind it those of an exception: what a gateway or a handler has said makes none of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = plain(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:
+        return "\n".join(map(plain, super().formatException(ei).split("\n")))
 
 
 class JsonFormatter(logging.Formatter):
@@ -28,15 +41,15 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode({key: _plain(value) for key, value in line.items()}).decode()
+        return msgspec.json.encode({key: _encodable(value) for key, value in line.items()}).decode()
 
 
 def set_up(level: str, form: Literal["text", "json"] | str) -> None:
     """For the whole process."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
-def _plain(text: str) -> str:
+def _encodable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()

@@ -15,13 +15,30 @@ from fairlead.agent.journal import Journal
 from fairlead.agent.records import Accepted
 from fairlead.errors import Unavailable
 from fairlead.wire.agent_link import AgentLink
-from fairlead.wire.messages import Event, Limits, Message, Numbered, Welcome
+from fairlead.wire.messages import (
+    SUBPROTOCOL_JSON,
+    Error,
+    Event,
+    Limits,
+    Message,
+    Numbered,
+    Welcome,
+    payload_limit,
+)
 from fairlead.wire.outbox import Outbox
 
 logger = logging.getLogger("fairlead.agent")
 
 EVENTS = 1_000
 """Events not stored yet: above it `emit` fails rather than grow. More than a host has to say during an outage."""
+
+
+def too_large(size: int, limit: int) -> Error:
+    """What is sent in place of a result that fits no message."""
+    return Error(
+        code="result_too_large",
+        message=f"the result of {size} bytes exceeds max {limit}: the handler must yield it in pieces",
+    )
 
 
 class Way(Protocol):
@@ -38,11 +55,15 @@ class Way(Protocol):
     @property
     def congested(self) -> bool: ...
 
+    @property
+    def subprotocol(self) -> str: ...
+
 
 class Outlet:
     def __init__(self) -> None:
         self.outbox = Outbox()
         self.limits = Limits()
+        self._subprotocol = SUBPROTOCOL_JSON  # which takes less, while there was no link yet
         self.session = ""
         """The id of the newest link's session."""
         self._way: Way | None = None
@@ -77,16 +98,23 @@ class Outlet:
 
     @property
     def payload_limit(self) -> int:
-        """Of one end or event. Base64 in the JSON twin adds a third, the other fields some kilobytes."""
-        return self.limits.message * 3 // 4 - 8192
+        """Bytes of the payload of one end or event, on the newest link."""
+        return payload_limit(self._subprotocol, self.limits.message)
 
     def attach(self, way: Way, welcome: Welcome) -> list[str]:
         """`way` is open from now on; returns the commands that cannot go on."""
         self.limits, self.session = welcome.limits, welcome.sid
+        self._subprotocol = way.subprotocol
+        for stream in self.outbox.streams.values():  # made for a link that took larger messages
+            if (size := stream.result_size) > self.payload_limit:
+                stream.replace_end(too_large(size, self.payload_limit))
         lost, again = way.link.resend(welcome)
         self._way = way
         for message in again:
-            way.post(message)
+            if isinstance(message, Event) and len(message.payload) > self.payload_limit:
+                logger.warning("event %s of type %s is too large for this link: it waits", message.id, message.type)
+            else:
+                way.post(message)
         return lost
 
     def detach(self) -> None:

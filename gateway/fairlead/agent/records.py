@@ -171,7 +171,12 @@ class State:
         journaled = self.commands.get(end.id)
         if journaled is None:
             return
-        if end.total != journaled.next:  # the gateway has lost results, and nothing before it counts any more
+        first = journaled.chunks[0][0].n if journaled.chunks else journaled.next
+        if first <= end.total < journaled.next:  # cut at a cancel: what is behind the end was never sent
+            while journaled.next > end.total:
+                self.live -= journaled.chunks.pop()[1]
+                journaled.next -= 1
+        elif end.total != journaled.next:  # the gateway has lost results, and nothing before it counts any more
             self.live -= sum(held for _, held in journaled.chunks)
             journaled.chunks.clear()
             journaled.next = end.total

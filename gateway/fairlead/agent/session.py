@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
+from fairlead.agent.bounds import bounded
 from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
+from fairlead.text import plain
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close import Close
 from fairlead.wire.codec import Codec
@@ -35,6 +37,8 @@ logger = logging.getLogger("fairlead.agent")
 
 SILENCE = 2.5
 """Heartbeats without a word after which the link is dead, on both sides."""
+BYE_TIMEOUT = 5.0
+"""Seconds from the gateway's bye to its close frame; then the bye counts as one."""
 FIRST_BEAT = 10.0
 """Seconds between heartbeats until welcome names the gateway's own."""
 
@@ -77,6 +81,10 @@ class Session:
         self.by_us = False
         """We closed it, not the gateway."""
         self.bye: Bye | None = None
+
+    @property
+    def subprotocol(self) -> str:
+        return self._codec.subprotocol
 
     @property
     def congested(self) -> bool:
@@ -152,6 +160,13 @@ class Session:
         self.leave(code, why)
         self._over(code, why)
 
+    def _unclosed(self, bye: Bye) -> None:
+        """The gateway said bye and did not close."""
+        self._left = True
+        if self._connection is not None:
+            self._connection.close(Close.NORMAL)
+        self._over(bye.code, bye.why)
+
     def _over(self, code: int, reason: str) -> None:
         self._disarm()
         if not self.closed.done():
@@ -170,10 +185,10 @@ class Session:
             return
         self._heard = self._loop.time()
         try:
-            message = self._codec.decode(data)
+            message = bounded(self._codec.decode(data), self.link.outbox)
             moved = self.link.receive(message)
         except ProtocolViolation as violation:
-            logger.error("the gateway broke the protocol: %s", violation.message)
+            logger.error("the gateway broke the protocol: %s", plain(violation.message))
             self._lose(violation.close_code, violation.message)
             return
         if self.link.released:
@@ -197,9 +212,13 @@ class Session:
                 self.drain.set_result(message)
             case Bye():
                 self.bye = message
+                self._disarm()
+                self._timer = self._loop.call_later(BYE_TIMEOUT, self._unclosed, message)
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self._connection = None
+        if self.bye is not None and code in (Close.NO_STATUS, Close.ABNORMAL):
+            code, reason = self.bye.code, self.bye.why  # it announced the close frame that has not come
         self._over(code, reason)
 
     def on_silence(self, connection: Connection) -> None:

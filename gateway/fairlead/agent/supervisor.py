@@ -13,6 +13,8 @@ import os
 import socket
 from collections.abc import MutableMapping
 
+from fairlead.text import plain
+
 logger = logging.getLogger("fairlead.agent")
 
 
@@ -51,11 +53,12 @@ class Supervisor:
 
     def linked(self, status: str) -> None:
         """The gateway has welcomed this agent: from the first time on it is ready."""
-        self._say(f"STATUS={status}" if self._ready else f"READY=1\nSTATUS={status}")
+        self._say(f"STATUS={plain(status)}" if self._ready else f"READY=1\nSTATUS={plain(status)}")
         self._ready = True
 
     def waiting(self, status: str) -> None:
-        self._say(f"STATUS={status}")
+        """A line end in `status`, which may quote the gateway, would begin a word of its own."""
+        self._say(f"STATUS={plain(status)}")
 
     def stopping(self) -> None:
         self._say("STOPPING=1\nSTATUS=ending what runs")

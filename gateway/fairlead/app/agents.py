@@ -1,4 +1,4 @@
-"""`/v1/agents`: who is there, where, since when, and why not; labels; and the end of a link.
+"""`/v1/agents`: who is there, where, since when, and why not; labels; the end of a link, and of an agent.
 
 Lists are served from the directory's index, never by asking the nodes: a slow node cannot make them wait. Only who asks
 for one agent hears of its link what its node alone knows.
@@ -48,6 +48,7 @@ class AgentRoutes:
         self._dispatch = node.dispatch
         self._inquiry = node.inquiry
         self._ranking = node.ranking
+        self._removal = node.removal
         self._standing = node.standing
 
     async def list(self, request: Request) -> Response:
@@ -57,15 +58,25 @@ class AgentRoutes:
         wanted = selector.parse(request.query_params.get("selector", ""))
         state = _state(request.query_params.get("state"))
         found: list[shapes.Agent] = []
-        left = SCAN
+        left, undecided = SCAN, 0
         while shard < INDEX_SHARDS and len(found) < limit and left > 0:
             count = min(left, limit - len(found) if not wanted.terms and not state else PAGE_LIMIT)
             names = await self._directory.page(shard, after, count)
             left -= max(len(names), 1)
-            for row in await self._directory.look_up_all(names):
+            async for row in self._directory.rows(names):
                 after = row.agent
+                # Before anything is made of the row: a selector that few match goes through thousands.
+                meant: bool | None = True
+                if wanted.terms:
+                    labels = None if row.labels_lost else _decode_map(row.labels)
+                    meant = wanted.matches(labels, _decode_map(row.facts))
+                    if meant is False:
+                        continue
                 one = shapes.Agent(**self._describe(row))
-                if wanted.matches(one.labels, one.facts) and state in (None, one.state):
+                if state not in (None, one.state):
+                    continue
+                undecided += meant is None
+                if meant:
                     found.append(one)
                     if len(found) == limit:
                         break
@@ -74,7 +85,8 @@ class AgentRoutes:
                 if len(names) < count:
                     shard, after = shard + 1, ""
         cursor = f"{shard}:{after}" if shard < INDEX_SHARDS else None
-        return Response(_encode(shapes.AgentPage(found, cursor)), media_type="application/json")
+        await self._dispatch.check_index()  # behind the rows: none of them was read after a loss that is not known yet
+        return Response(_encode(shapes.AgentPage(found, cursor, undecided)), media_type="application/json")
 
     async def get(self, request: Request) -> Response:
         row = await self._row(request)
@@ -120,6 +132,12 @@ class AgentRoutes:
         sessions = [shapes.Standout(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
         return Response(_encode(shapes.Ranking(sessions, missing)), media_type="application/json")
 
+    async def delete(self, request: Request) -> Response:
+        """Forget an agent that left, with all that is stored of it."""
+        row = await self._row(request)
+        commands, events = await self._removal.delete(row)
+        return Response(_encode(shapes.Deleted(row.agent, commands, events)), media_type="application/json")
+
     async def disconnect(self, request: Request) -> Response:
         """Close the link; the agent connects again."""
         row = await self._row(request)
@@ -159,6 +177,7 @@ class AgentRoutes:
             "last_close": describe_close(row.close) if row.close else None,
             "facts": _decode_map(row.facts),
             "labels": _decode_map(row.labels),
+            "labels_lost": iso(row.labels_lost),
         }
 
 

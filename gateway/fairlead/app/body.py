@@ -7,6 +7,8 @@ so after a refusal, and only then, the body is gone through once more, member by
 
 from __future__ import annotations
 
+import json
+from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -14,7 +16,7 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 from starlette.requests import ClientDisconnect, Request
 
-from fairlead.app.problem import MalformedBody
+from fairlead.app.problem import BodyTooLarge, MalformedBody
 from fairlead.errors import InvalidRequest
 
 SHOWN = 80
@@ -24,14 +26,18 @@ S = TypeVar("S", bound=Struct)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, for whose arrival the carrier keeps the time. Raises MalformedBody above `limit` bytes."""
+    """The whole body, for whose arrival the carrier keeps the time. Raises BodyTooLarge above `limit` bytes, before
+    anything is read when its length is said in front."""
     parts: list[bytes] = []
     size = 0
+    said = request.headers.get("content-length", "")
+    if said.isdecimal() and len(said) < 20 and int(said) > limit:
+        raise BodyTooLarge(f"a body of {said} bytes exceeds max {limit}", limit=limit)
     try:
         async for part in request.stream():
             size += len(part)
             if size > limit:
-                raise MalformedBody(f"the body exceeds max {limit} bytes", limit=limit)
+                raise BodyTooLarge(f"the body exceeds max {limit} bytes", limit=limit)
             parts.append(part)
     except ClientDisconnect as e:
         raise MalformedBody("the caller left before the body was complete") from e
@@ -39,14 +45,64 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def decoded(decoder: msgspec.json.Decoder[S], raw: bytes) -> S:
-    """The body as its type. Raises InvalidRequest that names the member, MalformedBody when it is no JSON."""
+    """The body as its type. Raises InvalidRequest that names the member, MalformedBody when it is no JSON or has a
+    member twice."""
     try:
         try:
-            return decoder.decode(raw)
+            made = decoder.decode(raw)
         except msgspec.ValidationError as e:
             raise _blame(msgspec.json.decode(raw), decoder.type) from e
+        if _may_repeat(raw, decoder.type):
+            _check_repeated(_pairs(raw.decode()), decoder.type)
+        return made
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
         raise MalformedBody(f"the body is not JSON: {e}") from e
+
+
+class _Object(list[tuple[str, object]]):
+    """A JSON object as it is written: its members in their order."""
+
+
+_pairs = json.JSONDecoder(object_pairs_hook=_Object).decode
+
+
+def _may_repeat(raw: bytes, kind: Any) -> bool:
+    """Whether a member that is ours may stand in the body twice. A quick look for every body, right when it says no:
+    nothing is written with an escape, and no name of ours comes twice in quotes."""
+    names = _names(kind)
+    return names is None or b"\\u" in raw or any(raw.count(name) > 1 for name in names)
+
+
+@cache
+def _names(kind: Any) -> tuple[bytes, ...] | None:
+    """The names of all members of a type, in quotes; None when they are free."""
+    found: list[bytes] = []
+    for one in _choices(kind):
+        if _is_struct(one):
+            for field in msgspec.structs.fields(one):
+                inner = _names(field.type)
+                if inner is None:
+                    return None
+                found += [f'"{field.encode_name}"'.encode(), *inner]
+        elif _is_map(one):
+            return None
+    return tuple(found)
+
+
+def _check_repeated(value: object, kind: Any, place: str = "") -> None:
+    """Raise MalformedBody for a member that comes twice. What is passed on as it is (Raw) is not looked at."""
+    inner = next((one for one in _choices(kind) if _is_map(one)), None)
+    if not isinstance(value, _Object) or inner is None:
+        return
+    seen: set[str] = set()
+    for name, _ in value:
+        if name in seen:
+            raise MalformedBody(f"{place or 'the body'} has the member {_shown(name)} twice: give it once")
+        seen.add(name)
+    if _is_struct(inner):
+        kinds = {field.encode_name: field.type for field in msgspec.structs.fields(inner)}
+        for name, one in value:
+            _check_repeated(one, kinds[name], _under(place, name))
 
 
 def _blame(value: object, kind: Any, place: str = "") -> InvalidRequest:

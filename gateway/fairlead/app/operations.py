@@ -64,7 +64,7 @@ OPERATIONS = (
         "post", "/v1/commands", "postCommand",
         "Run a command on an agent. With `Accept: application/x-ndjson` or `text/event-stream` the answer is the "
         "stream of its results, after a first line with its id.",
-        202, shapes.Accepted, takes=shapes.NewCommand, streams=True, faults=(400, 409, *KNOWN),
+        202, shapes.Accepted, takes=shapes.NewCommand, streams=True, faults=(400, 409, 410, 413, *KNOWN),
         params=(
             Param("Idempotency-Key", "Under one key a post may be repeated.", {**TEXT, "maxLength": 255}, "header"),
             Param("traceparent", "W3C trace context; what is none is ignored.", TEXT, "header"),
@@ -89,7 +89,7 @@ OPERATIONS = (
     ),
     Operation(
         "post", "/v1/commands/{command}/input", "postInput", "Chunk `n` of the input, at most 64 KiB.",
-        204, None, octets=True, faults=(400, *KNOWN),
+        204, None, octets=True, faults=(400, 409, 413, *KNOWN),
         params=(
             Param("n", "Number of the chunk, from 0; a number may be repeated.", {**WHOLE, "maximum": 1 << 31}),
             Param("end", "This was the last.", FLAG),
@@ -111,7 +111,12 @@ OPERATIONS = (
     ),
     Operation(
         "patch", "/v1/agents/{agent}", "labelAgent", "Set or remove labels of an agent; gives all of them.",
-        200, shapes.Labels, takes=shapes.Labels, faults=(400, *KNOWN),
+        200, shapes.Labels, takes=shapes.Labels, faults=(400, 413, *KNOWN),
+    ),
+    Operation(
+        "delete", "/v1/agents/{agent}", "deleteAgent",
+        "Forget an agent that left: its row, labels and facts, what is open for it, its events.",
+        200, shapes.Deleted, faults=(409, *KNOWN),
     ),
     Operation(
         "get", "/v1/agents/{agent}/session", "getLink", "How the agent's link is doing, from the node that holds it.",

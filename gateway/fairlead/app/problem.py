@@ -23,9 +23,14 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.AgentUnknown: (404, "Unknown agent"),
     errors.CommandUnknown: (404, "Unknown command"),
     errors.ResultsTrimmed: (410, "Results are gone"),
+    errors.RecordExpired: (410, "The command has ended and its record is gone"),
+    errors.InputConflict: (409, "Input chunk repeated with other octets"),
+    errors.AgentOnline: (409, "Agent is online"),
     errors.IdempotencyConflict: (422, "Idempotency-Key used with another body"),
     errors.InvalidRequest: (422, "Invalid request"),
+    errors.OutcomeUnknown: (503, "Outcome unknown"),
     errors.BusUnavailable: (503, "Redis is away"),
+    errors.Rebuilding: (503, "Agents are being claimed again"),
     errors.AgentOffline: (409, "Agent is offline"),
     errors.NodeBusy: (503, "Node is busy"),
     errors.Throttled: (429, "Too many wrong credentials"),
@@ -34,9 +39,15 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
 
 
 class MalformedBody(errors.InvalidRequest):
-    """The body is not JSON at all, or too large to be looked at."""
+    """The body is not JSON at all, or says a thing twice."""
 
     code = "malformed_body"
+
+
+class BodyTooLarge(errors.InvalidRequest):
+    """The body is larger than the operation takes; it was not looked at."""
+
+    code = "body_too_large"
 
 
 class NotFound(errors.InvalidRequest):
@@ -55,6 +66,8 @@ def status_of(error: FairleadError) -> tuple[int, str]:
     """HTTP status and title of an error, by its nearest class in the table."""
     if isinstance(error, MalformedBody):
         return 400, "Malformed body"
+    if isinstance(error, BodyTooLarge):
+        return 413, "Body too large"
     if isinstance(error, NotFound):
         return 404, "Not found"
     if isinstance(error, MethodNotAllowed):
@@ -89,7 +102,7 @@ def problem(error: FairleadError, status: int = 0) -> Response:
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if status == 503:
-        headers["retry-after"] = "1"
+        headers["retry-after"] = "5" if isinstance(error, errors.Rebuilding) else "1"
     if "retry_after" in error.details:
         headers["retry-after"] = str(error.details["retry_after"])
     body = document(error, status, title)

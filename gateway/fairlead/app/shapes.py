@@ -115,6 +115,10 @@ class Agent(Struct):
     last_close: Annotated[str | None, Meta(description="Close code of its last link, in words.")]
     facts: dict[str, str]
     labels: dict[str, str]
+    labels_lost: Annotated[
+        str | None,
+        Meta(description="Since when its labels are missing, which were lost with Redis's data; set them again."),
+    ]
 
 
 class Session(Struct):
@@ -196,12 +200,26 @@ class AgentPage(Struct):
 
     agents: list[Agent]
     cursor: str | None
+    undecided: Annotated[
+        int,
+        Meta(
+            ge=0, description="Agents that are left out because their labels were lost and the selector asks for them."
+        ),
+    ]
 
 
 class Labels(Struct, forbid_unknown_fields=True):
     """Labels to set; null removes one."""
 
     labels: Annotated[dict[LabelKey, LabelValue | None], Meta(max_length=64)]
+
+
+class Deleted(Struct):
+    """The agent was forgotten, and what was stored of it is gone."""
+
+    id: AgentId
+    commands: Annotated[int, Meta(ge=0, description="Commands that were open for it and have been ended.")]
+    events: Annotated[int, Meta(ge=0, description="Events of it that were removed.")]
 
 
 class Disconnected(Struct):

@@ -6,7 +6,9 @@ when something is written. Here the caller's absence is looked for whenever ther
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import contextlib
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -19,13 +21,16 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.app import shapes
 from fairlead.app.operations import NDJSON, SSE
-from fairlead.errors import FairleadError
+from fairlead.errors import FairleadError, Unavailable
 from fairlead.fleet.command import Command, Ending, Result, Target
 from fairlead.routing.chronicle import FAILED
 from fairlead.routing.results import News
 from fairlead.telemetry.story import Story
 
 logger = logging.getLogger(__name__)
+
+LAST_LINE = 1.0
+"""Seconds for a last line to a caller while the server stops: one that reads nothing must not hold it up."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -113,6 +118,13 @@ class ResultStream:
         except FairleadError as e:
             # The status is out already: the stream ends without an `end`, and says why.
             body = form.line(_error(e))
+        except asyncio.CancelledError:
+            # The server stops and has waited long enough: for Redis, or for a caller that does not read.
+            body = form.line(_error(Unavailable("this node stops: ask another one, behind the last offset")))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_LINE):
+                    await send({"type": "http.response.body", "body": body, "more_body": False})
+            return
         except Exception:
             logger.exception("a stream of results failed")
             body = form.line(_error(FairleadError("an internal error; the gateway's log tells more")))

@@ -41,10 +41,11 @@ class Evict(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """To the agent's node: the caller gives this command up."""
+    """To the agent's node: the caller gives this command up, or it is over. `why`: the word for `cancel.why`."""
 
     agent: str
     command: str
+    why: str = "cancelled"
 
 
 class Input(msgspec.Struct, frozen=True, array_like=True, tag=5):

@@ -17,6 +17,7 @@ from functools import partial
 
 from fairlead.bus.doorbell import Canary, Doorbell, decode, encode, in_entries
 from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reader import BlockingReader, Entry
 from fairlead.store.reply import Reply, integer
@@ -92,20 +93,22 @@ class Inbox:
         self._reader = self._new_reader()
         self._reader.start()
         await old_reader.aclose()
-        self._forget(self._pipeliner.submit("UNLINK", old_key))
+        self._forget(self._pipeliner.submit("UNLINK", old_key, priority=Priority.CONTROL))
         await self._make()
 
     async def aclose(self) -> None:
         await self._reader.aclose()
         try:
-            await self._pipeliner.submit("UNLINK", self.key)
+            await self._pipeliner.submit("UNLINK", self.key, priority=Priority.RESULTS)  # behind the last rings
         except FairleadError:
             pass  # its TTL removes it
 
     async def refresh(self) -> None:
         """At each beat: keep the inbox alive, drop what has been read, make it again if Redis lost it."""
-        trimmed = self._pipeliner.submit("XTRIM", self.key, "MINID", "~", self._reader.last_id)
-        kept = self._pipeliner.submit("EXPIRE", self.key, TTL)
+        trimmed = self._pipeliner.submit(
+            "XTRIM", self.key, "MINID", "~", self._reader.last_id, priority=Priority.CONTROL
+        )
+        kept = self._pipeliner.submit("EXPIRE", self.key, TTL, priority=Priority.CONTROL)
         await trimmed
         if not integer(await kept):
             logger.warning("the inbox %s was gone; making it again", self.key)
@@ -124,7 +127,7 @@ class Inbox:
         token = str(self._canary_count)
         heard = self._canaries[token] = asyncio.get_running_loop().create_future()
         try:
-            if await self._add(self.key, [Canary(token)], create=False) is None:
+            if await self._add(self.key, [Canary(token)], Priority.CONTROL) is None:
                 await self._make_again(token)
             async with asyncio.timeout(deadline):
                 await heard
@@ -139,7 +142,7 @@ class Inbox:
 
     async def _blame_reader(self) -> bool:
         try:
-            await self._pipeliner.submit("PING")
+            await self._pipeliner.submit("PING", priority=Priority.CONTROL)
         except BusUnavailable:
             return False
         self._late += 1
@@ -152,8 +155,8 @@ class Inbox:
 
     async def _make(self, token: str = "") -> None:
         """A stream is made by its first entry. Both commands go out together: no inbox without an end."""
-        made = self._add(self.key, [Canary(token)], create=True)
-        await self._pipeliner.submit("EXPIRE", self.key, TTL)
+        made = self._add(self.key, [Canary(token)], Priority.CONTROL, create=True)
+        await self._pipeliner.submit("EXPIRE", self.key, TTL, priority=Priority.CONTROL)
         await made
 
     async def _make_again(self, token: str = "") -> None:
@@ -161,9 +164,14 @@ class Inbox:
         # Its ids may lie behind those of the lost one, if both are of one millisecond: look at all of it, now.
         self._reader.restart()
 
-    def _add(self, key: str, doorbells: list[Doorbell], *, create: bool) -> asyncio.Future[Reply]:
+    def _add(
+        self, key: str, doorbells: list[Doorbell], priority: Priority, *, create: bool = False
+    ) -> asyncio.Future[Reply]:
         mode = () if create else ("NOMKSTREAM",)
-        return self._pipeliner.submit("XADD", key, *mode, "MAXLEN", "~", MAX_ENTRIES, "*", "d", encode(doorbells))
+        entry = encode(doorbells)
+        return self._pipeliner.submit(
+            "XADD", key, *mode, "MAXLEN", "~", MAX_ENTRIES, "*", "d", entry, priority=priority
+        )  # fmt: skip
 
     def _send(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}
@@ -171,7 +179,7 @@ class Inbox:
         for lease_node, doorbells in outgoing.items():
             for entry in in_entries(doorbells):
                 self.rung += len(entry)
-                sent = self._add(inbox_key(lease_node), entry, create=False)
+                sent = self._add(inbox_key(lease_node), entry, Priority.RESULTS)
                 sent.add_done_callback(partial(self._count_lost, len(entry)))
         if own:
             self._tell(own)

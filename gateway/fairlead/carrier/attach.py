@@ -16,7 +16,7 @@ from collections.abc import Iterable, MutableMapping
 from typing import Any, Final, Protocol
 
 from fairlead.carrier.connection import HIGH_WATER, Terms
-from fairlead.carrier.listener import Listener
+from fairlead.carrier.listener import Listener, Metered
 from fairlead.carrier.sweep import VISITS, Sweep
 from fairlead.wire.framing import Framing, close_payload
 
@@ -125,11 +125,42 @@ class AsgiConnection:
         return self._queued
 
     def pause_reading(self) -> None:
-        if self._ending is None:
+        intake = self.terms.intake
+        if (intake is None or not intake.silence(self, True)) and self._ending is None:
             self._to_read.clear()
 
     def resume_reading(self) -> None:
-        self._to_read.set()
+        intake = self.terms.intake
+        if intake is None or not intake.silence(self, False):
+            self._to_read.set()
+
+    def charge(self, messages: float = 0, events: int = 0) -> None:
+        if self.terms.intake is not None:
+            self.terms.intake.charge(self, messages, events)
+
+    # The intake calls. Whatever the server gives has been read already: it can only be asked for no more.
+
+    kept = unparsed = 0
+    ripe = False
+
+    def keep(self, data: bytes) -> None:
+        raise NotImplementedError("a foreign server gives whole messages")
+
+    def feed(self, data: bytes, most: int) -> int:
+        raise NotImplementedError("a foreign server gives whole messages")
+
+    def hold(self) -> bool:
+        silent = not self._to_read.is_set()
+        if self._ending is None:
+            self._to_read.clear()
+        return silent
+
+    def release(self, silent: bool) -> None:
+        if not silent:
+            self._to_read.set()
+
+    def cut(self, code: int, reason: str) -> None:
+        self.close(code, reason)
 
     def visit(self) -> None:
         if self._ending is not None:
@@ -153,6 +184,9 @@ class AsgiConnection:
         finally:
             self.terms.sweep.unwatch(self)
             self.terms.sweep.deadline(self.terms.close_timeout).discard(self)
+            self.terms.slow.discard(self)
+            if self.terms.intake is not None:
+                self.terms.intake.forget(self)
             reader.cancel()
             writer.cancel()
             self._tasks = []
@@ -185,7 +219,15 @@ class AsgiConnection:
             if len(message) > self.terms.max_message:
                 self.close(1009, f"message exceeds {self.terms.max_message} bytes")
             if self._ending is None:
-                self._tell(lambda listener, message=message: listener.on_message(self, message))
+                self._hear(message)
+
+    def _hear(self, message: bytes | str) -> None:
+        intake, listener = self.terms.intake, self.listener
+        metered = listener if intake is not None and isinstance(listener, Metered) else None
+        asked = 0 if metered is None else metered.asked
+        self._tell(lambda listener: listener.on_message(self, message))
+        if intake is not None:
+            intake.took(self, 1 if metered is None else 1 - (metered.asked - asked), len(message))
 
     async def _write(self) -> None:
         while True:
@@ -203,6 +245,7 @@ class AsgiConnection:
             self._queued -= size
             if self.congested and self._queued <= HIGH_WATER // 4:
                 self.congested = False
+                self.terms.slow.discard(self)
                 self._tell(lambda listener: listener.on_writable(self))
 
     def _put(self, event: dict[str, Any], size: int) -> None:
@@ -217,7 +260,9 @@ class AsgiConnection:
     def _append(self, event: dict[str, Any], size: int) -> None:
         self._queue.append((size, event))
         self._queued += size
-        self.congested = self.congested or self._queued > HIGH_WATER
+        if self._queued > HIGH_WATER and not self.congested:
+            self.congested = True
+            self.terms.slow.add(self)
         self._to_write.set()
 
     def _tell(self, call: _Call) -> None:

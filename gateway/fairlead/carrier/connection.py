@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, cast
 
+from fairlead.carrier.intake import Intake
 from fairlead.carrier.listener import Connection, Listener
 from fairlead.carrier.sweep import VISITS, Sweep
 from fairlead.wire import framing
@@ -26,17 +27,25 @@ logger = logging.getLogger("fairlead.carrier")
 
 HIGH_WATER: Final = 64 << 10
 """The transports' own mark: below it a connection is never congested, so overflow is not even looked for."""
+SMALL: Final = 1024
+FREQUENT: Final = 64
+"""A connection of which no more bytes are read at once, and that often between two visits of the sweep (some 16 s), is
+not accounted for by the intake: idle links and most that are busy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all connections of one server, or of one client process, share."""
+    """What all connections of one server, or of one client process, share. Without an `intake` whatever comes is
+    read."""
 
     sweep: Sweep
     max_message: int = 1 << 20
     max_buffered: int = 1 << 20
     close_timeout: float = 5.0  # a peer that lives answers within its round trip; 5 s is a bad mobile link
     deflate: bool = False
+    intake: Intake | None = None
+    slow: set[Connection] = field(default_factory=set)
+    """Those that are congested: their peers do not read as fast as they are sent to."""
 
     def __post_init__(self) -> None:
         if self.max_buffered < HIGH_WATER:
@@ -54,7 +63,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         self.listener: Listener | None = listener
         self.terms = terms
         self.congested = False
-        self.quiet = 0  # visits of the sweep since the last byte
+        self.quiet = 0  # visits of the sweep since the last byte; below 0 the reads since the last visit
         self._ending: tuple[int, str] | None = None  # code and reason to report, once known
 
     def start(self, received: bytes = b"") -> None:
@@ -116,16 +125,40 @@ class FramedConnection(Framing, asyncio.Protocol):
         return self.transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        if not self.transport.is_closing():
+        intake = self.terms.intake
+        if (intake is None or not intake.silence(self, True)) and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        if not self.transport.is_closing():
+        intake = self.terms.intake
+        if (intake is None or not intake.silence(self, False)) and not self.transport.is_closing():
             self.transport.resume_reading()
+
+    def charge(self, messages: float = 0, events: int = 0) -> None:
+        if self.terms.intake is not None:
+            self.terms.intake.charge(self, messages, events)
 
     def shutdown(self) -> None:
         """uvicorn stops: it calls this on every connection and then waits until they are gone."""
         self.close(1012, "restart")
+
+    # The intake calls.
+
+    def hold(self) -> bool:
+        silent = not self.transport.is_reading()
+        if not self.transport.is_closing():
+            self.transport.pause_reading()
+        return silent
+
+    def release(self, silent: bool) -> None:
+        if not silent and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def cut(self, code: int, reason: str) -> None:
+        if self._ending is None:
+            self._begin_close(code, reason)
+        self.discard()
+        self._end_writing()
 
     # The sweep calls.
 
@@ -135,7 +168,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         if not self.transport.is_reading():
             self.quiet = 0
             return
-        self.quiet += 1
+        self.quiet = max(self.quiet, 0) + 1
         if self.quiet > VISITS and self.quiet % VISITS == 1 and self.listener is not None:
             try:
                 self.listener.on_silence(self)
@@ -145,14 +178,20 @@ class FramedConnection(Framing, asyncio.Protocol):
     # The transport calls.
 
     def data_received(self, data: bytes) -> None:
-        self.quiet = 0
-        self.feed(data)
+        quiet = self.quiet
+        self.quiet = quiet - 1 if quiet < 0 else -1
+        if (quiet > -FREQUENT and len(data) <= SMALL and self._partial is None) or self.terms.intake is None:
+            self.feed(data)
+        else:
+            self.terms.intake.read(self, data)
 
     def pause_writing(self) -> None:
         self.congested = True
+        self.terms.slow.add(self)
 
     def resume_writing(self) -> None:
         self.congested = False
+        self.terms.slow.discard(self)
         if self.listener is not None and self._ending is None:
             try:
                 self.listener.on_writable(self)
@@ -160,8 +199,12 @@ class FramedConnection(Framing, asyncio.Protocol):
                 self._listener_failed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.terms.sweep.deadline(self.terms.close_timeout).discard(self)
+        terms = self.terms
+        terms.sweep.deadline(terms.close_timeout).discard(self)
+        terms.slow.discard(self)
         self.discard()
+        if terms.intake is not None:
+            terms.intake.forget(self)
         self._finish()
 
     # The reader calls.
@@ -189,10 +232,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         # frame. So only our half is closed, and what comes is read and ignored until the peer has closed
         # too.
         self.resume_reading()
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-        else:
-            self.transport.close()
+        self._end_writing()
         self._finish()
 
     # A subclass says.
@@ -212,6 +252,12 @@ class FramedConnection(Framing, asyncio.Protocol):
         self.transport.write(self._encode(FIN | CLOSE, framing.close_payload(code, reason)))
         # abort() also ends a transport.close() that waits for a peer that reads nothing.
         self.terms.sweep.deadline(self.terms.close_timeout).add(self, FramedConnection.abort)
+
+    def _end_writing(self) -> None:
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def _overflow(self) -> None:
         if self.listener is not None:

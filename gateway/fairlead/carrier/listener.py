@@ -8,7 +8,7 @@ that leaves a listener is logged and closes its connection with 1011.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Connection(Protocol):
@@ -57,6 +57,12 @@ class Connection(Protocol):
 
     def resume_reading(self) -> None: ...
 
+    def charge(self, messages: float = 0, events: int = 0) -> None:
+        """To be called in `on_message`, for a message that costs more than most: it counts against the peer's
+        budgets as so many messages more, and so many events. Nothing happens where there are no budgets.
+        """
+        ...
+
 
 class Listener(Protocol):
     """Whoever is told. Per connection: `on_open` first, `on_close` exactly once and last."""
@@ -83,4 +89,18 @@ class Listener(Protocol):
         """A write found more than `max_buffered` bytes waiting, and was dropped. Unless closed here, the
         connection is closed with 1013.
         """
+        ...
+
+
+@runtime_checkable
+class Metered(Protocol):
+    """A listener that takes part. Of one that does not, every message counts, and its flood is closed with 1008."""
+
+    @property
+    def asked(self) -> int:
+        """Messages so far that the peer was asked for. They are not counted, as they have another bound."""
+        ...
+
+    def on_excess(self, connection: Connection, reason: str) -> None:
+        """The peer has gone beyond what is borne; `reason` says how. Unless closed here, it is closed with 1008."""
         ...

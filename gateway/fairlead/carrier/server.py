@@ -63,6 +63,7 @@ def config(
     port: int = 0,
     *,
     sweep: Sweep,
+    terms: Terms | None = None,
     path: str | None = None,
     max_message: int = 1 << 20,
     max_buffered: int = 1 << 20,
@@ -81,13 +82,14 @@ def config(
 
     With a `path` it listens on a Unix socket there, in place of `host` and `port`; a `Server` that is given sockets
     listens on them alone. `request_timeout` and `body_timeout` are the seconds that head and body of a request may
-    take; what is later is cut off. `admission` is shared by the servers that share its ceiling. `trusted_proxies`
-    (addresses and networks) may name the client in X-Forwarded-For or Forwarded; nobody else may. `stop_timeout`
-    bounds what uvicorn waits after `on_stop` for requests and connections that are still open.
+    take; what is later is cut off. `terms` stand in for `sweep` and all limits of messages. `admission` is shared by
+    the servers that share its ceiling. `trusted_proxies` (addresses and networks) may name the client in
+    X-Forwarded-For or Forwarded; nobody else may. `stop_timeout` bounds what uvicorn waits after `on_stop` for requests
+    and connections that are still open.
     """
     return Config(
         app,
-        terms=Terms(sweep, max_message, max_buffered, close_timeout, deflate),
+        terms=terms or Terms(sweep, max_message, max_buffered, close_timeout, deflate),
         admission=Admission() if admission is None else admission,
         proxies=TrustedProxies(trusted_proxies),
         request_timeout=request_timeout,

@@ -3,7 +3,8 @@
 One `Sweep` serves all connections of an event loop; whoever makes it starts and stops it. It ticks every
 half second. Deadlines of one length are a queue in order of time, so a tick looks only at what is due.
 Silence is told by a small counter in each connection that data sets to zero: a message costs no call of the
-clock and no timer, and an idle connection no memory beyond one set entry.
+clock and no timer, and an idle connection no memory beyond one set entry. A tick that has much to do does it
+in slices of some milliseconds, between which the event loop does its other work.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 
@@ -29,6 +31,11 @@ BUCKETS: Final = 61
 strides.
 """
 
+SLICE: Final = 0.005
+"""Seconds that a tick works before it lets the event loop go on: not noticed by a command, which takes some."""
+STRIDE: Final = 16
+"""Waits or visits between two looks at the clock: each takes from 0.2 µs to some 100 µs when a session is closed."""
+
 
 class Watched(Protocol):
     """What a sweep visits: it counts its own silence."""
@@ -44,7 +51,8 @@ class Deadline:
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self.seconds = seconds
         self._clock = clock
-        self._waiting: dict[object, tuple[float, Callable[[Any], object]]] = {}
+        # Not a dict: the oldest entry of one whose head was deleted is found by passing over all that was deleted.
+        self._waiting: OrderedDict[object, tuple[float, Callable[[Any], object]]] = OrderedDict()
 
     def add(self, waiting: T, expired: Callable[[T], object]) -> None:
         """Call `expired(waiting)` when the time is over, unless discarded. Adding again begins anew."""
@@ -60,18 +68,20 @@ class Deadline:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def expire(self, now: float) -> None:
-        """Called by the sweep: what is due leaves the queue, oldest first."""
-        while self._waiting:
-            waiting = next(iter(self._waiting))
-            due, expired = self._waiting[waiting]
+    def expire(self, now: float, most: int | None = None) -> int:
+        """What is due at `now` leaves the queue, oldest first, `most` of it at once; returns how many have left."""
+        count = 0
+        while self._waiting and count != most:
+            waiting, (due, expired) = next(iter(self._waiting.items()))
             if due > now:
-                return
+                break
             del self._waiting[waiting]
+            count += 1
             try:
                 expired(waiting)
             except Exception:
                 logger.exception("a deadline's action failed; the others go on")
+        return count
 
 
 class Sweep:
@@ -88,6 +98,9 @@ class Sweep:
         self._next = 0
         self._owed = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._round: Iterator[None] | None = None
+        """What is left to do of the last tick."""
+        self._slice: asyncio.Handle | None = None
 
     def start(self) -> None:
         """Begin to tick on the running event loop."""
@@ -100,6 +113,9 @@ class Sweep:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._slice is not None:
+            self._slice.cancel()
+            self._slice = None
 
     async def __aenter__(self) -> Self:
         self.start()
@@ -132,18 +148,39 @@ class Sweep:
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
         self._arm(loop)
-        now = self._clock()
-        for deadline in tuple(self._deadlines.values()):
-            deadline.expire(now)
         # Counted in ticks, not by the clock: a process that was stopped for a minute has bytes waiting in its
         # sockets and must read them before it may call anyone silent.
         self._owed = min(self._owed + BUCKETS * VISITS * self.tick / self.silence, BUCKETS)
+        if self._round is None:
+            self._round = self._work(self._clock())
+            self._go_on(loop)
+
+    def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
+        """One slice of the round; the next follows when the event loop has done what else there was."""
+        self._slice = None
+        assert self._round is not None
+        until = self._clock() + SLICE
+        for _ in self._round:
+            if self._clock() >= until:
+                self._slice = loop.call_soon(self._go_on, loop)
+                return
+        self._round = None
+
+    def _work(self, now: float) -> Iterator[None]:
+        """What is due at `now`, a stride at a time."""
+        for deadline in tuple(self._deadlines.values()):
+            while deadline.expire(now, STRIDE) == STRIDE:
+                yield
         while self._owed >= 1:
             self._owed -= 1
             bucket = self._buckets[self._next]
             self._next = (self._next + 1) % BUCKETS
-            for watched in tuple(bucket):
+            for count, watched in enumerate(tuple(bucket)):
+                if watched not in bucket:
+                    continue  # it has gone since the slice before
                 try:
                     watched.visit()
                 except Exception:
                     logger.exception("a visit failed; the others go on")
+                if count % STRIDE == 0:
+                    yield

@@ -75,13 +75,25 @@ def run(config: Path | None, **flags: object) -> None:
     and that over the file. What the platform may do here is told in the file: see docs/agent.md.
     """
     from fairlead.agent.logs import set_up
+    from fairlead.agent.privacy import conceal
 
     loaded = _load(config, flags)
     set_up(loaded.log_level, loaded.log_format)
     made = _agent(loaded)
-    # What the platform runs here inherits the environment, and has no business with the token.
+    conceal(_secrets(loaded))
     os.environ.pop("FAIRLEAD_AGENT_TOKEN", None)
     made.run()
+
+
+def _secrets(loaded: Configuration) -> set[str]:
+    """What was given by flags and the environment, where each process of this user could read it."""
+    from fairlead.agent.configuration import variable
+    from fairlead.agent.configuration.rules import DIRECT, RULES
+
+    keys = [key for key, rule in RULES.items() if rule.secret]
+    proxies = {value for name, value in os.environ.items() if name.upper().endswith("_PROXY") and "@" in value}
+    given = {getattr(loaded, key) for key in keys} | {os.environ.get(variable(key)) for key in keys} | proxies
+    return {secret for secret in given if secret and secret != DIRECT}
 
 
 @agent.command("check", short_help="Check the configuration without connecting.")
@@ -149,4 +161,5 @@ def _agent(loaded: Configuration) -> Agent:
         proxy=choose_proxy(loaded.url, loaded.proxy, os.environ),
         journal=loaded.journal,
         options=loaded.options,
+        private=[path for path in (loaded.token_file, loaded.file) if path is not None],
     )

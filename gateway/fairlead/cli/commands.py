@@ -63,8 +63,7 @@ def exec_(
     """
     from fairlead.cli.follow import is_piped, pipe_stdin, watch
 
-    if argv[0] == "--":  # what follows the agent is not parsed, lest `ls -l` be an option of ours
-        argv = argv[1:]
+    argv = program(argv, "exec", agent)
     if not argv:
         raise click.UsageError("no program was named: fairlead exec AGENT -- PROGRAM [ARGUMENT]...")
     stdin = not no_stdin and is_piped()
@@ -121,6 +120,20 @@ def cancel(api: str, token: str | None, command: str) -> None:
         talk(f"asked for the end of a command that is {state}; `fairlead results {command} --follow` shows it")
     else:
         talk(f"the command was over before: {state}")
+
+
+def program(argv: tuple[str, ...], command: str, agent: str) -> tuple[str, ...]:
+    """What follows the agent is not parsed, lest `ls -l` be an option of ours; the `--` before it may be left out.
+    Raises UsageError for an option of ours that stands there, which would be taken for a program.
+    """
+    if argv[:1] == ("--",):
+        return argv[1:]
+    if argv and argv[0].startswith("-"):
+        raise click.UsageError(
+            f"{argv[0]} stands behind the agent, where the program begins: options go before the agent, as in "
+            f"fairlead {command} {argv[0]} … {agent} -- PROGRAM; a program of that name goes behind --"
+        )
+    return argv
 
 
 def environment(pairs: tuple[str, ...]) -> dict[str, str]:

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.doors import KINDS, Doors, check_doors, free_doors
+from fairlead.cli.doors import KINDS, check_ports, free_ports, ports_from
 
 
 @click.command(short_help="Run all of it on this machine, to try it.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65533),
+    type=click.IntRange(0, 65532),
     default=8080,
     show_default=True,
-    help="First port; each node takes three: links, API, probes. 0 takes free ones.",
+    help="First port, for the links of agents; each node takes three more. 0 takes free ones.",
 )
 @click.option(
     "--data",
@@ -33,18 +33,20 @@ from fairlead.cli.doors import KINDS, Doors, check_doors, free_doors
 @click.option("--agents", "count", type=click.IntRange(1, 50), default=3, show_default=True, help="How many agents.")
 @click.pass_context
 def demo(ctx: click.Context, port: int, data: Path, nodes: int, count: int) -> None:
-    """Run Valkey, gateway nodes and some agents on this machine, until Ctrl-C."""
+    """Run Valkey, gateway nodes and some agents on this machine, until Ctrl-C.
+
+    What ends before that is started again: kill one, and watch. The process ids stand in FOLDER/*.pid.
+    """
     import asyncio
 
     from fairlead.cli.stage import Demo
 
-    most = 65536 - nodes * len(KINDS)
-    if port > most:
+    count_of_ports = 1 + nodes * len(KINDS)
+    highest = 65536 - count_of_ports
+    if port > highest:
         raise click.BadParameter(
-            f"{nodes} nodes take {nodes * len(KINDS)} ports, so {most} is the highest", param_hint="--port"
+            f"{nodes} nodes take {count_of_ports} ports, so {highest} is the highest", param_hint="--port"
         )
-    doors = [Doors(first, first + 1, first + 2) for first in range(port, port + nodes * len(KINDS), len(KINDS))]
-    if port == 0:
-        doors = free_doors(nodes)
-    check_doors(doors)
-    ctx.exit(asyncio.run(Demo(doors, data, count).run()))
+    ports = ports_from(port, nodes) if port else free_ports(nodes)
+    check_ports(ports)
+    ctx.exit(asyncio.run(Demo(ports, data, count).run()))

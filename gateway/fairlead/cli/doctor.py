@@ -6,7 +6,6 @@ steps themselves are the matter of `api_road` and `link_road`.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ import click
 
 from fairlead.cli.connection import api_options, development_token, host_of_api
 from fairlead.cli.links import DEFAULT_LINKS, agent_token_options, chosen_token
-from fairlead.cli.output import report_option
+from fairlead.cli.output import as_json, report_option
 
 if TYPE_CHECKING:
     from fairlead.cli.road import Check
@@ -75,7 +74,7 @@ def doctor(
     if output == "json":
         import msgspec
 
-        click.echo(json.dumps({"ok": fine, "checks": msgspec.to_builtins(checks)}, indent=2, ensure_ascii=False))
+        click.echo(as_json({"ok": fine, "checks": msgspec.to_builtins(checks)}))
     else:
         bad = sum(check.ok is False for check in checks)
         click.echo("all is fine" if fine else f"{bad} of {len(checks)} steps failed", err=True)
@@ -107,15 +106,16 @@ async def _look(
 
 
 def _show(check: Check) -> None:
-    from fairlead.cli.output import coloured, harmless
+    from fairlead.cli.output import coloured
+    from fairlead.text import plain
 
     fancy = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     good, bad, none, arrow = ("✓", "✗", "-", "→") if fancy else ("ok", "FAILED", "-", "->")
     sign, colour = (good, "green") if check.ok else (none, "yellow") if check.ok is None else (bad, "red")
     sign = click.style(sign, fg=colour) if coloured() else sign
-    click.echo(f"  {sign} {check.name.ljust(8)} {harmless(check.told)}")
+    click.echo(f"  {sign} {check.name.ljust(8)} {plain(check.told)}")
     if check.advice:
-        click.echo(f"      {arrow} {harmless(check.advice)}")
+        click.echo(f"      {arrow} {plain(check.advice)}")
     sys.stdout.flush()
 
 

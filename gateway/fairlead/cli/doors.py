@@ -1,4 +1,4 @@
-"""The ports of a demo's nodes: which are free, and which are taken by somebody else.
+"""The ports of a demo: which are free, and which are taken by somebody else.
 
 Used by `demo`, before anything is started, and by `stage`, which gives each node its own.
 """
@@ -6,38 +6,55 @@ Used by `demo`, before anything is started, and by `stage`, which gives each nod
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from fairlead.errors import ConfigError
 
 HOST = "127.0.0.1"
-KINDS = ("agents' links", "platform API", "probes and metrics")
+ENTRY = "agents' links"
+KINDS = ("platform API", "probes and metrics", "links of one node")
 
 
 class Doors(NamedTuple):
     """The ports of one node, in the order of KINDS."""
 
-    link: int
     api: int
     admin: int
+    link: int
 
 
-def free_doors(nodes: int) -> list[Doors]:
+class DemoPorts(NamedTuple):
+    """The port that agents link to, which is the balancer's, and those of each node behind it."""
+
+    entry: int
+    nodes: list[Doors]
+
+
+def ports_from(first: int, nodes: int) -> DemoPorts:
+    """`first` and those that follow it. The first node's come next, where the commands look when told nothing else."""
+    doors = range(first + 1, first + 1 + nodes * len(KINDS), len(KINDS))
+    return DemoPorts(first, [Doors(api, api + 1, api + 2) for api in doors])
+
+
+def free_ports(nodes: int) -> DemoPorts:
     """Ports that are free now. Another process may yet take one; then the gateway's log says so."""
-    probes = [socket.create_server((HOST, 0)) for _ in range(nodes * len(KINDS))]
+    probes = [socket.create_server((HOST, 0)) for _ in range(1 + nodes * len(KINDS))]
     try:
         free = iter([int(probe.getsockname()[1]) for probe in probes])
     finally:
         for probe in probes:
             probe.close()
-    return [Doors(*three) for three in zip(free, free, free, strict=True)]
+    return DemoPorts(next(free), [Doors(*three) for three in zip(free, free, free, strict=True)])
 
 
-def check_doors(doors: Iterable[Doors]) -> None:
+def check_ports(ports: DemoPorts) -> None:
     """Raise ConfigError that names every port of them which is taken."""
     taken = []
-    for port, kind in ((port, kind) for one in doors for port, kind in zip(one, KINDS, strict=True)):
+    wanted = [
+        (ports.entry, ENTRY),
+        *((port, kind) for one in ports.nodes for port, kind in zip(one, KINDS, strict=True)),
+    ]
+    for port, kind in wanted:
         try:
             socket.create_server((HOST, port)).close()
         except OSError as e:

@@ -19,6 +19,7 @@ from fairlead.cli import streams
 from fairlead.client import Chunk, Command, End
 from fairlead.client.command import CHUNK
 from fairlead.errors import FairleadError, InvalidRequest
+from fairlead.text import plain
 
 FAILED, OFFLINE, DEADLINE, INTERRUPTED = 1, 3, 4, 130
 CANCEL_TIMEOUT = 10.0
@@ -174,4 +175,5 @@ def is_piped() -> bool:
 
 
 def talk(text: str) -> None:
-    print(f"fairlead: {text}", file=sys.stderr, flush=True)
+    """To the user, in one line. Agents may have had a say in it."""
+    print(f"fairlead: {plain(text)}", file=sys.stderr, flush=True)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import NoReturn
 
+from fairlead.cli.backoff import restart_pause
 from fairlead.errors import ConfigError, FairleadError
 
 logger = logging.getLogger("fairlead")
@@ -25,8 +26,6 @@ logger = logging.getLogger("fairlead")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 """What the supervisor handles, and its children must not."""
 FAILED, MISCONFIGURED = 1, 2
-RESTART, RESTART_MOST = 1.0, 30.0
-"""Seconds before the first restart and the most of later ones; half of each is drawn, lest all come back at once."""
 STABLE = 60.0
 """Seconds after which a process counts as good: the next restart is a first one again."""
 _PR_SET_PDEATHSIG = 1
@@ -75,8 +74,7 @@ class Forked:
         """After an end that nobody asked for: the seconds until the next start."""
         if time.monotonic() - self._started > STABLE:
             self._failures = 0
-        most = min(RESTART_MOST, RESTART * (1 << min(self._failures, 10)))
-        pause = random.uniform(0.5, 1.0) * most
+        pause = restart_pause(self._failures, random.random())
         self._failures += 1
         self.restarts += 1
         self._due = time.monotonic() + pause

@@ -20,6 +20,7 @@ from fairlead.cli.completion import completion
 from fairlead.cli.cp import cp
 from fairlead.cli.demo import demo
 from fairlead.cli.doctor import doctor
+from fairlead.cli.mock_gateway import mock_gateway
 from fairlead.cli.node import serve
 from fairlead.cli.shell import shell
 from fairlead.cli.swarm import swarm
@@ -27,6 +28,7 @@ from fairlead.cli.top import top
 from fairlead.cli.why import why
 from fairlead.errors import (
     AgentOffline,
+    AgentOnline,
     AgentUnknown,
     BusUnavailable,
     CommandUnknown,
@@ -40,12 +42,14 @@ from fairlead.errors import (
     Unauthorized,
     Unavailable,
 )
+from fairlead.text import plain
 from fairlead.version import __version__
 
 FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
 
 _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
     (Unauthorized, "give the token in FAIRLEAD_TOKEN, the one the gateway has as platform_token"),
+    (AgentOnline, "stop the agent itself; `fairlead agents disconnect AGENT` closes a link, but the agent comes back"),
     (AgentUnknown, "`fairlead agents ls` lists those that were ever seen"),
     (CommandUnknown, "results are kept for an hour unless the gateway's `retention` says otherwise"),
     (
@@ -91,7 +95,7 @@ class _Group(click.Group):
             ctx.exit(141)  # 128 + SIGPIPE, as the shell would show it
         except OSError as e:
             # What concerns a file or a connection was told where it happened: what is left is our own output.
-            click.echo(f"fairlead: {e.filename or 'stdout'}: {e.strerror or e}", err=True)
+            click.echo(f"fairlead: {plain(str(e.filename or 'stdout'))}: {e.strerror or e}", err=True)
             click.echo("  → look at where the output goes to: is that disk full?", err=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(FAILED)
@@ -104,15 +108,18 @@ class _Group(click.Group):
 
 
 def exit_code(error: FairleadError) -> int:
+    if isinstance(error, RecordLost | AgentOnline):
+        return FAILED
     if isinstance(error, InvalidRequest | ConfigError):
         return USAGE
-    if isinstance(error, RecordLost):
-        return FAILED
     return UNAVAILABLE if isinstance(error, Unavailable | ConnectionRefused) else FAILED
 
 
 def _tell(error: FairleadError) -> None:
-    click.echo(f"fairlead: {error.message}", err=True)
+    # Only the faults of a configuration are lines of our own; in all else others may have had a say.
+    lines = error.message.split("\n") if isinstance(error, ConfigError) else [error.message]
+    message = "\n".join(map(plain, lines))
+    click.echo(f"fairlead: {message}", err=True)
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             click.echo(f"  → {advice}", err=True)
@@ -145,7 +152,9 @@ def version() -> None:
     click.echo(__version__)
 
 
-for _command in (serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, top, completion, swarm):
+for _command in (
+    serve, demo, agent, agents, exec_, results, cancel, shell, cp, why, doctor, top, completion, swarm, mock_gateway,
+):  # fmt: skip
     cli.add_command(_command)
 
 

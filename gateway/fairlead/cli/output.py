@@ -2,7 +2,7 @@
 
 Used by the commands that look at something. Colours and a redrawn screen are for a terminal alone (and not with
 NO_COLOR); into a pipe go the same words without them, so that what is shown can be cut and searched. What an agent has
-written about itself is made harmless: it must not steer the terminal.
+written about itself is made plain, or escaped in JSON and YAML: it must not steer the terminal.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import click
+
+from fairlead.text import plain
 
 if TYPE_CHECKING:
     from fairlead.client import Client
@@ -93,7 +95,7 @@ async def present(client: Client, look: Callable[[Client], Awaitable[View]], for
                 if isinstance(e, Unavailable) and not e.temporary:
                     raise
                 if not silent:
-                    click.echo(f"fairlead: {e.message}; trying again", err=True)
+                    click.echo(f"fairlead: {plain(e.message)}; trying again", err=True)
                 silent = True
 
 
@@ -115,13 +117,13 @@ def _show_change(before: str | None, text: str, form: str) -> None:
 def _text(view: View, form: str, flat: bool = False) -> str:
     """`flat`: JSON in one line, since one document follows the other."""
     if form == "json":
-        return json.dumps(view.data, indent=None if flat else 2, ensure_ascii=False) + "\n"
+        return as_json(view.data, None if flat else 2) + "\n"
     if form == "yaml":
         from fairlead.cli.yamltext import dump
 
         return dump(view.data)
     lines = view.names if form == "name" else view.wide if form == "wide" else view.lines
-    text = "".join(f"{harmless(line)}\n" for line in lines)
+    text = "".join(f"{plain(line)}\n" for line in lines)
     return text if form == "name" or not coloured() else _STATE.sub(_paint, text)
 
 
@@ -138,14 +140,17 @@ def coloured() -> bool:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Columns as wide as their widest cell."""
-    cells = [[harmless(cell) for cell in row] for row in (head, *rows)]
+    cells = [[plain(cell) for cell in row] for row in (head, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
-def harmless(text: str) -> str:
-    """Without control characters, and without those that turn the direction of what follows."""
-    return "".join(one if one.isprintable() else "?" for one in text)
+def as_json(data: object, indent: int | None = 2) -> str:
+    """Without a line end. What a terminal might obey is escaped, as JSON allows it: programs read the same text."""
+    text = json.dumps(data, indent=indent, ensure_ascii=False)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text)
 
 
 def pairs(values: dict[str, str]) -> str:

@@ -13,6 +13,7 @@ import resource
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -20,6 +21,7 @@ import uvloop
 from fairlead.app.admin import admin_app
 from fairlead.app.factory import api_app, link_app
 from fairlead.app.guard import Failures
+from fairlead.app.leaving import closing_while
 from fairlead.carrier.admission import ADMIN_LIMIT, Admission, admin_admission
 from fairlead.carrier.server import Server, config
 from fairlead.cli.ports import Ports, own_ports
@@ -54,7 +56,7 @@ async def _serve_alone(settings: Settings, ports: Ports) -> int:
     async with AsyncExitStack() as stack:
         url = settings.redis
         if url == "embedded":
-            url = (await stack.enter_async_context(EmbeddedValkey(settings.data))).url
+            url = (await stack.enter_async_context(EmbeddedValkey(settings.data / "valkey"))).url
         await serve_node(settings, url, ports)
     return 0
 
@@ -74,6 +76,7 @@ async def serve_node(settings: Settings, redis_url: str, ports: Ports, ready: Ca
             group.create_task(_tell(node, {"links": link, "api": api, "admin": admin}, ready))
             await link.serve(ports.link)
             # Results and health are served until the last link has gone.
+            node.send_followers_away()
             api.should_exit = admin.should_exit = True
         failures.aclose()
 
@@ -91,17 +94,31 @@ def _servers(node: Node, ports: Ports, failures: Failures) -> tuple[Server, Serv
         lambda: public.evicted + probes.evicted,
     )
     proxies = listed(settings.trusted_proxies)
-    api = config(api_app(node, failures), sweep=sweep, admission=public, trusted_proxies=proxies, stop_timeout=5)
+    api = config(
+        closing_while(lambda: node.hub.draining, api_app(node, failures)),
+        sweep=sweep, admission=public, trusted_proxies=proxies, stop_timeout=5,
+    )  # fmt: skip
     admin = config(admin_app(node), path=path, sweep=sweep, admission=probes, stop_timeout=1)
     link = config(
-        link_app(node, failures), sweep=sweep, max_message=settings.message_limit, max_buffered=settings.queue_limit,
-        admission=public, trusted_proxies=proxies, stop_timeout=6,
+        link_app(node, failures), sweep=sweep, terms=node.terms, admission=public, trusted_proxies=proxies,
+        stop_timeout=6,
     )  # fmt: skip
     return (
         Server(api, own_signals=False),
         Server(admin, own_signals=False),
-        Server(link, on_stop=node.drain),
+        Server(link, on_stop=partial(_leave, node)),
     )
+
+
+async def _leave(node: Node) -> None:
+    """What the first signal starts: the node is unready at once, drains, and serves for `shutdown_delay` at least.
+
+    A load balancer learns later than the node itself that no more is to be sent here. A port that closed before would
+    turn what it sends meanwhile into a 502.
+    """
+    async with asyncio.TaskGroup() as group:
+        group.create_task(node.drain())
+        group.create_task(asyncio.sleep(node.settings.shutdown_delay))
 
 
 async def _tell(node: Node, servers: dict[str, Server], ready: Callable[[], None] | None) -> None:

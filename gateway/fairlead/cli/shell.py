@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 
-from fairlead.cli.commands import environment
+from fairlead.cli.commands import environment, program
 from fairlead.cli.completion import agent_ids
 from fairlead.cli.connection import api_options, ask
 
@@ -69,7 +69,7 @@ def shell(
     from fairlead.cli.terminal import Terminal, is_terminal
 
     payload: dict[str, object] = {"term": os.environ.get("TERM") or "dumb"}
-    if argv := argv[1:] if argv[:1] == ("--",) else argv:
+    if argv := program(argv, "shell", agent):
         payload["argv"] = argv
     if cwd:
         payload["cwd"] = cwd

@@ -1,9 +1,9 @@
 """The processes of a demo: their start in order, their watch, their end in the other order.
 
 Run by `demo`. Each part is a process of its own, started as a user would start it: what works here works
-elsewhere. A part counts as started when it has answered, not when its process exists. If one dies, all end
-and its last words are shown: a demo that limps on shows nothing. The children get no FAIRLEAD_ variable of
-this shell, since a setting meant for another gateway would change this one.
+elsewhere. A part counts as started when it has answered, not when its process exists. One that dies before all have
+answered ends the demo, and its last words are shown; one that dies later is started again. The children get no
+FAIRLEAD_ variable of this shell, since a setting meant for another gateway would change this one.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import click
 
-from fairlead.cli.child import Child, tail
+from fairlead.cli.balancer import Balancer
+from fairlead.cli.child import Child, Process, ValkeyProcess, epitaph, tail
 from fairlead.cli.connection import connect
-from fairlead.cli.doors import HOST, Doors
-from fairlead.cli.invitation import invitation
+from fairlead.cli.doors import HOST, DemoPorts, Doors
+from fairlead.cli.invitation import call, invitation
+from fairlead.cli.restarts import Part, Ready
 from fairlead.client import Client
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.store.embedded import EmbeddedValkey
@@ -38,18 +39,20 @@ GATEWAY_STOP = 15.0
 class Demo:
     """The processes of one demo, from the first start to the last end."""
 
-    def __init__(self, doors: Sequence[Doors], data: Path, count: int) -> None:
-        self._doors = doors
+    def __init__(self, ports: DemoPorts, data: Path, count: int) -> None:
+        self._ports = ports
         self._data = data
-        self._valkey: EmbeddedValkey | None = None
-        self._nodes = [f"node-{i + 1}" for i in range(len(doors))]
-        self._gateways: list[Child] = []
-        self._names = [f"agent-{i + 1}" for i in range(count)]
+        self._valkey = ValkeyProcess(EmbeddedValkey(data / "valkey"))
+        self._balancer = Balancer(HOST, ports.entry, [one.link for one in ports.nodes])
+        self._nodes: list[Child] = []
         self._agents: list[Child] = []
+        self._parts: list[Part] = []
+        """All that are started again: those that have been ready."""
+        self._names = [f"agent-{i + 1}" for i in range(count)]
         self._signals = 0
 
     async def run(self) -> int:
-        """0 after Ctrl-C or SIGTERM. Raises FairleadError when a part could not start, or died."""
+        """0 after Ctrl-C or SIGTERM. Raises FairleadError when a part could not start, or fails again and again."""
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(self._work())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -72,63 +75,74 @@ class Demo:
                 child.kill()
 
     def _children(self) -> list[Child]:
-        return [*self._agents, *self._gateways]
+        return [*self._agents, *self._nodes]
 
     async def _work(self) -> None:
         try:
-            self._data.mkdir(parents=True, exist_ok=True)
+            self._data.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as e:
             raise ConfigError(f"folder {self._data} cannot be made ({e.strerror}); name another: --data FOLDER") from e
         async with connect(self._api, None) as client:
             await self._start(client)
-            self._show()
+            await self._show(client)
             await self._supervise()
 
     @property
     def _api(self) -> str:
         """As --api takes it: the addresses of all nodes."""
-        return ",".join(f"http://{HOST}:{one.api}" for one in self._doors)
+        return ",".join(f"http://{HOST}:{one.api}" for one in self._ports.nodes)
 
-    def _place(self, agent: int) -> int:
-        """The node that an agent is linked to: in turn."""
-        return agent % len(self._nodes)
+    @property
+    def _links(self) -> str:
+        return f"ws://{HOST}:{self._ports.entry}"
 
     async def _start(self, client: Client) -> None:
         _tell(f"valkey: starting, data in {self._data / 'valkey'}")
-        self._valkey = EmbeddedValkey(self._data / "valkey")
         await self._valkey.start()
-        _tell(f"valkey: ready at {self._valkey.url} (pid {self._valkey.pid})")
-
-        self._gateways = [
-            self._gateway(name, doors, self._valkey.url) for name, doors in zip(self._nodes, self._doors, strict=True)
-        ]
-        for child in self._gateways:
+        _tell(f"valkey: ready at {self._valkey.server.url} (pid {self._valkey.pid})")
+        self._keep(
+            self._valkey, self._answers, "Links stay up and what runs goes on; new commands are answered with 503"
+        )
+        for i, doors in enumerate(self._ports.nodes):
+            child = self._node(f"node-{i + 1}", doors)
+            self._nodes.append(child)
             _tell(f"{child.name}: starting, log in {child.log}")
             await child.start()
-        for child, doors in zip(self._gateways, self._doors, strict=True):
-            await self._until(child, partial(_is_ready, doors.admin))
+        place = "link to another node" if len(self._nodes) > 1 else "wait for it"
+        for child, doors in zip(self._nodes, self._ports.nodes, strict=True):
+            ready = partial(_is_ready, doors.admin)
+            await self._until(child, ready)
             _tell(f"{child.name}: ready (pid {child.pid})")
-
-        links = [f"ws://{HOST}:{one.link}" for one in self._doors]
-        configured = f"--config={os.devnull}"  # not as the agent that is installed on this machine
-        self._agents = [
-            self._child(name, "agent", "run", configured, f"--url={links[self._place(i)]}", f"--id={name}")
-            for i, name in enumerate(self._names)
-        ]
+            self._keep(child, ready, f"Its agents {place}, and what they run goes on")
+        await self._balancer.start()
         _tell(f"agents: starting, logs in {self._data}/agent-*.log")
-        for child in self._agents:
-            await child.start()
-        for child in self._agents:
-            await self._until(child, partial(_is_online, client, child.name))
-            _tell(f"{child.name}: online (pid {child.pid})")
+        # Each of the first ones finds the next node with the fewest links; the others follow all at once.
+        first = len(self._nodes)
+        for name in self._names[:first]:
+            await self._start_agents(client, [name])
+        await self._start_agents(client, self._names[first:])
 
-    def _gateway(self, name: str, doors: Doors, redis: str) -> Child:
+    async def _start_agents(self, client: Client, names: list[str]) -> None:
+        configured = f"--config={os.devnull}"  # not as the agent that is installed on this machine
+        agents = [
+            self._child(name, "agent", "run", configured, f"--url={self._links}", f"--id={name}") for name in names
+        ]
+        self._agents += agents
+        for child in agents:
+            await child.start()
+        for child in agents:
+            ready = partial(_is_online, client, child.name)
+            await self._until(child, ready)
+            _tell(f"{child.name}: online (pid {child.pid})")
+            self._keep(child, ready, "What it ran ends with outcome_unknown")
+
+    def _node(self, name: str, doors: Doors) -> Child:
         flags = {
             "node": name,
             "link-port": doors.link,
             "api-port": doors.api,
             "admin-port": doors.admin,
-            "redis": redis,
+            "redis": self._valkey.server.url,
             "drain-timeout": 5,  # nobody waits a minute for the end of a demo
         }
         return self._child(name, "serve", *(f"--{key}={value}" for key, value in flags.items()))
@@ -139,56 +153,57 @@ class Demo:
         # -P: a folder of the working directory must not stand in for the standard library.
         return Child(name, [sys.executable, "-P", "-m", "fairlead", *args], self._data / f"{name}.log", env)
 
-    async def _until(self, child: Child, ready: Callable[[], Awaitable[bool]]) -> None:
-        """Wait until `ready`. Raises FairleadError when the child dies before, or takes too long."""
+    def _keep(self, process: Process, is_ready: Ready, effect: str) -> None:
+        self._parts.append(Part(process, is_ready, f"{effect}: {call('agents ls', self._api)}", _tell))
+
+    async def _answers(self) -> bool:
+        return self._valkey.server.running  # its start returns once it serves
+
+    async def _until(self, child: Child, ready: Ready) -> None:
+        """Wait until `ready`. Raises FairleadError when a child dies before, or takes too long."""
         deadline = time.monotonic() + READY_TIMEOUT
         while not await ready():
             for one in self._children():
-                if one.pid and not one.alive:
-                    raise FairleadError(one.epitaph())
+                if one.code is not None:
+                    raise FairleadError(epitaph(one))
             if time.monotonic() > deadline:
                 late = f"{child.name} was not ready within {READY_TIMEOUT:g} s; the last lines of {child.log}:"
                 raise FairleadError(f"{late}\n{tail(child.log)}")
             await asyncio.sleep(POLL)
 
-    def _show(self) -> None:
-        assert self._valkey is not None
+    async def _show(self, client: Client) -> None:
         nodes = [
             f"{child.name:<7} pid {child.pid}, links ws://{HOST}:{doors.link}, probes http://{HOST}:{doors.admin}/readyz"
-            for child, doors in zip(self._gateways, self._doors, strict=True)
+            for child, doors in zip(self._nodes, self._ports.nodes, strict=True)
         ]
-        valkey = f"valkey  pid {self._valkey.pid}, {self._valkey.url}"
-        agents = [
-            f"{child.name} (pid {child.pid}) at {self._nodes[self._place(i)]}" for i, child in enumerate(self._agents)
-        ]
-        click.echo(invitation(self._api, [*nodes, valkey], agents, self._names[-1], self._data))
+        valkey = f"valkey  pid {self._valkey.pid}, {self._valkey.server.url}"
+        rows = [(child, await client.agent(child.name)) for child in self._agents]
+        agents = [f"{child.name} (pid {child.pid}) at {row.node}" for child, row in rows]
+        # A node to kill, and an agent whose link is there; the API of the commands shown is the first node's.
+        pair = next(((row.node, row.id) for _, row in rows if row.node not in (None, self._nodes[0].name)), None)
+        click.echo(invitation(self._api, self._links, [*nodes, valkey], agents, self._names[-1], pair, self._data))
         sys.stdout.flush()
 
     async def _supervise(self) -> None:
-        """Until a part dies; Ctrl-C cancels this."""
-        ends = {asyncio.ensure_future(child.ended()): child for child in self._children()}
+        """Start again what ends, until Ctrl-C cancels this. Raises FairleadError when that does not help."""
+        kept = [asyncio.ensure_future(part.keep()) for part in self._parts]
         try:
-            while True:
-                done, _ = await asyncio.wait(ends, timeout=1, return_when=asyncio.FIRST_COMPLETED)
-                if done:
-                    raise FairleadError("; ".join(ends[end].epitaph() for end in done))
-                if self._valkey is not None and not self._valkey.running:
-                    log = self._data / "valkey" / "valkey.log"
-                    raise FairleadError(f"valkey ended; the last lines of {log}:\n{tail(log)}")
+            await asyncio.gather(*kept)
         finally:
-            for end in ends:
-                end.cancel()
+            for one in kept:
+                one.cancel()
+            await asyncio.gather(*kept, return_exceptions=True)
 
     async def _end(self) -> None:
-        """Agents first, so that they leave in peace; the gateways next; the store they all write to last."""
+        """Agents first, so that they leave in peace; the nodes next; the store they all write to last."""
         if self._children():
             _tell("ending")
         killed: list[str] = []
-        for children, patience in ((self._agents, AGENT_STOP), (self._gateways, GATEWAY_STOP)):
+        for children, patience in ((self._agents, AGENT_STOP), (self._nodes, GATEWAY_STOP)):
             gently = await asyncio.gather(*(child.stop(patience) for child in children))
             killed += [child.name for child, well in zip(children, gently, strict=True) if not well]
-        if self._valkey is not None:
-            await self._valkey.stop()
+        await self._balancer.stop()
+        await self._valkey.stop()
         for name in killed:
             _tell(f"{name}: did not end when told to, and was killed; see {self._data}/{name}.log")
         _tell("all ended")

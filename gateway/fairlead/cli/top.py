@@ -1,13 +1,11 @@
 """`fairlead top`: the worst links of the fleet, ranked by their nodes, looked at again and again.
 
 Called by `main`. On a terminal the table stays in place and keys choose what it is ranked by; into a pipe it is
-written once. What comes from agents is made harmless for the terminal.
+written once. What comes from agents is made plain for the terminal.
 """
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -17,7 +15,8 @@ from typing import TYPE_CHECKING
 import click
 
 from fairlead.cli.connection import api_options, ask
-from fairlead.cli.output import report_option
+from fairlead.cli.output import as_json, report_option
+from fairlead.text import plain
 
 if TYPE_CHECKING:
     import asyncio
@@ -63,7 +62,7 @@ def top(api: str, token: str | None, by: str, limit: int | None, interval: float
         if output == "json":
             import msgspec
 
-            click.echo(json.dumps(msgspec.to_builtins(found), indent=2))
+            click.echo(as_json(msgspec.to_builtins(found)))
         else:
             _print(found)
         return
@@ -124,7 +123,7 @@ def _keys() -> Iterator[asyncio.Queue[str]]:
 
 def _print(found: Ranking, width: int | None = None) -> None:
     rows = [HEAD, *map(_row, found.sessions)]
-    cells = [[re.sub(r"[^ -~\u00a0-\uffff]", "?", cell) for cell in row] for row in rows]
+    cells = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
         # Numbers to the right, words to the left.
@@ -134,7 +133,7 @@ def _print(found: Ranking, width: int | None = None) -> None:
         )
         click.echo(line.rstrip()[:width])
     if found.missing:
-        click.echo(f"did not answer in time: {', '.join(found.missing)}", err=True)
+        click.echo(f"did not answer in time: {plain(', '.join(found.missing))}", err=True)
     if not found.sessions and not found.missing:
         click.echo("no agent is linked; `fairlead agents ls` lists all that were ever seen", err=True)
 

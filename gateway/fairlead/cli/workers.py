@@ -104,7 +104,7 @@ class Supervisor:
     def _redis(self, stack: ExitStack) -> str:
         if self._settings.redis != "embedded":
             return self._settings.redis
-        server = EmbeddedValkey(self._settings.data)
+        server = EmbeddedValkey(self._settings.data / "valkey")
         asyncio.run(server.start())  # a loop that has ended before the first fork
         stack.callback(lambda: asyncio.run(server.stop()))
         return server.url
@@ -158,7 +158,8 @@ class Supervisor:
 
     def _stop(self) -> None:
         self._stopping = True
-        self._deadline = time.monotonic() + self._settings.drain_timeout + STOP_SPARE
+        leave = max(self._settings.drain_timeout, self._settings.shutdown_delay)
+        self._deadline = time.monotonic() + leave + STOP_SPARE
         for worker in self._workers:
             worker.signal(signal.SIGTERM)
 

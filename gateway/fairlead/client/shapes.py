@@ -23,6 +23,8 @@ class Agent:
     last_close: str | None = None
     facts: dict[str, str] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
+    labels_lost: str | None = None
+    """Since when its labels are missing, which were lost with the data of Redis and have not been set again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,15 @@ class Ranking:
 
     sessions: list[Standout]
     missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """An agent that was forgotten: how many commands were open for it, and how many events were stored of it."""
+
+    id: str
+    commands: int = 0
+    events: int = 0
 
 
 @dataclass(frozen=True, slots=True)

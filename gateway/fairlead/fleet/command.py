@@ -64,6 +64,16 @@ class Record:
     retain: str = "all"
     traceparent: str = ""
     began: int = 0
+    remembered: int = 0
+    """Until when the Idempotency-Key of the post is bound to this command; 0 when it had none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is left of a command whose record is gone: its terminal state, and when it came into it (ms)."""
+
+    state: State
+    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +110,8 @@ class Settled:
     why: str
     followers: tuple[str, ...] = ()
     state: str = ""
+    origin: Origin | None = None
+    """Told only by a target that has run into its deadline."""
 
 
 @dataclass(frozen=True, slots=True)

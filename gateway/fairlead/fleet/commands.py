@@ -8,6 +8,7 @@ stored before is dropped, a terminal state is set once. Raises BusUnavailable wh
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Sequence
 from functools import partial
 
@@ -23,6 +24,7 @@ from fairlead.fleet.command import (
     Command,
     Delivery,
     Ending,
+    Outcome,
     Page,
     Record,
     Settled,
@@ -31,12 +33,18 @@ from fairlead.fleet.command import (
 )
 from fairlead.fleet.schema import State
 from fairlead.store.answer import Answer
+from fairlead.store.backlog import EXPECTED_REPLY, Expectation, Priority
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Arg, Reply, items, table, text
+from fairlead.store.reply import Arg, Reply, integer, items, table, text
 from fairlead.telemetry.timing import Origin
 
+EVENTS_A_STEP = 64
+"""Events that are gone through while nobody else is served: of the largest they are 64 MiB, of the usual 10 KiB."""
 INPUT_LIMIT = 4 << 20
 """Bytes of one command's input that its agent has not consumed yet: above it the caller waits."""
+
+RECORD_BYTES = 512
+"""That a record has without its payload and its end."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -45,6 +53,8 @@ class Commands:
     def __init__(self, store: Pipeliner, output_limit: int) -> None:
         self._store = store
         self._output_limit = output_limit
+        self._payloads, self._pages, self._inputs = Expectation(), Expectation(), Expectation()
+        """What deliveries, pages of results and reads of input have brought of late."""
 
     def create(self, record: Record, valid_until: int, follower: str = "") -> Answer[bool]:
         """Write the record, its target queued. False when it stood there already.
@@ -57,10 +67,10 @@ class Commands:
         )  # fmt: skip
         reply = self._store.run(
             lua.CREATE,
-            (schema.cmd_key(record.id),),
+            (schema.cmd_key(record.id), schema.outcome_key(record.id)),
             (
-                record.agent, record.expires, record.retention, record.retry, record.retain, valid_until, follower,
-                _encode(about), record.payload,
+                record.agent, record.expires, record.retention, record.retry, record.retain, record.remembered,
+                valid_until, follower, _encode(about), record.payload,
             ),
         )  # fmt: skip
         return Answer(reply, replies.created)
@@ -71,19 +81,34 @@ class Commands:
 
     def take_over(self, command: str, agent: str, gen: int, memory: str) -> Answer[Taken | Settled]:
         """Own one open command from generation `gen` on, before welcome; nothing is sent yet."""
-        return Answer(self._fence(command, agent, gen, memory, ""), replies.taken)
+        return Answer(self._fence(command, agent, gen, memory, "", Priority.BACKGROUND), replies.taken)
 
-    def fence(self, command: str, agent: str, gen: int, memory: str) -> Answer[Delivery | Settled]:
+    def fence(
+        self, command: str, agent: str, gen: int, memory: str, priority: Priority = Priority.COMMANDS
+    ) -> Answer[Delivery | Settled]:
         """Own one open command and read what is to be written to the link: see fence.lua."""
-        return Answer(self._fence(command, agent, gen, memory, "1"), replies.fenced)
+        return Answer(self._fence(command, agent, gen, memory, "1", priority), self._fenced)
 
-    def _fence(self, command: str, agent: str, gen: int, memory: str, deliver: str) -> asyncio.Future[Reply]:
+    def _fenced(self, reply: Reply) -> Delivery | Settled:
+        found = replies.fenced(reply)
+        if isinstance(found, Delivery):
+            self._payloads.saw(len(found.payload))
+        return found
+
+    def _fence(
+        self, command: str, agent: str, gen: int, memory: str, deliver: str, priority: Priority
+    ) -> asyncio.Future[Reply]:
         unknown, expired = _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)
-        return self._store.run(lua.FENCE, _keys(command), (agent, gen, memory, unknown, expired, deliver))
+        return self._store.run(
+            lua.FENCE, _keys(command), (agent, gen, memory, unknown, expired, deliver),
+            priority=priority, expected=EXPECTED_REPLY + (self._payloads.size if deliver else 0),
+        )  # fmt: skip
 
     def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[Stored]:
         """Store what the agent sent, in order. `steps` are made by `accepted`, `data` and `ending` below."""
-        reply = self._store.run(lua.APPEND, _keys(command), (agent, gen, self._output_limit, *steps))
+        reply = self._store.run(
+            lua.APPEND, _keys(command), (agent, gen, self._output_limit, *steps), priority=Priority.RESULTS
+        )
         return Answer(reply, replies.stored)
 
     async def finish(
@@ -94,6 +119,7 @@ class Commands:
             lua.FINISH,
             _keys(command),
             (agent, state.value, _encode(ending), only_from.value if only_from else ""),
+            priority=Priority.RESULTS,
         )
         answer = items(await reply)
         why = text(answer[0])
@@ -111,21 +137,26 @@ class Commands:
         reply = self._store.run(
             lua.INPUT,
             (schema.cmd_key(command), schema.in_key(command)),
-            (agent, n, payload, "1" if end else "", INPUT_LIMIT),
+            (agent, n, payload, "1" if end else "", INPUT_LIMIT, _digest(payload, end)),
         )
         return Answer(reply, replies.added)
 
     def consume_input(self, command: str, n: int) -> asyncio.Future[Reply]:
         """The agent has consumed all input before chunk `n`: drop it, so that there is room for more."""
-        return self._store.run(lua.CONSUME, (schema.cmd_key(command), schema.in_key(command)), (n,))
+        return self._store.run(
+            lua.CONSUME, (schema.cmd_key(command), schema.in_key(command)), (n,), priority=Priority.RESULTS
+        )
 
     async def read_input(self, command: str, n: int, count: int = 16) -> list[tuple[bytes, bool]]:
         """Up to `count` input chunks from number `n` on, and whether each is the end."""
-        reply = self._store.submit("XRANGE", schema.in_key(command), f"{n + 1}-0", "+", "COUNT", count)
+        reply = self._store.submit(
+            "XRANGE", schema.in_key(command), f"{n + 1}-0", "+", "COUNT", count, expected=self._inputs.size
+        )
         chunks = []
         for entry in items(await reply):
             fields = table(items(entry)[1])
             chunks.append((fields[b"p"], fields[b"e"] == b"1"))
+        self._inputs.saw(sum(len(payload) for payload, _ in chunks))
         return chunks
 
     def read(
@@ -137,7 +168,14 @@ class Commands:
         if they are retained as a window.
         """
         keys = schema.cmd_key(command), schema.out_key(command)
-        return Answer(self._store.run(lua.READ, keys, (offset, size, follower, behind)), partial(replies.page, command))
+        reply = self._store.run(lua.READ, keys, (offset, size, follower, behind), expected=self._pages.size)
+        return Answer(reply, partial(self._page, command))
+
+    def _page(self, command: str, reply: Reply) -> Page | Beyond | None:
+        page = replies.page(command, reply)
+        if isinstance(page, Page):
+            self._pages.saw(sum(len(result.payload) for result in page.results))
+        return page
 
     def held(self, command: str) -> Answer[int]:
         """Bytes of results in the store; 0 when there is no such command."""
@@ -145,9 +183,15 @@ class Commands:
         return Answer(reply, replies.held)
 
     def look_up(self, command: str) -> Answer[Command | None]:
-        """The whole record; None when there is none (any more)."""
-        reply = self._store.submit("HGETALL", schema.cmd_key(command))
+        """The whole record but its payload; None when there is none (any more)."""
+        reply = self._store.run(lua.LOOK_UP, (schema.cmd_key(command),), (), expected=RECORD_BYTES)
         return Answer(reply, partial(replies.found, command))
+
+    def time_out(self, command: str, agent: str, grace: int, how: Ending) -> Answer[Command | Settled]:
+        """End a target that the agent has had as `timeout`, if its deadline passed `grace` ms ago: then `why` is ended.
+        Else the record as it stands, or Settled with `over` or `gone`."""
+        reply = self._store.run(lua.TIME_OUT, _keys(command), (agent, grace, _encode(how)), expected=RECORD_BYTES)
+        return Answer(reply, partial(replies.timed_out, command))
 
     def agent_of(self, command: str) -> Answer[str | None]:
         """Whose command it is; None when there is no such command."""
@@ -159,10 +203,16 @@ class Commands:
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
         return Answer(reply, replies.origin)
 
+    def outcome(self, command: str) -> Answer[Outcome | None]:
+        """How a command ended that was posted under an Idempotency-Key, also when its record is gone. None: it has not
+        ended, was never created, or its key is forgotten as well."""
+        return Answer(self._store.submit("GET", schema.outcome_key(command)), replies.outcome)
+
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
         """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
         value = f"{body_digest} {command}"
-        reply = await self._store.submit("SET", schema.idem_key(key_digest), value, "NX", "GET", "EX", 24 * 3600)
+        life = schema.REMEMBERED_MS
+        reply = await self._store.submit("SET", schema.idem_key(key_digest), value, "NX", "GET", "PX", life)
         bound = value if reply is None else text(reply)
         body, _, first = bound.partition(" ")
         return body, first
@@ -176,7 +226,19 @@ class Commands:
         return self._store.submit(
             "XADD", schema.EVENTS, "MAXLEN", "~", 100_000, "*",
             "a", agent, "t", kind, "i", event, "at", at, "p", payload,
+            priority=Priority.RESULTS,
         )  # fmt: skip
+
+    async def remove_events(self, agent: str) -> int:
+        """Remove all events of an agent from the fleet's stream; returns how many there were."""
+        removed, after = 0, "-"
+        while after:
+            reply = await self._store.run(
+                lua.REMOVE_EVENTS, (schema.EVENTS,), (agent, after, EVENTS_A_STEP), priority=Priority.BACKGROUND
+            )
+            count, last = items(reply)
+            removed, after = removed + integer(count), text(last)
+        return removed
 
 
 def accepted() -> tuple[Arg, ...]:
@@ -194,5 +256,10 @@ def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
     return ("e", total, state.value, _encode(how))
 
 
-def _keys(command: str) -> tuple[str, str, str]:
-    return schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
+def _digest(payload: bytes, end: bool) -> str:
+    """Of an input chunk, to know it again: 64 bits, since nobody gains by finding two that are alike."""
+    return hashlib.sha256((b"e" if end else b"c") + payload).hexdigest()[:16]
+
+
+def _keys(command: str) -> tuple[str, str, str, str]:
+    return schema.cmd_key(command), schema.out_key(command), schema.in_key(command), schema.outcome_key(command)

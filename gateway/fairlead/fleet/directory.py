@@ -9,7 +9,7 @@ that is `NodeTable`'s.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,9 +17,18 @@ import msgspec
 
 from fairlead.fleet import lua, schema
 from fairlead.fleet.schema import AgentRow
-from fairlead.store.answer import Answer
+from fairlead.store.answer import Answer, in_turn
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, text
+
+ROW_BYTES = 1_024
+"""That the row of an agent has as a rule: a dozen facts, some labels, a trouble or two."""
+RANKED_BYTES = 20_000
+"""That the hundred worst links of a node have."""
+AT_ONCE = 64
+"""Rows that are asked for at once when many are wanted: two batches, so that one is under way while the other is
+dealt with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,15 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
+class LastSeen:
+    """Which lease holds an agent, "" for none; when its last link began, and when it was seen last (ms)."""
+
+    lease: str
+    up: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
 class Full:
     """The agent has too many open commands, or labels."""
 
@@ -69,14 +87,19 @@ class Directory:
         boot: str,
         conn: int,
         sid: str,
-        facts: dict[str, str],
+        facts: bytes,
         valid_until: int,
         *,
         own_gen: int | None = None,
+        known: bool = False,
     ) -> Answer[Claimed | Overtaken]:
-        """Make `lease` the owner of `agent`. With `own_gen` again, and only if no newer generation stands there."""
+        """Make `lease` the owner of `agent`. With `own_gen` again, and only if no newer generation stands there.
+
+        `facts` are JSON. `known`: the agent had a row before, so that one which is not there has been lost with its
+        labels.
+        """
         # Before the claim: one that is answered is surely in the index.
-        self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent)
+        self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
             lua.CLAIM,
             (schema.agent_key(agent), schema.open_key(agent)),
@@ -85,17 +108,19 @@ class Directory:
                 boot,
                 conn,
                 sid,
-                msgspec.json.encode(facts),
+                facts,
                 valid_until,
                 "" if own_gen is None else own_gen,
+                "1" if known else "",
             ),
+            priority=Priority.BACKGROUND,
         )
         return Answer(reply, _claimed)
 
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> Answer[bool]:
         """Give the lease up, if it is still that session's."""
         ending = sid, int(close), "1" if drained else "0", reason
-        reply = self._store.run(lua.RELEASE, (schema.agent_key(agent),), ending)
+        reply = self._store.run(lua.RELEASE, (schema.agent_key(agent),), ending, priority=Priority.BACKGROUND)
         return Answer(reply, lambda reply: integer(reply) == 1)
 
     def dispatch(self, agent: str, command: str, expires: int, valid_until: int) -> Answer[AgentRow | Full | None]:
@@ -104,38 +129,59 @@ class Directory:
         reply = self._store.run(lua.DISPATCH, keys, (command, expires, schema.OPEN_LIMIT, valid_until))
         return Answer(reply, partial(_dispatched, agent))
 
-    def settle(self, agent: str, command: str) -> asyncio.Future[Reply]:
-        """The command is over: it is no longer open for its agent."""
-        return self._store.submit("HDEL", schema.open_key(agent), command)
+    def settle(self, agent: str, command: str, trouble: str = "") -> Answer[str]:
+        """The command is over: it is no longer open for its agent. `trouble`, what went wrong with it, is kept for
+        whoever asks why; then the answer is the lease that holds the agent, else ""."""
+        if not trouble:
+            reply = self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
+            return Answer(reply, lambda _: "")
+        line = " ".join(trouble.split())  # a part of it is the agent's own word, which may hold a line end
+        keys = schema.agent_key(agent), schema.open_key(agent)
+        reply = self._store.run(lua.SETTLE, keys, (command, line, schema.TROUBLES), priority=Priority.RESULTS)
+        return Answer(reply, text)
 
     async def open_commands(self, agent: str) -> list[str]:
         return [text(c) for c in items(await self._store.submit("HKEYS", schema.open_key(agent)))]
 
-    def look_up(self, agent: str) -> Answer[AgentRow | None]:
-        reply = self._store.submit("HMGET", schema.agent_key(agent), *AgentRow.FIELDS)
+    def look_up(self, agent: str, priority: Priority = Priority.COMMANDS) -> Answer[AgentRow | None]:
+        reply = self._store.submit(
+            "HMGET", schema.agent_key(agent), *AgentRow.FIELDS, priority=priority, expected=ROW_BYTES
+        )
         return Answer(reply, lambda reply: AgentRow.parse(agent, _values(items(reply))))
 
     async def owners(self, agents: Sequence[str]) -> list[Owner]:
         """The newest owner of each."""
-        replies = [self._store.submit("HMGET", schema.agent_key(a), "lease", "gen", "boot") for a in agents]
-        rows = [_values(items(await reply)) for reply in replies]
-        return [Owner((lease or b"").decode(), int(gen or 0), (boot or b"").decode()) for lease, gen, boot in rows]
+        return [owner async for _, owner in in_turn(self._owner, agents, AT_ONCE)]
+
+    def _owner(self, agent: str) -> Answer[Owner]:
+        key = schema.agent_key(agent)
+        return Answer(self._store.submit("HMGET", key, "lease", "gen", "boot", priority=Priority.BACKGROUND), _owner)
+
+    async def rows(self, agents: Sequence[str]) -> AsyncGenerator[AgentRow]:
+        """The rows of those that exist, in the order of `agents`, each as it comes."""
+        async for _, row in in_turn(partial(self.look_up, priority=Priority.BACKGROUND), agents, AT_ONCE):
+            if row is not None:
+                yield row
+
+    def last_seen(self, agents: Sequence[str]) -> AsyncGenerator[tuple[str, LastSeen | None]]:
+        """Each of `agents` with what its row says of that; None when it has none."""
+        return in_turn(self._last_seen, agents, AT_ONCE)
+
+    def _last_seen(self, agent: str) -> Answer[LastSeen | None]:
+        key = schema.agent_key(agent)
+        return Answer(
+            self._store.submit("HMGET", key, "gen", "lease", "up", "seen", priority=Priority.BACKGROUND), _seen
+        )
 
     async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
         """The rows of those that exist, in the order of `agents`."""
-        answers = [self.look_up(agent) for agent in agents]
-        return [row for answer in answers if (row := await answer) is not None]
+        return [row async for row in self.rows(agents)]
 
     def label(self, agent: str, changes: Mapping[str, str | None]) -> Answer[dict[str, str] | Full | None]:
         """Set labels, or remove those that are None; all of them afterwards. None: no such agent was ever seen."""
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
         reply = self._store.run(lua.LABEL, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
         return Answer(reply, _labelled)
-
-    def note_trouble(self, agent: str, what: str) -> asyncio.Future[Reply]:
-        """Keep what went wrong with this agent, for whoever asks why."""
-        line = " ".join(what.split())  # a part of it is the agent's own word, which may hold a line end
-        return self._store.run(lua.TROUBLE, (schema.agent_key(agent),), (line, schema.TROUBLES))
 
     def tell(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
         """Write down how the agent's link is doing, for whoever has asked."""
@@ -152,24 +198,35 @@ class Directory:
 
     def ranked(self, lease: str, by: str) -> Answer[bytes]:
         """What `rank` wrote a moment ago on that node; b"" when that was not."""
-        reply = self._store.submit("GET", schema.ranked_key(lease, by))
+        reply = self._store.submit("GET", schema.ranked_key(lease, by), expected=RANKED_BYTES)
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
     async def page(self, shard: int, after: str, count: int) -> list[str]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
         start = f"({after}" if after else "-"
-        reply = await self._store.submit("ZRANGE", schema.index_key(shard), start, "+", "BYLEX", "LIMIT", 0, count)
+        reply = await self._store.submit(
+            "ZRANGE", schema.index_key(shard), start, "+", "BYLEX", "LIMIT", 0, count,
+            priority=Priority.BACKGROUND, expected=32 * count,
+        )  # fmt: skip
         return [text(agent) for agent in items(reply)]
 
     async def count(self) -> int:
-        replies = [self._store.submit("ZCARD", schema.index_key(s)) for s in range(schema.INDEX_SHARDS)]
+        replies = [
+            self._store.submit("ZCARD", schema.index_key(s), priority=Priority.BACKGROUND)
+            for s in range(schema.INDEX_SHARDS)
+        ]
         return sum([integer(await reply) for reply in replies])
+
+    def note_absence(self, agent: str, dead_lease: str) -> asyncio.Future[Reply]:
+        """Nobody saw this agent leave, since the node of `dead_lease` died: from now on it counts as absent."""
+        return self._store.run(lua.ABSENCE, (schema.agent_key(agent),), (dead_lease,), priority=Priority.BACKGROUND)
 
     async def forget(self, agent: str, seen_before: int, dead_lease: str) -> bool:
         """Remove an agent that was absent since before `seen_before` (ms), and its place in the index."""
         reply = await self._store.run(
-            lua.FORGET, (schema.agent_key(agent), schema.open_key(agent)), (seen_before, dead_lease)
-        )
+            lua.FORGET, (schema.agent_key(agent), schema.open_key(agent)), (seen_before, dead_lease),
+            priority=Priority.BACKGROUND,
+        )  # fmt: skip
         if not integer(reply):
             return False
         index = schema.index_key(schema.index_shard(agent))
@@ -191,6 +248,16 @@ def _claimed(reply: Reply) -> Claimed | Overtaken:
         integer(answer[5]),
         [text(command) for command in answer[6:]],
     )
+
+
+def _owner(reply: Reply) -> Owner:
+    lease, gen, boot = _values(items(reply))
+    return Owner((lease or b"").decode(), int(gen or 0), (boot or b"").decode())
+
+
+def _seen(reply: Reply) -> LastSeen | None:
+    gen, lease, up, seen = _values(items(reply))
+    return None if gen is None else LastSeen((lease or b"").decode(), int(up or 0), int(seen or 0))
 
 
 def _dispatched(agent: str, reply: Reply) -> AgentRow | Full | None:

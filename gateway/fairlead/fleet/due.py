@@ -7,17 +7,21 @@ record, so looking twice, or late, changes nothing. Raises BusUnavailable when R
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
 
 from fairlead.fleet import lua, schema
 from fairlead.store.answer import outcomes
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
 
 TAKEN_MS = 10_000
 """Long enough to act on a batch; if the keeper dies, another takes it then."""
 BATCH = 64
+"""Targets that are taken from one shard at once."""
+TAKE_BYTES = 64 + BATCH * 80
+"""That the answer to it has at most, with ids of the usual length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +33,21 @@ class Taken:
     at: int
 
 
+@dataclass(slots=True)
+class Look:
+    """What some shards held. `more`: those of them in which more is due. `next`: of each other one that is not empty,
+    when its first entry is due (ms)."""
+
+    taken: list[Taken] = field(default_factory=list)
+    more: list[int] = field(default_factory=list)
+    next: dict[int, int] = field(default_factory=dict)
+
+
 class Due:
     def __init__(self, store: Pipeliner) -> None:
         self._store = store
+        self._over: dict[int, list[str]] = {}
+        """By shard, what is to be taken out of it at the end of this turn of the event loop."""
 
     def schedule(self, command: str, agent: str, at: int) -> asyncio.Future[Reply]:
         """Look at this target at `at` (ms), or sooner if that was asked for before."""
@@ -42,29 +58,44 @@ class Due:
         key = schema.due_key(schema.due_shard(command))
         return self._store.run(lua.PUT_OFF, (key,), (f"{command} {agent}", taken + TAKEN_MS, at))
 
-    def done(self, command: str, agent: str) -> asyncio.Future[Reply]:
-        """The target is over: never look again."""
-        return self._store.submit("ZREM", schema.due_key(schema.due_shard(command)), f"{command} {agent}")
+    def done(self, command: str, agent: str) -> None:
+        """The target is over: never look again. All that is done in one turn of the loop leaves in one call a shard."""
+        if not self._over:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._over.setdefault(schema.due_shard(command), []).append(f"{command} {agent}")
 
-    def take(self) -> Awaitable[list[Taken]]:
-        """What is due in all shards."""
-        replies = [
-            self._store.run(lua.TAKE_DUE, (schema.due_key(shard),), (BATCH, TAKEN_MS))
-            for shard in range(schema.DUE_SHARDS)
+    def flush(self) -> list[asyncio.Future[Reply]]:
+        """Send what `done` has collected now; called by itself at the end of the turn."""
+        over, self._over = self._over, {}
+        return [
+            self._store.submit("ZREM", schema.due_key(shard), *members, priority=Priority.RESULTS)
+            for shard, members in over.items()
         ]
-        return self._taken(replies)
 
-    async def _taken(self, replies: list[asyncio.Future[Reply]]) -> list[Taken]:
-        taken: list[Taken] = []
+    def take(self, shards: Sequence[int] = range(schema.DUE_SHARDS)) -> Awaitable[Look]:
+        """What is due in `shards`, up to BATCH of each."""
+        replies = [
+            self._store.run(lua.TAKE_DUE, (schema.due_key(shard),), (BATCH, TAKEN_MS), expected=TAKE_BYTES)
+            for shard in shards
+        ]
+        return self._looked(shards, replies)
+
+    async def _looked(self, shards: Sequence[int], replies: list[asyncio.Future[Reply]]) -> Look:
+        look = Look()
         failure: Exception | None = None
-        for answer in await outcomes(replies):
+        for shard, answer in zip(shards, await outcomes(replies), strict=True):
             if isinstance(answer, Exception):
                 failure = answer
                 continue
-            now, *members = items(answer)
+            first, second, *members = items(answer)
+            now, soonest = integer(first), integer(second)
             for member in members:
                 command, _, agent = text(member).partition(" ")
-                taken.append(Taken(command, agent, integer(now)))
-        if failure is not None and not taken:
+                look.taken.append(Taken(command, agent, now))
+            if soonest and soonest <= now:
+                look.more.append(shard)
+            elif soonest:
+                look.next[shard] = soonest
+        if failure is not None and not look.taken:
             raise failure  # one shard that cannot be read must not keep the others waiting
-        return taken
+        return look

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.fleet import schema
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import text
 
@@ -33,10 +34,11 @@ class Eras:
 
     async def read(self) -> Era | None:
         """The era that Redis is in; None when nobody has marked it yet."""
-        value = await self._store.submit("GET", schema.ERA)
+        value = await self._store.submit("GET", schema.ERA, priority=Priority.CONTROL)
         return None if value is None else Era.parse(text(value))
 
     async def mark(self, era: Era) -> Era:
         """Mark the era, unless somebody else has; returns the one that holds."""
-        value = await self._store.submit("SET", schema.ERA, f"{era.mark} {era.lost}", "NX", "GET")
+        mark = f"{era.mark} {era.lost}"
+        value = await self._store.submit("SET", schema.ERA, mark, "NX", "GET", priority=Priority.CONTROL)
         return era if value is None else Era.parse(text(value))

@@ -15,6 +15,7 @@ from fairlead.fleet.command import (
     Command,
     Delivery,
     Ending,
+    Outcome,
     Page,
     Result,
     Settled,
@@ -98,6 +99,24 @@ def found(command: str, reply: Reply) -> Command | None:
     """The whole record, of all fields of its row."""
     row = table(reply)
     return _record(command, row) if row else None
+
+
+def timed_out(command: str, reply: Reply) -> Command | Settled:
+    answer = items(reply)
+    kind = text(answer[0])
+    if kind == "open":
+        return _record(command, table(answer[1:]))
+    if kind == "ended":
+        origin = _origin(_decode_about(octets(answer[2])))
+        return Settled(kind, names(answer[1]), State.TIMEOUT.value, origin)
+    return Settled(kind)
+
+
+def outcome(reply: Reply) -> Outcome | None:
+    if reply is None:
+        return None
+    state, _, at = text(reply).partition(" ")
+    return Outcome(State(state), int(at))
 
 
 def held(reply: Reply) -> int:

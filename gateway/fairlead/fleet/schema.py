@@ -1,16 +1,18 @@
 """What stands in Redis: every key, every row and the words in them. Pure, so that the operator may read it too.
 
 fl1:era              string  `mark lost-at`: of one life of the data. By the first node that finds none; no TTL
-fl1:nodes            zset    node name → last beat (ms). By beat; entries older than 24 h are cut off
+fl1:nodes            zset    lease → last beat (ms). By beat; entries as old as a row that has expired are cut off
 fl1:node:{n}         hash    one node's counts, state and epoch. By beat; 150 s after the last one
-fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels, last seen, close, troubles. By claim, release
-                             and the platform; no TTL, the sweep forgets after 30 days
+fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close,
+                             troubles. By claim, release and the platform; no TTL, the sweep forgets by `forget_after`
 fl1:open:{a}         hash    open command id → its deadline (ms). By dispatch and settle; the last deadline and a minute
 fl1:agents:{0..63}   zset    index of agent ids, all of score 0: paged by name. By claim; no TTL, owned by the sweep
 fl1:cmd:{id}         hash    the record, a row per target, followers. By create … finish; deadline + retention, then
                              retention from the end
 fl1:out:{id}         stream  results; entry `k-0` holds offset k-1. By append; with the command
 fl1:in:{id}          stream  input; entry `k-0` holds chunk k-1. By input; with the command
+fl1:outcome:{id}     string  state and time of the end of a command that has an Idempotency-Key, when that outlives the
+                             record. By finish; with the key
 fl1:due:{0..15}      zset    `id agent` → when the keeper looks at it next (ms). By dispatch; emptied by the keeper
 fl1:idem:{hash}      string  body hash and command id of an Idempotency-Key. By dispatch; 24 h
 fl1:told:{a}         string  how an agent's link is doing, for whoever has just asked. By its node; 10 s
@@ -39,10 +41,11 @@ NODE_TTL_MS = 150_000
 """A node's row outlives 30 missed beats, so that a frozen Redis or node finds its row again."""
 ALIVE_MS = 15_000
 """Three beats: a node that has not beaten for longer holds no agent any more."""
-AWAY_MS = 30_000
-"""An agent that lost its link comes back within this time when its node or network restarts."""
-TOMBSTONE_MS = 24 * 3600_000
-FORGET_MS = 30 * 24 * 3600_000
+AWAY_MS = 45_000
+"""An agent that lost its link comes back within this time when its node or network restarts: after the longest pause
+that a gateway hands out (`wire.retry.HANDED_OUT_MS`), and an attempt."""
+REMEMBERED_MS = 24 * 3600_000
+"""How long an Idempotency-Key is bound to the command that was first posted under it."""
 LABEL_LIMIT = 64
 """As many as an agent may have facts."""
 TROUBLES = 5
@@ -92,6 +95,10 @@ def in_key(command: str) -> str:
     return f"fl1:in:{{{command}}}"
 
 
+def outcome_key(command: str) -> str:
+    return f"fl1:outcome:{{{command}}}"
+
+
 def due_key(shard: int) -> str:
     return f"fl1:due:{{{shard}}}"
 
@@ -107,7 +114,6 @@ def idem_key(digest: str) -> str:
 class State(StrEnum):
     """Every target of a command is in exactly one of these."""
 
-    PENDING = "pending"
     QUEUED = "queued"
     SENT = "sent"
     RUNNING = "running"
@@ -121,7 +127,7 @@ class State(StrEnum):
     @property
     def over(self) -> bool:
         """Set once, never left."""
-        return self not in (State.PENDING, State.QUEUED, State.SENT, State.RUNNING)
+        return self not in (State.QUEUED, State.SENT, State.RUNNING)
 
 
 class Presence(StrEnum):
@@ -147,6 +153,10 @@ class NodeRow:
     accepted: int
     refused: int
     lag_ms: float
+    doubtful: bool = False
+    """It has links that it has yet to compare with their rows."""
+    process: str = ""
+    """Which process it is, packed by `routing.process`."""
 
     @property
     def lease(self) -> str:
@@ -167,7 +177,8 @@ class NodeRow:
         return cls(
             node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"connections"),
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
-            float(row.get(b"lag_ms", b"0")),
+            float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
+            word(b"process"),
         )  # fmt: skip
 
 
@@ -190,9 +201,12 @@ class AgentRow:
     reason: str = ""
     troubles: str = ""
     """JSON, JSON, the words of the last close, and a line `time what` for each of the last commands that failed."""
+    labels_lost: int = 0
+    """When this row was written anew after Redis had lost it, and nobody has set labels since."""
 
     FIELDS = (
         "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "trouble",
+        "labels_lost",
     )  # fmt: skip
 
     @property
@@ -206,10 +220,11 @@ class AgentRow:
         if values[1] is None:
             return None
         lease, gen, boot, conn, sid, up, seen, close, drained, *told = (v or b"" for v in values)
-        facts, labels, reason, troubles = (word.decode() for word in told or (b"", b"", b"", b""))
+        facts, labels, reason, troubles, lost = (word.decode() for word in told or (b"", b"", b"", b"", b""))
         return cls(
             agent, lease.decode(), int(gen), boot.decode(), int(conn or 0), sid.decode(), int(up or 0),
             int(seen or 0), int(close or 0), drained == b"1", facts or "{}", labels or "{}", reason, troubles,
+            int(lost or 0),
         )  # fmt: skip
 
 
@@ -227,6 +242,11 @@ class NodeTable:
 
     def rows(self) -> list[NodeRow]:
         return list(self._rows.values())
+
+    def row(self, lease: str) -> NodeRow | None:
+        """The row of that very life of a node."""
+        row = self._rows.get(lease.partition("#")[0])
+        return row if row is not None and row.lease == lease else None
 
     def holds(self, lease: str, now: int) -> bool:
         """Whether `lease` names a living node in its present life."""

@@ -34,12 +34,17 @@ class Term:
     values: frozenset[str] | None
     negated: bool
 
-    def holds(self, labels: Mapping[str, str], facts: Mapping[str, str]) -> bool:
+    def holds(self, labels: Mapping[str, str] | None, facts: Mapping[str, str]) -> bool | None:
+        """None where that cannot be known: `labels` is None, and what is asked for is no fact."""
         found: str | None
-        if self.of == "label":
-            found = labels.get(self.key)
-        elif self.of == "fact":
+        if self.of == "fact":
             found = facts.get(self.key)
+        elif labels is None:
+            found = None if self.of else facts.get(self.key)
+            if found is None:
+                return None
+        elif self.of == "label":
+            found = labels.get(self.key)
         else:
             found = labels.get(self.key, facts.get(self.key))
         holds = found is not None and (self.values is None or found in self.values)
@@ -52,8 +57,10 @@ class Selector:
 
     terms: tuple[Term, ...]
 
-    def matches(self, labels: Mapping[str, str], facts: Mapping[str, str]) -> bool:
-        return all(term.holds(labels, facts) for term in self.terms)
+    def matches(self, labels: Mapping[str, str] | None, facts: Mapping[str, str]) -> bool | None:
+        """None for an agent whose labels nobody knows any more (`labels` is None), and on which it depends."""
+        told = [term.holds(labels, facts) for term in self.terms]
+        return False if False in told else None if None in told else True
 
 
 def parse(text: str) -> Selector:

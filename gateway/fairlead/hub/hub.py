@@ -10,16 +10,21 @@ import asyncio
 from collections.abc import Iterator
 
 from fairlead.hub.session import Session
+from fairlead.hub.totals import PENDING_LIMIT, Totals
 from fairlead.wire.close import MEANING, Close
 from fairlead.wire.messages import Drain
 
 SLOT_STEP = 0.05
 """Seconds between two waves of closes: smooth enough, and 20 wake-ups a second cost nothing."""
+TOLD_AT_ONCE = 100
+"""Agents that are told of a drain in one turn of the event loop: some milliseconds."""
 
 
 class Hub:
-    def __init__(self) -> None:
+    def __init__(self, pending_limit: int = PENDING_LIMIT) -> None:
+        """`pending_limit`: bytes that all sessions together may have received and not yet stored."""
         self._sessions: dict[str, Session] = {}
+        self.totals = Totals(pending_limit)
         self.connections = 0
         """Open connections, greeted or not: what capacity counts."""
         self.accepted = 0
@@ -27,14 +32,19 @@ class Hub:
         """Links welcomed, and upgrades refused for lack of room, since the start: what the scaling looks at. A wrong
         token is not counted, or a stranger could have pods made."""
         self.draining = False
-        self.leaving = 0
-        """Agents that a drain has told to leave and has not closed yet."""
+        self._leaving: set[Session] = set()
+        """Those that a drain has told to leave, until they have left or are closed."""
 
     def __len__(self) -> int:
         return len(self._sessions)
 
     def __iter__(self) -> Iterator[Session]:
         return iter(tuple(self._sessions.values()))
+
+    @property
+    def leaving(self) -> int:
+        """Agents that a drain has told to leave and that have not left yet."""
+        return len(self._leaving)
 
     def get(self, agent: str) -> Session | None:
         return self._sessions.get(agent)
@@ -53,7 +63,8 @@ class Hub:
         return True
 
     def remove(self, session: Session) -> bool:
-        """Forget `session`; False when another one stands in its place."""
+        """Forget `session`, whose link is over; False when another one stands in its place."""
+        self._leaving.discard(session)
         if self._sessions.get(session.agent) is not session:
             return False
         del self._sessions[session.agent]
@@ -65,33 +76,29 @@ class Hub:
         if session is not None and session.gen <= gen:
             session.close(code, MEANING.get(code, "closed from elsewhere"))
 
-    def congested(self) -> list[int]:
-        """The bytes that wait for each agent that does not read as fast as it is sent. Walks all links: for a scrape,
-        not for a message."""
-        connections = [session.connection for session in self._sessions.values()]
-        return [one.buffered() for one in connections if one is not None and one.congested]
-
     async def drain(self, rate: float, timeout: float) -> int:
-        """Tell every agent its slot at once, then close each at its slot, `rate` a second; returns how many.
+        """Tell every agent its slot, then close each at its slot, `rate` a second; returns how many.
 
         When that would take longer than `timeout` seconds the slots are pressed together. Agents that leave by
         themselves before their slot make the drain shorter, never longer.
         """
         self.draining = True
         leaving = list(self._sessions.values())
-        self.leaving = len(leaving)
+        self._leaving.update(leaving)
         pace = min(1 / rate, timeout / max(len(leaving), 1))
-        for i, session in enumerate(leaving):
-            session.drained = True
-            session.send(Drain(why="shutdown", slot=int(i * pace * 1000)))
         loop = asyncio.get_running_loop()
         started = loop.time()
         for i, session in enumerate(leaving):
+            session.drained = True
+            slot = max(0.0, started + i * pace - loop.time())
+            session.send(Drain(why="shutdown", slot=int(slot * 1000)))
+            if i % TOLD_AT_ONCE == TOLD_AT_ONCE - 1:
+                await asyncio.sleep(0)
+        for i, session in enumerate(leaving):
             while (early := started + i * pace - loop.time()) > 0:
-                self.leaving = sum(s.open for s in leaving[i:])
-                if not self.leaving:
+                if not self._leaving:
                     return len(leaving)
                 await asyncio.sleep(min(early, SLOT_STEP))
             session.close(Close.RESTART, "the node restarts")
-        self.leaving = 0
+            self._leaving.discard(session)
         return len(leaving)

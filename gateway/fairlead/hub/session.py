@@ -8,21 +8,30 @@ four short strings.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from typing import Protocol
 
 from fairlead.errors import ProtocolViolation
+from fairlead.hub.totals import Totals
 from fairlead.telemetry.timing import Tally, Timing
 from fairlead.telemetry.traffic import Traffic
 from fairlead.telemetry.window import note, window
 from fairlead.wire.close import Close
 from fairlead.wire.codec import Codec
-from fairlead.wire.gateway_link import Act, GatewayLink, Phase
-from fairlead.wire.messages import Ack, Bye, Chunk, Credit, End, FromAgent, Hb, Hello, Message
+from fairlead.wire.framing import is_close_code
+from fairlead.wire.gateway_link import Act, GatewayLink, Phase, Stream
+from fairlead.wire.messages import Ack, Bye, Chunk, Credit, End, Event, FromAgent, Hb, Hello, Message
+from fairlead.wire.retry import HANDED_OUT_MS
 
 PENDING_MESSAGES = 1_024
 PENDING_BYTES = 1 << 20
-"""Received and not yet stored, per session: above either, reading stops until half of it is stored."""
+"""Received and not yet stored, per session: above either, reading stops until half of it is stored. Less is allowed
+when all sessions together have much of it: see `Totals.room`."""
+RETURN_MS = (HANDED_OUT_MS // 2, HANDED_OUT_MS)
+"""When an agent that was closed for what it sent is to come back: drawn between these, so that many do not together."""
+BULKY = 4096
+"""Bytes of a message that is not stored, from which on it counts as several against the agent's budget."""
 INSANE_RTT_MS = 1e7
 """Nearly three hours: no round trip, but a number that an agent made up (NaN and infinity fail the test too)."""
 OVERHEAD = 200
@@ -42,6 +51,7 @@ class Connection(Protocol):
     def buffered(self) -> int: ...
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
+    def charge(self, messages: float = 0, events: int = 0) -> None: ...
 
 
 class Attendant(Protocol):
@@ -49,6 +59,8 @@ class Attendant(Protocol):
 
     traffic: Traffic
     """Where this node counts messages."""
+    totals: Totals
+    """The sums over all sessions of this node."""
 
     def opened(self, session: Session) -> None:
         """The upgrade is done; hello is expected."""
@@ -71,9 +83,9 @@ class Attendant(Protocol):
 
 class Session:
     __slots__ = (
-        "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "gen", "link", "memory",
-        "opening", "ours", "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since", "tally",
-        "timings", "trips", "waiter",
+        "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "facts", "gen", "link",
+        "memory", "opening", "ours", "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since",
+        "tally", "timings", "trips", "waiter",
     )  # fmt: skip
 
     def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int) -> None:
@@ -85,6 +97,8 @@ class Session:
         self.boot = ""
         self.memory = ""
         """What a command that was sent is remembered by: the agent's journal, else its boot."""
+        self.facts = b""
+        """What the agent said of itself, as JSON: Redis may lose it. About 130 bytes of the usual five facts."""
         self.conn = 0
         self.sid = ""
         self.gen = 0
@@ -105,7 +119,7 @@ class Session:
         self.drained = False
         """Told to leave: its absence afterwards is no loss."""
         self.pending: list[FromAgent | None] | None = None
-        """Numbered messages not yet stored, in order; None entries only have to be counted."""
+        """Numbered messages not yet stored, in order; None only has to be counted, a Credit is granted as well."""
         self.pending_bytes = 0
         self.paused = False
         self.recording = False
@@ -134,14 +148,15 @@ class Session:
         connection.send(data)
 
     async def writable(self, patience: float) -> None:
-        """Wait until the agent has read most of what it was sent. One that does not within `patience` seconds is
-        closed with 4408; that ends the wait too."""
+        """Wait until the agent has read most of what it was sent. One that reads nothing for `patience` seconds is
+        closed with 4408; that ends the wait too. However slow, one that reads is waited for."""
         connection = self.connection
         while connection is not None and connection.congested and self.open:
             if self.waiter is None:
                 self.waiter = asyncio.get_running_loop().create_future()
+            before = connection.buffered()
             done, _ = await asyncio.wait({self.waiter}, timeout=patience)
-            if not done:
+            if not done and connection.buffered() >= before:
                 self.close(Close.SLOW_READER, f"nothing was read for {patience:g} s")
 
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
@@ -151,8 +166,32 @@ class Session:
             return
         if self.link.phase is not Phase.GREETING and code != Close.SLOW_READER:
             self.send(Bye(code=code, why=reason, retry=retry_ms))
-        self.link.closed()
+        self._end_link()
         connection.close(code, reason)
+
+    def begin(self, command: str, next_chunk: int = 0, input_next: int = 0) -> Stream:
+        """The stream of a command that is sent, or taken up again, on this link."""
+        before = len(self.link.streams or ())
+        stream = self.link.opened(command, next_chunk, input_next)
+        self.attendant.totals.streams += len(self.link.streams or ()) - before
+        return stream
+
+    def end(self, command: str) -> None:
+        """The command is over: what still comes of it is counted and skipped."""
+        before = len(self.link.streams or ())
+        self.link.ended(command)
+        self.attendant.totals.streams += len(self.link.streams or ()) - before
+
+    def dismiss(self, command: str) -> Credit | None:
+        """The gateway has ended the command, not the agent: as `end`, and the credit to send."""
+        before = len(self.link.streams or ())
+        credit = self.link.dismissed(command)
+        self.attendant.totals.streams += len(self.link.streams or ()) - before
+        return credit
+
+    def _end_link(self) -> None:
+        self.attendant.totals.streams -= len(self.link.streams or ())
+        self.link.closed()
 
     def take_pending(self) -> list[FromAgent | None]:
         """What is to be stored now; the caller stores it and then calls `relieved`."""
@@ -161,11 +200,19 @@ class Session:
 
     def relieved(self, size: int) -> None:
         """`size` pending bytes are stored: read on, when reading had stopped."""
+        totals = self.attendant.totals
         self.pending_bytes -= size
-        if self.paused and self.pending_bytes * 2 <= PENDING_BYTES:
+        totals.pending -= size
+        if self.paused and self.pending_bytes * 2 <= min(PENDING_BYTES, totals.room):
             self.paused = False
             if self.connection is not None:
                 self.connection.resume_reading()
+
+    def forgo(self) -> None:
+        """What is pending will not be stored, since the link is over. The agent was told of no receipt for it."""
+        self.pending = None
+        self.attendant.totals.pending -= self.pending_bytes
+        self.pending_bytes = 0
 
     # -- the carrier's listener --------------------------------------------------------------------
 
@@ -183,9 +230,19 @@ class Session:
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)
             return
-        if act is Act.STORE or act is Act.SKIP:
-            self._keep(message if act is Act.STORE else None)
-        elif act is Act.ANSWER:
+        if act is Act.STORE:
+            if type(message) is Event:
+                connection.charge(events=1)
+            self._keep(message)
+            return
+        if act is Act.SKIP:
+            connection.charge(1)  # it is numbered, but nobody asked for it
+            # Of a chunk that nobody wants only what it took of the credit is kept, to be granted back.
+            self._keep(Credit(message.id, len(message.payload)) if isinstance(message, Chunk) else None)
+            return
+        if len(data) >= BULKY:
+            connection.charge(len(data) // BULKY)
+        if act is Act.ANSWER:
             assert isinstance(message, Hb)
             if message.echo is None:  # an echo is an answer already: answering it would never end
                 self.send(Hb(echo=message.ts))
@@ -201,7 +258,20 @@ class Session:
         elif act is Act.GRANT:
             assert isinstance(message, Credit)
             self.attendant.granted(self, message.id)
-        # After bye the agent closes by itself; an ignored message asks for nothing.
+        elif act is Act.LEAVE:
+            assert isinstance(message, Bye)
+            # With its own code, in case that its close frame never comes.
+            connection.close(message.code if is_close_code(message.code) else Close.NORMAL, message.why)
+        # An ignored message asks for nothing.
+
+    @property
+    def asked(self) -> int:
+        """Numbered messages so far. Those of a stream are bounded by its credit, and all by what may be pending;
+        events, and what belongs to no stream, are charged for."""
+        return self.link.received
+
+    def on_excess(self, connection: Connection, reason: str) -> None:
+        self.close(Close.RATE, reason, random.randint(*RETURN_MS))
 
     def _keep(self, message: FromAgent | None) -> None:
         if self.timings is not None:
@@ -209,8 +279,10 @@ class Session:
         if self.pending is None:
             self.pending = []
         self.pending.append(message)
-        self.pending_bytes += pending_size(message)
-        too_much = self.pending_bytes > PENDING_BYTES or len(self.pending) > PENDING_MESSAGES
+        size, totals = pending_size(message), self.attendant.totals
+        self.pending_bytes += size
+        totals.pending += size
+        too_much = self.pending_bytes > min(PENDING_BYTES, totals.room) or len(self.pending) > PENDING_MESSAGES
         if too_much and not self.paused and self.connection is not None:
             self.paused = True
             self.connection.pause_reading()
@@ -241,7 +313,7 @@ class Session:
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self.ours = self.link.phase is Phase.CLOSED
-        self.link.closed()
+        self._end_link()
         self.connection = None
         self.on_writable(connection)
         self.attendant.closed(self, code, reason)

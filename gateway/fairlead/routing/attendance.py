@@ -12,6 +12,8 @@ import logging
 import secrets
 from dataclasses import dataclass
 
+import msgspec
+
 from fairlead.bus.doorbell import Evict
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.sweep import Sweep
@@ -34,13 +36,15 @@ from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.close import Close
 from fairlead.wire.identity import check_agent_id
-from fairlead.wire.messages import Hello, Limits, Retry, Welcome
-from fairlead.wire.retry import first_ceiling
+from fairlead.wire.messages import FACTS_LIMIT, Hello, Limits, Retry, Welcome
+from fairlead.wire.retry import HANDED_OUT_MS, first_ceiling
 
 logger = logging.getLogger(__name__)
 
-CLAIMS_AT_ONCE = 512
-"""Two full batches of the store: more would only wait there, at the price of a task's frame each."""
+NO_FACTS = b"{}"
+CLAIMS_AT_ONCE = 128
+"""Some batches of the store: more would only wait there, at the price of a task's frame each, and of the room that
+lists and comparisons share with claims."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Attendance:
         terms: LinkTerms,
     ) -> None:
         self.traffic = metrics.traffic
+        self.totals = hub.totals
         self._store = store
         self._directory = directory
         self._hub = hub
@@ -104,7 +109,13 @@ class Attendance:
         except InvalidRequest as e:
             session.close(Close.PROTOCOL, e.message)
             return
-        session.boot, session.conn = hello.boot, hello.conn
+        facts = msgspec.json.encode(hello.facts) if hello.facts else NO_FACTS
+        if len(facts) > FACTS_LIMIT:
+            session.close(
+                Close.PROTOCOL, f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter"
+            )
+            return
+        session.boot, session.conn, session.facts = hello.boot, hello.conn, facts
         session.memory = hello.caps.journal or hello.boot
         session.sid = secrets.token_hex(8)
         self._tasks.spawn(self._admit(session, hello))
@@ -167,7 +178,8 @@ class Attendance:
             return False
         lease = standing.lease
         claimed = await self._directory.claim(
-            session.agent, lease, session.boot, session.conn, session.sid, hello.facts, standing.valid_until()
+            session.agent, lease, session.boot, session.conn, session.sid, session.facts, standing.valid_until(),
+            known=standing.rebuilding and session.conn > 1,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":
@@ -213,7 +225,7 @@ class Attendance:
                 resumed=resumed,
                 have={command: found.next for command, found in taken.items() if not found.queued},
                 limits=terms.limits,
-                retry=Retry(first=first_ceiling(self._hub.connections, terms.accept_rate)),
+                retry=Retry(first_ceiling(self._hub.connections, terms.accept_rate), cap=HANDED_OUT_MS),
             )
         )
         self._chronicle.welcomed(session, resumed)

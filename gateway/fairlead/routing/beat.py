@@ -17,7 +17,9 @@ from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.era import Era, Eras
 from fairlead.fleet.load import Load
+from fairlead.fleet.schema import NodeRow
 from fairlead.hub.hub import Hub
+from fairlead.routing.node_name import NodeName
 from fairlead.routing.reconciler import Reconciler
 from fairlead.routing.standing import Standing
 from fairlead.telemetry.metrics import Metrics
@@ -41,6 +43,7 @@ class Beat:
         inbox: Inbox,
         hub: Hub,
         reconciler: Reconciler,
+        name: NodeName,
         standing: Standing,
         pulse: Pulse,
         metrics: Metrics,
@@ -53,6 +56,9 @@ class Beat:
         self._inbox = inbox
         self._hub = hub
         self._reconciler = reconciler
+        self._name = name
+        self.name_taken = ""
+        """Who bears this node's name instead of it, in words; "" when nobody does."""
         self._standing = standing
         self._pulse = pulse
         self._metrics = metrics
@@ -60,8 +66,9 @@ class Beat:
         self._grace = grace
 
     async def begin(self) -> None:
-        """The first beat of this life, told to the others."""
-        await self._beat(begin=True)
+        """The first beat of this process, told to the others. Raises ConfigError when another bears the node's name."""
+        while not await self._beat(begin=True, replaces=await self._name.wait_until_free()):
+            pass  # another process that was started in the same moment was faster
         self._call_muster()
 
     async def beat_forever(self) -> None:
@@ -92,9 +99,17 @@ class Beat:
     async def muster(self) -> None:
         """A node has come or gone: read the table before the next beat."""
         try:
-            self._standing.table = await self._load.read(self._standing.now(), self._standing.back)
+            await self._read_table(self._standing.now())
         except BusUnavailable as e:
             logger.debug("the table of nodes is read at the next beat: %s", e)
+
+    async def _read_table(self, now: int) -> None:
+        """Who is alive; and all that the rows tell only while they may tell of links that are missing in Redis."""
+        standing = self._standing
+        if standing.incomplete:
+            standing.table = await self._load.read(now, standing.back)
+        else:
+            standing.table = await self._load.follow(standing.table, now, standing.back)
 
     def _call_muster(self) -> None:
         """This node has come or goes: the others should know before their next beat."""
@@ -102,27 +117,48 @@ class Beat:
             if row.lease != self._standing.lease and row.alive(self._standing.now()):
                 self._inbox.ring(row.lease, (Muster(),))
 
-    async def _beat(self, *, begin: bool) -> None:
+    async def _beat(self, *, begin: bool, replaces: str = "") -> bool:
+        """False when a life that was to begin could not."""
         standing = self._standing
-        good, now = await self._load.beat(standing.node, standing.epoch, self._counts(), begin=begin)
+        good, now = await self._load.beat(
+            standing.node, standing.epoch, self._counts(), begin=begin, replaces=replaces
+        )  # fmt: skip
         if not good:
-            await self._begin_anew()
-            return
+            if not begin:
+                await self._begin_anew()
+            return False
+        self.name_taken = ""
         first = standing.since_beat == float("inf")
         if standing.beaten(now) and not first:
             self._reconciler.doubt()  # the others took this node for dead
-        standing.table = await self._load.read(now, standing.back)
+        await self._read_table(now)
         await self._follow_era(now)
+        return True
 
     async def _begin_anew(self) -> None:
         """Redis does not know this life any more: begin another, and claim again what is still ours."""
+        holder, replaces = await self._name.holder(self._standing.epoch)
+        if holder is not None:
+            self._yield_to(holder)
+            return
         self._metrics.fencings.inc()
         logger.warning("this node's row is gone from Redis: beginning a new life")
         self._standing.epoch = secrets.token_hex(6)
         # Before the first beat of the new life, whose answer may be lost. No link is right before that one is good.
         self._reconciler.doubt()
         await self._inbox.rename(self._standing.epoch)
-        await self.begin()
+        if await self._beat(begin=True, replaces=replaces):
+            self._call_muster()
+
+    def _yield_to(self, holder: NodeRow) -> None:
+        """Another process has taken this node's name while this one was frozen or cut off. It keeps the name: its
+        agents are as good as ours. This node serves nobody, and looks again with each beat whether the name is free."""
+        taken = self._name.taken_by(holder)
+        if not self.name_taken:
+            logger.error("%s; this node closes its links until that one has left: give one of them another name", taken)
+            for session in self._hub:
+                session.close(Close.RESTART, "another gateway has taken this node's name: connect again")
+        self.name_taken = taken
 
     async def _follow_era(self, now: int) -> None:
         """See whether Redis still has the data that it had."""
@@ -131,7 +167,11 @@ class Beat:
         self._standing.era = era
         if known is not None and era != known:
             self._metrics.data_lost.inc()
-            logger.error("Redis has lost its data: commands that were open are lost, agents are being claimed again")
+            self._reconciler.doubt()
+            logger.error(
+                "Redis has lost its data: commands that were open are lost, and so are the labels of agents, which "
+                "must be set again; the agents of this node are being claimed again"
+            )
 
     def _give_up_links(self) -> None:
         for session in self._hub:
@@ -145,6 +185,8 @@ class Beat:
             "accepted": self._hub.accepted,
             "refused": self._hub.refused,
             "lag_ms": round(self._pulse.last * 1000, 3),
-            "in_flight": sum(len(s.link.streams) for s in self._hub if s.link.streams),
+            "in_flight": self._hub.totals.streams,
             "version": __version__,
+            "process": self._name.process,
+            "doubtful": int(self._reconciler.behind and len(self._hub) > 0),
         }

@@ -7,8 +7,9 @@ away the keeper finds the same again at its time.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
-from fairlead.bus.doorbell import Wake
+from fairlead.bus.doorbell import Cancel, Wake
 from fairlead.bus.inbox import Inbox
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
@@ -17,6 +18,7 @@ from fairlead.routing.chronicle import Chronicle
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.timing import Origin
 from fairlead.telemetry.trace import Context
+from fairlead.wire.messages import DEADLINE
 
 TROUBLE = frozenset({"failed", "timeout", "offline", "expired"})
 
@@ -31,17 +33,24 @@ class Closing:
 
     def over(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
-        origin: Origin | None = None, sid: str = "",
+        origin: Origin | None = None, sid: str = "", stop: bool = False,
     ) -> Context | None:  # fmt: skip
         """A target came into its terminal state just now; `code` is that of its error. With the command's `origin`
-        it is told as a span, if its trace is kept: then where that belongs is returned."""
+        it is told as a span, if its trace is kept: then where that belongs is returned. `stop`: it ran
+        into its deadline and the agent may still run it; the agent's node is told that it should not."""
         self._ended[state].inc()
         kept = self._chronicle.over(command, agent, state, code, origin, sid)
-        if state in TROUBLE:
-            self._directory.note_trouble(agent, f"command {command} ended as {state}{code and ': ' + code}")
-        self.forget(command, agent)
+        trouble = f"command {command} ended as {state}{code and ': ' + code}" if state in TROUBLE else ""
+        settled = self._directory.settle(agent, command, trouble)
+        if stop:
+            settled.then(partial(self._stop, command, agent))
+        self._due.done(command, agent)
         self.wake(command, followers)
         return kept
+
+    def _stop(self, command: str, agent: str, lease: str) -> None:
+        if lease:
+            self._inbox.ring(lease, (Cancel(agent, command, DEADLINE),))
 
     def forget(self, command: str, agent: str) -> None:
         """The target needs nobody's attention any more."""

@@ -39,6 +39,7 @@ from fairlead.routing.recorder import Recorder
 from fairlead.routing.standing import Standing
 from fairlead.routing.tasks import Tasks
 from fairlead.routing.times import redis_back
+from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
@@ -46,11 +47,9 @@ from fairlead.telemetry.timing import Origin, Timing
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire import messages
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Chunk, Cmd, End
+from fairlead.wire.messages import CANCELLED, Chunk, Cmd, End
 
 logger = logging.getLogger(__name__)
-
-CANCELLED = "cancelled by the platform"
 
 
 class Deliveries:
@@ -97,10 +96,10 @@ class Deliveries:
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
                         self.feed(session, command)
-                case Cancel(agent, command):
+                case Cancel(agent, command, why):
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
-                        session.send(messages.Cancel(id=command, why=CANCELLED))
+                        self._cancel(session, command, why)
                 case Evict(agent, gen, code):
                     self._hub.evict(agent, gen, code)
                 case Room(agent, command):
@@ -125,16 +124,18 @@ class Deliveries:
         if session is not None and session.open and session.link.stream(command) is None:
             self.deliver(session, (command,), at)
 
-    def deliver(self, session: Session, commands: Iterable[str], rung: int = 0) -> None:
+    def deliver(self, session: Session, commands: Iterable[str], rung: int = 0, waited: bool = False) -> None:
         """See to it that `commands` are delivered, one after the other, as fast as the agent reads.
 
-        Before welcome they only wait; `deliver` is then called again. `rung`: when the doorbell was.
+        Before welcome they only wait; `deliver` is then called again. `rung`: when the doorbell was. `waited`: they
+        were there before the link, so that they give way to commands that were just posted.
         """
         for command in commands:
             if session.rung is None:
                 session.rung = {}
             if command not in session.rung:
-                session.rung[command] = Timing(rung, wall_ns())
+                session.rung[command] = timing = Timing(rung, wall_ns())
+                timing.waited = waited
         if session.rung and session.ready and not session.delivering:
             session.delivering = True
             self._tasks.spawn(self._deliver_all(session))
@@ -165,7 +166,8 @@ class Deliveries:
     async def _deliver(self, session: Session, command: str, timing: Timing) -> None:
         if not self._standing.good:
             raise BusUnavailable("this node has no good beat: it may not deliver")
-        found = await self._records.fence(command, session.agent, session.gen, session.memory)
+        priority = Priority.BACKGROUND if timing.waited else Priority.COMMANDS
+        found = await self._records.fence(command, session.agent, session.gen, session.memory, priority)
         if isinstance(found, Settled):
             self.settled(session.agent, command, found)
         elif session.ready:
@@ -196,7 +198,7 @@ class Deliveries:
 
     def _send(self, session: Session, command: str, found: Delivery, timing: Timing) -> None:
         if session.link.stream(command) is None:
-            session.link.opened(command, found.next)
+            session.begin(command, found.next)
         if found.running:
             self._chronicle.taken_up(session, command)
         else:
@@ -217,9 +219,20 @@ class Deliveries:
         if stream is not None:
             stream.known = True
         if cancelled:
-            session.send(messages.Cancel(id=command, why=CANCELLED))
+            self._cancel(session, command, CANCELLED)
         if has_input:
             self.feed(session, command)
+
+    def _cancel(self, session: Session, command: str, why: str) -> None:
+        """Tell the agent to end the command, and give it the credit that it may need for that: its `end` would else
+        wait behind output that nobody reads any more."""
+        over = why != CANCELLED
+        credit = session.dismiss(command) if over else session.link.released(command)
+        if over:
+            session.timed(command)
+        session.send(messages.Cancel(id=command, why=why))
+        if credit is not None:
+            session.send(credit)
 
     def granted(self, session: Session, command: str) -> None:
         """The agent has consumed input: what is behind it may go, and more may be sent."""

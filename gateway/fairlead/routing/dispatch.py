@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from fairlead.bus.doorbell import Cancel, Deliver, Evict, Input
 from fairlead.bus.inbox import Inbox
@@ -19,7 +20,12 @@ from fairlead.errors import (
     BusUnavailable,
     FairleadError,
     IdempotencyConflict,
+    InputConflict,
     InvalidRequest,
+    NotAnswered,
+    OutcomeUnknown,
+    Rebuilding,
+    RecordExpired,
     Unavailable,
 )
 from fairlead.fleet.command import Command, Ending, Record
@@ -27,11 +33,13 @@ from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory, Full
 from fairlead.fleet.due import Due
 from fairlead.fleet.era import Eras
-from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, AgentRow, Presence, State
+from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, REMEMBERED_MS, AgentRow, Presence, State
 from fairlead.routing.closing import Closing
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.standing import Standing
-from fairlead.routing.times import CANCEL_AGAIN_MS, RING_AGAIN_MS
+from fairlead.routing.times import CANCEL_AGAIN_MS, DOUBT, POST_VALID_MS, RING_AGAIN_MS, redis_back
+from fairlead.store.answer import outcomes
+from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.story import Story
 from fairlead.telemetry.trace import Tracing, wall_ns
@@ -44,6 +52,21 @@ INPUT_PERIOD = 0.1
 
 
 REBUILDING = "Redis has lost its data, and the agents are being claimed again"
+
+
+BINDING_MARGIN_MS = 60_000
+"""What a key is bound to is remembered for a little longer than the key: a call that read the binding in its last
+moment may act on it after that."""
+
+
+class Write(Enum):
+    """How a record came to stand in Redis."""
+
+    NEW = auto()
+    OLDER = auto()
+    """It stood there before."""
+    DOUBTED = auto()
+    """By this call, as it seems, whose answer did not come."""
 
 
 class InputFull(Unavailable):
@@ -88,6 +111,7 @@ class Accepted:
 class Dispatch:
     def __init__(
         self,
+        store: Pipeliner,
         directory: Directory,
         records: Commands,
         eras: Eras,
@@ -100,6 +124,7 @@ class Dispatch:
         tracing: Tracing,
         retention_ms: int,
     ) -> None:
+        self._store = store
         self._directory = directory
         self._records = records
         self._eras = eras
@@ -115,19 +140,14 @@ class Dispatch:
     async def submit(self, order: Order, follow: bool = False, story: Story | None = None) -> Accepted:
         """Take the command in; with `follow` this node is its follower from the start. `story` is told how it goes.
 
-        Raises AgentUnknown, AgentOffline, IdempotencyConflict, Unavailable and BusUnavailable.
+        Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable and BusUnavailable, after all
+        of which nothing runs, and OutcomeUnknown, after which the command may run.
         """
         command = uuid7(self._standing.now(), random.randbytes(10))
         if order.key_digest:
-            body, first = await self._records.remember(order.key_digest, order.body_digest, command)
-            if body != order.body_digest:
-                raise IdempotencyConflict(
-                    "this Idempotency-Key was used with another body: use a new key for a new command",
-                    id=first,
-                )
-            if first != command and (found := await self._records.look_up(first)) is not None:
-                return Accepted(first, found.targets[0].state, "", "", replayed=True)
-            command = first
+            command, before = await self._recall(order, command)
+            if before is not None:
+                return before
         if story is not None:
             story.place(command, order.agent, order.method, order.traceparent)
         try:
@@ -141,6 +161,29 @@ class Dispatch:
         if story is not None:
             story.taken()
         return accepted
+
+    async def _recall(self, order: Order, command: str) -> tuple[str, Accepted | None]:
+        """The command that the Idempotency-Key of `order` is bound to, `command` from now on if there was none, and
+        what has become of it; None when it is yet to be written down."""
+        body, first = await self._records.remember(order.key_digest, order.body_digest, command)
+        if body != order.body_digest:
+            raise IdempotencyConflict(
+                "this Idempotency-Key was used with another body: use a new key for a new command", id=first
+            )
+        if first == command:
+            return command, None
+        record, remembered = self._records.look_up(first), self._records.outcome(first)
+        found, outcome = await record, await remembered
+        if found is not None:
+            return first, Accepted(first, found.targets[0].state, "", "", replayed=True)
+        if outcome is not None:
+            raise RecordExpired(
+                f"command {first}, posted under this Idempotency-Key before, ended as {outcome.state}; its record was "
+                "kept for the retention time and is gone. It was not run again: use a new key to do so",
+                id=first,
+                state=outcome.state.value,
+            )
+        return first, None  # it was refused, or the node that took it died before it had written it down
 
     async def _follow(self, command: str, order: Order, story: Story | None) -> Accepted:
         follower = self._followers.join(command)
@@ -159,27 +202,88 @@ class Dispatch:
         standing = self._standing
         if not standing.good:
             raise BusUnavailable("this node has no good beat: it does not know who is here")
-        now, valid = standing.now(), standing.valid_until()
+        now = standing.now()
         hold = now + (min(order.deadline, AWAY_MS) if order.queue is None else order.queue)
         expires = now + order.deadline + (order.queue or 0)
         record = Record(
             command, order.agent, order.method, order.payload, order.lane, now, expires, self._retention_ms, hold,
             order.retry, order.retain,
             self._tracing.record(command, order.traceparent) if story is None else story.traceparent,
-            0 if story is None else story.began,
+            0 if story is None else story.began, now + REMEMBERED_MS + BINDING_MARGIN_MS if order.key_digest else 0,
         )  # fmt: skip
-        scheduled = self._due.schedule(command, order.agent, min(now + RING_AGAIN_MS, hold, expires))
-        creating = self._records.create(record, valid, standing.lease if follower is not None else "")
-        dispatching = self._directory.dispatch(order.agent, command, expires, valid)
-        await scheduled
-        created, row = await creating, await dispatching
-        follower = follower if created else None  # of an older record the news may have come before us
+        lease = standing.lease if follower is not None else ""
+        created, row = await self._write(record, min(now + RING_AGAIN_MS, hold, expires), lease)
+        if created is not Write.NEW:
+            follower = None  # of a record that was there before our answer came the news may have come before us
+        try:
+            return await self._dispatched(record, order, created is not Write.OLDER, row, follower, story)
+        except BusUnavailable as e:
+            raise self._in_doubt(command, e) from e
+
+    async def _write(self, record: Record, look: int, lease: str) -> tuple[Write, AgentRow | Full | None]:
+        """Write the record, the time `look` (ms) of the keeper and the agent's list; returns the agent's row.
+
+        Raises BusUnavailable when the command was not written down and will not be, else OutcomeUnknown.
+        """
+        valid = self._standing.now() + POST_VALID_MS
+        scheduled = self._due.schedule(record.id, record.agent, look)
+        creating = self._records.create(record, valid, lease)
+        dispatching = self._directory.dispatch(record.agent, record.id, record.expires, valid)
+        answers = await outcomes((scheduled, creating, dispatching))
+        failures = [answer for answer in answers if isinstance(answer, Exception)]
+        _, created, row = answers
+        if not failures:
+            return Write.NEW if created else Write.OLDER, row  # type: ignore[return-value]  # of `dispatching`
+        for failure in failures:
+            if not isinstance(failure, BusUnavailable):
+                raise failure
+        if isinstance(created, BusUnavailable) and not isinstance(created, NotAnswered):
+            raise created  # it was refused, or never sent, and so was what came after it
+        try:
+            async with asyncio.timeout(DOUBT):
+                return Write.DOUBTED, await self._ascertain(record, look, valid)
+        except TimeoutError:
+            raise self._in_doubt(record.id, failures[0]) from failures[0]
+
+    async def _ascertain(self, record: Record, look: int, valid: int) -> AgentRow | Full | None:
+        """See to it that a command is dispatched which Redis may have been told of. Raises BusUnavailable when it was
+        not: once its validity has passed that is final."""
+        while True:
+            await asyncio.sleep(max(0, valid + 1 - self._standing.now()) / 1000)
+            try:
+                found = await self._records.look_up(record.id)
+                if found is not None:
+                    again = self._standing.now() + POST_VALID_MS
+                    scheduled = self._due.schedule(record.id, record.agent, look)
+                    dispatching = self._directory.dispatch(record.agent, record.id, record.expires, again)
+                    await scheduled
+                    return await dispatching
+            except BusUnavailable:
+                await redis_back(self._store, DOUBT)
+                continue
+            raise BusUnavailable(
+                "Redis did not answer in time; the command was not taken in and will not run: post it again"
+            )
+
+    def _in_doubt(self, command: str, cause: Exception) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            f"{cause}; whether command {command} was taken in is not known: once Redis answers, "
+            f"GET /v1/commands/{command} tells, and so does the same post under the same Idempotency-Key",
+            id=command,
+        )
+
+    async def _dispatched(
+        self, record: Record, order: Order, ours: bool, row: AgentRow | Full | None, follower: Follower | None,
+        story: Story | None,
+    ) -> Accepted:  # fmt: skip
+        """The command is written down: ring at its agent's node, or end it. `ours`: nobody else has posted it."""
+        standing, command = self._standing, record.id
         if row is None and await self._data_lost():
             # It may be linked, and is claimed again in some seconds: the keeper dispatches the command then.
             return Accepted(command, State.QUEUED, Presence.AWAY.value, REBUILDING, follower=follower)
         if not isinstance(row, AgentRow):
             error = self._refusal(order, row)
-            if not created or await self._take_back(command, order, error):
+            if not ours or await self._take_back(command, order, error):
                 raise error
             # Under one Idempotency-Key another call has dispatched it meanwhile.
             return Accepted(command, State.QUEUED, "", "", follower=follower)
@@ -190,7 +294,7 @@ class Dispatch:
                 story.rung, story.sid = wall_ns(), row.sid
             self._inbox.ring(row.lease, (Deliver(order.agent, command, story.rung if story is not None else 0),))
         elif presence is Presence.OFFLINE and order.queue is None:
-            await self._fail_offline(command, order, now - since, why)
+            await self._fail_offline(command, order, standing.now() - since, why)
         self._metrics.accepted.inc()
         return Accepted(command, State.QUEUED, presence.value, why, follower=follower)
 
@@ -199,9 +303,14 @@ class Dispatch:
         return await self._eras.read() != self._standing.era or self._standing.rebuilding
 
     async def check_data(self) -> None:
-        """An agent is unknown: raise BusUnavailable if that may be because Redis has just lost its data."""
+        """An agent is unknown: raise Rebuilding if that may be because Redis has just lost its data."""
         if await self._data_lost():
-            raise BusUnavailable(f"{REBUILDING}: try in some seconds")
+            raise Rebuilding(f"{REBUILDING}: try in some seconds")
+
+    async def check_index(self) -> None:
+        """Agents were listed: raise Rebuilding if linked ones may be missing because Redis has lost its data."""
+        if await self._eras.read() != self._standing.era or self._standing.incomplete:
+            raise Rebuilding(f"{REBUILDING}: a list would leave some out; try in some seconds")
 
     def _refusal(self, order: Order, row: Full | None) -> FairleadError:
         """Why a command cannot be dispatched."""
@@ -265,7 +374,8 @@ class Dispatch:
         return (await self.look_up(command)).targets[0].state
 
     async def add_input(self, command: str, n: int, payload: bytes, end: bool) -> None:
-        """Store input chunk `n` and tell the agent's node. Raises InvalidRequest, with what was expected."""
+        """Store input chunk `n` and tell the agent's node. Raises InvalidRequest, with what was expected, and
+        InputConflict when another chunk has that number."""
         agent = await self._records.agent_of(command)
         if agent is None:
             raise self._standing.unknown(command)
@@ -286,6 +396,12 @@ class Dispatch:
                 )
             # The caller is held back for as long as the agent does not read: no bell rings for room.
             await asyncio.sleep(random.uniform(0.5, 1.5) * INPUT_PERIOD)
+        if word == "other":
+            raise InputConflict(
+                f"input chunk {n} was stored before with other octets, or as the end, and the agent gets that one: "
+                "repeat a chunk as it was, and give the next one the next number",
+                n=n,
+            )
         if word == "gap":
             raise InvalidRequest(f"input chunk {n} out of order: expected {number}", field="n", expected=number)
         if word in ("over", "gone"):

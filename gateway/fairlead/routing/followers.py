@@ -47,6 +47,8 @@ def _give_up(waiter: asyncio.Future[bool]) -> None:
 class Followers:
     def __init__(self) -> None:
         self._waiting: dict[str, set[Follower]] = {}
+        self.leaving = False
+        """This node stops: whoever follows is to ask another one."""
         self._loop: asyncio.AbstractEventLoop | None = None  # looking it up is a system call in Python 3.11
 
     def __len__(self) -> int:
@@ -74,6 +76,13 @@ class Followers:
             yield follower
         finally:
             self.leave(command, follower)
+
+    def send_away(self) -> None:
+        """Tell all who follow, and whoever comes yet, that this node stops."""
+        self.leaving = True
+        for waiting in self._waiting.values():
+            for follower in waiting:
+                follower.tell()
 
     def wake(self, command: str) -> None:
         for follower in self._waiting.get(command, ()):

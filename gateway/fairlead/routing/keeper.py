@@ -1,7 +1,9 @@
 """Keeps every command's time: deadlines, late deliveries, absent agents, cancels without an answer.
 
-Each node runs one; whichever takes a due entry acts, and every act is a conditional step on the command's record,
-so that two keepers, or one that died half-way, do no harm. It also forgets agents that were absent for 30 days.
+Each node runs one. A second of the fleet's clock is a turn: for each turn and shard two nodes are chosen, so that the
+cost of looking does not grow with the nodes and the death of one of them is not felt. Whoever takes a due entry acts,
+and every act is a conditional step on the command's record, so that two keepers, or one that died half-way, do no harm.
+A keeper that finds much to do goes on until nothing is due, in small parts between which the loop does its other work.
 """
 
 from __future__ import annotations
@@ -9,28 +11,37 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Sequence
+from typing import TypeAlias
 
 from fairlead.bus.doorbell import Cancel, Deliver, Doorbell, Input
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.command import EXPIRED, OUTCOME_UNKNOWN, Command, Ending, Target
+from fairlead.fleet.command import EXPIRED, OUTCOME_UNKNOWN, Command, Ending, Settled, Target
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due, Taken
 from fairlead.fleet.schema import Presence, State
+from fairlead.fleet.sharing import chosen
 from fairlead.routing.closing import Closing
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
+from fairlead.store.answer import Answer, outcomes
 from fairlead.telemetry.logs import ids
 
 logger = logging.getLogger(__name__)
 
-PERIOD = 1.0
-"""Seconds between looks: what the keeper does is measured in seconds."""
-SWEEP_PERIOD = 60.0
-"""One shard of the index a minute: the whole fleet about once an hour."""
-SWEEP_PAGE = 200
+TURN_MS = 1_000
+"""Not longer than GRACE_MS: what a look puts off until its grace is over, the next turn's look sees beforehand."""
+KEEPERS = 2
+"""Nodes that look at a shard in one turn: one may have died a moment ago."""
+JITTER = 0.02
+"""Seconds."""
+PART = 64
+"""Targets that are seen to at once: some milliseconds of the loop."""
+Asked: TypeAlias = tuple[Taken, Answer[Command | Settled]]
+TIMEOUT = Ending(code="deadline", message="the deadline passed before the agent ended the command")
 
 
 class Keeper:
@@ -49,59 +60,107 @@ class Keeper:
         self._inbox = inbox
         self._closing = closing
         self._standing = standing
+        self._turn = 0
+        """The last turn in which this node has looked, by the fleet's clock."""
+        self._next: dict[int, int] = {}
+        """When the first entry of each shard that it looked at in this turn is due (ms)."""
 
     async def keep_forever(self) -> None:
         while True:
-            await asyncio.sleep(PERIOD * random.uniform(0.8, 1.2))
+            await asyncio.sleep(self._rest())
             if not self._standing.good:
                 continue  # this node does not know who is alive
             try:
-                await asyncio.gather(*map(self._look, await self._due.take()))
+                await self.keep(self.shards())
             except BusUnavailable as e:
                 logger.debug("the keeper waits for Redis: %s", e)
             except Exception:
                 logger.exception("a round of the keeper failed")
 
-    async def _look(self, taken: Taken) -> None:
+    def _rest(self) -> float:
+        """Seconds until the next turn, or until an entry is due that this node knows of."""
+        now = self._standing.now()
+        at = min([now - now % TURN_MS + TURN_MS, *self._next.values()])
+        return max(0, at - now) / 1000 + random.uniform(0, JITTER)
+
+    def shards(self) -> list[int]:
+        """Those that this node looks at now."""
+        now = self._standing.now()
+        turn = now // TURN_MS
+        if turn != self._turn:
+            self._turn, self._next = turn, {}
+            leases = self._standing.living()
+            mine = self._standing.lease
+            return [s for s in range(schema.DUE_SHARDS) if mine in chosen(f"due {turn} {s}", leases, KEEPERS)]
+        shards = [shard for shard, at in self._next.items() if at <= now]
+        for shard in shards:
+            del self._next[shard]
+        return shards
+
+    async def keep(self, shards: Sequence[int]) -> None:
+        """See to all that is due in `shards`."""
+        while shards:
+            look = await self._due.take(shards)
+            self._next.update(look.next)
+            asked: list[Asked] = []
+            for start in range(0, len(look.taken), PART):
+                part = [(taken, self._ask(taken)) for taken in look.taken[start : start + PART]]
+                await self._see_to_all(asked)  # while Redis deals with the next part
+                asked = part
+            await self._see_to_all(asked)
+            shards = look.more
+
+    def _ask(self, taken: Taken) -> Answer[Command | Settled]:
+        return self._records.time_out(taken.command, taken.agent, GRACE_MS, TIMEOUT)
+
+    async def _see_to_all(self, asked: list[Asked]) -> None:
+        answers = await outcomes([answer for _, answer in asked])
+        others: list[tuple[Taken, Command]] = []
+        away: BusUnavailable | None = None
+        for (taken, _), found in zip(asked, answers, strict=True):
+            if isinstance(found, Command):
+                others.append((taken, found))
+            elif isinstance(found, BusUnavailable):
+                away = found
+            elif isinstance(found, Exception):
+                _failed(taken, found)
+            elif found.why == "ended":
+                self._closing.over(
+                    taken.command, taken.agent, found.state, found.followers, TIMEOUT.code, found.origin, stop=True
+                )
+            else:
+                self._closing.forget(taken.command, taken.agent)
+        await asyncio.gather(*(self._look(taken, found) for taken, found in others))
+        if away is not None:
+            raise away
+
+    async def _look(self, taken: Taken, found: Command) -> None:
         """`_see_to` one target; a record that cannot be dealt with must not keep the others from their time."""
         try:
-            again = await self._see_to(taken.command, taken.agent, taken.at)
+            again = await self._see_to(found, found.targets[0], taken.at)
             if again is not None:
                 await self._due.put_off(taken.command, taken.agent, taken.at, again)
         except BusUnavailable:
             raise
-        except Exception:
-            about = ids(agent=taken.agent, command=taken.command)
-            logger.exception(
-                "the keeper failed on %s of %s; it is looked at again", taken.command, taken.agent, extra=about
-            )
+        except Exception as e:
+            _failed(taken, e)
 
-    async def _see_to(self, command: str, agent: str, now: int) -> int | None:
+    async def _see_to(self, found: Command, target: Target, now: int) -> int | None:
         """Do what this target needs now; returns when to look again (ms), None for never."""
-        found = await self._records.look_up(command)
-        target = next((t for t in found.targets if t.agent == agent), None) if found is not None else None
-        if found is None or target is None or target.state.over:
-            self._closing.forget(command, agent)
-            return None
         if target.state is State.QUEUED:
             return await self._wait_for_agent(found, target, now)
-        if now >= found.expires + GRACE_MS:
-            how = Ending(code="deadline", message="the deadline passed before the agent ended the command")
-            again = await self._finish(found, target, State.TIMEOUT, how)
-            await self._ring(found, target, Cancel(agent, command))
-            return again
         again = found.expires + GRACE_MS
         if found.cancel_asked:
-            await self._ring(found, target, Cancel(agent, command))
+            await self._ring(target, Cancel(target.agent, found.id))
             if now >= found.cancel_asked + CANCEL_MS:
                 how = Ending(code="cancel_unconfirmed", message="the agent did not confirm the end within 10 s")
                 return await self._finish(found, target, State.CANCELLED, how)
             again = min(again, found.cancel_asked + CANCEL_MS, now + CANCEL_AGAIN_MS)
         elif found.has_input:
-            await self._ring(found, target, Input(agent, command))
+            await self._ring(target, Input(target.agent, found.id))
         return again
 
-    async def _ring(self, command: Command, target: Target, doorbell: Doorbell) -> None:
+    async def _ring(self, target: Target, doorbell: Doorbell) -> None:
         row = await self._directory.look_up(target.agent)
         if row is not None and row.lease:
             self._inbox.ring(row.lease, (doorbell,))
@@ -146,29 +205,9 @@ class Keeper:
             self._closing.forget(command.id, target.agent)
         return None
 
-    async def sweep_forever(self) -> None:
-        """Walk the index, shard by shard, and forget who was absent too long."""
-        shard = random.randrange(schema.INDEX_SHARDS)
-        while True:
-            await asyncio.sleep(SWEEP_PERIOD * random.uniform(0.8, 1.2))
-            try:
-                await self._sweep(shard)
-            except BusUnavailable as e:
-                logger.debug("the sweep waits for Redis: %s", e)
-                continue
-            except Exception:
-                logger.exception("the sweep of shard %d failed", shard)
-            shard = (shard + 1) % schema.INDEX_SHARDS
 
-    async def _sweep(self, shard: int) -> None:
-        after = ""
-        while page := await self._directory.page(shard, after, SWEEP_PAGE):
-            now = self._standing.now()
-            rows = {row.agent: row for row in await self._directory.look_up_all(page)}
-            for agent in page:
-                row = rows.get(agent)
-                if row is None:  # its claim was refused
-                    await self._directory.forget(agent, 0, "")
-                elif now - row.seen > schema.FORGET_MS and not self._standing.table.holds(row.lease, now):
-                    await self._directory.forget(agent, now - schema.FORGET_MS, row.lease)
-            after = page[-1]
+def _failed(taken: Taken, error: Exception) -> None:
+    about = ids(agent=taken.agent, command=taken.command)
+    logger.error(
+        "the keeper failed on %s of %s; it is looked at again", taken.command, taken.agent, exc_info=error, extra=about
+    )

@@ -29,7 +29,7 @@ from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.close import Close
-from fairlead.wire.messages import Ack, Cancel, Chunk, End, Event, FromAgent
+from fairlead.wire.messages import OVER, Ack, Cancel, Chunk, Credit, End, Event, FromAgent
 
 logger = logging.getLogger(__name__)
 
@@ -68,12 +68,14 @@ class Recorder:
         try:
             while batch := session.take_pending():
                 if not await self._record(session, batch):
+                    session.forgo()
                     return
         except Exception:
             # What was not stored is not receipted: the agent sends it again on its next link.
             about = ids(agent=session.agent, session=session.sid)
             logger.exception("storing for %s failed; its link is closed", session.agent, extra=about)
             session.close(Close.INTERNAL, "the gateway could not store what was sent")
+            session.forgo()
         finally:
             session.recording = False
 
@@ -82,6 +84,7 @@ class Recorder:
         steps: dict[str, list[Arg]] = {}
         sizes: dict[str, int] = {}
         codes: dict[str, str] = {}
+        grants: dict[str, int] = {}
         events: list[Event] = []
         numbered = pending = 0
         for message in batch:
@@ -89,6 +92,8 @@ class Recorder:
             numbered += not (isinstance(message, Event) and message.qos == 0)
             if isinstance(message, Event):
                 events.append(message)
+            elif isinstance(message, Credit):
+                grants[message.id] = grants.get(message.id, 0) + message.bytes
             elif isinstance(message, Ack | Chunk | End):
                 steps.setdefault(message.id, []).extend(steps_of(message))
                 if isinstance(message, Chunk):
@@ -106,7 +111,7 @@ class Recorder:
                     # What is in hand is given up with the link: the agent was not told that it is stored.
                     session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False
-        self._confirm(session, numbered, pending, sizes)
+        self._confirm(session, numbered, pending, sizes, grants)
         return True
 
     async def _try(
@@ -153,7 +158,7 @@ class Recorder:
             if ended.why == "ok":
                 self._closing.over(command, session.agent, State.FAILED.value, ended.followers, how.code)
         elif stored.why == "fenced":
-            session.link.ended(command)
+            session.end(command)
             session.timed(command)
         elif stored.why != "ok":
             # Over, or gone with Redis's data. If it was this agent that ended it, the answer to that was lost.
@@ -161,7 +166,7 @@ class Recorder:
             self._closing.forget(command, session.agent)
             self._closing.wake(command, stored.followers)
         elif State(stored.state).over:
-            session.link.ended(command)
+            session.end(command)
             await self._over(session, command, stored, code)
         else:
             self._closing.wake(command, stored.followers)
@@ -204,11 +209,16 @@ class Recorder:
 
     def _dismiss(self, session: Session, command: str) -> None:
         """Nobody waits for more of this command: an agent that still runs it should stop."""
-        session.link.ended(command)
+        credit = session.dismiss(command)
         session.timed(command)
-        session.send(Cancel(id=command, why="the command is over"))
+        session.send(Cancel(id=command, why=OVER))
+        if credit is not None:
+            session.send(credit)
 
-    def _confirm(self, session: Session, numbered: int, pending: int, sizes: dict[str, int]) -> None:
+    def _confirm(
+        self, session: Session, numbered: int, pending: int, sizes: dict[str, int], grants: dict[str, int]
+    ) -> None:
+        """Send the receipt, and credit: for what was stored, and at once for what nobody wants (`grants`)."""
         self._metrics.stored_bytes.inc(sum(sizes.values()))
         if session.open:
             if numbered:
@@ -219,4 +229,7 @@ class Recorder:
                     stream.withheld += size
                 elif (credit := session.link.repay(command, size)) is not None:
                     session.send(credit)
+            for command, size in grants.items():
+                if size:
+                    session.send(Credit(id=command, bytes=size))
         session.relieved(pending)

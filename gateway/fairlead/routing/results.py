@@ -37,7 +37,7 @@ class News:
     """More results; with the last of them the record of the command, which is then over.
 
     Neither stands for "nothing new for a while", so that the caller can keep its connection alive. `more`: the caller
-    must ask again from that offset on, and says by it that it has what is before.
+    must ask again from that offset on, and says by it that it has what is before; a node that stops says so, too.
     """
 
     results: list[Result]
@@ -81,6 +81,9 @@ class Results:
                     if not await follower.wait(LOOK_AGAIN):
                         yield News([])
                 follower.clear()
+                if self._followers.leaving and follow and known:
+                    yield News([], more=at)  # what there is beyond, any other node gives
+                    return
                 try:
                     page = await self._page(command, at, follow, known, behind=offset)
                 except BusUnavailable:

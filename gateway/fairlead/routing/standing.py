@@ -13,6 +13,9 @@ from fairlead.fleet.era import Era
 from fairlead.fleet.schema import ALIVE_MS, AWAY_MS, NodeTable
 from fairlead.routing.times import VALID_MS
 
+REBUILT_MS = 600_000
+"""After that a node that still goes through its links does so for another reason."""
+
 
 class Standing:
     def __init__(self, node: str) -> None:
@@ -46,6 +49,11 @@ class Standing:
     def valid_until(self) -> int:
         return self.now() + VALID_MS
 
+    def living(self) -> list[str]:
+        """The leases of all nodes that live, this one's among them."""
+        now, mine = self.now(), self.lease
+        return [mine, *(row.lease for row in self.table.rows() if row.lease != mine and row.alive(now))]
+
     @property
     def since_beat(self) -> float:
         """Seconds since the last good beat; infinite before the first."""
@@ -60,6 +68,17 @@ class Standing:
         """The error for a command that has no record."""
         lost = ", or Redis has lost it with its data" if self.era is not None and self.era.lost else ""
         return CommandUnknown(f"no command {command}: it was never posted, or its results have expired{lost}")
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether agents that are linked may still be missing in Redis, which has lost its data: nodes may not have
+        noticed yet, or say that they have not gone through their links."""
+        if self.era is None or not self.era.lost:
+            return False
+        now = self.now()
+        since = now - self.era.lost
+        behind = any(row.doubtful and row.alive(now) for row in self.table.rows())
+        return since <= ALIVE_MS or (since <= REBUILT_MS and behind)
 
     @property
     def rebuilding(self) -> bool:

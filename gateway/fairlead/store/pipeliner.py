@@ -1,10 +1,11 @@
-"""The auto-pipeliner: every command of this process over one connection, in batches, in order.
+"""The auto-pipeliner: every command of this process over one connection, in batches.
 
 Called by `fleet` and `bus`. What is submitted while a batch is out forms the next batch, so the busier the
-node, the cheaper a command; no timer delays anything. It never repeats a command whose outcome is unknown (a
-doubled XADD is worse than an error): when a batch is not answered in time, its calls fail, the connection is
-closed and the breaker opens, which makes later calls fail at once until a probe has seen the server answer
-again. A call of a script the server does not have was not executed, so that one is repeated, once.
+node, the cheaper a command; no timer delays anything. Calls of one priority keep their order; what a batch takes
+of each priority, and how much of it may wait, is the backlog's to say. It never repeats a command whose outcome
+is unknown (a doubled XADD is worse than an error): when a batch is not answered in time, its calls fail, the
+connection is closed and the breaker opens, which makes later calls fail at once until a probe has seen the server
+answer again. A call of a script the server does not have was not executed, so that one is repeated, once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from collections.abc import Callable, Sequence
 
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from fairlead.errors import BusUnavailable, FairleadError
+from fairlead.errors import BusUnavailable, NotAnswered
+from fairlead.store.backlog import EXPECTED_REPLY, Backlog, Call, Priority
 from fairlead.store.endpoint import CONNECT_TIMEOUT, Connection, Endpoint, pack, patience, reconnect_delay
 from fairlead.store.errors import ScriptError, reply_error
 from fairlead.store.reply import Arg, Reply
@@ -24,35 +26,12 @@ from fairlead.store.script import Script
 
 logger = logging.getLogger(__name__)
 
-BATCH_COMMANDS = 256
-"""Where the gain per command levels off; it also bounds how long one batch keeps the loop (about 1 ms)."""
-BATCH_BYTES = 4 << 20
-"""What a server takes in some milliseconds, far inside the time-out. A larger command goes alone."""
-BACKLOG_COMMANDS = 8192
-"""About 32 full batches, a tenth of a second of work: whoever queues more should hear of it."""
-BACKLOG_BYTES = 64 << 20
-"""The node's memory bound for waiting commands."""
 BATCH_TIMEOUT = 1.0
-"""Seconds from the first byte out to the last reply in. A healthy batch takes milliseconds."""
-
-
-class _Call:
-    __slots__ = ("future", "packed", "repeated", "script")
-
-    def __init__(self, future: asyncio.Future[Reply], packed: bytes, script: Script | None) -> None:
-        self.future = future
-        self.packed = packed
-        self.script = script
-        self.repeated = False
-
-    def fail(self, error: FairleadError, cause: BaseException | None = None) -> None:
-        if self.future.done():
-            return
-        error.__cause__ = cause
-        self.future.set_exception(error)
-        if isinstance(error, BusUnavailable):
-            # An abandoned call must not fill the log during an outage; a defect (ScriptError) should.
-            self.future.exception()
+"""Seconds without a reply, from the first byte out to the last reply in. A healthy batch takes milliseconds."""
+PROGRESS = 16
+"""Replies after which a batch is given its time again: large ones on a slow line take long without anything wrong."""
+BATCH_PATIENCE = 5
+"""Times BATCH_TIMEOUT: the longest that a batch may take while its replies keep coming."""
 
 
 class Pipeliner:
@@ -71,9 +50,8 @@ class Pipeliner:
         self.address = self._endpoint.address
         self._batch_timeout = batch_timeout
         self._connect_timeout = connect_timeout
-        self._backlog: deque[_Call] = deque()
-        self._backlog_bytes = 0
-        self._out: deque[_Call] = deque()
+        self._backlog = Backlog()
+        self._out: deque[Call] = deque()
         self._loaded: set[bytes] = set()
         self._wake = asyncio.Event()
         self._up = asyncio.Event()
@@ -99,7 +77,12 @@ class Pipeliner:
 
     @property
     def backlog(self) -> int:
+        """Calls that wait to be sent."""
         return len(self._backlog)
+
+    def waiting(self, priority: Priority) -> int:
+        """Those of one priority."""
+        return self._backlog.waiting(priority)
 
     def start(self) -> None:
         """Begin to connect. The first connection is made like any later one: see `wait_available`."""
@@ -122,38 +105,41 @@ class Pipeliner:
             return False
         return True
 
-    def submit(self, *args: Arg) -> asyncio.Future[Reply]:
-        """Send one command, `submit("HSET", key, "field", 1)`. Commands run in the order of submission.
+    def submit(
+        self, *args: Arg, priority: Priority = Priority.COMMANDS, expected: int = EXPECTED_REPLY
+    ) -> asyncio.Future[Reply]:
+        """Send one command, `submit("HSET", key, "field", 1)`. Those of one priority run in the order of submission.
 
-        The future fails with `BusUnavailable` (at once when the breaker is open or the backlog is full) or
-        `StoreError`. Cancelling it does not take the command back.
+        `expected`: bytes that the reply is expected to have, by which a batch is bounded. The future fails with
+        `BusUnavailable` (at once when the breaker is open or the backlog of this priority is full) or `StoreError`.
+        Cancelling it does not take the command back.
         """
-        return self._enqueue(_Call(self._future(), pack(args), None))
+        return self._enqueue(Call(self._future(), pack(args), None, priority, expected))
 
-    def run(self, script: Script, keys: Sequence[bytes | str], args: Sequence[Arg]) -> asyncio.Future[Reply]:
+    def run(
+        self,
+        script: Script,
+        keys: Sequence[bytes | str],
+        args: Sequence[Arg],
+        *,
+        priority: Priority = Priority.COMMANDS,
+        expected: int = EXPECTED_REPLY,
+    ) -> asyncio.Future[Reply]:
         """Run a script; like `submit`, and the future may fail with `ScriptError`."""
         packed = pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
-        return self._enqueue(_Call(self._future(), packed, script))
+        return self._enqueue(Call(self._future(), packed, script, priority, expected))
 
     def _future(self) -> asyncio.Future[Reply]:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop.create_future()
 
-    def _enqueue(self, call: _Call) -> asyncio.Future[Reply]:
+    def _enqueue(self, call: Call) -> asyncio.Future[Reply]:
         if not self._up.is_set():
             call.fail(BusUnavailable(self.last_error.message), self.last_error)
-        elif len(self._backlog) >= BACKLOG_COMMANDS or self._backlog_bytes + len(call.packed) > BACKLOG_BYTES:
-            call.fail(
-                BusUnavailable(
-                    f"backlog full: {len(self._backlog)} commands of {self._backlog_bytes} bytes wait for "
-                    f"Redis at {self.address} (limits {BACKLOG_COMMANDS} and {BACKLOG_BYTES}); "
-                    "the call was not sent"
-                )
-            )
+        elif why := self._backlog.put(call):
+            call.fail(BusUnavailable(f"{why} for Redis at {self.address}; the call was not sent"))
         else:
-            self._backlog.append(call)
-            self._backlog_bytes += len(call.packed)
             self._wake.set()
         return call.future
 
@@ -202,18 +188,13 @@ class Pipeliner:
     def _take_batch(self) -> list[Script]:
         """Move the next batch from the backlog to `_out`; return the scripts this connection has yet to
         load."""
+        self._out = self._backlog.take()
         missing: dict[bytes, Script] = {}
-        size = 0
-        while self._backlog and len(self._out) < BATCH_COMMANDS:
-            call = self._backlog[0]
-            if self._out and size + len(call.packed) > BATCH_BYTES:
-                break
-            self._backlog.popleft()
-            self._out.append(call)
-            size += len(call.packed)
-            if call.script is not None and call.script.sha not in self._loaded:
-                missing[call.script.sha] = call.script
-        self._backlog_bytes -= size
+        loaded = self._loaded
+        for call in self._out:
+            script = call.script
+            if script is not None and script.sha not in loaded:
+                missing[script.sha] = script
         return list(missing.values())
 
     async def _exchange(self, connection: Connection) -> None:
@@ -228,10 +209,10 @@ class Pipeliner:
         loop = asyncio.get_running_loop()
         started = loop.time()
         demoted = False
-        again: list[_Call] = []
+        again: list[Call] = []
         refused: dict[bytes, ResponseError] = {}
         try:
-            async with asyncio.timeout(self._batch_timeout):
+            async with asyncio.timeout(self._batch_timeout) as deadline:
                 await connection.send(b"".join(chunks))
                 for script in missing:
                     try:
@@ -260,12 +241,14 @@ class Pipeliner:
                         if not call.future.done():
                             call.future.set_result(reply)
                     self._out.popleft()
+                    if len(self._out) % PROGRESS == 0:
+                        ahead = loop.time() + self._batch_timeout
+                        deadline.reschedule(min(ahead, started + self._batch_timeout * BATCH_PATIENCE))
         except TimeoutError as e:
             raise BusUnavailable(f"Redis at {self.address} did not answer within {self._batch_timeout:g} s") from e
         except (RedisError, OSError) as e:
             raise BusUnavailable(f"the connection to Redis at {self.address} was lost: {e}") from e
-        self._backlog.extendleft(reversed(again))
-        self._backlog_bytes += sum(len(call.packed) for call in again)
+        self._backlog.put_back(again)
         if demoted:
             # After a failover the name may lead to the new primary, but only a new connection looks it up.
             raise BusUnavailable(f"Redis at {self.address} has become a replica; looking for the primary")
@@ -296,10 +279,9 @@ class Pipeliner:
         self._up.clear()
         self.last_error = error
         while self._out:
-            self._out.popleft().fail(BusUnavailable(f"{error.message}; the outcome of the call is unknown"), error)
-        while self._backlog:
-            self._backlog.popleft().fail(BusUnavailable(f"{error.message}; the call was not sent"), error)
-        self._backlog_bytes = 0
+            self._out.popleft().fail(NotAnswered(f"{error.message}; the outcome of the call is unknown"), error)
+        for call in self._backlog.clear():
+            call.fail(BusUnavailable(f"{error.message}; the call was not sent"), error)
 
     def _tell(self) -> None:
         for callback in list(self.on_change):

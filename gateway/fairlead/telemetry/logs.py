@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from fairlead.text import plain as plain  # for those whose words go into these lines
+
 PERIOD = 1.0
 """Seconds that one line stands for, at most."""
 DETAILS = 20
@@ -26,11 +28,6 @@ def ids(*, agent: str = "", session: str = "", command: str = "", trace: str = "
     """For `extra` of a log call: what the line is about. Empty ones are left out."""
     named = {"agent": agent, "session": session, "command": command, "trace": trace}
     return {"ids": {name: value for name, value in named.items() if value}}
-
-
-def plain(text: str) -> str:
-    """What an agent has said, harmless in a line of text: without line ends and what steers terminals."""
-    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
 
 
 def set_up(level: str, form: str, node: str = "") -> None:

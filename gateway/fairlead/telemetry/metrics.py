@@ -6,7 +6,7 @@ decides by these numbers. docs/telemetry.md lists them all, and a test holds the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created_metrics, generate_latest
 from prometheus_client.core import CounterMetricFamily
@@ -94,6 +94,12 @@ class Metrics:
         self.reclaimed = Counter(
             "fairlead_agents_reclaimed_total", "Agents claimed again after doubt about their rows", registry=r
         )
+        self.labels_lost = Counter(
+            "fairlead_labels_lost_total", "Agents whose row, with its labels, Redis had lost", registry=r
+        )
+        self.forgotten = Counter(
+            "fairlead_agents_forgotten_total", "Agents removed, by request or after forget_after", registry=r
+        )
         self.traffic = Traffic()
         r.register(self.traffic)
         self._gauges = [Gauge("fairlead_build_info", "1, labelled with the version", ["version"], registry=r)]
@@ -113,6 +119,13 @@ class Metrics:
         """A gauge that is read when it is scraped."""
         gauge = Gauge(name, text, registry=self.registry)
         gauge.set_function(read)
+        self._gauges.append(gauge)
+
+    def watch_each(self, name: str, text: str, label: str, reads: Mapping[str, Callable[[], float]]) -> None:
+        """A gauge with one series for each value of `label`, read when it is scraped."""
+        gauge = Gauge(name, text, [label], registry=self.registry)
+        for value, read in reads.items():
+            gauge.labels(value).set_function(read)
         self._gauges.append(gauge)
 
     def count(self, name: str, text: str, read: Callable[[], float]) -> None:

@@ -31,13 +31,16 @@ class Timing:
     """One command on one link; a stamp of 0 stands for what did not happen."""
 
     __slots__ = (
-        "acked", "attempt", "code", "ended", "first", "heard", "origin", "resumed", "rung", "span", "stored", "written",
+        "acked", "attempt", "code", "ended", "first", "heard", "origin", "resumed", "rung", "span", "stored", "waited",
+        "written",
     )  # fmt: skip
 
     def __init__(self, rung: int, heard: int) -> None:
         self.rung = rung
         """By the clock of the node that rang."""
         self.heard = heard
+        self.waited = False
+        """It was there before the link, and was delivered as such."""
         self.written = 0
         self.acked = 0
         self.first = 0

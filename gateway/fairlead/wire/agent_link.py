@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.close import Close
-from fairlead.wire.messages import WINDOW, Chunk, Credit, End, Event, FromGateway, Numbered, Rx, Welcome
+from fairlead.wire.messages import WINDOW, Bye, Chunk, Credit, End, Event, FromGateway, Hb, Numbered, Rx, Welcome
 from fairlead.wire.outbox import Outbox
 
 
@@ -32,6 +32,11 @@ class AgentLink:
 
     def receive(self, message: FromGateway | None) -> Iterable[str]:
         """Take in what concerns the outbox; returns the commands whose streams may go on because of it."""
+        if not self.ready and not isinstance(message, Welcome | Hb | Bye | None):
+            what = type(message).__name__.lower()
+            raise ProtocolViolation(
+                Close.PROTOCOL, f"{what} out of order: expected nothing but hb and bye until welcome"
+            )
         if isinstance(message, Welcome):
             if self.ready:
                 raise ProtocolViolation(Close.PROTOCOL, "welcome again: a link is welcomed once")

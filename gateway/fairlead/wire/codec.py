@@ -66,14 +66,14 @@ class Codec(Generic[M]):
     def decode(self, data: bytes | str) -> M | None:
         """The message in `data`; None for a type of a later version that is to be ignored.
 
-        Raises ProtocolViolation: 4501 for the other kind of WebSocket message, 4506 above the limit,
+        Raises ProtocolViolation: 4501 for the other kind of WebSocket message, 1009 above the limit,
         4500 for everything that is not a message of this direction.
         """
         if isinstance(data, str) is self.binary:
             got, want = ("text", "binary") if self.binary else ("binary", "text")
             raise ProtocolViolation(Close.ENCODING, f"{got} message on a link of {self.subprotocol}: send {want}")
         if len(data) > self.limit:
-            raise ProtocolViolation(Close.TOO_BIG, f"message of {len(data)} bytes exceeds max {self.limit}")
+            raise ProtocolViolation(Close.FRAME_TOO_BIG, f"message of {len(data)} bytes exceeds max {self.limit}")
         try:
             return self._decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:

@@ -95,6 +95,38 @@ class CommandStream:
             self.held.append(made)
         return made
 
+    @property
+    def result_size(self) -> int:
+        """Bytes of the payload of its end; 0 while there is none."""
+        last = self.pending[-1] if self.pending else None
+        return len(last.payload) if isinstance(last, End) else 0
+
+    def replace_end(self, error: Error) -> None:
+        """Its end does not fit the link: end it with `error` instead. For a link that was not sent anything yet."""
+        self.pending.pop()
+        self.held.clear()
+        self.ended = False
+        self.end("error", error=error)
+
+    def cut(self) -> list[Chunk | End]:
+        """The command was cancelled or is out of time: drop the output that has no credit, which this link was never
+        sent, and let the end follow what was. Returns the end, if it has just been set free.
+        """
+        if not self.held:
+            return []
+        ended = self.held[-1] if isinstance(self.held[-1], End) else None
+        first = self.held[0]
+        kept = first.n if isinstance(first, Chunk) else first.total
+        for message in self.held:
+            self.room += _size(message)
+            self.pending.pop()
+        self.held.clear()
+        self.next = kept
+        if ended is None:
+            return []
+        self.ended = False
+        return [self.end(ended.state, ended.payload, ended.error)]
+
     def granted(self, size: int) -> list[Chunk | End]:
         """The gateway takes `size` bytes more: what was held and may now be sent."""
         self.room += size

@@ -7,7 +7,8 @@ reads a clock or makes a random number: a client's mask keys come in as argument
 While no message is incomplete a reader holds nothing but `None`: a million idle links keep no buffers. A
 message's fragments are joined as they come, so that empty fragments, however many, take no memory.
 permessage-deflate (RFC 7692) is offered only without context takeover, for the same reason: zero bytes
-between messages.
+between messages. A reader can be told to stop after some frames: what it has not parsed it keeps until it is
+fed again, with nothing if need be.
 """
 
 from __future__ import annotations
@@ -109,6 +110,8 @@ class _Partial:
         self.first = 0  # opcode and RSV1 of the first fragment
 
 
+ALL: Final = -1
+"""To `feed`: read every frame that is complete."""
 _ENDED: Final = _Partial()
 """In place of a reader's own: whatever is fed is ignored from now on."""
 
@@ -154,8 +157,42 @@ class Framing(ABC):
         """Ignore whatever is fed from now on, even the rest of what is being read."""
         self._partial = _ENDED
 
-    def feed(self, data: bytes) -> None:
-        """Read what arrived and call the hooks for what is complete."""
+    @property
+    def kept(self) -> int:
+        """Bytes that are kept: of an incomplete message, and of what was not parsed yet."""
+        partial = self._partial
+        if partial is None:
+            return 0
+        return len(partial.unread or b"") + len(partial.message or b"")
+
+    @property
+    def unparsed(self) -> int:
+        """Those of them that were not parsed yet, or are the beginning of a frame."""
+        partial = self._partial
+        return 0 if partial is None or partial.unread is None else len(partial.unread)
+
+    @property
+    def ripe(self) -> bool:
+        """Whether feeding nothing would go on: frames were left when `feed` had read as many as it was to."""
+        partial = self._partial
+        return partial is not None and partial.unread is not None and len(partial.unread) >= partial.need
+
+    def keep(self, data: bytes) -> None:
+        """Take what arrived without reading it."""
+        partial = self._partial
+        if partial is _ENDED:
+            return
+        if partial is None:
+            self._partial = partial = _Partial()
+        if partial.unread is None:
+            partial.unread = bytearray()
+            partial.need = 0
+        partial.unread += data
+
+    def feed(self, data: bytes, most: int = ALL) -> int:
+        """Read what arrived, `most` frames of it, and call the hooks for what is complete; returns how many frames
+        were read.
+        """
         partial = self._partial
         if partial is None:
             # One whole short binary frame, which is nearly everything that ever arrives.
@@ -164,37 +201,40 @@ class Framing(ABC):
                 if self.MASKED:
                     if len(data) == second - 122 and second < 0xFE:
                         self.message_received(apply_mask(data[6:], data[2:6]))
-                        return
+                        return 1
                 elif len(data) == second + 2 and second < 126:
                     self.message_received(data[2:])
-                    return
+                    return 1
         elif partial is _ENDED:
-            return
+            return 0
         elif partial.unread is not None:
             partial.unread += data
             if len(partial.unread) < partial.need:
-                return
+                return 0
             data = bytes(partial.unread)
             partial.unread = None
-        self._read(data)
+        return self._read(data, most)
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes, most: int) -> int:
         masked = self.MASKED
-        position, available = 0, len(data)
+        position, available, count = 0, len(data), 0
         while True:
+            if count == most:
+                need = 0
+                break
             need = 2
             if available - position < need:
                 break
             first, second = data[position], data[position + 1]
             if first not in (_DEFLATED if self.deflate else _PLAIN):
-                return self._violate(1002, f"illegal frame header 0x{first:02x}")
+                return self._violate(1002, f"illegal frame header 0x{first:02x}", count)
             if (second > 127) is not masked:
-                return self._violate(1002, "masked frame from a server" if second > 127 else "unmasked frame")
+                return self._violate(1002, "masked frame from a server" if second > 127 else "unmasked frame", count)
             size = second & 0x7F
             key = position + 2
             if size > 125:
                 if first & CONTROL:
-                    return self._violate(1002, "control frame of more than 125 bytes")
+                    return self._violate(1002, "control frame of more than 125 bytes", count)
                 need = 4 if size == 126 else 10
                 if available - position < need:
                     break
@@ -203,19 +243,21 @@ class Framing(ABC):
                 # The RFC demands the shortest form of a length, and the only use of another is to make an
                 # inspecting proxy read something else than we do: refused, like the reserved top bit.
                 if size < 126 or (need == 10 and (size < 65536 or size >> 63)):
-                    return self._violate(1002, f"frame length {size} not in its shortest form")
+                    return self._violate(1002, f"frame length {size} not in its shortest form", count)
             if size > self._room() and not first & CONTROL:
-                return self._violate(1009, f"message exceeds {self.max_message} bytes")
+                return self._violate(1009, f"message exceeds {self.max_message} bytes", count)
             body = key + 4 if masked else key
             end = body + size
             need = end - position
             if end > available:
                 break
             position = end
+            count += 1
             self._take(first, apply_mask(data[body:end], data[key:body]) if masked else data[body:end])
             if self._partial is _ENDED:
-                return None
+                return count
         self._keep(data[position:], need)
+        return count
 
     def _room(self) -> int:
         partial = self._partial
@@ -262,17 +304,21 @@ class Framing(ABC):
             try:
                 inflated = inflate(payload, self.max_message)
             except zlib.error:
-                return self._violate(1007, "message is not valid deflate")
+                self._violate(1007, "message is not valid deflate")
+                return
             if inflated is None:
-                return self._violate(1009, f"message exceeds {self.max_message} bytes when inflated")
+                self._violate(1009, f"message exceeds {self.max_message} bytes when inflated")
+                return
             payload = inflated
         if first & 0x0F == TEXT:
             try:
                 text = payload.decode()
             except UnicodeDecodeError:
-                return self._violate(1007, "text message is not UTF-8")
-            return self.message_received(text)
-        return self.message_received(payload)
+                self._violate(1007, "text message is not UTF-8")
+                return
+            self.message_received(text)
+        else:
+            self.message_received(payload)
 
     def _control(self, opcode: int, payload: bytes) -> None:
         if opcode == PING:
@@ -295,6 +341,8 @@ class Framing(ABC):
         self._partial = _ENDED
         self.close_received(code, reason)
 
-    def _violate(self, code: int, reason: str) -> None:
+    def _violate(self, code: int, reason: str, count: int = 0) -> int:
+        """Ends the reading; returns `count`, the frames that were read before."""
         self._partial = _ENDED
         self.violated(code, reason)
+        return count

@@ -43,7 +43,7 @@ class Act(Enum):
     CLAIM = "claim the agent, then welcome it"
     ANSWER = "answer the heartbeat"
     STORE = "store it, then count it as stored"
-    SKIP = "numbered, but of no open stream: count it as stored"
+    SKIP = "numbered, but of no open stream: count it as stored, and grant back what it took"
     GRANT = "the agent takes more input"
     LEAVE = "the agent says goodbye"
     IGNORE = "nothing to do"
@@ -129,7 +129,15 @@ class GatewayLink:
             if kind is Event and message.qos == 0:  # type: ignore[union-attr]
                 return Act.STORE
             self.received += 1
-            return Act.STORE if kind is Event or self._stream(message.id) else Act.SKIP  # type: ignore[union-attr]
+            if kind is Event:
+                return Act.STORE
+            stream = self._stream(message.id)  # type: ignore[union-attr]
+            if stream is None:
+                return Act.SKIP
+            if stream.next and message.state == "refused":  # type: ignore[union-attr]
+                why = f"{message.id} is refused after {stream.next} chunks of its output"  # type: ignore[union-attr]
+                raise ProtocolViolation(Close.PROTOCOL, why)
+            return Act.STORE
         if kind is End:
             return self._end(message)  # type: ignore[arg-type]
         if kind is Credit:
@@ -179,6 +187,28 @@ class GatewayLink:
             self.streams.pop(command, None)
             if not self.streams:
                 self.streams = None
+
+    def dismissed(self, command: str) -> Credit | None:
+        """The gateway has ended the command, not the agent: as `ended`, with the credit to send, so that the agent's
+        `end` never waits behind chunks that have no room.
+        """
+        stream = self._stream(command)
+        if stream is None:
+            return None
+        self.ended(command)
+        spent = self.window - stream.room
+        return Credit(id=command, bytes=spent) if spent else None
+
+    def released(self, command: str) -> Credit | None:
+        """The agent is to end the command: the credit to send for all that is stored and was not granted back,
+        whether a reader of its results has come on or not.
+        """
+        stream = self._stream(command)
+        if stream is None:
+            return None
+        grant, stream.owed, stream.withheld = stream.owed + stream.withheld, 0, 0
+        stream.room += grant
+        return Credit(id=command, bytes=grant) if grant else None
 
     def _stream(self, command: str) -> Stream | None:
         return self.streams.get(command) if self.streams is not None else None

@@ -18,6 +18,10 @@ SUBPROTOCOLS = (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON)
 
 MESSAGE_LIMIT = 1 << 20
 """Bytes of one encoded message, the default of `limits.message`."""
+MESSAGE_REST = 16 << 10
+"""Bytes of a message that are not its payload: the error of an end may take most of them."""
+FACTS_LIMIT = 4 << 10
+"""Bytes of an agent's facts, as JSON without blanks: a gateway keeps them for as long as the agent is linked."""
 CHUNK_LIMIT = 64 << 10
 """Bytes of one chunk's payload: small enough that a command never waits long behind a file."""
 WINDOW = 256 << 10
@@ -40,6 +44,14 @@ Lane: TypeAlias = Literal["control", "interactive", "bulk"]
 EndState: TypeAlias = Literal["ok", "error", "cancelled", "timeout"]
 CommandRetry: TypeAlias = Literal["never", "safe"]
 """What becomes of a command whose outcome nobody knows: it ends so, or is run once more from its beginning."""
+
+
+CANCELLED = "cancelled"
+"""Why a command is cancelled: the platform asked for its end."""
+DEADLINE = "deadline"
+"""Its deadline has passed and the gateway has recorded a timeout."""
+OVER = "over"
+"""The gateway has no open record of it any more: it was ended elsewhere, or the record is gone."""
 
 
 class Message(Struct, tag_field="t", omit_defaults=True, frozen=True, gc=False):
@@ -182,10 +194,13 @@ class Credit(Message, tag=8, frozen=True):
 
 
 class Cancel(Message, tag=9, frozen=True):
-    """Gateway → agent: end this command within 10 s."""
+    """Gateway → agent: end this command within 10 s.
+
+    `why` is one of `CANCELLED`, `DEADLINE` and `OVER`; a later version may know more words.
+    """
 
     id: Id
-    why: Text = ""
+    why: Word = "cancelled"
 
 
 class Event(Message, tag=10, frozen=True):
@@ -234,6 +249,15 @@ class Bye(Message, tag=14, frozen=True):
 FromAgent: TypeAlias = Hello | Hb | Ack | Chunk | End | Credit | Event | Auth | Bye
 FromGateway: TypeAlias = Welcome | Hb | Cmd | Chunk | End | Credit | Cancel | Rx | Auth | Drain | Bye
 Numbered: TypeAlias = Ack | Chunk | End | Event
+
+
+def payload_limit(subprotocol: str, message: int) -> int:
+    """The largest payload of an end or an event on a link of `subprotocol` that takes messages of `message` bytes:
+    what is left of it, and on JSON three quarters of that, since base64 adds a third.
+    """
+    left = message - MESSAGE_REST
+    return left * 3 // 4 if subprotocol == SUBPROTOCOL_JSON else left
+
 
 RESERVED = 64
 """Type numbers from here on are ignored when unknown; below, an unknown number breaks the protocol."""

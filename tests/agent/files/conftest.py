@@ -50,7 +50,17 @@ def get(link: Link) -> Call:
 
 
 @pytest.fixture
-def put(link: Link) -> Call:
+def put(link: Link, make_put: Callable[[Link], Call]) -> Call:
+    return make_put(link)
+
+
+@pytest.fixture
+def make_put() -> Callable[[Link], Call]:
+    return put_over
+
+
+def put_over(link: Link) -> Call:
+    """For tests that make their own link."""
     count = 0
 
     async def call(path: object, data: bytes, **more: object) -> End:

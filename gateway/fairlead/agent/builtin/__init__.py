@@ -9,15 +9,19 @@ from __future__ import annotations
 import logging
 import os
 import ssl as tls
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from fairlead.agent import host
 from fairlead.agent.agent import Agent
+from fairlead.agent.builtin.confinement import require_confined
 from fairlead.agent.builtin.disk import Disk
 from fairlead.agent.builtin.execute import Exec
 from fairlead.agent.builtin.file_get import FileGet
 from fairlead.agent.builtin.file_put import FilePut
+from fairlead.agent.builtin.guard import Guard
+from fairlead.agent.builtin.guarded import own, runnable
 from fairlead.agent.builtin.options import Options
 from fairlead.agent.builtin.proc_list import ProcList
 from fairlead.agent.builtin.shell import Shell
@@ -36,24 +40,35 @@ def builtin_agent(
     proxy: str | None = None,
     journal: str | os.PathLike[str] | None = None,
     options: Options = Options(),  # noqa: B008  # frozen
+    private: Iterable[Path] = (),
 ) -> Agent:
-    """An agent with the built-in methods; the other arguments are Agent's. More methods may be added to it."""
+    """An agent with the built-in methods; the other arguments are Agent's. More methods may be added to it.
+
+    `private` are files of the agent's own that the platform must neither read nor write: its token, its configuration.
+    Raises ConfigError as Agent, and when `options` would let an allow list of `exec` be gone round.
+    """
     agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal)
     disk = Disk()
+    untouched = own(private, journal)
+    unwritten = untouched + (runnable(options.exec.allow or ()) if options.confined else [])
+    require_confined(options, unwritten)
     methods: dict[str, tuple[bool, Callable[..., Any]]] = {
-        "exec": (options.exec.enabled, Exec(options.exec).execute),
-        "file.get": (options.file_get.enabled, FileGet(disk, options.file_get).execute),
-        "file.put": (options.file_put.enabled, FilePut(disk, options.file_put).execute),
+        "exec": (options.exec.enabled, Exec(options.exec, options.env_keep).execute),
+        "file.get": (options.file_get.enabled is not False, FileGet(disk, options.file_get, Guard(untouched)).execute),
+        "file.put": (options.file_put_enabled, FilePut(disk, options.file_put, Guard(unwritten)).execute),
         "proc.list": (options.proc_list.enabled, ProcList(disk).execute),
-        "shell": (options.shell.enabled, Shell(options.shell).execute),
+        "shell": (options.shell_enabled, Shell(options.shell, options.env_keep).execute),
         "sys.info": (True, system_info),
     }
     for method, (enabled, function) in methods.items():
         if enabled:
             agent.command(method)(function)
         else:
-            key = f"{method.replace('.', '_')}.enabled"
-            agent.switch_off(method, f"the agent's configuration switches {method} off ({key} = false)")
+            table = method.replace(".", "_")
+            why = f"{table}.enabled = false"
+            if getattr(options, table).enabled is None:
+                why = "exec has an allow list, exec.allow" if options.confined else "as exec.enabled = false"
+            agent.switch_off(method, f"the agent's configuration switches {method} off ({why})")
     off = [method for method, (enabled, _) in methods.items() if not enabled]
     logger.info(
         "built-in methods: %s%s", ", ".join(sorted(methods.keys() - off)), f"; off: {', '.join(off)}" * bool(off)

@@ -18,6 +18,7 @@ from typing import IO, Annotated
 
 import msgspec
 
+from fairlead.agent.builtin.environment import inherited
 from fairlead.agent.builtin.family import MARK
 from fairlead.agent.builtin.options import ExecOptions
 from fairlead.agent.builtin.pipe import Pipe
@@ -35,8 +36,9 @@ LINGER = 0.5
 class Exec:
     """The method `exec` of one agent: so many programs at once, the others in order."""
 
-    def __init__(self, options: ExecOptions = ExecOptions()) -> None:  # noqa: B008  # frozen
-        self._allow = None if options.allow is None else frozenset(map(_place, options.allow))
+    def __init__(self, options: ExecOptions = ExecOptions(), env_keep: tuple[str, ...] = ()) -> None:  # noqa: B008  # frozen
+        self._env_keep = env_keep
+        self._allow = None if options.allow is None else frozenset(map(place_of, options.allow))
         self._turn = asyncio.Semaphore(PROGRAMS)
 
     async def execute(
@@ -52,7 +54,7 @@ class Exec:
         """
         executable = None if self._allow is None else self._allowed(argv[0], env)
         async with self._turn:
-            environment = {**os.environ, **env, MARK: command.id}
+            environment = {**inherited(os.environ, self._env_keep), **env, MARK: command.id}
             program = Program(
                 argv, environment, cwd, executable=executable, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL
             )
@@ -68,7 +70,7 @@ class Exec:
                 key="exec.allow",
             )
         found = shutil.which(name)
-        if found is not None and (place := _place(found)) in self._allow:
+        if found is not None and (place := place_of(found)) in self._allow:
             return place
         raise CommandError(
             "program_forbidden",
@@ -78,7 +80,7 @@ class Exec:
         )
 
 
-def _place(path: str) -> str:
+def place_of(path: str) -> str:
     """`path` without links in its folder, since /bin may be /usr/bin. The last name stays: behind it may be a program
     that looks at the name it is called by.
     """

@@ -16,6 +16,7 @@ import msgspec
 
 from fairlead.agent.builtin.disk import Disk
 from fairlead.agent.builtin.faults import failure, require_file
+from fairlead.agent.builtin.guard import Guard
 from fairlead.agent.builtin.options import FileOptions
 from fairlead.agent.builtin.roots import Place, Roots
 from fairlead.agent.command import Command
@@ -31,9 +32,9 @@ Offset = Annotated[int, msgspec.Meta(ge=0)]
 class FileGet:
     """The method `file.get` of one agent."""
 
-    def __init__(self, disk: Disk, options: FileOptions = FileOptions()) -> None:  # noqa: B008  # frozen
+    def __init__(self, disk: Disk, options: FileOptions = FileOptions(), guard: Guard | None = None) -> None:  # noqa: B008  # frozen
         self._disk = disk
-        self._roots = Roots(options.roots, "file_get.roots")
+        self._roots = Roots(options.folders, "file_get.roots", guard)
         self._max = options.max_bytes
 
     async def execute(self, command: Command, path: str, offset: Offset = 0) -> dict[str, object]:
@@ -78,6 +79,7 @@ class Source:
             raise failure(self.path, e) from e
         self._status = os.fstat(self._fd)
         require_file(self.path, self._status)
+        self._roots.check(self.path, self._status)
         size = self._status.st_size
         if most is not None and size > most:
             raise CommandError(

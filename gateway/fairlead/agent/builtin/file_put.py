@@ -16,6 +16,7 @@ import msgspec
 
 from fairlead.agent.builtin.disk import Disk
 from fairlead.agent.builtin.faults import failure, require_file
+from fairlead.agent.builtin.guard import Guard
 from fairlead.agent.builtin.options import FileOptions
 from fairlead.agent.builtin.roots import Place, Roots
 from fairlead.agent.command import Command
@@ -26,15 +27,17 @@ NAME_KEPT = 200
 
 Size = Annotated[int, msgspec.Meta(ge=0)]
 Mode = Annotated[str, msgspec.Meta(pattern=r"^0?[0-7]{3}\Z|^[0-7]{4}\Z")]
+PERMISSIONS = 0o777
+"""What a mode may set: setuid and setgid would lend the agent's user to everybody on the host."""
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
 
 
 class FilePut:
     """The method `file.put` of one agent."""
 
-    def __init__(self, disk: Disk, options: FileOptions = FileOptions()) -> None:  # noqa: B008  # frozen
+    def __init__(self, disk: Disk, options: FileOptions = FileOptions(), guard: Guard | None = None) -> None:  # noqa: B008  # frozen
         self._disk = disk
-        self._roots = Roots(options.roots, "file_put.roots")
+        self._roots = Roots(options.folders, "file_put.roots", guard)
         self._max = options.max_bytes
 
     async def execute(
@@ -47,9 +50,17 @@ class FilePut:
         overwrite: bool = True,
         parents: bool = False,
     ) -> dict[str, object]:
-        """{"path", "size", "sha256"}. Raises CommandError, see `faults` and `roots`, and `digest_mismatch`,
-        `size_mismatch`, `too_large`, `file_exists`.
+        """{"path", "size", "sha256"}. Raises CommandError, see `faults` and `roots`, and `invalid_arguments`,
+        `digest_mismatch`, `size_mismatch`, `too_large`, `file_exists`.
         """
+        if int(mode, 8) & ~PERMISSIONS:
+            raise CommandError(
+                "invalid_arguments",
+                f"mode {mode} of {path} sets setuid, setgid or the sticky bit, which are never set from the platform: "
+                f"send the permissions alone, {int(mode, 8) & PERMISSIONS:04o}",
+                path=path,
+                field="mode",
+            )
         self._check_size(path, size or 0, size)
         draft = Draft(path, self._roots, int(mode, 8), overwrite)
         try:
@@ -132,6 +143,7 @@ class Draft:
         try:
             os.fchmod(self._fd, self._mode)
             os.fsync(self._fd)
+            self._roots.check_again(self._path, place)
             if self._overwrite:
                 os.replace(self._name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
                 self._name = ""

@@ -57,7 +57,8 @@ def _row(pid: int, booted: float) -> dict[str, object]:
     return {
         "pid": pid,
         "ppid": int(fields[1]),
-        "user": _user(os.stat(f"/proc/{pid}").st_uid),
+        # The agent, which keeps its memory to itself, would be root's: see `privacy`.
+        "user": _user(os.geteuid() if pid == os.getpid() else os.stat(f"/proc/{pid}").st_uid),
         "state": fields[0].decode(),
         "cpu_s": round((int(fields[11]) + int(fields[12])) / ticks, 2),
         "rss_bytes": int(fields[21]) * page,

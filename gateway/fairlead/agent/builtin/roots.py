@@ -1,8 +1,9 @@
 """Which files the platform may touch: a path is walked name by name, and what it really means must lie in a root.
 
-Used by `file.get` and `file.put`, in a thread. The walk holds each folder open and never lets the kernel follow a
-link: links are read here and their names walked in turn, so that nobody can exchange a folder for a link between the
-check and the use. What was opened is what was checked. Links that stay inside the roots are followed like any other.
+Used by `file.get` and `file.put`, in a thread. Guarded places are refused inside the roots, too: see `guard`. The walk
+holds each folder open and never lets the kernel follow a link: links are read here and their names walked in turn, so
+that nobody can exchange a folder for a link between the check and the use. What was opened is what was checked. Links
+that stay inside the roots are followed like any other.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.agent.builtin.faults import failure
+from fairlead.agent.builtin.guard import Guard
 from fairlead.agent.errors import CommandError
 
 LINKS = 40
@@ -39,10 +41,11 @@ class Place:
 
 
 class Roots:
-    def __init__(self, roots: Iterable[str], key: str) -> None:
+    def __init__(self, roots: Iterable[str], key: str, guard: Guard | None = None) -> None:
         """`key` is the setting that names them, for errors."""
         self._roots = tuple(roots)
         self._key = key
+        self._guard = guard or Guard()
 
     def find(self, path: str, *, make_folders: bool = False) -> Place:
         """The place that `path` means; the caller closes it. With `make_folders` those that are missing are made.
@@ -51,7 +54,7 @@ class Roots:
         """
         if not path.startswith("/") or "\0" in path:
             raise CommandError("path_forbidden", f"{path!r}: a path must begin with / and hold no NUL", path=path)
-        walk = _Walk(path, [_names(os.path.realpath(root)) for root in self._roots])
+        walk = _Walk(path, [_names(os.path.realpath(root)) for root in self._roots], self._guard)
         try:
             if path.endswith("/"):
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
@@ -62,8 +65,35 @@ class Roots:
             raise failure(path, e) from e
         except _Outside as e:
             raise self._forbidden(path) from e
+        except _Guarded as e:
+            raise _guarded(path, str(e)) from e
         finally:
             walk.close()
+
+    def check(self, path: str, status: os.stat_result) -> None:
+        """That what was opened at `path` is no guarded file: it may have been exchanged behind the walk. Raises
+        CommandError `path_forbidden`.
+        """
+        if why := self._guard.file(status):
+            raise _guarded(path, why)
+
+    def check_again(self, path: str, place: Place) -> None:
+        """That `path` still means this place: a folder above may have been renamed or exchanged behind the walk. Raises
+        CommandError as `find`.
+        """
+        now = self.find(path)
+        try:
+            same = os.path.samestat(os.fstat(now.folder), os.fstat(place.folder)) and now.name == place.name
+        finally:
+            now.close()
+        if not same:
+            raise CommandError(
+                "path_forbidden",
+                f"{path} led to another folder than at the beginning, so nothing was kept: send it again when nobody "
+                "moves the folders above it",
+                temporary=True,
+                path=path,
+            )
 
     def _forbidden(self, path: str) -> CommandError:
         roots = ", ".join(self._roots) or "none"
@@ -76,6 +106,14 @@ class Roots:
         )
 
 
+def _guarded(path: str, why: str) -> CommandError:
+    return CommandError(
+        "path_forbidden",
+        f"{path} is {why}, or lies in it, which is never touched from the platform: choose another path",
+        path=path,
+    )
+
+
 def _names(path: str) -> Names:
     return tuple(name for name in path.split("/") if name not in ("", "."))
 
@@ -84,11 +122,16 @@ class _Outside(Exception):
     """The path leads out of the roots."""
 
 
+class _Guarded(Exception):
+    """The path leads to something that is guarded; its text says what it is."""
+
+
 class _Walk:
     """One path, from / on."""
 
-    def __init__(self, path: str, allowed: list[Names]) -> None:
+    def __init__(self, path: str, allowed: list[Names], guard: Guard) -> None:
         self._allowed = allowed
+        self._guard = guard
         self._left = list(reversed(_names(path)))
         self._folders = [os.open("/", FOLDER)]
         self._names: list[str] = []
@@ -124,6 +167,7 @@ class _Walk:
             elif len(self._left) == 1:
                 if not self._allows((*self._names, name)):
                     raise _Outside
+                self._require_unguarded(name, status)
                 return Place(os.dup(self._folders[-1]), name, status)
             else:
                 self._enter(name, status, make_folders)
@@ -131,6 +175,10 @@ class _Walk:
         if not self._allows(tuple(self._names)):
             raise _Outside
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def _require_unguarded(self, name: str, status: os.stat_result | None) -> None:
+        if why := self._guard.why([os.fstat(folder) for folder in self._folders], name, status):
+            raise _Guarded(why)
 
     def _status(self, name: str) -> os.stat_result | None:
         try:
@@ -163,6 +211,7 @@ class _Walk:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             if not self._allows((*self._names, name)):
                 raise _Outside
+            self._require_unguarded(name, None)
             try:
                 os.mkdir(name, 0o755, dir_fd=self._folders[-1])
             except FileExistsError:

@@ -20,6 +20,7 @@ from typing import Annotated
 
 import msgspec
 
+from fairlead.agent.builtin.environment import inherited
 from fairlead.agent.builtin.family import MARK
 from fairlead.agent.builtin.options import ShellOptions
 from fairlead.agent.builtin.pipe import Pipe
@@ -58,7 +59,8 @@ _decode = msgspec.json.Decoder(Size).decode
 class Shell:
     """The method `shell` of one agent."""
 
-    def __init__(self, options: ShellOptions = ShellOptions()) -> None:  # noqa: B008  # frozen
+    def __init__(self, options: ShellOptions = ShellOptions(), env_keep: tuple[str, ...] = ()) -> None:  # noqa: B008  # frozen
+        self._env_keep = env_keep
         self._argv = options.argv
         self._open = 0
 
@@ -83,7 +85,7 @@ class Shell:
             )
         if self._open >= SHELLS:
             raise CommandError("busy", f"{SHELLS} shells are open, the limit: end one first", temporary=True)
-        environment = {**os.environ, "TERM": term, **env, MARK: command.id}
+        environment = {**inherited(os.environ, self._env_keep), "TERM": term, **env, MARK: command.id}
         self._open += 1
         try:
             chosen = list(self._argv or argv or login_shell())

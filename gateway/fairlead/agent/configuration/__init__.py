@@ -40,7 +40,10 @@ class Configuration:
     log_level: str = "info"
     log_format: str = "text"
     facts: Mapping[str, str] = field(default_factory=dict)
+    env_keep: tuple[str, ...] = ()
     options: Options = field(default_factory=Options)
+    file: Path | None = None
+    """The configuration file that was read."""
     sources: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Where each key that was given came from."""
 
@@ -64,7 +67,8 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
     """
     faults: list[str] = []
     given: dict[str, _Given] = {}
-    for layer in (_from_file(_file(env, file), faults), _from_env(env, faults), _from_flags(flags)):
+    file = _file(env, file)
+    for layer in (_from_file(file, faults), _from_env(env, faults), _from_flags(flags)):
         both = [layer[key] for key in EXCLUSIVE if key in layer]
         if len(both) == 2:
             faults.append(f"{both[0].source} and {both[1].source}: only one of them can hold; remove the other")
@@ -85,7 +89,7 @@ def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object])
     if faults:
         head = f"the agent's configuration has {'one fault' if len(faults) == 1 else f'{len(faults)} faults'}:"
         raise ConfigError("\n  - ".join([head, *faults]), faults=tuple(faults))
-    return _made(values, {key: one.source for key, one in given.items()})
+    return _made(values, {key: one.source for key, one in given.items()}, file)
 
 
 def agent_id(hostname: str) -> str:
@@ -93,7 +97,7 @@ def agent_id(hostname: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "-", hostname).lstrip("._-")[:128] or "agent"
 
 
-def _made(values: dict[str, Any], sources: Mapping[str, str]) -> Configuration:
+def _made(values: dict[str, Any], sources: Mapping[str, str], file: Path | None) -> Configuration:
     tables: dict[str, dict[str, Any]] = {table: {} for table in TABLES}
     plain: dict[str, Any] = {}
     for key, value in values.items():
@@ -102,16 +106,13 @@ def _made(values: dict[str, Any], sources: Mapping[str, str]) -> Configuration:
             tables[table][name] = value
         else:
             plain[key] = value
-    exec_ = ExecOptions(**tables["exec"])
-    # A shell is exec without bounds: whoever confined the one has not left the other open on purpose.
-    shell = ShellOptions(**({"enabled": exec_.enabled and exec_.allow is None} | tables["shell"]))
     options = Options(
-        exec_, FileOptions(**tables["file_get"]), FileOptions(**tables["file_put"]), shell,
-        ProcListOptions(**tables["proc_list"]),
+        ExecOptions(**tables["exec"]), FileOptions(**tables["file_get"]), FileOptions(**tables["file_put"]),
+        ShellOptions(**tables["shell"]), ProcListOptions(**tables["proc_list"]), plain.get("env_keep", ()),
     )  # fmt: skip
     plain.setdefault("url", DEFAULT_URL)
     plain.setdefault("id", agent_id(socket.gethostname()))
-    return Configuration(**plain, options=options, sources=sources)
+    return Configuration(**plain, options=options, file=file, sources=sources)
 
 
 def _file(env: Mapping[str, str], file: Path | None) -> Path | None:

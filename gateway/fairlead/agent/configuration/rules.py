@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from fairlead.agent.builtin.environment import OWN
 from fairlead.carrier.tunnel import parse_proxy
 from fairlead.errors import InvalidRequest
 from fairlead.wire.identity import check_agent_id
@@ -126,6 +127,18 @@ def _words(raw: object) -> tuple[str, ...]:
     return tuple(items)
 
 
+def _names(raw: object) -> tuple[str, ...]:
+    items = [item.strip() for item in raw.split(",") if item.strip()] if isinstance(raw, str) else raw
+    if not isinstance(items, list):
+        raise Fault("is not a list of names")
+    for item in items:
+        if not isinstance(item, str) or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", item) is None:
+            raise Fault(f"has {item!r} in it, which is no name of a variable")
+        if item.startswith(OWN):
+            raise Fault(f"has {item} in it, and programs get none of the agent's own variables")
+    return tuple(items)
+
+
 def _facts(raw: object) -> dict[str, str]:
     if isinstance(raw, str):
         raw = dict(_fact(item) for item in raw.split(",") if item)
@@ -165,6 +178,8 @@ RULES: Mapping[str, Rule] = {
     "facts": Rule(
         _facts, 'a table of text, 48 entries at most; in the environment "env=prod,rack=7"', "What it says of itself"
     ),
+    "env_keep": Rule(_names, 'names of variables: ["JAVA_HOME"], no FAIRLEAD_…; in the environment with commas',
+                     "Variables of its environment that programs get, beside PATH, HOME and the like"),
     "exec.enabled": Rule(_switch, _SWITCH, "Whether programs may be run"),
     "exec.allow": Rule(_paths, "paths of programs from / on; in the environment with colons between them",
                        "The only programs that may be run"),

@@ -1,6 +1,6 @@
 #!lua
 --include row
--- KEYS: cmd, out, in. ARGV: agent, gen, output limit in bytes, then per item either
+-- KEYS: cmd, out, in, outcome. ARGV: agent, gen, output limit in bytes, then per item either
 --   'a' | 'c', n, kind, payload | 'e', total, state, end blob
 -- Returns {status, next, state, followers, held} with status
 --   'ok' all is stored · 'gone' | 'over' nothing more is wanted · 'fenced' another owner has it · 'gap' n > next.
@@ -13,7 +13,7 @@ if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0
 if OVER[row.state] then return {'over', row.next, row.state, followers, 0} end
 row.gen = tonumber(ARGV[2]) -- an owner that has just claimed again and has not taken this command over yet
 local limit, sum = tonumber(ARGV[3]), parse_sum(rec[2])
-local _, retention, _, retain = parse_terms(rec[3])
+local _, _, _, retain = parse_terms(rec[3])
 local status, i, first = 'ok', 4, sum.seq == 0
 local ended, blob
 while i <= #ARGV do
@@ -45,7 +45,7 @@ end
 -- Also one that a Redis which has lost its last moment says is queued: it was sent, and nothing may say that it did not run.
 row.state, row.attempt = 'running', math.max(row.attempt, 1)
 if ended then
-  finish_row(KEYS, ARGV[1], row, ended, blob, sum, retention)
+  finish_row(KEYS, ARGV[1], row, ended, blob, sum, rec[3])
 else
   redis.call('HSET', KEYS[1], 't:' .. ARGV[1], pack_row(row), 'sum', pack_sum(sum))
 end

@@ -1,28 +1,31 @@
 #!lua
--- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise).
+-- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise),
+-- '1' when a row that is not there has been lost.
 -- Returns {'ok', gen, now, previous lease, previous boot, previous gen, open…} | {'older' | 'late' | 'lost', gen}.
 -- A re-claim succeeds unless another session of a newer generation stands there, whatever else Redis may have lost;
--- that session's link may still be the older one, when Redis had lost the row. A claim that was overtaken never wins: an
--- older attempt of the same boot is refused, and so is one that comes after its validity, as a frozen server executes
--- what its clients gave up long ago.
+-- that session's link may still be the older one, when Redis had lost the row. It gets no newer generation than it had,
+-- unless it must: of several links that claim again after a loss the one that was claimed last has the newest, whoever
+-- comes first. A claim that was overtaken never wins: an older attempt of the same boot is refused, and so is one that
+-- comes after its validity, as a frozen server executes what its clients gave up long ago.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid')
-local gen = tonumber(row[1]) or 0
+local gen, own = tonumber(row[1]) or 0, tonumber(ARGV[7])
 if now > tonumber(ARGV[6]) then return {'late', string.format('%.0f', gen)} end
 local conn, ahead = tonumber(row[3]) or 0, false
 if row[2] == ARGV[2] then
   if conn > tonumber(ARGV[3]) then return {'older', string.format('%.0f', gen)} end
   ahead = conn < tonumber(ARGV[3])
 end
-if ARGV[7] ~= '' and gen > tonumber(ARGV[7]) and row[5] ~= ARGV[4] and not ahead then
-  return {'lost', string.format('%.0f', gen)}
+local new = math.max(gen, now - 1) + 1
+if own then
+  local same = row[5] == ARGV[4]
+  if gen > own and not same and not ahead then return {'lost', string.format('%.0f', gen)} end
+  if gen <= own or same then new = math.max(gen, own) end
 end
-local new = math.max(gen, tonumber(ARGV[7]) or 0, now - 1) + 1
 redis.call('HSET', KEYS[1], 'lease', ARGV[1], 'gen', string.format('%.0f', new), 'boot', ARGV[2], 'conn', ARGV[3],
-  'sid', ARGV[4], 'up', string.format('%.0f', now), 'seen', string.format('%.0f', now),
-  'drained', '0')
--- Who claims again no longer holds the facts; the row does, unless Redis has lost it.
-if ARGV[7] == '' then redis.call('HSET', KEYS[1], 'facts', ARGV[5]) end
+  'sid', ARGV[4], 'up', string.format('%.0f', now), 'seen', string.format('%.0f', now), 'drained', '0',
+  'facts', ARGV[5])
+if not row[1] and ARGV[8] == '1' then redis.call('HSET', KEYS[1], 'labels_lost', string.format('%.0f', now)) end
 return {'ok', string.format('%.0f', new), string.format('%.0f', now), row[4] or '', row[2] or '',
   string.format('%.0f', gen), unpack(redis.call('HKEYS', KEYS[2]))}

@@ -9,7 +9,7 @@ for _, entry in ipairs(redis.call('XRANGE', KEYS[2], '-', string.format('%.0f-0'
 end
 if gone == 0 then return 0 end
 redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f-0', tonumber(ARGV[1]) + 1))
-local next_n, bytes, ended = string.match(input, '^(%d+)|(%d+)|(%d)$')
+local next_n, bytes, ended, digest = string.match(input, '^(%d+)|(%d+)|(%d)|(%x*)$')
 bytes = tonumber(bytes) - gone
-redis.call('HSET', KEYS[1], 'in', string.format('%s|%.0f|%s', next_n, bytes, ended))
+redis.call('HSET', KEYS[1], 'in', string.format('%s|%.0f|%s|%s', next_n, bytes, ended, digest))
 return bytes

@@ -1,6 +1,6 @@
 #!lua
 --include row
--- KEYS: cmd, out, in. ARGV: agent, gen, memory, end blob for an outcome that cannot be known, end blob for expired,
+-- KEYS: cmd, out, in, outcome. ARGV: agent, gen, memory, end blob for an outcome that cannot be known, end blob for expired,
 -- '1' to deliver, '' to take over only.
 -- The owner of an agent makes itself the owner of an open command: from here on appends of older gens are refused.
 -- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (taking over: to be delivered)
@@ -10,7 +10,8 @@
 -- `retry` and what follows come only when delivering.
 -- A command that was sent to another memory has an outcome that nobody knows. It ends so, unless it was posted as safe
 -- to run again, took no input (which is gone) and has not been sent too often: then it is queued anew, its chunks
--- count from 0 again, and an entry of kind `retry` tells readers that what stands before it is void.
+-- count from 0 again, and an entry of kind `retry` tells readers that what they read before it is void. What is void
+-- is dropped from the store, with its bytes and its mark `truncated`: the next run has the whole output limit.
 local TIMES = 5 -- a command that kills its agent each time must not do so for ever
 local agent, gen, deliver = ARGV[1], tonumber(ARGV[2]), ARGV[6] ~= ''
 local rec
@@ -24,11 +25,11 @@ local row, has_input, cancelled = parse_row(rec[1]), rec[5] and 1 or 0, rec[6] o
 if OVER[row.state] then return {'over'} end
 if row.gen > gen then return {'stale'} end
 row.gen = gen
-local sum, expires, retention, retry = parse_sum(rec[2]), parse_terms(rec[3])
+local sum, expires, _, retry = parse_sum(rec[2]), parse_terms(rec[3])
 local left = expires - now_ms()
 
 local function finish(state, blob)
-  finish_row(KEYS, agent, row, state, blob, sum, retention)
+  finish_row(KEYS, agent, row, state, blob, sum, rec[3])
   return {'ended', state, rec[4]}
 end
 
@@ -37,9 +38,11 @@ if row.state ~= 'queued' and row.memory ~= ARGV[3] then
     return finish('failed', ARGV[4])
   end
   row.state, row.next = 'queued', 0
-  sum.seq = sum.seq + 1
-  redis.call('HSET', KEYS[1], 'sum', pack_sum(sum))
-  redis.call('XADD', KEYS[2], string.format('%.0f-0', sum.seq), 'a', agent, 'n', row.attempt, 'k', 'retry', 'p', '')
+  sum.seq, sum.bytes, sum.truncated = sum.seq + 1, 0, '0'
+  redis.call('HSET', KEYS[1], 'sum', pack_sum(sum), 'void', string.format('%.0f', sum.seq - 1))
+  local entry = string.format('%.0f-0', sum.seq)
+  redis.call('XADD', KEYS[2], entry, 'a', agent, 'n', row.attempt, 'k', 'retry', 'p', '')
+  redis.call('XTRIM', KEYS[2], 'MINID', entry)
   redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1]))
 end
 if row.state == 'queued' and left <= 0 then

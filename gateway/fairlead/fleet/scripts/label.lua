@@ -1,5 +1,6 @@
 #!lua
 -- KEYS: agent row. ARGV: limit of labels, then per label: key, '1' to set or '' to remove, value.
+-- From then on nothing is missing of labels that Redis may have lost before: the platform has said them again.
 -- Returns {'ok', labels as JSON} | {'unknown'} | {'full', count}. Nothing is changed unless all of it is.
 local row = redis.call('HMGET', KEYS[1], 'gen', 'labels')
 if not row[1] then return {'unknown'} end
@@ -11,4 +12,5 @@ for _ in pairs(labels) do count = count + 1 end
 if count > tonumber(ARGV[1]) then return {'full', count} end
 local packed = cjson.encode(labels)
 redis.call('HSET', KEYS[1], 'labels', packed)
+redis.call('HDEL', KEYS[1], 'labels_lost')
 return {'ok', packed}

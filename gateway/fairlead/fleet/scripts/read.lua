@@ -3,15 +3,17 @@
 -- KEYS: cmd, out. ARGV: offset, bytes wanted, follower ('' or a node's lease name), the offset before which results
 -- that are retained as a window may go.
 -- Returns {'ok', seq, entries, record, held} | {'gone'} | {'trimmed', first offset that is left} | {'beyond', seq}.
+-- Results that a later run has made void are passed over: entries begin with the one of kind `retry`.
 -- State and entries are of one moment: when no target is open and the entries reach seq, nothing more will come; only
 -- then `record` holds the command's fields but its payload. `held`: bytes left of a window, -1 of other results.
 local MOST = 1024 -- entries
-local rec = redis.call('HMGET', KEYS[1], 'sum', 'w', 'terms')
+local rec = redis.call('HMGET', KEYS[1], 'sum', 'w', 'terms', 'void')
 if not rec[1] then return {'gone'} end
 local sum, from, wanted, behind = parse_sum(rec[1]), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local seq, open = sum.seq, sum.open > 0
 local step = wanted > 1 and 32 or 1 -- entries: of the largest chunks 32 are 2 MiB more than was wanted
 if from > seq then return {'beyond', seq} end
+from = math.max(from, tonumber(rec[4]) or 0)
 if ARGV[3] ~= '' and open and not string.find(' ' .. rec[2] .. ' ', ' ' .. ARGV[3] .. ' ', 1, true) then
   -- The newest 16 are kept: a node that stopped following is dropped by those that come after it.
   local kept, count = ARGV[3], 1

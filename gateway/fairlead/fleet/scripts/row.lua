@@ -2,8 +2,9 @@
 -- is looked up costs a walk over those before it:
 --   t:<agent>  a target's row, state|gen|next|attempt|memory; the memory is the agent's own word and may hold anything
 --   sum        open|seq|bytes|truncated: targets not yet over, entries and bytes of results, '1' when some were dropped
---   terms      expires|retention|retry|retain, which scripts need; `about` and `payload` hold what they only pass on
---   w          the followers' leases · e:<agent> how a target ended · in  next|bytes|end of the input · cancel  when
+--   terms      expires|retention|retry|retain|remembered, which scripts need; `about` and `payload` hold what they only pass on
+--   void       offset of the last entry of kind `retry`: the results before it are void and have been dropped
+--   w          the followers' leases · e:<agent> how a target ended · in  next|bytes|end|digest of the last chunk · cancel  when
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
@@ -30,16 +31,23 @@ local function pack_sum(sum)
 end
 
 local function parse_terms(packed)
-  local expires, retention, retry, retain = string.match(packed, '^(%d+)|(%d+)|(%a+)|(%a+)$')
-  return tonumber(expires), retention, retry, retain
+  local expires, retention, retry, retain, remembered = string.match(packed, '^(%d+)|(%d+)|(%a+)|(%a+)|(%d+)$')
+  return tonumber(expires), tonumber(retention), retry, retain, tonumber(remembered)
 end
 
 -- Terminal states are set once. `blob` is the end as the API shows it. With the last target all keys of the command
--- (cmd, out, in) have `retention` left, whatever life they had before.
-local function finish_row(keys, agent, row, state, blob, sum, retention)
+-- (cmd, out, in) have `retention` left, whatever life they had before. Of a command that was posted under an
+-- Idempotency-Key the outcome stays until `remembered`, when the key goes: a repeated post must not run it again.
+local function finish_row(keys, agent, row, state, blob, sum, terms)
   row.state = state
   sum.open = sum.open - 1
   redis.call('HSET', keys[1], 't:' .. agent, pack_row(row), 'sum', pack_sum(sum), 'e:' .. agent, blob)
   if sum.open > 0 then return end
+  local _, retention, _, _, remembered = parse_terms(terms)
   for i = 1, 3 do redis.call('PEXPIRE', keys[i], retention) end
+  if remembered == 0 then return end
+  local now = now_ms()
+  if remembered - now > retention then
+    redis.call('SET', keys[4], string.format('%s %.0f', state, now), 'PX', string.format('%.0f', remembered - now))
+  end
 end

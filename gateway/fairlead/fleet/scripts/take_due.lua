@@ -1,10 +1,13 @@
 #!lua
--- KEYS: due. ARGV: count, ms until another keeper may take them again. Returns {now, members…}.
+-- KEYS: due. ARGV: count, ms until another keeper may take them again.
+-- Returns {now, when the next of those that were not taken is due or 0, members…}: not later than now when there are more.
 -- Taking only moves the time on: a keeper that dies with them in hand loses nothing.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local taken = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
+local again = string.format('%.0f', now + tonumber(ARGV[2]))
 for _, member in ipairs(taken) do
-  redis.call('ZADD', KEYS[1], string.format('%.0f', now + tonumber(ARGV[2])), member)
+  redis.call('ZADD', KEYS[1], again, member)
 end
-return {string.format('%.0f', now), unpack(taken)}
+local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
+return {string.format('%.0f', now), first[2] and string.format('%.0f', tonumber(first[2])) or '0', unpack(taken)}

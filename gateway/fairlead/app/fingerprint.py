@@ -1,0 +1,54 @@
+"""The fingerprint of a posted command: equal for two bodies that mean the same, whatever octets they are written in.
+
+Called by the handler of posts for an Idempotency-Key, whose repetitions must have the body of the first. The order of
+members, whitespace, escapes in strings, how a number is written and whether a default is given or left out make no
+difference; the order of an array does. Numbers are compared exactly, not as doubles: 1, 1.0 and 1e0 are one number,
+and 2^53 and 2^53 + 1 are two. Pure.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+
+import msgspec
+from msgspec import Raw
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+EXPONENT_DIGITS = 18
+"""A longer exponent is compared as it is written: to calculate with it would cost more than it is worth."""
+
+
+def fingerprint(terms: tuple[object, ...], payload: bytes) -> str:
+    """`terms` are all members but the payload, with their defaults; `payload` is JSON as it was posted."""
+    try:
+        meaning = _encode(_read(payload.decode()))
+    except (ValueError, RecursionError):  # nested deeper than is read here, or half a surrogate pair: by its octets
+        meaning = payload
+    return hashlib.sha256(_encode(terms) + b"\n" + meaning).hexdigest()
+
+
+def number(text: str) -> Raw:
+    """A JSON number in its one canonical form: sign, digits without zeros at either end, exponent."""
+    mantissa, _, power = text.lower().partition("e")
+    if len(power) > EXPONENT_DIGITS:
+        return Raw(text.encode())
+    whole, _, fraction = mantissa.removeprefix("-").partition(".")
+    digits = (whole + fraction).lstrip("0")
+    if not digits:
+        return Raw(b"0")
+    kept = digits.rstrip("0")
+    exponent = int(power or 0) - len(fraction) + len(digits) - len(kept)
+    return Raw(f"{'-' if text.startswith('-') else ''}{kept}e{exponent}".encode())
+
+
+def _object(pairs: list[tuple[str, object]]) -> object:
+    """One with a member that comes twice keeps all of them: parsers do not agree on what it means."""
+    made = dict(pairs)
+    if len(made) == len(pairs):
+        return made
+    pairs.sort(key=lambda pair: pair[0])
+    return Raw(b"{" + b",".join(_encode(key) + b":" + _encode(value) for key, value in pairs) + b"}")
+
+
+_read = json.JSONDecoder(object_pairs_hook=_object, parse_int=number, parse_float=number).decode

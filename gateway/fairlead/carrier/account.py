@@ -1,0 +1,87 @@
+"""What `carrier.intake` keeps of one connection that was read much lately, and what it asks of such a connection."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fairlead.carrier.listener import Connection, Listener, Metered
+
+
+class Held(Connection, Protocol):
+    """A connection that can be held."""
+
+    @property
+    def listener(self) -> Listener | None: ...
+
+    @property
+    def kept(self) -> int:
+        """Bytes of it that are not parsed yet, or of an incomplete message."""
+        ...
+
+    @property
+    def unparsed(self) -> int:
+        """Those that are not parsed yet."""
+        ...
+
+    @property
+    def ripe(self) -> bool:
+        """Feeding nothing would go on."""
+        ...
+
+    def keep(self, data: bytes) -> None:
+        """Take what arrived without reading it."""
+        ...
+
+    def feed(self, data: bytes, most: int) -> int:
+        """Read what is kept and `data`, at most so many frames; returns how many."""
+        ...
+
+    def hold(self) -> bool:
+        """Stop reading from the transport; whether the listener had stopped it already."""
+        ...
+
+    def release(self, silent: bool) -> None:
+        """No more held: read on, unless `silent`, which the listener wants."""
+        ...
+
+    def cut(self, code: int, reason: str) -> None:
+        """Close, unless it is closing already, and ignore whatever still comes."""
+        ...
+
+
+class Account:
+    """The buckets of one connection, and where it stands. `messages`, `events` and `bytes` are what it may still have
+    read of it; below 0 it has to wait."""
+
+    __slots__ = (
+        "bytes", "connection", "events", "held", "kept", "messages", "metered", "queued", "reading", "silent",
+        "since", "strained", "used",
+    )  # fmt: skip
+
+    def __init__(
+        self, connection: Held, metered: Metered | None, messages: float, events: float, octets: float
+    ) -> None:
+        self.connection = connection
+        self.metered = metered
+        self.messages = messages
+        self.events = events
+        self.bytes = octets
+        self.used = 0.0
+        """Seconds of reading, halved with every tick."""
+        self.strained = 0.0
+        """Seconds for which it has been at the limit of its messages."""
+        self.kept = 0
+        """Bytes that it keeps, as they were last counted."""
+        self.since = 0.0
+        """When the message that is incomplete began, 0 for none."""
+        self.reading = False
+        """It is being read right now."""
+        self.held = False
+        self.queued = False
+        """It is held and waits for its turn, and for nothing else."""
+        self.silent = False
+        """It is held, and its listener wants it not to be read."""
+
+    @property
+    def overdrawn(self) -> bool:
+        return self.messages < 0 or self.events < 0 or self.bytes < 0

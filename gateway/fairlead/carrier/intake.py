@@ -1,0 +1,293 @@
+"""What the links of one server may have read of them: a budget for each, and a share of the event loop for all.
+
+Made by the node and shared by the connections of its link port through their `Terms`. A connection that was read often
+or much lately is accounted for here; all others, which is nearly all, cost nothing. What is over a budget is not lost:
+the connection is held, which means that it is not read on until its turn comes, and TCP makes its peer wait. Only a
+peer that goes on at the limit of its messages, or leaves a message incomplete while memory is short, is closed.
+
+Four rules, in the order in which they hold a connection:
+
+- **messages, events, bytes**: a bucket of each, filled at a rate. Messages that the peer was asked for do not count.
+- **room**: the incomplete messages of all together have a limit, and each may have as much of it as is left.
+- **turns**: no more than `SLICE` frames are read of a connection in one turn of the event loop, and the rest of one
+  connection at a time.
+- **share**: all turns together take a quarter of the time; who has used the least comes first.
+
+It knows no protocol above RFC 6455: what an event is, and what was asked for, the listener says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from fairlead.carrier.account import Account, Held
+from fairlead.carrier.listener import Metered
+
+SLICE: Final = 64
+"""Frames that are read of one connection in one turn of the event loop: under a millisecond of heartbeats."""
+SHARE: Final = 0.25
+"""Of the event loop's time, for reading what is accounted for here. Reading is a quarter of the work that storing
+what was read makes, so nobody who is useful comes near it."""
+LEEWAY: Final = 0.02
+"""Seconds of turns that may be taken at once, after a time without."""
+MODEST: Final = 0.002
+"""Seconds of reading within a few ticks up to which a connection never waits for the share."""
+TICK: Final = 0.25
+"""Seconds between two fillings of the buckets."""
+CREDIT: Final = 10.0
+"""Seconds' worth of messages and of events that may come at once, after a time without."""
+BYTES_CREDIT: Final = 2.0
+"""As `CREDIT`, for bytes."""
+FRAGMENT: Final = 1024
+"""Bytes of a frame from which on it is counted by its bytes alone, so that a message may be sent in fragments."""
+SCARCE: Final = 16 << 10
+"""Bytes of room below which none of those that are held is read on."""
+PATIENCE: Final = 30.0
+"""Seconds for which a peer may go on at the limit of its messages before it is closed."""
+STALE: Final = 10.0
+"""Seconds after which an incomplete message is given up when others wait for its room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Of each link, a second: `messages` that it was not asked for, `events`, `bytes`. Of all links: bytes of
+    incomplete messages."""
+
+    messages: float = 500.0
+    events: float = 100.0
+    bytes: float = 32 << 20
+    incomplete: int = 64 << 20
+
+
+class Intake:
+    """`held` counts the times that a connection was held, `cut` the connections that were closed."""
+
+    def __init__(self, budget: Budget = Budget(), clock: Callable[[], float] = time.perf_counter) -> None:
+        self.budget = budget
+        self.held = 0
+        self.cut = 0
+        self.kept = 0
+        """Bytes that the connections which are accounted for keep unread or incomplete."""
+        self._clock = clock
+        self._accounts: dict[Held, Account] = {}
+        self._turns: list[tuple[float, int, Account]] = []
+        self._numbers = itertools.count()
+        self._turn: asyncio.Handle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._ticked = 0.0
+        self._paid = 0.0
+        """Until when the share of the loop is used up."""
+        self._modest = MODEST
+
+    def __len__(self) -> int:
+        """Connections that are accounted for."""
+        return len(self._accounts)
+
+    @property
+    def waiting(self) -> int:
+        """Connections that are held."""
+        return sum(account.held for account in self._accounts.values())
+
+    def stop(self) -> None:
+        """End all timers. Who is held stays so: its server is over."""
+        for handle in (self._turn, self._timer):
+            if handle is not None:
+                handle.cancel()
+        self._turn = self._timer = None
+
+    # -- the connection calls ----------------------------------------------------------------------
+
+    def read(self, connection: Held, data: bytes) -> None:
+        """`data` has arrived: read it now, or keep it until the connection's turn."""
+        account = self._account(connection)
+        now = self._clock()
+        if account.held or (self._paid > now and account.used > self._modest):
+            connection.keep(data)
+            self._note_kept(account, now, 0)
+            if not account.held:
+                self._hold(account)
+            return
+        self._read(account, data, now)
+
+    def took(self, connection: Held, frames: int, size: int) -> None:
+        """`frames` that nobody asked for, and `size` bytes, have been read already."""
+        account = self._account(connection)
+        self._count(account, frames, size)
+        if account.overdrawn:
+            self._hold(account)
+
+    def charge(self, connection: Held, messages: float, events: int) -> None:
+        """What the listener has just been given counts for so much more."""
+        account = self._account(connection)
+        account.messages -= messages
+        account.events -= events
+        if account.overdrawn and not account.reading:
+            self._hold(account)
+
+    def silence(self, connection: Held, silent: bool) -> bool:
+        """The listener pauses or resumes; False when the connection is not held and may do so by itself."""
+        account = self._accounts.get(connection)
+        if account is None or not account.held:
+            return False
+        account.silent = silent
+        if not silent and not account.reading:
+            self._place(account)
+        return True
+
+    def forget(self, connection: Held) -> None:
+        """The connection is lost."""
+        account = self._accounts.pop(connection, None)
+        if account is not None:
+            self.kept -= account.kept
+            account.held = account.queued = False
+
+    # -- our own -----------------------------------------------------------------------------------
+
+    def _account(self, connection: Held) -> Account:
+        account = self._accounts.get(connection)
+        if account is None:
+            listener = connection.listener
+            metered = listener if isinstance(listener, Metered) else None
+            budget = self.budget
+            account = self._accounts[connection] = Account(
+                connection, metered, budget.messages * CREDIT, budget.events * CREDIT, budget.bytes * BYTES_CREDIT
+            )
+            if self._timer is None:
+                self._ticked = self._clock()
+                self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
+        return account
+
+    def _read(self, account: Account, data: bytes, now: float) -> None:
+        """One slice, and what follows from it."""
+        connection = account.connection
+        unparsed = connection.unparsed + len(data)
+        metered = account.metered
+        asked = 0 if metered is None else metered.asked
+        account.reading = True
+        frames = connection.feed(data, SLICE)
+        account.reading = False
+        asked = 0 if metered is None else metered.asked - asked
+        took = self._clock() - now
+        self._paid = max(self._paid, now - LEEWAY) + took / SHARE
+        account.used += took
+        self._count(account, frames - asked, unparsed - connection.unparsed)
+        self._note_kept(account, now, frames)
+        if account.held:
+            self._place(account)
+        elif account.overdrawn or connection.ripe or self._crowded(account):
+            self._hold(account)
+
+    @staticmethod
+    def _count(account: Account, frames: int, size: int) -> None:
+        account.messages -= max(0, frames - size // FRAGMENT)
+        account.bytes -= size
+
+    def _note_kept(self, account: Account, now: float, frames: int) -> None:
+        kept = account.connection.kept
+        self.kept += kept - account.kept
+        account.kept = kept
+        if frames or not account.since:
+            account.since = now if kept else 0.0
+
+    def _crowded(self, account: Account) -> bool:
+        """Whether its incomplete message has more than each may have: as much as is left of the limit."""
+        return account.kept > self.budget.incomplete - self.kept
+
+    def _hold(self, account: Account) -> None:
+        if account.held:
+            return
+        self.held += 1
+        account.held = True
+        account.silent = account.connection.hold()
+        self._place(account)
+
+    def _place(self, account: Account) -> None:
+        """Let a held connection wait for its turn, if there is nothing else that it has to wait for: the next tick
+        looks again, or whoever lifts the hindrance."""
+        if account.queued or not account.held:
+            return
+        connection = account.connection
+        if not connection.closing:  # of one that closes only the peer's close frame is awaited
+            if account.overdrawn or (account.silent and connection.ripe):
+                return
+            if not connection.ripe and (self._crowded(account) or self.budget.incomplete - self.kept < SCARCE):
+                return
+        account.queued = True
+        heapq.heappush(self._turns, (account.used, next(self._numbers), account))
+        if self._turn is None:
+            self._arm()
+
+    def _arm(self) -> None:
+        loop, delay = asyncio.get_running_loop(), self._paid - self._clock()
+        # uvloop knows milliseconds only; less is made up for by the time of the next turn.
+        self._turn = loop.call_soon(self._take_turn) if delay < 0.001 else loop.call_later(delay, self._take_turn)
+
+    def _take_turn(self) -> None:
+        self._turn = None
+        while self._turns:
+            account = heapq.heappop(self._turns)[2]
+            if not account.queued:
+                continue  # lost meanwhile
+            account.queued = False
+            if account.connection.ripe:
+                if account.silent and not account.connection.closing:
+                    continue  # the listener has paused meanwhile
+                self._read(account, b"", self._clock())
+                break
+            account.held = False
+            account.connection.release(account.silent)
+        if self._turns:
+            self._arm()
+
+    def _tick(self) -> None:
+        now = self._clock()
+        passed, self._ticked = now - self._ticked, now
+        budget, short = self.budget, False
+        # A hundred floods must not each have what one may.
+        self._modest = min(MODEST, SHARE * TICK / max(1, len(self._accounts)))
+        for account in tuple(self._accounts.values()):
+            account.used /= 2
+            account.strained = account.strained + min(passed, 2 * TICK) if account.messages < SLICE else 0.0
+            account.messages = min(account.messages + budget.messages * passed, budget.messages * CREDIT)
+            account.events = min(account.events + budget.events * passed, budget.events * CREDIT)
+            account.bytes = min(account.bytes + budget.bytes * passed, budget.bytes * BYTES_CREDIT)
+            if account.strained >= PATIENCE and not account.connection.closing:
+                self._cut(account, f"more than {budget.messages:g} messages a second for {PATIENCE:g} s")
+            elif account.held:
+                self._place(account)
+                short = short or not (account.queued or account.overdrawn or account.silent)
+            elif not account.kept and account.used < MODEST / 64 and self._full(account):
+                self.forget(account.connection)
+        if short:
+            self._make_room(now)
+        self._timer = asyncio.get_running_loop().call_later(TICK, self._tick) if self._accounts else None
+
+    def _full(self, account: Account) -> bool:
+        budget = self.budget
+        return (
+            account.messages >= budget.messages * CREDIT
+            and account.events >= budget.events * CREDIT
+            and account.bytes >= budget.bytes * BYTES_CREDIT
+        )
+
+    def _make_room(self, now: float) -> None:
+        """Give up the incomplete messages that others wait for too long already."""
+        for account in tuple(self._accounts.values()):
+            if account.kept and now - account.since > STALE and not account.connection.ripe:
+                self._cut(account, f"a message that was incomplete for {STALE:g} s while others waited for its memory")
+
+    def _cut(self, account: Account, reason: str) -> None:
+        connection = account.connection
+        self.cut += 1
+        if account.metered is not None:
+            account.metered.on_excess(connection, reason)
+        connection.cut(1008, reason)
+        self._note_kept(account, self._clock(), 0)
+        if account.held:
+            self._place(account)

@@ -1,0 +1,64 @@
+"""Walks the index of agents, once an hour for the whole fleet, and forgets who was absent too long.
+
+Run as one loop by each node. Each minute of the fleet's clock has one shard of the index, and one node that is chosen
+to walk it. A node that dies in its minute leaves that shard to whoever has it an hour later: what is forgotten then has
+been away for `forget_after`, thirty days as a rule. Forgetting is a conditional step, so that two that walk the same
+shard do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+
+from fairlead.errors import BusUnavailable
+from fairlead.fleet import schema
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.sharing import chosen
+from fairlead.routing.removal import Removal
+from fairlead.routing.standing import Standing
+
+logger = logging.getLogger(__name__)
+
+TURN_MS = 60_000
+"""One shard of the index a minute: the whole fleet about once an hour."""
+PAGE = 200
+
+
+class IndexSweep:
+    def __init__(self, directory: Directory, removal: Removal, standing: Standing) -> None:
+        self._directory = directory
+        self._removal = removal
+        self._standing = standing
+
+    async def sweep_forever(self) -> None:
+        while True:
+            now = self._standing.now()
+            await asyncio.sleep((TURN_MS - now % TURN_MS) / 1000 + random.uniform(0, 1))
+            if not self._standing.good:
+                continue  # this node does not know who is alive
+            shard = self.shard()
+            try:
+                if shard is not None:
+                    await self.sweep(shard)
+            except BusUnavailable as e:
+                logger.debug("the sweep waits for Redis: %s", e)
+            except Exception:
+                logger.exception("the sweep of shard %d failed", shard)
+
+    def shard(self) -> int | None:
+        """The shard that this node walks in this minute, if it is the one that is chosen."""
+        turn = self._standing.now() // TURN_MS
+        mine = self._standing.lease in chosen(f"index {turn}", self._standing.living())
+        return turn % schema.INDEX_SHARDS if mine else None
+
+    async def sweep(self, shard: int) -> None:
+        after = ""
+        while page := await self._directory.page(shard, after, PAGE):
+            async for agent, seen in self._directory.last_seen(page):
+                if seen is None:  # its claim was refused
+                    await self._directory.forget(agent, 0, "")
+                else:
+                    await self._removal.look(agent, seen)
+            after = page[-1]

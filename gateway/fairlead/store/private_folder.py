@@ -1,0 +1,87 @@
+"""A folder that only this user can enter, and a path to it that is short enough for a Unix socket.
+
+Used by the embedded server for its data and its socket. It knows nothing of Redis. Folders are looked at and changed
+through a descriptor, so that what was looked at is what is changed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from fairlead.errors import ConfigError
+from fairlead.store.endpoint import SOCKET_PATH_LIMIT
+
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
+UMASK = 0o077
+"""Of a process whose files nobody else may read."""
+
+
+def make_private(folder: Path) -> None:
+    """Make `folder`, or close it to other users.
+
+    Raises OSError when that is not possible, and ConfigError when the folder is another user's.
+    """
+    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    # O_NOFOLLOW: a link in its place could lead to a folder that is not meant for us.
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        facts = os.fstat(opened)
+        if facts.st_uid != os.geteuid():
+            raise ConfigError(
+                f"the data folder {folder} belongs to another user (uid {facts.st_uid}), who could read and change "
+                "what is in it; name a folder of your own"
+            )
+        if facts.st_mode & 0o777 != FOLDER_MODE:
+            os.fchmod(opened, FOLDER_MODE)
+    finally:
+        os.close(opened)
+
+
+def open_private(path: str, flags: int) -> int:
+    """The `opener` of `open` for files that only this user can read."""
+    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+class SocketPath:
+    """The path of a Unix socket in a folder, for those who connect.
+
+    It leads through a link in a private temporary folder when the folder's own path would be too long. The socket
+    itself is always in the folder: the server makes it there by its name alone.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._temporary: Path | None = None
+
+    def reachable(self) -> str:
+        """The path. Raises ConfigError when it is too long and no link can be made."""
+        path = self._folder.resolve() / self._name
+        if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
+            return str(path)
+        if self._temporary is None:
+            self._temporary = self._link()
+        return str(self._temporary / "data" / self._name)
+
+    def _link(self) -> Path:
+        temporary = None
+        try:
+            temporary = Path(tempfile.mkdtemp(prefix="fairlead-"))
+            (temporary / "data").symlink_to(self._folder.resolve())
+        except OSError as e:
+            if temporary is not None:
+                shutil.rmtree(temporary, ignore_errors=True)
+            raise ConfigError(
+                f"the path of the data folder {self._folder} is too long for a Unix socket, and no link to it can be "
+                f"made ({e}); set TMPDIR to a folder that can be written, or name a data folder with a shorter path"
+            ) from e
+        return temporary
+
+    def remove(self) -> None:
+        """Remove the link, if there is one; not what it leads to."""
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+            self._temporary = None

@@ -1,0 +1,67 @@
+"""One attack as a process of its own, so that it takes no turn of the event loop that measures its effect.
+
+    python attacker.py NAME PORTS SHARE SECONDS
+
+`abuse.py` starts it. PORTS is the victim's place as JSON; the last line that it prints is what it counted, as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import sys
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parent.parent / "helpers"))
+
+import fuzzers
+import http_attacks
+import link_attacks
+from http_attacks import Ports, Scale
+
+Play = Callable[[Ports, Scale], Coroutine[Any, Any, Counter[str]]]
+
+PLAYS: dict[str, Play] = {
+    play.__name__: play
+    for play in (
+        http_attacks.pipelined_gets,
+        http_attacks.idle_connections,
+        http_attacks.silent_connections,
+        http_attacks.slow_heads,
+        http_attacks.slow_bodies,
+        http_attacks.wrong_tokens,
+        http_attacks.accept_bucket,
+        http_attacks.malformed_upgrades,
+        http_attacks.rebinding,
+        link_attacks.flood_hb,
+        link_attacks.flood_ping,
+        link_attacks.flood_unknown,
+        link_attacks.flood_fragments,
+        link_attacks.flood_credit,
+        link_attacks.flood_chunks,
+        link_attacks.flood_events,
+        link_attacks.partial_messages,
+        link_attacks.largest_conn,
+        link_attacks.ghosts,
+        link_attacks.hostile_retry,
+        fuzzers.fuzz_link,
+        fuzzers.fuzz_http,
+    )
+}
+
+
+def main() -> None:
+    name, place, share, seconds = sys.argv[1:5]
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    tried = asyncio.run(PLAYS[name](Ports(**json.loads(place)), Scale(float(share), float(seconds))))
+    print(json.dumps(tried))
+
+
+if __name__ == "__main__":
+    main()

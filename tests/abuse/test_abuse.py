@@ -1,0 +1,22 @@
+"""Every attack once, small: see abuse.py, which plays them at the size that is published."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(1, str(Path(__file__).parent.parent / "helpers"))
+
+from abuse import ATTACKS, play
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("name", ATTACKS)
+async def test_the_node_and_healthy_agents_are_unharmed_by(name: str) -> None:
+    attack = ATTACKS[name]
+    result = await play(name, share=attack.short, seconds=max(attack.seconds / 10, 3.0))
+    assert result.during.commands, "no healthy command ended well"
+    assert not result.broken, (result.broken, result.tried)

@@ -1,0 +1,130 @@
+"""What a caller is told of a post holds: a key is one command for 24 hours, and what was refused does not happen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Awaitable
+from typing import Any
+
+import pytest
+
+from fairlead.fleet.schema import cmd_key
+from fairlead.wire.messages import Ack, End
+
+
+async def post(api: Any, key: str, body: str) -> Any:
+    return await api.http.post("/v1/commands", content=body, headers={"idempotency-key": key})
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_repeat_after_retention_names_the_outcome_and_runs_nothing(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any, until: Any, restarted: bool
+) -> None:
+    """Also when the agent was started anew, and has forgotten that it ran the command."""
+    gateway = make_gateway(own_valkey.url, "--retention", "1")
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    peer = await dial(gateway)
+    await peer.greet(boot="boot-1")
+    body = json.dumps({"agent": peer.agent, "method": "work", "deadline": 10})
+    first = (await post(api, "key", body)).json()["id"]
+    await peer.command()
+    await peer.send(Ack(id=first), End(id=first, total=0, payload=b"1"))
+
+    async def gone() -> bool:
+        return bool(await store.submit("EXISTS", cmd_key(first)) == 0)
+
+    await until(gone)
+    if restarted:
+        again = await dial(gateway, peer.agent)
+        await again.greet(boot="boot-2")
+        peer = again
+    for accept in ("application/json", "application/x-ndjson"):
+        headers = {"idempotency-key": "key", "accept": accept}
+        answer = await api.http.post("/v1/commands", content=body, headers=headers)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"]) == (410, "record_expired")
+        assert (problem["id"], problem["state"], problem["temporary"]) == (first, "ok", False)
+    other = (await post(api, "another key", body)).json()["id"]
+    assert (await peer.command()).id == other  # and nothing came before it
+
+
+async def test_a_body_is_the_same_when_it_means_the_same(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    name, key = json.dumps(peer.agent), f"meaning-{peer.agent}"
+    plain = '{"agent":%s,"method":"work","payload":{"a":1,"b":"é"}}'
+    first = await post(api, key, plain % name)
+    assert first.status_code == 202
+    for same in (
+        '{ "payload": {"b":"\\u00e9", "a":1.0}, "method":"work", "agent":%s }',
+        '{"agent":%s,"method":"w\\u006frk","deadline":60,"lane":"interactive","payload":{"a":1e0,"b":"é"}}',
+        '{"agent":%s,"method":"work","on_offline":"fail","retry":"never","retain":"all","payload":{"a":1,"b":"é"}}',
+    ):
+        again = await post(api, key, same % name)
+        assert (again.status_code, again.json()["id"]) == (202, first.json()["id"]), same
+        assert again.headers["idempotency-replayed"] == "true"
+    for other in (
+        '{"agent":%s,"method":"work","payload":{"a":2,"b":"é"}}',
+        '{"agent":%s,"method":"work","payload":{"a":1,"b":"é"},"deadline":61}',
+        '{"agent":%s,"method":"work"}',
+    ):
+        answer = await post(api, key, other % name)
+        assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_conflict"), other
+    large = '{"agent":%s,"method":"work","payload":{"x":%s,"y":"%s"}}'
+    one = await post(api, f"{key}-large", large % (name, "1", "z" * 100_000))
+    two = await post(api, f"{key}-large", large % (name, "1.0", "z" * 100_000))
+    assert one.json()["id"] == two.json()["id"]
+
+
+async def answer_of(call: Awaitable[Any], redis: int, frozen: float) -> Any:
+    """What a request gets that is made while Redis is frozen for so many seconds."""
+    os.kill(redis, signal.SIGSTOP)
+    try:
+        asked = asyncio.ensure_future(call)
+        await asyncio.sleep(frozen)  # the fault itself, which has a length
+    finally:
+        os.kill(redis, signal.SIGCONT)
+    return await asked
+
+
+@pytest.mark.timeout(120)
+async def test_what_was_told_as_refused_does_not_happen(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    """The server finds the command in its buffer when it wakes, longer or shorter than its caller was told so."""
+    gateway = make_gateway(own_valkey.url)
+    api = api_of(gateway)
+    peer = await dial(gateway)
+    await peer.greet()
+    for frozen in (1.5, 2.5):
+        answer = await answer_of(api.post({"agent": peer.agent, "method": "frozen"}), own_valkey.pid, frozen)
+        problem = answer.json()
+        assert (answer.status_code, problem["code"], problem["temporary"]) == (503, "bus_unavailable", True), problem
+        assert "was not taken in" in problem["detail"]
+    assert (await api.agent(peer.agent))["open_commands"] == []
+    command = await api.start(peer.agent, method="after")
+    cmd = await peer.command()
+    assert (cmd.id, cmd.method) == (command, "after")  # and none of the others came before it
+
+
+@pytest.mark.timeout(120)
+async def test_a_post_whose_outcome_is_not_known_says_so_and_tells_how_to_find_out(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    gateway = make_gateway(own_valkey.url)
+    api = api_of(gateway)
+    peer = await dial(gateway)
+    await peer.greet()
+    answer = await answer_of(api.post({"agent": peer.agent, "method": "frozen"}), own_valkey.pid, 8)
+    problem = answer.json()
+    assert (answer.status_code, problem["code"], problem["temporary"]) == (503, "outcome_unknown", True), problem
+    while (found := await api.http.get(f"/v1/commands/{problem['id']}")).status_code == 503:
+        await asyncio.sleep(0.1)
+    assert found.status_code == 404  # it was not executed, as the caller has now found out
+    while (again := await api.post({"agent": peer.agent, "method": "after"})).status_code == 503:
+        await asyncio.sleep(0.1)
+    assert (await peer.command()).method == "after"
+    assert again.status_code == 202

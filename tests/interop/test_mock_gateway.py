@@ -1,0 +1,163 @@
+"""`fairlead mock-gateway`, a stranger's first tool: agents that do right pass, the others are told what was wrong.
+
+Each test is the command as a process with an agent as a process: the SDK's in both encodings, one in another language,
+and agents that are broken on purpose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fairlead.mock.script import load
+
+HERE = Path(__file__).resolve().parent
+NODE_AGENT, SDK_AGENT = HERE / "agent.mjs", HERE / "puppet_agent.py"
+PLAYABLE = [conversation for conversation in load() if conversation.for_agents]
+
+
+async def run(*arguments: str, timeout: float = 150) -> tuple[int, str]:
+    """The exit code, and what it printed."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fairlead", "mock-gateway", "--port", "0", *arguments,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        printed, _ = await asyncio.wait_for(process.communicate(), timeout)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return process.returncode, printed.decode()
+
+
+def judged(printed: str, word: str) -> list[str]:
+    """The conversations of which the report says `word`."""
+    return [c.name for c in PLAYABLE if re.search(rf"(?m)^{word} +{re.escape(c.name)}(: .*)?$", printed)]
+
+
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("encoding", ["json", "msgpack"])
+async def test_the_sdk_plays_all_conversations(tmp_path: Path, encoding: str) -> None:
+    """On MessagePack with a journal, on JSON without: together all of them are played."""
+    journal = [str(tmp_path)] if encoding == "msgpack" else []
+    command = [sys.executable, str(SDK_AGENT), "{link}", encoding, *journal]
+    code, printed = await run("--encoding", encoding, "--patience", "20", "--", *command)
+    assert code == 0, printed
+    assert judged(printed, "left") == ["a new start of the agent" if journal else "a new start of a durable agent"]
+    assert len(judged(printed, "ok")) == len(PLAYABLE) - 1 >= 35
+
+
+@pytest.mark.timeout(180)
+async def test_an_agent_in_another_language_plays_all_conversations(node_js: str) -> None:
+    command = [node_js, str(NODE_AGENT), "{link}", "edge-17", "--puppet"]
+    code, printed = await run("--patience", "20", "--", *command)
+    assert code == 0, printed
+    assert judged(printed, "left") == ["a new start of a durable agent"]
+    assert len(judged(printed, "ok")) == len(PLAYABLE) - 1
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("fault", "conversation", "says"),
+    [
+        (
+            ("n: this.next++", "n: this.next++ + (this.next > 1)"),
+            "a command",
+            ["step 6 of 9: it said something else", "differs   n: expected 1, came 2", "section 5 Commands"],
+        ),
+        (
+            ("[...this.streams.values()]) {\n      if (m.have", "[]) {\n      if (m.have"),
+            "the worked example",
+            ["step 13 of 18: nothing came within 2 s", 'expected  chunk {"t": 6', "section 8 Resuming"],
+        ),
+        (("this.conn += 1", "this.conn = 1"), "a command", ["conn is 1 and was 1", "section 10 Reconnecting"]),
+        (("conn: this.conn,", ""), "a command", ["not a legal message", "conn", "section 3 Messages"]),
+        (
+            ("    s.cut();\n", "    \n"),
+            "a cancel, and output without credit",
+            ["step 10 of 12", "section 5 Commands"],
+        ),
+        (
+            ("if (end.code >= 4500 && !end.own) return 3;", ""),
+            "replaced",
+            ["step 5 of 5: it connects again", "section 9 Leaving"],
+        ),
+        (
+            ("if (!link.welcomed) ensure([2, 3, 14].includes(m.t), `type ${m.t} before welcome`);", ""),
+            "violation: cmd before welcome",
+            ["did not close within 2 s, expected a close with 4500", "section 4 The conversation"],
+        ),
+    ],
+    ids=["a gap", "nothing again", "conn", "no conn", "waits for credit", "comes back", "before welcome"],
+)
+async def test_a_broken_agent_is_told_what_was_wrong(
+    node_js: str, tmp_path: Path, fault: tuple[str, str], conversation: str, says: list[str]
+) -> None:
+    for name in ("agent.mjs", "messages.mjs", "socket.mjs"):
+        (tmp_path / name).write_text((HERE / name).read_text())
+    program = tmp_path / "agent.mjs"
+    source = program.read_text()
+    assert fault[0] in source
+    program.write_text(source.replace(*fault))
+    command = [node_js, str(program), "{link}", "edge-17", "--puppet"]
+    code, printed = await run("--only", conversation, "--patience", "2", "--", *command)
+    assert code == 1, printed
+    assert judged(printed, "FAIL") == [conversation]
+    for words in says:
+        assert words in printed
+    assert "1 conversations: 0 ok, 1 failed, 0 left out" in printed
+
+
+async def test_an_agent_that_is_no_agent() -> None:
+    code, printed = await run("--patience", "1", "--only", "a command", "--", sys.executable, "-c", "print('hi')")
+    assert code == 1
+    assert "the agent's process has ended with 0" in printed
+    assert "agent: hi" in printed
+    code, printed = await run("--only", "a command", "--", "/no/such/agent")
+    assert code == 2
+    assert "the agent '/no/such/agent' cannot be started" in printed
+
+
+async def test_without_a_command_it_plays_what_needs_only_a_link(node_js: str) -> None:
+    """The agent is started by hand, as a developer does."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "fairlead", "mock-gateway", "--port", "0", "--only", "*re*",
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    agent: asyncio.subprocess.Process | None = None
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(40):
+            link = re.search(r"(ws://[0-9.:]+)/v1/link", (await process.stdout.readline()).decode())
+            assert link is not None
+            agent = await asyncio.create_subprocess_exec(
+                node_js, str(NODE_AGENT), link[1], "edge-17", stdout=subprocess.DEVNULL
+            )
+            printed = (await process.stdout.read()).decode()
+            assert await process.wait() == 0, printed
+    finally:
+        for one in (process, agent):
+            if one is not None and one.returncode is None:
+                one.kill()
+                await one.wait()
+    assert judged(printed, "ok") == [
+        "greeting and heartbeat", "refused", "refused twice", "bye.retry and a slot",
+        "violation: cmd before welcome",
+    ]  # fmt: skip
+    assert "it needs orders on its stdin: tell how to start the agent" in printed
+
+
+def test_the_list_names_each_conversation() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fairlead", "mock-gateway", "--list"], capture_output=True, text=True, timeout=30,
+        check=True,
+    )  # fmt: skip
+    for conversation in PLAYABLE:
+        assert f"{conversation.name}  (section {conversation.section})\n" in done.stdout

@@ -1,0 +1,157 @@
+"""What the operator's policy allows of a LinkGateway: nothing beyond its patterns, and a sentence for each refusal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.errors import ConfigError
+from fairlead_operator.policy import (
+    OWN_IMAGE,
+    Policies,
+    Policy,
+    SecretState,
+    read_policies,
+    repository_of,
+    secrets_to_read,
+    violations,
+)
+from fairlead_operator.rules import read
+
+LEAST: dict[str, Any] = {
+    "image": "fairlead/gateway:1", "redis": {"url": "redis://r"}, "tokens": {"secretRef": {"name": "tokens"}},
+}  # fmt: skip
+LENT = {"tokens": SecretState.LABELLED}
+
+
+def refused(more: dict[str, Any], policy: Policy = OWN_IMAGE, **secrets: SecretState) -> list[str]:
+    return violations(read(LEAST | more), policy, LENT | secrets)
+
+
+def test_the_least_that_one_can_ask_for_is_allowed() -> None:
+    assert refused({}) == []
+    assert refused({"resources": {"limits": {"cpu": 2}}, "pod": {"nodeSelector": {"a": "b"}}}) == []
+    assert refused({"pod": {"env": [{"name": "FAIRLEAD_HEARTBEAT", "value": "20"}]}}) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "told", "policy"),
+    [
+        ({"image": "evil/gateway:1"}, "image evil/gateway:1 is of a repository", {"images": ["evil/gateway"]}),
+        ({"services": {"agents": {"type": "LoadBalancer"}}}, "services.agents.type LoadBalancer",
+         {"serviceTypes": ["L*"]}),
+        ({"services": {"platform": {"annotations": {"a/b": ""}}}}, "services.platform.annotations a/b",
+         {"serviceAnnotations": ["a/*"]}),
+        ({"ingress": {}}, "ingress: the host (none given)", {"ingressHosts": ["*"]}),
+        ({"ingress": {"hosts": ["a.test"]}}, "ingress: the host a.test", {"ingressHosts": ["*.test"]}),
+        ({"httpRoute": {"parentRefs": [{"name": "x"}], "hostnames": ["a.test"]}}, "httpRoute: the host a.test",
+         {"ingressHosts": ["a.test"]}),
+        ({"pod": {"labels": {"team": "x"}}}, "pod.labels team", {"podLabels": ["team"]}),
+        ({"pod": {"annotations": {"sidecar.istio.io/inject": "true"}}}, "pod.annotations sidecar.istio.io/inject",
+         {"podAnnotations": ["sidecar.istio.io/*"]}),
+        ({"pod": {"tolerations": [{"operator": "Exists"}]}}, "the key (none given)", {"tolerations": ["*"]}),
+        ({"pod": {"tolerations": [{"key": "spot"}]}}, "pod.tolerations: the key spot", {"tolerations": ["spot"]}),
+        ({"pod": {"priorityClassName": "system-node-critical"}}, "pod.priorityClassName system-node-critical",
+         {"priorityClasses": ["system-*"]}),
+        ({"pod": {"runtimeClassName": "gvisor"}}, "pod.runtimeClassName gvisor", {"runtimeClasses": ["gvisor"]}),
+        ({"pod": {"volumes": [{"name": "x", "hostPath": {"path": "/"}}]}}, "the type hostPath",
+         {"volumes": ["hostPath"]}),
+        ({"pod": {"volumes": [{"name": "x"}]}}, "the type emptyDir", {"volumes": ["emptyDir"]}),
+        ({"pod": {"containers": [{"name": "x", "image": "fairlead/gateway"}]}}, "pod.containers is not allowed",
+         {"containers": True}),
+        ({"pod": {"initContainers": [{"name": "x", "image": "fairlead/gateway"}]}}, "pod.initContainers is not allowed",
+         {"containers": True}),
+        ({"pod": {"lifecycle": {"preStop": {"exec": {"command": ["x"]}}}}}, "pod.lifecycle is not allowed",
+         {"containers": True}),
+    ],
+)  # fmt: skip
+def test_what_is_beyond_the_gateway_needs_a_pattern(more: Any, told: str, policy: dict[str, Any]) -> None:
+    (sentence,) = refused(more)
+    assert told in sentence
+    assert "operator's policy" in sentence
+    field = next(iter(policy))
+    assert f"({field} of the operator's policy)" in sentence, "the field to be changed is named"
+    allowed = OWN_IMAGE.joined(
+        read_policies('{"all": ' + str(policy).replace("'", '"').replace("True", "true") + "}").all
+    )
+    assert refused(more, allowed) == []
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "theirs", "key": "k"}}}]},
+        {"imagePullSecrets": [{"name": "theirs"}]},
+        {"volumes": [{"name": "x", "secret": {"secretName": "theirs"}}]},
+        {"volumes": [{"name": "x", "projected": {"sources": [{"secret": {"name": "theirs"}}]}}]},
+        {"volumes": [{"name": "x", "csi": {"driver": "d", "nodePublishSecretRef": {"name": "theirs"}}}]},
+        {"containers": [{"name": "x", "image": "fairlead/gateway", "envFrom": [{"secretRef": {"name": "theirs"}}]}]},
+        {"initContainers": [{"name": "x", "image": "fairlead/gateway",
+                             "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "theirs"}}}]}]},
+    ],
+)  # fmt: skip
+def test_a_secret_is_found_wherever_a_pod_can_name_one(pod: Any) -> None:
+    liberal = Policy(images=("*",), volumes=("*",), containers=True)
+    assert "theirs" in secrets_to_read(read(LEAST | {"pod": pod}), liberal)
+    (sentence,) = refused({"pod": pod}, liberal, theirs=SecretState.PLAIN)
+    assert (
+        sentence == "the Secret theirs is not for LinkGateways: it has not the label fairlead.dev/gateway-secret=true"
+    )
+    assert refused({"pod": pod}, liberal, theirs=SecretState.LABELLED) == []
+    assert refused({"pod": pod}, liberal.joined(Policy(secrets=("their*",))), theirs=SecretState.PLAIN) == []
+
+
+@pytest.mark.parametrize("where", ["redis", "tokens", "ca"])
+@pytest.mark.parametrize("state", [SecretState.PLAIN, SecretState.MISSING, SecretState.UNREADABLE])
+def test_a_secret_that_is_not_known_to_be_lent_is_not_used(where: str, state: SecretState) -> None:
+    cases: dict[str, dict[str, Any]] = {
+        "redis": {"redis": {"secretRef": {"name": "theirs"}}},
+        "tokens": {"tokens": {"secretRef": {"name": "theirs"}}},
+        "ca": {"redis": {"url": "rediss://r", "caSecretRef": {"name": "theirs"}}},
+    }
+    (sentence,) = refused(cases[where], theirs=state)
+    assert "theirs" in sentence
+    assert "fairlead.dev/gateway-secret=true" in sentence
+
+
+@pytest.mark.parametrize(
+    ("image", "repository"),
+    [
+        ("fairlead/gateway", "docker.io/fairlead/gateway"),
+        ("docker.io/fairlead/gateway:0.1", "docker.io/fairlead/gateway"),
+        ("fairlead/gateway@sha256:" + "0" * 64, "docker.io/fairlead/gateway"),
+        ("fairlead/gateway:0.1@sha256:" + "0" * 64, "docker.io/fairlead/gateway"),
+        ("localhost:5000/x:1", "localhost:5000/x"),
+        ("registry.test:5000/a/b", "registry.test:5000/a/b"),
+        ("busybox", "docker.io/library/busybox"),
+        ("evil.test/x@docker.io/fairlead/gateway", None),
+        ("docker.io/fairlead/gateway /etc", None),
+        ("", None),
+    ],
+)
+def test_a_repository_is_an_image_without_tag_and_digest(image: str, repository: str | None) -> None:
+    assert repository_of(image) == repository
+
+
+@given(st.text(alphabet="abc./:@-*[]?", max_size=30))
+def test_no_text_passes_for_the_projects_image_but_its_own(text: str) -> None:
+    if repository_of(text) != "docker.io/fairlead/gateway":
+        assert violations(read(LEAST | {"image": text or "x"}), OWN_IMAGE, LENT)
+
+
+def test_a_namespace_is_allowed_what_all_are_and_more() -> None:
+    policies = read_policies(
+        '{"all": {"images": ["a/b"]}, "namespaces": {"x": {"images": ["c/d"], "containers": true}}}'
+    )
+    assert policies.of("y") == Policy(images=("a/b",))
+    assert policies.of("x") == Policy(images=("a/b", "c/d"), containers=True)
+    assert Policies().of("x") == OWN_IMAGE
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"all": {"image": ["x"]}}', '{"all": {"images": "x"}}', '{"every": {}}'])
+def test_a_policy_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="the policy cannot be read"):
+        read_policies(text)

@@ -1,0 +1,46 @@
+"""The operator reads the rows of a fleet from a Redis behind TLS, by the authority that the LinkGateway names."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairlead.errors import BusUnavailable
+from fairlead_operator.rows import Rows
+from fairlead_operator.rules import read
+from fairlead_operator.secret import Secrets, UnusableSecret
+from fairlead_operator.sources import redis_url
+from fairlead_operator.spec import LinkGatewaySpec
+
+
+def spec(**more: Any) -> LinkGatewaySpec:
+    redis = {"secretRef": {"name": "where"}, **more}
+    return read({"image": "fairlead/gateway", "redis": redis, "tokens": {"secretRef": {"name": "tokens"}}})
+
+
+def secrets(url: str, pem: bytes) -> Secrets:
+    def of(**data: bytes) -> dict[str, Any]:
+        return {"data": {key.replace("_", "."): base64.b64encode(value).decode() for key, value in data.items()}}
+
+    return Secrets("fleet", {"where": of(url=f"{url}\n".encode()), "authority": of(ca_crt=pem)})
+
+
+@pytest.mark.parametrize("query", ["", "?protocol=2"])
+async def test_rows_are_read_by_the_authority_that_is_named(tls_redis: str, certificate: Path, query: str) -> None:
+    found = secrets(tls_redis + query, certificate.read_bytes())
+    rows = Rows(redis_url(spec(caSecretRef={"name": "authority"}), found))
+    assert await rows.read() == {}
+    assert "BEGIN" not in rows.address
+    await rows.aclose()
+    stranger = Rows(redis_url(spec(), found))
+    with pytest.raises(BusUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
+        await stranger.read()
+    await stranger.aclose()
+
+
+def test_an_authority_without_tls_is_told() -> None:
+    with pytest.raises(UnusableSecret, match="needs a rediss:// URL"):
+        redis_url(spec(caSecretRef={"name": "authority"}), secrets("redis://r", b"pem"))
