@@ -129,8 +129,12 @@ ALERTS = (
           f"{WHERE}: agents are refused because nodes are full"),
     # One a second: a single agent with a bad token comes back every minute or so.
     Alert("FairleadTokensRefused", "warning", "10m",
-          f'sum {BY} (rate(fairlead_handshake_rejected_total{{reason="token"}}[5m])) > 1',
-          f"{WHERE}: agents come with tokens that are not accepted"),
+          f"sum {BY} (rate(fairlead_credentials_refused_total[5m])) > 1",
+          f"{WHERE}: agents or callers come with tokens that are not accepted"),
+    # One a second: a scraper that comes too often on the admin port is no attack.
+    Alert("FairleadConnectionsEvicted", "warning", "5m",
+          f"sum {BY} (rate(fairlead_connections_evicted_total[5m])) > 1",
+          f"{WHERE}: connections without a valid token are closed to make room"),
     Alert("FairleadReconnectStorm", "warning", "2m",
           f"sum {BY} (rate(fairlead_connections_opened_total[2m])) > 20"
           f" and sum {BY} (rate(fairlead_connections_opened_total[2m]))"

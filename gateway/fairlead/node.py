@@ -40,6 +40,7 @@ from fairlead.routing.node_name import NodeName
 from fairlead.routing.ranking import Ranking
 from fairlead.routing.reconciler import Reconciler
 from fairlead.routing.recorder import Recorder
+from fairlead.routing.removal import Removal
 from fairlead.routing.results import Results
 from fairlead.routing.standing import Standing
 from fairlead.routing.takeover import Takeover
@@ -158,8 +159,11 @@ class Node:
             int(settings.retention * 1000),
         )
         self.results = Results(store, self.directory, records, inbox, followers, standing)
+        self.removal = Removal(
+            self.directory, records, closing, standing, metrics, int(settings.forget_after * 1000)
+        )  # fmt: skip
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
-        self._index = IndexSweep(self.directory, standing)
+        self._index = IndexSweep(self.directory, self.removal, standing)
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"
         """Why this node cannot serve, "" when it can."""

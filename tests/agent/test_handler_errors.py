@@ -126,7 +126,7 @@ async def test_a_result_too_large_for_a_message_is_an_error(agent: Agent, link: 
     end = await link.end("c1")
     assert end.state == "error"
     assert end.error is not None
-    assert end.error.code == "handler_failed"
+    assert end.error.code == "result_too_large"
     await link.command("c2", "row")
     end = await link.end("c2")
     # A row is one JSON value in one chunk: it is whole or it is an error, never cut in two.

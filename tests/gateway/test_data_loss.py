@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.fleet.schema import FACTS_LIMIT, agent_key
+from fairlead.fleet.schema import agent_key
 from fairlead.wire.close import Close
+from fairlead.wire.messages import FACTS_LIMIT
 
 
 async def listed(api: Any, selector: str) -> Any:

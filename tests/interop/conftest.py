@@ -156,6 +156,22 @@ class Api:
         lines = [json.loads(raw) for raw in answer.text.splitlines()]
         return "".join(line.get("text", "") for line in lines), dict(lines[-1]["end"])
 
+    async def recorded(self, command: str, count: int) -> None:
+        """Wait until so many results are recorded, reading none."""
+        async with asyncio.timeout(PATIENCE):
+            while (await self.http.get(f"/v1/commands/{command}")).json()["results"] < count:
+                await asyncio.sleep(0.05)
+
+    async def window_end(self, command: str) -> tuple[int, dict[str, Any]]:
+        """Wait until a command is over whose results are retained as a window; how many there are, and the end. Reads
+        none of them: that would make room."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                found = (await self.http.get(f"/v1/commands/{command}")).json()
+                if (end := found["targets"][0]["end"]) is not None:
+                    return int(found["results"]), dict(end)
+                await asyncio.sleep(0.05)
+
     async def seen(self, command: str, count: int) -> None:
         """Wait until so many results are recorded."""
         async with asyncio.timeout(PATIENCE):

@@ -74,6 +74,38 @@ async def test_a_cancel_and_a_deadline(nodes: Any, api_of: Any, start_foreign: A
     assert "ms have passed" in end["error"]["message"]  # the agent's own words: the gateway would have come 2 s later
 
 
+@pytest.mark.timeout(90)
+async def test_a_cancel_where_nobody_reads(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+    """100 MB into a window that nobody reads: the agent's own end arrives, at a cancel and at a deadline."""
+    foreign = await start_foreign([nodes[0].link], "floods")
+    await foreign.tells("welcome")
+    api = api_of(nodes[1])
+    for deadline in (None, 6):
+        more = {"deadline": deadline} if deadline else {}
+        command = await api.start("floods", "flood", {"bytes": 100_000_000}, retain="window", **more)
+        await api.recorded(command, 64)  # the 4 MiB that the store holds of a window
+        if deadline is None:
+            assert (await api.http.delete(f"/v1/commands/{command}")).is_success
+        _, end = await api.window_end(command)
+        assert end["error"]["code"] == ("deadline" if deadline else "cancelled"), end
+        assert (await api.http.get("/v1/agents/floods/session")).json()["commands"] == 0
+    assert not foreign.all("violation")
+    assert not foreign.all("closed")
+
+
+async def test_a_result_that_fits_no_message(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+    foreign = await start_foreign([nodes[0].link], "large")
+    await foreign.tells("welcome")
+    api = api_of(nodes[0])
+    _, end = await api.results(await api.start("large", "large", {"bytes": 774_142}))
+    assert (end["state"], len(end["payload"])) == ("ok", 774_142)  # with its quotes the most that JSON takes
+    _, end = await api.results(await api.start("large", "large", {"bytes": 774_143}))
+    assert (end["state"], end["error"]["code"]) == ("failed", "result_too_large")
+    _, end = await api.results(await api.start("large", "large", {"bytes": 3_000_000}))
+    assert (end["state"], end["error"]["code"]) == ("failed", "result_too_large")
+    assert not foreign.all("closed")
+
+
 @pytest.mark.timeout(120)
 async def test_a_thousand_commands_one_after_the_other(nodes: Any, api_of: Any, start_foreign: Any) -> None:
     foreign = await start_foreign([nodes[0].link], "works")

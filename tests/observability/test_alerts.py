@@ -113,8 +113,13 @@ CASES = {
     ),
     "FairleadTokensRefused": Case(
         "20m",
-        {'fairlead_handshake_rejected_total{ID,reason="token"}': "0+120x25"},
-        ({'fairlead_handshake_rejected_total{ID,reason="token"}': "0+6x25"},),
+        {'fairlead_credentials_refused_total{ID,port="api"}': "0+120x25"},
+        ({'fairlead_credentials_refused_total{ID,port="link"}': "0+6x25"},),
+    ),
+    "FairleadConnectionsEvicted": Case(
+        "15m",
+        {"fairlead_connections_evicted_total{ID}": "0+120x20"},
+        ({"fairlead_connections_evicted_total{ID}": "0+6x20"},),
     ),
     "FairleadReconnectStorm": Case(
         "66m",

@@ -32,7 +32,7 @@ from fairlead.carrier.tunnel import parse_proxy
 from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
 from fairlead.wire.identity import check_agent_id, uuid7
-from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
+from fairlead.wire.messages import FACTS_LIMIT, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -260,4 +260,7 @@ def _checked(facts: Mapping[str, str]) -> dict[str, str]:
     for key, value in facts.items():
         if not (0 < len(key) <= 64 and len(value) <= 256):
             raise ConfigError(f"fact {key[:70]!r}: keys have 1 to 64 characters, values at most 256")
-    return {key: value.encode(errors="replace").decode() for key, value in facts.items()}
+    clean = {key: value.encode(errors="replace").decode() for key, value in facts.items()}
+    if (size := len(output.to_json(clean))) > FACTS_LIMIT:
+        raise ConfigError(f"facts of {size} bytes as JSON exceed max {FACTS_LIMIT}: tell fewer, or in fewer words")
+    return clean

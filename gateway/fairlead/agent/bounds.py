@@ -8,6 +8,8 @@ is bounded in `wire.retry`, the size of messages by the carrier, the input of a 
 
 from __future__ import annotations
 
+from typing import cast
+
 import msgspec
 
 from fairlead.wire.messages import (
@@ -38,21 +40,31 @@ SLOT_MOST = 3_600_000
 
 def bounded(message: FromGateway | None, outbox: Outbox) -> FromGateway | None:
     """`message`, or one like it with the largest numbers that are allowed; `outbox` tells what was granted before."""
-    match message:
-        case Credit():
-            stream = outbox.streams.get(message.id)
-            room = WINDOW_MOST - stream.room if stream is not None else 0
-            return message if message.bytes <= room else Credit(id=message.id, bytes=max(0, room))
-        case Cmd(deadline=deadline, credit=credit) if deadline > DEADLINE_MOST or credit > WINDOW_MOST:
-            return msgspec.structs.replace(
-                message, deadline=min(deadline, DEADLINE_MOST), credit=min(credit, WINDOW_MOST)
-            )
-        case Welcome():
-            hb = min(max(message.hb, HEARTBEAT_LEAST), HEARTBEAT_MOST)
-            return msgspec.structs.replace(message, hb=hb, limits=_limits(message.limits))
-        case Drain(slot=slot) if slot > SLOT_MOST:
-            return msgspec.structs.replace(message, slot=SLOT_MOST)
+    # By type and not by pattern: this is done for each message, and of most of them nothing is asked.
+    kind = type(message)
+    if kind is Credit:
+        return _credit(cast(Credit, message), outbox)
+    if kind is Cmd:
+        return _cmd(cast(Cmd, message))
+    if kind is Welcome:
+        welcome = cast(Welcome, message)
+        hb = min(max(welcome.hb, HEARTBEAT_LEAST), HEARTBEAT_MOST)
+        return msgspec.structs.replace(welcome, hb=hb, limits=_limits(welcome.limits))
+    if kind is Drain and cast(Drain, message).slot > SLOT_MOST:
+        return msgspec.structs.replace(cast(Drain, message), slot=SLOT_MOST)
     return message
+
+
+def _credit(credit: Credit, outbox: Outbox) -> Credit:
+    stream = outbox.streams.get(credit.id)
+    room = WINDOW_MOST - stream.room if stream is not None else 0
+    return credit if credit.bytes <= room else Credit(id=credit.id, bytes=max(0, room))
+
+
+def _cmd(cmd: Cmd) -> Cmd:
+    if cmd.deadline <= DEADLINE_MOST and cmd.credit <= WINDOW_MOST:
+        return cmd
+    return msgspec.structs.replace(cmd, deadline=min(cmd.deadline, DEADLINE_MOST), credit=min(cmd.credit, WINDOW_MOST))
 
 
 def _limits(limits: Limits) -> Limits:

@@ -1,4 +1,4 @@
-"""`/v1/agents`: who is there, where, since when, and why not; labels; and the end of a link.
+"""`/v1/agents`: who is there, where, since when, and why not; labels; the end of a link, and of an agent.
 
 Lists are served from the directory's index, never by asking the nodes: a slow node cannot make them wait. Only who asks
 for one agent hears of its link what its node alone knows.
@@ -48,6 +48,7 @@ class AgentRoutes:
         self._dispatch = node.dispatch
         self._inquiry = node.inquiry
         self._ranking = node.ranking
+        self._removal = node.removal
         self._standing = node.standing
 
     async def list(self, request: Request) -> Response:
@@ -130,6 +131,12 @@ class AgentRoutes:
         worst, missing = await self._ranking.worst(by, whole(request, "limit", TOP, MOST, least=1))
         sessions = [shapes.Standout(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
         return Response(_encode(shapes.Ranking(sessions, missing)), media_type="application/json")
+
+    async def delete(self, request: Request) -> Response:
+        """Forget an agent that left, with all that is stored of it."""
+        row = await self._row(request)
+        commands, events = await self._removal.delete(row)
+        return Response(_encode(shapes.Deleted(row.agent, commands, events)), media_type="application/json")
 
     async def disconnect(self, request: Request) -> Response:
         """Close the link; the agent connects again."""

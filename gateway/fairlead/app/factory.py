@@ -79,6 +79,7 @@ def api_app(node: Node, failures: Failures) -> ASGIApp:
         "listAgents": agents.list,
         "getAgent": agents.get,
         "labelAgent": agents.label,
+        "deleteAgent": agents.delete,
         "getLink": agents.link,
         "disconnectAgent": agents.disconnect,
         "rankSessions": agents.worst,

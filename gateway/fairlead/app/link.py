@@ -25,6 +25,7 @@ from fairlead.node import Node
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.codec import Codec, gateway_codec
 from fairlead.wire.messages import SUBPROTOCOLS, FromAgent
+from fairlead.wire.retry import RETRY_AFTER_MOST
 
 
 class LinkDoor:
@@ -83,5 +84,5 @@ class LinkDoor:
             self._node.hub.refused += 1
         answer = problem(error, status)
         # From 1 s on, since the header knows whole seconds only and 0 would mean at once.
-        answer.headers["retry-after"] = str(random.randint(1, int(min(most, 60)) + 1))
+        answer.headers["retry-after"] = str(random.randint(1, int(min(most, RETRY_AFTER_MOST - 1)) + 1))
         return answer

@@ -20,17 +20,19 @@ PATH_PARAMS = {
 }
 FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
 """What may be done with a command that was accepted."""
-ALWAYS = (401, 405, 422)
+ALWAYS = (401, 403, 405, 422, 429)
 """422: at least for a query parameter that it does not know."""
 FAULTS = {
     400: "The body is not JSON, or has a member twice.",
     401: "No or a wrong credential.",
+    403: "The Host or the Origin of the request is not served.",
     404: "There is no such thing.",
     405: "The path knows other methods.",
     409: "The agent is offline, or online where it must not be; or an input chunk came before, with other octets.",
     410: "It was there and is gone: results that have been read, or the record of a command that was posted before.",
     413: "The body is larger than the operation takes.",
     422: "Something of the request is not as it must be, or there is more in its query; `field` names it.",
+    429: "Too many wrong credentials came from this address. A right one is accepted at once.",
     503: "Not now: Redis is away, the agent is overloaded, or the node drains. Repeat it later; `outcome_unknown`: it "
     "may have been done.",
 }

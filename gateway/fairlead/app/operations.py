@@ -114,6 +114,11 @@ OPERATIONS = (
         200, shapes.Labels, takes=shapes.Labels, faults=(400, 413, *KNOWN),
     ),
     Operation(
+        "delete", "/v1/agents/{agent}", "deleteAgent",
+        "Forget an agent that left: its row, labels and facts, what is open for it, its events.",
+        200, shapes.Deleted, faults=(409, *KNOWN),
+    ),
+    Operation(
         "get", "/v1/agents/{agent}/session", "getLink", "How the agent's link is doing, from the node that holds it.",
         200, shapes.Link, faults=(409, *KNOWN),
     ),

@@ -214,6 +214,14 @@ class Labels(Struct, forbid_unknown_fields=True):
     labels: Annotated[dict[LabelKey, LabelValue | None], Meta(max_length=64)]
 
 
+class Deleted(Struct):
+    """The agent was forgotten, and what was stored of it is gone."""
+
+    id: AgentId
+    commands: Annotated[int, Meta(ge=0, description="Commands that were open for it and have been ended.")]
+    events: Annotated[int, Meta(ge=0, description="Events of it that were removed.")]
+
+
 class Disconnected(Struct):
     """The agent was told to connect anew."""
 

@@ -1,10 +1,11 @@
-"""`fairlead agents`: who is there, one of them, its labels, the end of its link. Called by `main`.
+"""`fairlead agents`: who is there, one of them, its labels, the end of its link and of itself. Called by `main`.
 
 All of it asks the platform API; why an agent is not online in the words of a person is the matter of `why`.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group()
 def agents() -> None:
-    """Look at agents, label them, close their links."""
+    """Look at agents, label them, close their links, forget those that left."""
 
 
 @agents.command("ls", short_help="List agents.")
@@ -88,6 +89,44 @@ def disconnect(api: str, token: str | None, agent_id: str) -> None:
     """Close the link of an agent. It connects again, and goes on with what it runs."""
     ask(api, token, lambda client: client.disconnect(agent_id))
     click.echo(f"the link of {agent_id} is closed; `fairlead agents get {agent_id} -w` shows the next", err=True)
+
+
+@agents.command("rm", short_help="Forget agents that left.")
+@api_options
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.argument("agent_ids_", metavar="AGENT...", nargs=-1, required=True, shell_complete=agent_ids)
+@click.pass_context
+def rm(ctx: click.Context, api: str, token: str | None, yes: bool, agent_ids_: tuple[str, ...]) -> None:
+    """Forget agents that left: fairlead agents rm web-1 web-2
+
+    Their labels, facts and events are gone then, and commands that wait for them end. An agent that is online is not
+    removed; one that comes back is a new one.
+    """
+    from fairlead.errors import AgentOnline, AgentUnknown
+
+    names = tuple(dict.fromkeys(agent_ids_))
+    if not yes:
+        if not sys.stdin.isatty():
+            raise click.UsageError("nobody can be asked, as stdin is no terminal: say --yes to remove them unasked")
+        what = names[0] if len(names) == 1 else f"{len(names)} agents ({', '.join(names[:5])}{'…' * (len(names) > 5)})"
+        click.confirm(f"Forget {what}, with labels, facts and events?", abort=True, err=True)
+
+    async def remove(client: Client) -> int:
+        """How many were not removed."""
+        left = 0
+        for name in names:
+            try:
+                done = await client.delete(name)
+            except (AgentOnline, AgentUnknown) as e:
+                if len(names) == 1:
+                    raise
+                left += 1
+                click.echo(e.message, err=True)
+            else:
+                click.echo(f"{name} is forgotten: {done.commands} open commands ended, {done.events} events removed")
+        return left
+
+    ctx.exit(1 if ask(api, token, remove) else 0)
 
 
 def _listed(found: list[Agent]) -> View:

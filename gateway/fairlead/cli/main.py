@@ -28,6 +28,7 @@ from fairlead.cli.top import top
 from fairlead.cli.why import why
 from fairlead.errors import (
     AgentOffline,
+    AgentOnline,
     AgentUnknown,
     BusUnavailable,
     CommandUnknown,
@@ -48,6 +49,7 @@ FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
 
 _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
     (Unauthorized, "give the token in FAIRLEAD_TOKEN, the one the gateway has as platform_token"),
+    (AgentOnline, "stop the agent itself; `fairlead agents disconnect AGENT` closes a link, but the agent comes back"),
     (AgentUnknown, "`fairlead agents ls` lists those that were ever seen"),
     (CommandUnknown, "results are kept for an hour unless the gateway's `retention` says otherwise"),
     (
@@ -106,10 +108,10 @@ class _Group(click.Group):
 
 
 def exit_code(error: FairleadError) -> int:
+    if isinstance(error, RecordLost | AgentOnline):
+        return FAILED
     if isinstance(error, InvalidRequest | ConfigError):
         return USAGE
-    if isinstance(error, RecordLost):
-        return FAILED
     return UNAVAILABLE if isinstance(error, Unavailable | ConnectionRefused) else FAILED
 
 

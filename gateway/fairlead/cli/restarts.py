@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from fairlead.cli.backoff import restart_pause
-from fairlead.cli.child import Process, epitaph, how
+from fairlead.cli.child import Process, how, tail
 from fairlead.errors import FairleadError
 
 MOST_FAILURES = 4
@@ -58,7 +58,11 @@ class Part:
     async def _revive(self, end: str) -> None:
         """Return when it is ready again. `end` tells how it ended."""
         while True:
-            self._give_up_if_hopeless()
+            if self._failures >= MOST_FAILURES:
+                raise FairleadError(
+                    f"{self.process.name} failed {self._failures} times in a row, so it is not started again: it {end}"
+                    f"; the last lines of {self.process.log}:\n{tail(self.process.log)}"
+                )
             pause = restart_pause(max(0, self._failures - 1), random.random())
             self._tell(f"{self.process.name} {end}; it is started again in {pause:.1f} s. {self._effect}")
             await asyncio.sleep(pause)
@@ -85,10 +89,3 @@ class Part:
                 self._tell(f"{self.process.name} is not ready after {SLOW:g} s; its log is {self.process.log}")
             await asyncio.sleep(POLL)
         return True
-
-    def _give_up_if_hopeless(self) -> None:
-        if self._failures >= MOST_FAILURES:
-            raise FairleadError(
-                f"{self.process.name} failed {self._failures} times in a row, so it is not started again; "
-                f"{epitaph(self.process)}"
-            )

@@ -16,6 +16,7 @@ import click
 
 from fairlead.cli.links import DEFAULT_LINKS, agent_token_options, chosen_token, endpoint, host_of
 from fairlead.cli.output import report_option
+from fairlead.text import plain
 
 if TYPE_CHECKING:
     from fairlead.swarm.tally import Tally
@@ -103,7 +104,10 @@ def swarm(
         result = asyncio.run(conductor.run())
     finally:
         progress.end()
-    click.echo(json.dumps(as_json(result), indent=2) if output == "json" else as_table(result))
+    if output == "json":
+        click.echo(json.dumps(as_json(result), indent=2))
+    else:  # the last refusal is told in the gateway's words
+        click.echo("\n".join(map(plain, as_table(result).split("\n"))))
     ctx.exit(0 if result.well else 1)
 
 
@@ -129,7 +133,7 @@ class _Progress:
     def show(self, phase: str, tally: Tally, seconds: float) -> None:
         from fairlead.swarm.report import progress_line
 
-        line = progress_line(phase, tally, self._agents, seconds)
+        line = plain(progress_line(phase, tally, self._agents, seconds))
         if self._terminal:
             # The last line of a phase stays, the others are written over.
             head = "\n" if self._phase not in ("", phase) else "\r"

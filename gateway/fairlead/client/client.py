@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from fairlead.client.command import NDJSON, Command
-from fairlead.client.shapes import Agent, AgentDetail, Link, Ranking
+from fairlead.client.shapes import Agent, AgentDetail, Deleted, Link, Ranking
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError
 from fairlead.wire.identity import check_agent_id, check_command_id
@@ -94,6 +94,10 @@ class Client:
     async def disconnect(self, agent: str) -> None:
         """Close its link; it connects again. Raises AgentOffline."""
         await self._transport.call(Request("DELETE", f"{_path(agent)}/session"))
+
+    async def delete(self, agent: str) -> Deleted:
+        """Forget an agent that left. Raises AgentOnline while it has a link."""
+        return await self._ask(Request("DELETE", _path(agent)), Deleted)
 
     async def label(self, agent: str, changes: Mapping[str, str | None]) -> dict[str, str]:
         """Set labels, or remove those that are None; all of them afterwards."""

@@ -104,6 +104,15 @@ class Ranking:
 
 
 @dataclass(frozen=True, slots=True)
+class Deleted:
+    """An agent that was forgotten: how many commands were open for it, and how many events were stored of it."""
+
+    id: str
+    commands: int = 0
+    events: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Octets of output. `offset` counts the results of the command, `n` the agent's chunks."""
 

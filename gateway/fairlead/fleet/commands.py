@@ -35,9 +35,11 @@ from fairlead.fleet.schema import State
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import EXPECTED_REPLY, Expectation, Priority
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reply import Arg, Reply, items, table, text
+from fairlead.store.reply import Arg, Reply, integer, items, table, text
 from fairlead.telemetry.timing import Origin
 
+EVENTS_A_STEP = 64
+"""Events that are gone through while nobody else is served: of the largest they are 64 MiB, of the usual 10 KiB."""
 INPUT_LIMIT = 4 << 20
 """Bytes of one command's input that its agent has not consumed yet: above it the caller waits."""
 
@@ -226,6 +228,17 @@ class Commands:
             "a", agent, "t", kind, "i", event, "at", at, "p", payload,
             priority=Priority.RESULTS,
         )  # fmt: skip
+
+    async def remove_events(self, agent: str) -> int:
+        """Remove all events of an agent from the fleet's stream; returns how many there were."""
+        removed, after = 0, "-"
+        while after:
+            reply = await self._store.run(
+                lua.REMOVE_EVENTS, (schema.EVENTS,), (agent, after, EVENTS_A_STEP), priority=Priority.BACKGROUND
+            )
+            count, last = items(reply)
+            removed, after = removed + integer(count), text(last)
+        return removed
 
 
 def accepted() -> tuple[Arg, ...]:

@@ -62,9 +62,10 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """Which lease holds an agent, "" for none, and when its last link began or ended (Redis TIME in ms)."""
+    """Which lease holds an agent, "" for none; when its last link began, and when it was seen last (ms)."""
 
     lease: str
+    up: int
     at: int
 
 
@@ -168,7 +169,9 @@ class Directory:
 
     def _last_seen(self, agent: str) -> Answer[LastSeen | None]:
         key = schema.agent_key(agent)
-        return Answer(self._store.submit("HMGET", key, "gen", "lease", "seen", priority=Priority.BACKGROUND), _seen)
+        return Answer(
+            self._store.submit("HMGET", key, "gen", "lease", "up", "seen", priority=Priority.BACKGROUND), _seen
+        )
 
     async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
         """The rows of those that exist, in the order of `agents`."""
@@ -214,6 +217,10 @@ class Directory:
         ]
         return sum([integer(await reply) for reply in replies])
 
+    def note_absence(self, agent: str, dead_lease: str) -> asyncio.Future[Reply]:
+        """Nobody saw this agent leave, since the node of `dead_lease` died: from now on it counts as absent."""
+        return self._store.run(lua.ABSENCE, (schema.agent_key(agent),), (dead_lease,), priority=Priority.BACKGROUND)
+
     async def forget(self, agent: str, seen_before: int, dead_lease: str) -> bool:
         """Remove an agent that was absent since before `seen_before` (ms), and its place in the index."""
         reply = await self._store.run(
@@ -249,8 +256,8 @@ def _owner(reply: Reply) -> Owner:
 
 
 def _seen(reply: Reply) -> LastSeen | None:
-    gen, lease, seen = _values(items(reply))
-    return None if gen is None else LastSeen((lease or b"").decode(), int(seen or 0))
+    gen, lease, up, seen = _values(items(reply))
+    return None if gen is None else LastSeen((lease or b"").decode(), int(up or 0), int(seen or 0))
 
 
 def _dispatched(agent: str, reply: Reply) -> AgentRow | Full | None:

@@ -4,7 +4,7 @@ fl1:era              string  `mark lost-at`: of one life of the data. By the fir
 fl1:nodes            zset    lease → last beat (ms). By beat; entries as old as a row that has expired are cut off
 fl1:node:{n}         hash    one node's counts, state and epoch. By beat; 150 s after the last one
 fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close,
-                             troubles. By claim, release and the platform; no TTL, the sweep forgets after 30 days
+                             troubles. By claim, release and the platform; no TTL, the sweep forgets by `forget_after`
 fl1:open:{a}         hash    open command id → its deadline (ms). By dispatch and settle; the last deadline and a minute
 fl1:agents:{0..63}   zset    index of agent ids, all of score 0: paged by name. By claim; no TTL, owned by the sweep
 fl1:cmd:{id}         hash    the record, a row per target, followers. By create … finish; deadline + retention, then
@@ -41,13 +41,11 @@ NODE_TTL_MS = 150_000
 """A node's row outlives 30 missed beats, so that a frozen Redis or node finds its row again."""
 ALIVE_MS = 15_000
 """Three beats: a node that has not beaten for longer holds no agent any more."""
-AWAY_MS = 30_000
-"""An agent that lost its link comes back within this time when its node or network restarts."""
+AWAY_MS = 45_000
+"""An agent that lost its link comes back within this time when its node or network restarts: after the longest pause
+that a gateway hands out (`wire.retry.HANDED_OUT_MS`), and an attempt."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
-FORGET_MS = 30 * 24 * 3600_000
-FACTS_LIMIT = 4 << 10
-"""Bytes of an agent's facts, as JSON: they are kept in its row, and by its node for as long as it is linked."""
 LABEL_LIMIT = 64
 """As many as an agent may have facts."""
 TROUBLES = 5

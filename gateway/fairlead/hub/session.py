@@ -22,12 +22,13 @@ from fairlead.wire.codec import Codec
 from fairlead.wire.framing import is_close_code
 from fairlead.wire.gateway_link import Act, GatewayLink, Phase, Stream
 from fairlead.wire.messages import Ack, Bye, Chunk, Credit, End, Event, FromAgent, Hb, Hello, Message
+from fairlead.wire.retry import HANDED_OUT_MS
 
 PENDING_MESSAGES = 1_024
 PENDING_BYTES = 1 << 20
 """Received and not yet stored, per session: above either, reading stops until half of it is stored. Less is allowed
 when all sessions together have much of it: see `Totals.room`."""
-RETURN_MS = (30_000, 60_000)
+RETURN_MS = (HANDED_OUT_MS // 2, HANDED_OUT_MS)
 """When an agent that was closed for what it sent is to come back: drawn between these, so that many do not together."""
 BULKY = 4096
 """Bytes of a message that is not stored, from which on it counts as several against the agent's budget."""

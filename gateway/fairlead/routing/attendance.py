@@ -20,7 +20,6 @@ from fairlead.carrier.sweep import Sweep
 from fairlead.errors import BusUnavailable, InvalidRequest
 from fairlead.fleet.command import Taken
 from fairlead.fleet.directory import Claimed, Directory, Overtaken
-from fairlead.fleet.schema import FACTS_LIMIT
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.chronicle import Chronicle
@@ -37,8 +36,8 @@ from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.close import Close
 from fairlead.wire.identity import check_agent_id
-from fairlead.wire.messages import Hello, Limits, Retry, Welcome
-from fairlead.wire.retry import first_ceiling
+from fairlead.wire.messages import FACTS_LIMIT, Hello, Limits, Retry, Welcome
+from fairlead.wire.retry import HANDED_OUT_MS, first_ceiling
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +225,7 @@ class Attendance:
                 resumed=resumed,
                 have={command: found.next for command, found in taken.items() if not found.queued},
                 limits=terms.limits,
-                retry=Retry(first=first_ceiling(self._hub.connections, terms.accept_rate)),
+                retry=Retry(first_ceiling(self._hub.connections, terms.accept_rate), cap=HANDED_OUT_MS),
             )
         )
         self._chronicle.welcomed(session, resumed)

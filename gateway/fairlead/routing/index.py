@@ -2,7 +2,8 @@
 
 Run as one loop by each node. Each minute of the fleet's clock has one shard of the index, and one node that is chosen
 to walk it. A node that dies in its minute leaves that shard to whoever has it an hour later: what is forgotten then has
-been away for thirty days. Forgetting is a conditional step, so that two that walk the same shard do no harm.
+been away for `forget_after`, thirty days as a rule. Forgetting is a conditional step, so that two that walk the same
+shard do no harm.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.sharing import chosen
+from fairlead.routing.removal import Removal
 from fairlead.routing.standing import Standing
 
 logger = logging.getLogger(__name__)
@@ -25,8 +27,9 @@ PAGE = 200
 
 
 class IndexSweep:
-    def __init__(self, directory: Directory, standing: Standing) -> None:
+    def __init__(self, directory: Directory, removal: Removal, standing: Standing) -> None:
         self._directory = directory
+        self._removal = removal
         self._standing = standing
 
     async def sweep_forever(self) -> None:
@@ -53,10 +56,9 @@ class IndexSweep:
     async def sweep(self, shard: int) -> None:
         after = ""
         while page := await self._directory.page(shard, after, PAGE):
-            now = self._standing.now()
             async for agent, seen in self._directory.last_seen(page):
                 if seen is None:  # its claim was refused
                     await self._directory.forget(agent, 0, "")
-                elif now - seen.at > schema.FORGET_MS and not self._standing.table.holds(seen.lease, now):
-                    await self._directory.forget(agent, now - schema.FORGET_MS, seen.lease)
+                else:
+                    await self._removal.look(agent, seen)
             after = page[-1]

@@ -71,7 +71,7 @@ class Keeper:
             if not self._standing.good:
                 continue  # this node does not know who is alive
             try:
-                await self._keep(self._shards())
+                await self.keep(self.shards())
             except BusUnavailable as e:
                 logger.debug("the keeper waits for Redis: %s", e)
             except Exception:
@@ -83,7 +83,7 @@ class Keeper:
         at = min([now - now % TURN_MS + TURN_MS, *self._next.values()])
         return max(0, at - now) / 1000 + random.uniform(0, JITTER)
 
-    def _shards(self) -> list[int]:
+    def shards(self) -> list[int]:
         """Those that this node looks at now."""
         now = self._standing.now()
         turn = now // TURN_MS
@@ -97,7 +97,7 @@ class Keeper:
             del self._next[shard]
         return shards
 
-    async def _keep(self, shards: Sequence[int]) -> None:
+    async def keep(self, shards: Sequence[int]) -> None:
         """See to all that is due in `shards`."""
         while shards:
             look = await self._due.take(shards)

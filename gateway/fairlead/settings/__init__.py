@@ -69,6 +69,7 @@ class Settings:
     drain_timeout: float = 60.0
     shutdown_delay: float = 0.0
     retention: float = 3600.0
+    forget_after: float = 30 * 86_400.0
     output_limit: int = 16 * MIB
     bus_grace: float = 120.0
     log_level: str = "info"

@@ -204,6 +204,7 @@ RULES: Mapping[str, Rule] = {
         "Seconds that all ports go on serving after SIGTERM, however short the drain is: as long as load "
         "balancers need to stop sending here",
     ),
+    "forget_after": _number(0, 10 * 366 * 86_400, "Seconds an agent may be away before it is forgotten, 0 for ever"),
     "retention": _number(1, 7 * 86_400, "Seconds results are kept after the end of a command"),
     "output_limit": _whole(64 * KIB, 1024 * MIB, "Bytes of the results of one command; the rest is cut"),
     "bus_grace": _number(0, 86_400, "Seconds links are held while Redis is away"),

@@ -97,6 +97,9 @@ class Metrics:
         self.labels_lost = Counter(
             "fairlead_labels_lost_total", "Agents whose row, with its labels, Redis had lost", registry=r
         )
+        self.forgotten = Counter(
+            "fairlead_agents_forgotten_total", "Agents removed, by request or after forget_after", registry=r
+        )
         self.traffic = Traffic()
         r.register(self.traffic)
         self._gauges = [Gauge("fairlead_build_info", "1, labelled with the version", ["version"], registry=r)]

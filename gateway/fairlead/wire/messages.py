@@ -20,6 +20,8 @@ MESSAGE_LIMIT = 1 << 20
 """Bytes of one encoded message, the default of `limits.message`."""
 MESSAGE_REST = 16 << 10
 """Bytes of a message that are not its payload: the error of an end may take most of them."""
+FACTS_LIMIT = 4 << 10
+"""Bytes of an agent's facts, as JSON without blanks: a gateway keeps them for as long as the agent is linked."""
 CHUNK_LIMIT = 64 << 10
 """Bytes of one chunk's payload: small enough that a command never waits long behind a file."""
 WINDOW = 256 << 10

@@ -60,10 +60,17 @@ def pause(asked: float, attempt: int, draw: float) -> float:
     return max(asked, RetryPolicy().delay(attempt, draw))
 
 
+HANDED_OUT_MS = 30_000
+"""The longest pause that this gateway hands out, in whatever form: the ceilings of `welcome.retry`, `bye.retry`, and
+Retry-After with what an agent adds to it. It is shorter than the time for which an agent without a link counts as away,
+so that none is called offline because it does what the gateway has told it."""
+RETRY_AFTER_MOST = 20
+"""Seconds in a Retry-After: an agent spreads them by up to half as much again."""
 STABLE_MS = 60_000
 """A link that lived this long resets the attempt counter: shorter ones would hammer a gateway that drops them."""
 
 
 def first_ceiling(links: int, accept_rate: float) -> int:
-    """The `first` to send to agents (ms): the time this node needs to take all its links again, within 1 s to 60 s."""
-    return int(min(60.0, max(1.0, links / max(accept_rate, 1e-9))) * 1000)
+    """The `first` to send to agents (ms): the time this node needs to take all its links again, from 1 s on and no more
+    than HANDED_OUT_MS. A node that needs longer refuses the rest of them once more."""
+    return int(min(HANDED_OUT_MS, max(1_000.0, links / max(accept_rate, 1e-9) * 1000)))

@@ -1,0 +1,73 @@
+"""`fairlead agents rm`: agents that left are forgotten, once that was confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+
+import pytest
+from processes import Fleet
+from screen import Screen
+
+from fairlead.agent import Agent
+from fairlead.client import Client
+from fairlead.errors import AgentOnline
+
+Run = Callable[..., subprocess.CompletedProcess[bytes]]
+MakeScreen = Callable[..., Screen]
+
+
+async def leave(fleet: Fleet, *names: str) -> None:
+    """Agents of these names were there, and have left."""
+    for name in names:
+        agent = Agent(fleet.links, id=name, token="development-agent-token")
+        serving = asyncio.create_task(agent.serve())
+        async with Client(fleet.api, "development-platform-token") as client, asyncio.timeout(20):
+            for wanted in ("online", "away"):
+                while wanted not in [one.state async for one in client.agents() if one.id == name]:
+                    await asyncio.sleep(0.05)
+                agent.stop()
+        await serving
+
+
+def listed(fleet: Fleet, run: Run) -> list[str]:
+    return run("agents", "ls", "-o", "name", api=fleet).stdout.decode().split()
+
+
+def test_who_left_is_removed_and_who_is_online_is_not(fleet: Fleet, run: Run) -> None:
+    asyncio.run(leave(fleet, "left-1", "left-2"))
+    done = run("agents", "rm", "--yes", "left-1", "web-1", "nobody", "left-2", "left-1", api=fleet)
+    assert done.returncode == 1
+    assert done.stdout.decode().splitlines() == [
+        f"{name} is forgotten: 0 open commands ended, 0 events removed" for name in ("left-1", "left-2")
+    ]
+    assert "agent 'web-1' is online" in done.stderr.decode()
+    assert "no agent 'nobody'" in done.stderr.decode()
+    assert listed(fleet, run) == ["web-1"]
+    alone = run("agents", "rm", "--yes", "web-1", api=fleet)
+    assert (alone.returncode, b"stop the agent itself" in alone.stderr) == (1, True)
+    assert run("agents", "rm", "--yes", "nobody", api=fleet).returncode == 2
+
+
+def test_nothing_is_removed_unasked(fleet: Fleet, run: Run, screen: MakeScreen) -> None:
+    asyncio.run(leave(fleet, "left"))
+    piped = run("agents", "rm", "left", api=fleet, input=b"y\n")
+    assert (piped.returncode, b"say --yes" in piped.stderr) == (2, True)
+    shown = screen(fleet.api, "agents", "rm", "left")
+    shown.until(rb"Forget left, with labels, facts and events\? \[y/N\]")
+    shown.type(b"n\n")
+    assert shown.wait() == 1
+    assert "left" in listed(fleet, run)
+    shown = screen(fleet.api, "agents", "rm", "left")
+    shown.until(rb"\[y/N\]")
+    shown.type(b"y\n")
+    shown.until(rb"left is forgotten")
+    assert shown.wait() == 0
+    assert "left" not in listed(fleet, run)
+
+
+async def test_the_client_tells_that_it_is_online(fleet: Fleet) -> None:
+    async with Client(fleet.api, "development-platform-token") as client:
+        with pytest.raises(AgentOnline, match="disconnect it"):
+            await client.delete("web-1")

@@ -1,0 +1,121 @@
+"""Host and Origin, in themselves and on the ports of a real node: a web page reaches none of them through a browser."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import websockets
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.app.hosts import Hosts
+from fairlead.errors import Forbidden
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
+
+OWN = ("a-token-for-the-platform", "a-token-for-the-agents")
+FOREIGN = "https://attacker.example"
+
+
+def admits(hosts: Hosts, host: str | None, origin: str | None = None) -> bool:
+    headers = [(name, value.encode()) for name, value in ((b"host", host), (b"origin", origin)) if value is not None]
+    try:
+        hosts.check(headers)
+    except Forbidden:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:8081", "127.0.0.1:8081", "127.1.2.3", "[::1]:80", "localhost."]
+)
+def test_names_of_this_machine(host: str) -> None:
+    assert admits(Hosts(loopback_only=True), host)
+
+
+@pytest.mark.parametrize(
+    "host", ["attacker.example", "127.0.0.1.attacker.example:8081", "192.0.2.1", "", None, "localhost.attacker.example"]
+)
+def test_names_of_others(host: str | None) -> None:
+    assert not admits(Hosts(loopback_only=True), host)
+    assert not admits(Hosts(["gateway.example.com", "*.links.example.com"]), host)
+    assert admits(Hosts(), host)
+
+
+def test_patterns() -> None:
+    hosts = Hosts(["gateway.example.com", "*.links.example.com", "192.0.2.7"])
+    for host in ("gateway.example.com:443", "Gateway.Example.Com", "eu.links.example.com", "a.b.links.example.com"):
+        assert admits(hosts, host)
+    for host in ("links.example.com", "x.gateway.example.com", "xlinks.example.com", "192.0.2.70", "localhost"):
+        assert not admits(hosts, host)
+    assert admits(hosts, "192.0.2.7:8080")
+    assert admits(Hosts(["gateway.test"], loopback_only=True), "localhost")
+
+
+def test_origins_are_refused_unless_listed() -> None:
+    listed = Hosts(origins=["https://console.example.com"])
+    assert admits(listed, "x", "https://console.example.com")
+    for origin in (FOREIGN, "null", "", "https://console.example.com.attacker.example", "http://localhost:3000"):
+        assert not admits(listed, "x", origin)
+    development = Hosts(loopback_only=True)
+    assert admits(development, "localhost", "http://localhost:3000")
+    assert admits(development, "localhost", "http://[::1]:3000")
+    for origin in (FOREIGN, "null", "file://", "://localhost", "http://localhost.attacker.example"):
+        assert not admits(development, "localhost", origin)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40))
+def test_any_header_is_admitted_or_forbidden(host: bytes, origin: bytes) -> None:
+    headers = [(b"host", host), (b"origin", origin)]
+    with contextlib.suppress(Forbidden):
+        Hosts(loopback_only=True).check(headers)
+
+
+async def statuses(gateway: Any, token: str, agent_token: str, **headers: str) -> list[int]:
+    """What link port, API and admin port answer to a request with these headers and a valid token."""
+    found = []
+    try:
+        async with websockets.connect(
+            f"{gateway.link}/v1/link", subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)], proxy=None,
+            additional_headers={**headers, "authorization": f"Bearer {agent_token}"},
+        ):  # fmt: skip
+            found.append(101)
+    except websockets.InvalidStatus as refused:
+        found.append(refused.response.status_code)
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        answer = await http.get(f"{gateway.api}/v1/agents", headers={"authorization": f"Bearer {token}", **headers})
+        found.append(answer.status_code)
+        found.append((await http.get(f"{gateway.admin}/livez", headers=headers)).status_code)
+    return found
+
+
+async def test_a_node_with_development_tokens_answers_to_this_machine_alone(gateway: Any) -> None:
+    tokens = ("development-platform-token", "development-agent-token")
+    assert await statuses(gateway, *tokens) == [101, 200, 200]
+    assert await statuses(gateway, *tokens, origin="http://localhost:3000") == [101, 200, 200]
+    assert await statuses(gateway, *tokens, origin=FOREIGN) == [403, 403, 403]
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        for url in (f"{gateway.api}/v1/agents", f"{gateway.admin}/metrics", f"{gateway.api}/v1/openapi.json"):
+            headers = {"host": "attacker.example:8081", "authorization": f"Bearer {tokens[0]}"}
+            answer = await http.get(url, headers=headers)
+            assert answer.status_code == 403
+            assert answer.json()["code"] == "forbidden"
+
+
+async def test_a_real_node_knows_its_names_and_origins(make_gateway: Any, own_valkey: Any, tmp_path: Path) -> None:
+    flags = ["--allowed-hosts", "*.example.com,127.0.0.1", "--allowed-origins", "https://console.example.com"]
+    for name, token in zip(("platform", "agent"), OWN, strict=True):
+        (tmp_path / name).write_text(token)
+        flags += [f"--{name}-token-file", str(tmp_path / name)]
+    node, tokens = make_gateway(own_valkey.url, *flags), OWN
+    assert await statuses(node, *tokens) == [101, 200, 200]
+    assert await statuses(node, *tokens, origin="https://console.example.com") == [101, 200, 200]
+    assert await statuses(node, *tokens, origin=FOREIGN) == [403, 403, 200]
+    async with httpx2.AsyncClient(trust_env=False, headers={"authorization": f"Bearer {tokens[0]}"}) as http:
+        for host, status in (("gw.example.com", 200), ("attacker.example", 403), ("localhost", 403)):
+            assert (await http.get(f"{node.api}/v1/agents", headers={"host": host})).status_code == status
+        # A probe comes by the address of the pod.
+        assert (await http.get(f"{node.admin}/readyz", headers={"host": "10.1.2.3:8082"})).status_code == 200

@@ -1,0 +1,57 @@
+"""An agent that waits as its gateway told it is never called offline: `away` outlasts every pause that is handed out.
+
+Held over all settings that the pauses are made of, and on real nodes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from fairlead.agent.connector import DIAL_TIMEOUT
+from fairlead.fleet.schema import AWAY_MS
+from fairlead.hub.session import RETURN_MS
+from fairlead.settings.rules import RULES
+from fairlead.wire.retry import HANDED_OUT_MS, RETRY_AFTER_MOST, first_ceiling
+
+SPREAD = 1.5
+"""What docs/protocol.md lets an agent make of a Retry-After."""
+
+
+def test_away_outlasts_the_longest_pause_and_an_attempt() -> None:
+    assert HANDED_OUT_MS + DIAL_TIMEOUT * 1000 < AWAY_MS
+    assert RETRY_AFTER_MOST * SPREAD * 1000 <= HANDED_OUT_MS
+    assert max(RETURN_MS) <= HANDED_OUT_MS  # of a bye to an agent that sent too much
+
+
+@pytest.mark.parametrize("capacity", [1, 18_000, 1_000_000])
+@pytest.mark.parametrize("rate", [0.1, 200.0, 100_000.0])
+def test_whatever_the_settings_are(capacity: int, rate: float) -> None:
+    assert RULES["capacity"].read(capacity) == capacity
+    assert RULES["accept_rate"].read(rate) == rate
+    assert first_ceiling(capacity, rate) <= HANDED_OUT_MS
+
+
+async def test_a_node_hands_out_no_longer_pause(own_valkey: Any, make_gateway: Any, dial: Any) -> None:
+    """In welcome, and to those that it refuses because they come too fast, or it is full."""
+    slow = make_gateway(own_valkey.url, "--accept-rate", "1")
+    welcome = await (await dial(slow, "first")).greet()
+    assert max(welcome.retry.first, welcome.retry.base, welcome.retry.cap) <= HANDED_OUT_MS
+    full = make_gateway(own_valkey.url, "--capacity", "1", name="node-2")
+    await (await dial(full, "second")).greet()
+    headers = {
+        "Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "fairlead.v1.json",
+        "Authorization": "Bearer development-agent-token",
+    }  # fmt: skip
+    seen = set()
+    async with httpx2.AsyncClient(trust_env=False, headers=headers) as http:
+        for gateway in (slow, full):
+            for _ in range(40):
+                answer = await http.get(gateway.link.replace("ws:", "http:") + "/v1/link")
+                if answer.status_code in (429, 503):
+                    seen.add(int(answer.headers["Retry-After"]))
+    assert seen
+    assert max(seen) <= RETRY_AFTER_MOST

@@ -1,0 +1,103 @@
+"""What takes its time gives way: lists of the whole fleet and a site that comes back cost no post and no beat."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+
+from fairlead.fleet.command import Record
+from fairlead.fleet.commands import Commands
+from fairlead.fleet.directory import Directory
+from fairlead.wire.identity import uuid7
+
+pytestmark = pytest.mark.timeout(240)
+
+
+async def _post_until(api: Any, agent: str, done: asyncio.Task[Any]) -> int:
+    """Post commands one after the other for as long as `done` is not; each must be taken. How many there were."""
+    count = 0
+    while not done.done() or count < 5:
+        answer = await api.http.post("/v1/commands", json={"agent": agent, "method": "work", "deadline": 30})
+        assert answer.status_code == 202, answer.text
+        count += 1
+        await asyncio.sleep(0.02)
+    return count
+
+
+async def _nothing_was_missed(api: Any, gateway: Any) -> None:
+    figures = {}
+    for line in (await api.http.get(gateway.admin + "/metrics")).text.splitlines():
+        if not line.startswith("#"):
+            name, _, value = line.rpartition(" ")
+            figures[name] = float(value)
+    assert figures["fairlead_node_fenced_total"] == figures["fairlead_redis_errors_total"] == 0
+    assert figures["fairlead_beat_age_seconds"] < 15
+    backlog = {name for name in figures if name.startswith("fairlead_redis_backlog")}
+    assert backlog == {
+        f'fairlead_redis_backlog{{priority="{name}"}}' for name in ("control", "results", "commands", "background")
+    }
+
+
+async def test_lists_of_all_agents_cost_no_post(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+) -> None:
+    gateway = make_gateway(own_valkey.url)
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    directory, now = Directory(store), int(time.time() * 1000)
+    for start in range(0, 2_000, 200):
+        claims = [
+            directory.claim(f"agent-{i}", "gone#1", "b", 1, f"s{i}", b'{"os":"linux"}', now + 600_000)
+            for i in range(start, start + 200)
+        ]
+        for claim in claims:
+            await claim
+    peer = await dial(gateway)
+    await peer.greet()
+
+    async def listed() -> None:
+        for _ in range(3):
+            answer = await api.http.get("/v1/agents?limit=1000&selector=os%3Dplan9")
+            assert answer.status_code == 200, answer.text
+
+    listers = asyncio.gather(*(listed() for _ in range(12)))
+    lists = asyncio.create_task(asyncio.wait_for(listers, 120))
+    await _post_until(api, peer.agent, lists)
+    await lists
+    await _nothing_was_missed(api, gateway)
+
+
+async def test_a_site_that_comes_back_with_queued_commands_costs_no_post(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+) -> None:
+    """More fences are due at once than calls may wait at any priority, and each agent gets all of its commands."""
+    gateway = make_gateway(own_valkey.url, "--accept-rate", "5000")
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    directory, records = Directory(store), Commands(store, 1 << 24)
+    agents, queued, now = 110, 80, int(time.time() * 1000)
+    for number in range(agents):
+        name = f"site-{number}"
+        made: list[Any] = [directory.claim(name, "", "b", 1, f"s{number}", b"{}", now + 600_000)]
+        for _ in range(queued):
+            command = uuid7(now, random.randbytes(10))
+            record = Record(command, name, "work", b"{}", "interactive", now, now + 600_000, 600_000, now + 600_000)
+            made.append(records.create(record, now + 600_000))
+            made.append(directory.dispatch(name, command, now + 600_000, now + 600_000))
+        for call in made:
+            await call
+    innocent = await dial(gateway)
+    await innocent.greet()
+
+    async def back(number: int) -> int:
+        peer = await dial(gateway, f"site-{number}", open_timeout=100)
+        await peer.greet()
+        return len({(await peer.command()).id for _ in range(queued)})
+
+    returning = asyncio.gather(*(back(n) for n in range(agents)))
+    site = asyncio.create_task(asyncio.wait_for(returning, 200))
+    await _post_until(api, innocent.agent, site)
+    assert await site == [queued] * agents
+    await _nothing_was_missed(api, gateway)

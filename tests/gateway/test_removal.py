@@ -1,0 +1,94 @@
+"""Agents that left are forgotten: by request, or by themselves when they were away for `forget_after`."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+import pytest
+
+from fairlead.fleet.directory import Claimed
+from fairlead.fleet.schema import agent_key, index_shard, open_key
+from fairlead.node import Node
+from fairlead.routing.index import IndexSweep
+from fairlead.settings import Settings
+from fairlead.wire.messages import Ack, Event, Rx
+
+FAR_MS = 3600_000
+
+
+async def test_an_agent_that_left_is_deleted_with_all_that_was_its_own(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any, until: Any
+) -> None:
+    gateway = make_gateway(own_valkey.url)
+    api, store = api_of(gateway), await redis_of(own_valkey)
+    peer, other = await dial(gateway), await dial(gateway)
+    for one in (peer, other):
+        await one.greet(facts={"os": "linux"})
+        for n in range(70):  # more than one step goes through
+            await one.send(Event(type="t", qos=1, id=f"{one.agent}-{n}", time=1, payload=b"{}"))
+        await one.expect(Rx)
+    url = f"/v1/agents/{peer.agent}"
+    await api.http.patch(url, json={"labels": {"env": "prod"}})
+    running = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=running))
+    refused = await api.http.delete(url)
+    assert (refused.status_code, refused.json()["code"]) == (409, "agent_online")
+    assert (await api.agent(peer.agent))["labels"] == {"env": "prod"}
+
+    async def stored() -> bool:
+        return bool(await store.submit("XLEN", "fl1:events") == 140)
+
+    await until(stored)
+    await peer.socket.close()
+
+    async def away() -> bool:
+        return bool((await api.agent(peer.agent))["state"] == "away")
+
+    await until(away)
+    waiting = await api.start(peer.agent, on_offline={"queue": 60})
+    answer = await api.http.delete(url)
+    assert (answer.status_code, answer.json()) == (200, {"id": peer.agent, "commands": 2, "events": 70})
+    assert (await api.http.get(url)).json()["code"] == "agent_unknown"
+    assert (await api.http.delete(url)).status_code == 404
+    assert [agent["id"] for agent in (await api.http.get("/v1/agents")).json()["agents"]] == [other.agent]
+    for key in (agent_key(peer.agent), open_key(peer.agent)):
+        assert await store.submit("EXISTS", key) == 0
+    assert await store.submit("XLEN", "fl1:events") == 70
+    ends = [await api.end(command) for command in (running, waiting)]
+    assert [(end["state"], end["error"]["code"]) for end in ends] == [
+        ("failed", "outcome_unknown"), ("cancelled", "agent_deleted"),
+    ]  # fmt: skip
+    again = await dial(gateway, peer.agent)
+    await again.greet(conn=2)
+    assert (await api.agent(peer.agent))["labels"] == {}
+
+
+@pytest.mark.parametrize("forget_after", [0.5, 0.0])
+async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(own_valkey: Any, forget_after: float) -> None:
+    """Also one whose node died: from when that is noted on, however long ago it was linked."""
+    async with Node(Settings(node="sweeper", forget_after=forget_after), own_valkey.url) as node:
+        directory, sweep = node.directory, IndexSweep(node.directory, node.removal, node.standing)
+        left, orphan, linked = (f"{kind}-{secrets.token_hex(4)}" for kind in ("left", "orphan", "linked"))
+        leases = {left: node.standing.lease, orphan: "dead#1", linked: node.standing.lease}
+        for agent, lease in leases.items():
+            far = node.standing.now() + FAR_MS
+            assert isinstance(await directory.claim(agent, lease, "boot", 1, f"sid {agent}", b"{}", far), Claimed)
+        assert await directory.release(left, f"sid {left}", 1000, False, "")
+        before = await directory.look_up(orphan)
+        assert before is not None
+        await asyncio.sleep(0.6)  # longer than `forget_after`
+        for shard in {index_shard(agent) for agent in leases}:
+            await sweep.sweep(shard)
+        noted = await directory.look_up(orphan)
+        assert noted is not None
+        assert noted.seen >= before.seen + 600
+        assert (await directory.look_up(left) is None) is bool(forget_after)
+        await asyncio.sleep(0.6)
+        for shard in {index_shard(agent) for agent in leases}:
+            await sweep.sweep(shard)
+        assert (await directory.look_up(orphan) is None) is bool(forget_after)
+        assert await directory.look_up(linked) is not None
+        assert await directory.count() == (1 if forget_after else 3)

@@ -1,0 +1,157 @@
+"""An agent that holds its `end` behind output without credit gets rid of it: at a cancel, and at a deadline that the
+gateway has recorded already.
+
+The agent is written as docs/protocol.md, section 13, shows it: it makes chunks as long as what it holds unstored fits
+the window, and writes them as credit comes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from fairlead.wire.messages import WINDOW, Ack, Bye, Cancel, Chunk, Cmd, Credit, End, Rx
+
+CHUNK = 64 << 10
+QUIET = 1.5
+"""Seconds without a word of the gateway after which it grants nothing more."""
+
+
+class Holder:
+    """One stream of such an agent."""
+
+    def __init__(self, peer: Any, cmd: Cmd) -> None:
+        self.peer = peer
+        self.id = cmd.id
+        self.room = cmd.credit
+        self.made = self.written = self.stored = 0
+        self.cancels: list[str] = []
+        self.ended = False
+
+    async def write(self) -> None:
+        """Make what the window takes, and write what there is credit for."""
+        while not self.ended and (self.made - self.stored) * CHUNK < WINDOW:
+            self.made += 1
+        while self.written < self.made and self.room >= CHUNK:
+            await self.peer.send(Chunk(id=self.id, n=self.written, kind="file", payload=b"x" * CHUNK))
+            self.written += 1
+            self.room -= CHUNK
+
+    async def run(self) -> None:
+        """Until the gateway says nothing for a while, or the command is cancelled."""
+        while not self.cancels:
+            await self.write()
+            try:
+                async with asyncio.timeout(QUIET):
+                    self.take(await self.peer.receive())
+            except TimeoutError:
+                return
+
+    def take(self, message: object) -> None:
+        if isinstance(message, Credit):
+            self.room += message.bytes
+        elif isinstance(message, Rx):
+            self.stored = message.s - 1  # the ack is the first
+        elif isinstance(message, Cancel):
+            self.cancels.append(message.why)
+
+    async def finish(self, state: Any) -> None:
+        """Write the rest that was made, as credit comes, then the end; and hear its receipt."""
+        self.ended = True
+        async with asyncio.timeout(20):
+            while True:
+                await self.write()
+                if self.written == self.made:
+                    break
+                self.take(await self.peer.receive())
+            await self.peer.send(End(id=self.id, total=self.made, state=state))
+            while self.stored < self.made + 1:
+                self.take(await self.peer.receive())
+
+
+async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent, retain="window")
+    holder = Holder(peer, await peer.command())
+    await peer.send(Ack(id=command))
+    await holder.run()
+    assert holder.room < CHUNK
+    assert holder.made > holder.written  # there is output without credit, and the end will be behind it
+    assert (await api.http.delete(f"/v1/commands/{command}")).is_success
+    async with asyncio.timeout(10):
+        while not holder.cancels:
+            holder.take(await peer.receive())
+    await holder.finish("cancelled")
+    target = (await api.get(command))["targets"][0]
+    assert (target["state"], target["end"]["error"]) == ("cancelled", None), "it was not left to time out"
+    assert set(holder.cancels) == {"cancelled"}
+    assert (await api.http.get(f"/v1/agents/{peer.agent}/session")).json()["commands"] == 0
+
+
+@pytest.mark.timeout(90)
+async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: Any, api: Any, dial: Any) -> None:
+    """Of a deadline the agent here knows nothing: the gateway ends the command, and the agent later."""
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent, retain="window", deadline=4)
+    holder = Holder(peer, await peer.command())
+    await peer.send(Ack(id=command))
+    await holder.run()
+    assert holder.made > holder.written
+    async with asyncio.timeout(30):
+        while not holder.cancels:
+            holder.take(await peer.receive())
+    assert holder.cancels == ["deadline"]
+    assert (await api.get(command))["targets"][0]["state"] == "timeout"
+    await holder.finish("timeout")
+    assert set(holder.cancels) == {"deadline"}
+    assert (await api.http.get(f"/v1/agents/{peer.agent}/session")).json()["commands"] == 0
+
+
+async def test_a_command_that_nobody_knows_is_receipted_and_credited(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
+    await peer.send(Ack(id=unknown), Chunk(id=unknown, n=7, kind="stdout", payload=b"12345"), End(id=unknown, total=9))
+    assert (await peer.expect(Rx)).s >= 1
+    assert (await peer.expect(Credit)) == Credit(id=unknown, bytes=5)
+
+
+async def test_a_chunk_before_its_ack_says_what_the_ack_would(gateway: Any, api: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.say(command, 0, "early")
+    await peer.expect(Rx)
+    assert (await api.get(command))["state"] == "running"
+    await peer.send(Ack(id=command), End(id=command, total=1))
+    assert (await api.end(command))["state"] == "ok"
+
+
+async def test_what_was_accepted_cannot_be_refused_any_more(gateway: Any, api: Any, dial: Any) -> None:
+    """Before any output it ends the command; behind output it breaks the protocol."""
+    peer = await dial(gateway)
+    await peer.greet()
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command), Ack(id=command, state="refused"))
+    end = await api.end(command)
+    assert (end["state"], end["error"]["code"]) == ("failed", "refused")
+    command = await api.start(peer.agent)
+    await peer.command()
+    await peer.send(Ack(id=command))
+    await peer.say(command, 0, "output")
+    await peer.send(Ack(id=command, state="refused"))
+    assert await peer.close_code() == 4500
+
+
+async def test_a_bye_is_answered_with_a_close_frame(gateway: Any, dial: Any) -> None:
+    """Also when the agent that said it never closes."""
+    peer = await dial(gateway)
+    await peer.greet()
+    await peer.send(Bye(code=1001, why="the agent ends"))
+    assert await peer.close_code() == 1001
