@@ -22,6 +22,7 @@ from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.closing import Closing
 from fairlead.routing.index import IndexSweep
 from fairlead.routing.keeper import Keeper
+from fairlead.routing.removal import Removal
 from fairlead.routing.standing import Standing
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
@@ -50,6 +51,8 @@ class World:
         metrics = Metrics()
         closing = Closing(self.directory, self.due, self.inbox, metrics, Chronicle(Tracing(), metrics, self.standing))
         self.keeper = Keeper(self.directory, self.records, self.due, self.inbox, closing, self.standing)
+        removal = Removal(self.directory, self.records, closing, self.standing, metrics, 30 * DAY_MS)
+        self.index = IndexSweep(self.directory, removal, self.standing)
 
     async def now(self) -> int:
         """Redis TIME in ms, told to the node as its beat does."""
@@ -168,7 +171,7 @@ def test_one_node_of_all_walks_a_shard_of_the_index_and_each_shard_has_its_minut
     walked: set[int] = set()
     for turn in range(schema.INDEX_SHARDS):
         fleet = _fleet(20, (28_000_000 + turn) * index.TURN_MS + 1)
-        shards = [shard for s in fleet if (shard := IndexSweep(nobody, s).shard()) is not None]
+        shards = [shard for s in fleet if (shard := IndexSweep(nobody, nobody, s).shard()) is not None]
         assert len(shards) == 1
         walked |= set(shards)
     assert walked == set(range(schema.INDEX_SHARDS))
@@ -189,7 +192,7 @@ async def test_the_sweep_forgets_who_was_absent_for_long_and_nobody_else(world: 
     shard = schema.index_shard("refused")
     await world.store.submit("ZADD", schema.index_key(shard), 0, "refused")  # its claim was
     for number in range(schema.INDEX_SHARDS):
-        await IndexSweep(world.directory, world.standing).sweep(number)
+        await world.index.sweep(number)
     rows = await world.directory.look_up_all(["linked", "away-lately", "away-for-long", "on-a-dead-node", "refused"])
     assert [row.agent for row in rows] == ["linked", "away-lately"]
     assert await world.directory.count() == 2
