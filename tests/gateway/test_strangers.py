@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx2
@@ -47,15 +45,6 @@ async def answer(port: int, request: bytes, source: str = STRANGER) -> tuple[int
                 writer.transport.abort()
     except (OSError, asyncio.IncompleteReadError):
         return 0, ""
-
-
-@pytest.fixture
-def few_files() -> Iterator[None]:
-    """What is started meanwhile may open 2,048 files."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (2048, 2048) if hard < 4096 else (2048, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def a_command_ends(api: Any, peer: Any) -> None:
@@ -204,11 +193,9 @@ async def test_one_loop_with_a_valid_token_keeps_nobody_out(make_gateway: Any, o
     assert loops[101] >= 20
 
 
-async def test_few_files_are_enough(
-    few_files: None, make_gateway: Any, own_valkey: Any, dial: Any, api_of: Any
-) -> None:
+async def test_few_files_are_enough(make_gateway: Any, own_valkey: Any, dial: Any, api_of: Any) -> None:
     """1,500 connections from three addresses on all ports, and 2,048 files: there is always one left."""
-    node = make_gateway(own_valkey.url)
+    node = make_gateway(own_valkey.url, files=2048)
     api, peer = api_of(node), await dial(node)
     await peer.greet()
     async with contextlib.AsyncExitStack() as stack:
@@ -221,7 +208,6 @@ async def test_few_files_are_enough(
     assert "Too many open files" not in node.log()
 
 
-def test_the_limit_is_cut_to_the_files(few_files: None, make_gateway: Any, own_valkey: Any) -> None:
-    node = make_gateway(own_valkey.url)
+def test_the_limit_is_cut_to_the_files(make_gateway: Any, own_valkey: Any) -> None:
+    node = make_gateway(own_valkey.url, files=2048)
     assert "unauthenticated_limit 1000 is cut to" in node.log()
-    assert Path(f"/proc/{node.pid}/limits").exists()
