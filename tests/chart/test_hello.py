@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,7 +70,12 @@ def test_a_wrong_token_fails_and_says_why(addresses: dict[str, str], token: str)
 
 @pytest.mark.timeout(240)
 def test_an_agent_is_welcomed_and_answers(addresses: dict[str, str]) -> None:
-    for _ in range(2):  # again, when the fleet remembers the agent of the first
+    for _ in range(2):  # again, when the fleet has seen the agent of the first
         done = play(addresses)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout
         assert "was welcomed" in done.stdout
+        assert "stays in the list" not in done.stdout
+        headers = {"Authorization": f"Bearer {TOKENS['PLATFORM_TOKEN']}"}
+        request = urllib.request.Request(f"{addresses['API_URL']}/v1/agents/helm-test", headers=headers)
+        with pytest.raises(urllib.error.HTTPError, match="404"):
+            urllib.request.urlopen(request, timeout=10)

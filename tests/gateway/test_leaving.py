@@ -4,6 +4,7 @@ because nobody has told him otherwise yet, gets an answer."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import time
 from typing import Any
@@ -14,6 +15,9 @@ import websockets
 
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
 
+LEARNS = 1.5
+"""Seconds until the balancer of these tests has noticed what a node says of itself: as long as endpoints and the
+configuration of an ingress controller take."""
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 DELAY = 2.0
 
@@ -68,3 +72,86 @@ async def test_without_a_delay_a_node_that_holds_no_link_ends_at_once(own_valkey
     gateway = make_gateway(own_valkey.url)
     gateway.signal(signal.SIGTERM)
     assert await asyncio.to_thread(gateway.wait) == 0
+
+
+class Balancer:
+    """Spreads connections over nodes as an ingress does: it learns late that one wants no more, and tries no other."""
+
+    def __init__(self, nodes: list[Any]) -> None:
+        self._known = list(nodes)
+        self._turns = itertools.count()
+
+    async def __aenter__(self) -> Balancer:
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        self._learning = asyncio.create_task(self._learn_forever())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._learning.cancel()
+        self._server.close()
+
+    async def _learn_forever(self) -> None:
+        async with httpx2.AsyncClient() as http:
+            while True:
+                for node in list(self._known):
+                    try:
+                        ready = (await http.get(f"{node.admin}/readyz")).status_code == 200
+                    except httpx2.TransportError:
+                        ready = False
+                    if not ready:
+                        await asyncio.sleep(LEARNS)
+                        self._known.remove(node)
+                await asyncio.sleep(0.05)
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        node = self._known[next(self._turns) % len(self._known)]
+        host, _, port = node.api.removeprefix("http://").partition(":")
+        try:
+            inner = await asyncio.open_connection(host, int(port))
+        except OSError:
+            writer.write(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            await writer.drain()
+            writer.close()
+            return
+        await asyncio.gather(_pump(reader, inner[1]), _pump(inner[0], writer))
+
+
+async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    except OSError:
+        pass
+    writer.close()
+
+
+async def test_no_caller_behind_a_load_balancer_notices_that_a_node_leaves(own_valkey: Any, make_gateway: Any) -> None:
+    nodes = [
+        await asyncio.to_thread(make_gateway, own_valkey.url, "--shutdown-delay", str(2 * LEARNS), name=name)
+        for name in ("node-1", "node-2")
+    ]
+    answers: list[int | str] = []
+
+    async def call(http: httpx2.AsyncClient, balancer: Balancer) -> None:
+        """Until the node has gone, and for a moment more."""
+        after = 0
+        while after < 10:
+            after += not nodes[0].running
+            try:
+                answers.append((await http.get(f"{balancer.url}/v1/agents")).status_code)
+            except httpx2.TransportError as e:
+                answers.append(repr(e))
+            await asyncio.sleep(0.05)
+
+    async with Balancer(nodes) as balancer, httpx2.AsyncClient(headers=PLATFORM) as keeps:
+        fresh = httpx2.AsyncClient(headers={**PLATFORM, "connection": "close"})
+        calls = [asyncio.create_task(call(http, balancer)) for http in (keeps, fresh)]
+        while len(answers) < 20:
+            await asyncio.sleep(0.02)
+        nodes[0].signal(signal.SIGTERM)
+        await asyncio.gather(*calls)
+        await fresh.aclose()
+    assert nodes[0].wait() == 0
+    assert [one for one in answers if one != 200] == [], f"of {len(answers)} calls"

@@ -18,12 +18,13 @@ pytestmark = pytest.mark.timeout(240)
 
 
 async def _post_until(api: Any, agent: str, done: asyncio.Task[Any]) -> int:
-    """Post commands one after the other for as long as `done` is not; each must be taken. How many there were."""
+    """Post commands one after the other for as long as `done` is not; none may find a full backlog, or a node without a
+    beat. How many were taken. On a machine that is short of CPU a post may find that its second is over."""
     count = 0
     while not done.done() or count < 5:
         answer = await api.http.post("/v1/commands", json={"agent": agent, "method": "work", "deadline": 30})
-        assert answer.status_code == 202, answer.text
-        count += 1
+        assert answer.status_code == 202 or "too late" in answer.json()["detail"], answer.text
+        count += answer.status_code == 202
         await asyncio.sleep(0.02)
     return count
 

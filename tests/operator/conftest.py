@@ -210,14 +210,11 @@ async def world(
     # Whatever pods are made in it must fit: the admission of the API server says so.
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
     await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": restricted}})
-    await admin.create(
-        {
-            "apiVersion": "v1",
-            "kind": "Secret",
-            "metadata": {"name": "tokens", "namespace": namespace, "labels": {SECRET_LABEL: "true"}},
-            "stringData": {"agent-token": AGENT_TOKEN, "platform-token": PLATFORM_TOKEN},
-        }
-    )
+    lent = {"redis": {"url": valkey_server.url}}
+    lent["tokens"] = {"agent-token": AGENT_TOKEN, "platform-token": PLATFORM_TOKEN}
+    for name, data in lent.items():
+        meta = {"name": name, "namespace": namespace, "labels": {SECRET_LABEL: "true"}}
+        await admin.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
     await made.allow(*NAMESPACED, *LEASE)
     who = {"kind": "User", "name": "operator", "apiGroup": "rbac.authorization.k8s.io"}
     await admin.create(

@@ -54,7 +54,7 @@ class World:
             "image": "fairlead/gateway:test",
             "capacity": 1000,
             "replicas": {"min": 2, "max": 10},
-            "redis": {"url": self.redis},
+            "redis": {"secretRef": {"name": "redis"}},
             "tokens": {"secretRef": {"name": "tokens"}},
             **more,
         }

@@ -290,7 +290,7 @@ def test_help_names_every_variable() -> None:
     said = subprocess.run(
         [sys.executable, "-Im", "fairlead_operator", "--help"], capture_output=True, text=True, check=True, timeout=30
     ).stdout
-    for name in ("NAMESPACES", "LEASE", "HTTP", "LOG_LEVEL", "LOG_FORMAT"):
+    for name in ("NAMESPACES", "LEASE", "HTTP", "POLICY", "LOG_LEVEL", "LOG_FORMAT"):
         assert f"FAIRLEAD_OPERATOR_{name} " in said
 
 
@@ -301,6 +301,7 @@ def test_all_faults_of_the_environment_at_once() -> None:
         "FAIRLEAD_OPERATOR_LOG_LEVEL": "loud",
         "FAIRLEAD_OPERATOR_NAMESPACE": "a",
         "FAIRLEAD_OPERATOR_PORT": "tcp://10.0.0.1:80",
+        "FAIRLEAD_OPERATOR_POLICY": '{"all": {"image": ["*"]}}',
     }
     done = subprocess.run(
         [sys.executable, "-Im", "fairlead_operator"], env=wrong, capture_output=True, text=True, timeout=30, check=False
@@ -308,5 +309,6 @@ def test_all_faults_of_the_environment_at_once() -> None:
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("  - ")]
     assert [line.split(":")[0] for line in lines] == [
-        "  - FAIRLEAD_OPERATOR_NAMESPACE", "  - FAIRLEAD_OPERATOR_HTTP", "  - FAIRLEAD_OPERATOR_LOG_LEVEL",
+        "  - FAIRLEAD_OPERATOR_NAMESPACE", "  - FAIRLEAD_OPERATOR_HTTP", "  - FAIRLEAD_OPERATOR_POLICY",
+        "  - FAIRLEAD_OPERATOR_LOG_LEVEL",
     ]  # fmt: skip

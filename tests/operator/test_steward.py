@@ -33,7 +33,7 @@ async def test_children_are_made_and_the_least_number_of_pods(world: World) -> N
     assert deployment["spec"]["replicas"] == 2
     assert template["terminationGracePeriodSeconds"] == 1000 / 50 + 30
     env = {one["name"]: one.get("value") for one in template["containers"][0]["env"]}
-    assert (env["FAIRLEAD_REDIS"], env["FAIRLEAD_DRAIN_TIMEOUT"]) == (world.redis, "20")
+    assert (env["FAIRLEAD_REDIS_FILE"], env["FAIRLEAD_DRAIN_TIMEOUT"]) == ("/etc/fairlead/redis/url", "20")
     for kind, name in (
         ("Service", "edge-agents"), ("Service", "edge-platform"), ("Service", "edge-metrics"),
         ("PodDisruptionBudget", "edge"), ("ServiceAccount", "edge"), ("Ingress", "edge"), ("NetworkPolicy", "edge"),

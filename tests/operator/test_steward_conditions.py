@@ -222,7 +222,7 @@ async def test_what_the_api_server_refuses_of_a_child_is_not_taken_for_its_absen
     held, reason, message = condition(status, "Reconciled")
     assert (held, reason) == ("False", "Invalid")
     assert "memory" in message
-    other = await world.gateway("other", redis={"url": f"{world.redis}/1"}, pod={"tolerations": [{"key": 5}]})
+    other = await world.gateway("other", redis={"url": "redis://127.0.0.1:1"}, pod={"tolerations": [{"key": 5}]})
     held, reason, message = condition(await world.tend(world.steward(other), "other"), "Reconciled")
     assert (held, reason) == ("False", "Invalid"), message
 

@@ -112,6 +112,7 @@ class Directory:
                 valid_until,
                 "" if own_gen is None else own_gen,
                 "1" if known else "",
+                schema.ORDERED_MS,
             ),
             priority=Priority.BACKGROUND,
         )
