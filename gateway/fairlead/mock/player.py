@@ -246,6 +246,8 @@ class _Scene:
         elif step.writes:
             self._written[step.writes] += 1
             await player.puppet.write({"id": step.writes, "kind": step.kind, "payload": step.payload})
+            # The write waits for credit, so it is not done; but orders are read in turn.
+            await player.puppet.done(await player.puppet.order("ready"), player.patience)
         elif step.leaves:
             self._leaving = True
             await player.puppet.order("leave")
