@@ -21,7 +21,7 @@ NODE_AGENT, SDK_AGENT = HERE / "agent.mjs", HERE / "puppet_agent.py"
 PLAYABLE = [conversation for conversation in load() if conversation.for_agents]
 
 
-async def run(*arguments: str, timeout: float = 150) -> tuple[int, str]:
+async def run(*arguments: str, timeout: float = 280) -> tuple[int, str]:
     """The exit code, and what it printed."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fairlead", "mock-gateway", "--port", "0", *arguments,
@@ -42,7 +42,7 @@ def judged(printed: str, word: str) -> list[str]:
     return [c.name for c in PLAYABLE if re.search(rf"(?m)^{word} +{re.escape(c.name)}(: .*)?$", printed)]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 async def test_the_sdk_plays_all_conversations(tmp_path: Path, encoding: str) -> None:
     """On MessagePack with a journal, on JSON without: together all of them are played."""
@@ -54,7 +54,7 @@ async def test_the_sdk_plays_all_conversations(tmp_path: Path, encoding: str) ->
     assert len(judged(printed, "ok")) == len(PLAYABLE) - 1 >= 35
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_an_agent_in_another_language_plays_all_conversations(node_js: str) -> None:
     command = [node_js, str(NODE_AGENT), "{link}", "edge-17", "--puppet"]
     code, printed = await run("--patience", "20", "--", *command)
