@@ -13,6 +13,7 @@ from typing import Any
 
 import websockets
 
+from fairlead.fleet.schema import agent_key
 from fairlead.wire.close import Close
 from fairlead.wire.messages import Ack, Chunk, Cmd, Drain, End, Hb, Hello, Resume, Rx
 
@@ -359,16 +360,19 @@ async def test_a_node_whose_row_is_gone_claims_its_agents_again(
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
     peer = await dial(gateway)
-    first = await peer.greet(facts={"env": "prod"})
+    await peer.greet(facts={"env": "prod"})
     command = await api.start(peer.agent)
     await peer.command()
     await peer.send(Ack(id=command))
     store = await redis_of(own_valkey)
+    lease = await store.submit("HGET", agent_key(peer.agent), "lease")
     await store.submit("DEL", "fl1:node:{node-1}")
 
     async def claimed_again() -> bool:
-        agent = await api.agent(peer.agent)
-        return bool(agent["state"] == "online" and agent["session"]["gen"] > first.gen)
+        """By the node's next life, which its lease names."""
+        if await store.submit("HGET", agent_key(peer.agent), "lease") == lease:
+            return False
+        return bool((await api.agent(peer.agent))["state"] == "online")
 
     await until(claimed_again)
     assert (await api.agent(peer.agent))["facts"] == {"env": "prod"}

@@ -29,6 +29,9 @@ class Series:
         """The latest of each bucket."""
 
     def observe(self, seconds: float, trace: str = "") -> None:
+        """A time below 0 counts as 0: its two ends were told by two clocks, and a sum that falls would look like a
+        restart to Prometheus."""
+        seconds = max(seconds, 0.0)
         place = bisect_left(self._bounds, seconds)
         self._counts[place] += 1
         self._sum += seconds
