@@ -169,5 +169,13 @@ def test_the_base_install_is_enough_for_an_agent() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_the_base_install_is_enough_for_the_mock_gateway() -> None:
+    """It is the first tool of whoever writes an agent, and that one needs no gateway."""
+    play = "from fairlead.cli.main import cli; cli(['mock-gateway', '--port', '0', '--only', 'cancel', '--', 'false'])"
+    done = python(BLOCKED + play, "-P")
+    assert done.returncode == 1
+    assert "the agent's process has ended with 1" in done.stdout, done.stdout + done.stderr
+
+
 def test_the_block_blocks() -> None:
     assert "blocked: starlette" in python(BLOCKED + "import starlette", "-P").stderr

@@ -90,7 +90,8 @@ async def test_an_agent_serves_a_gateway_whose_numbers_are_absurd(
     link.state.welcomed()
     window = max(number, 1_000)
     limits = Limits(message=number, chunk=number, window=window, queue=number)
-    await link.send(Welcome(sid="s", gen=1, now=number, hb=number, limits=limits, retry=SOON))
+    hb = max(number, 10_000)  # the least would end the link after 0.25 s of silence, which a busy machine may reach
+    await link.send(Welcome(sid="s", gen=1, now=number, hb=hb, limits=limits, retry=SOON))
     link.state.opened("c1")
     await link.send(Cmd(id="c1", method="flood", payload=b'{"chunks": 3}', deadline=LARGEST, credit=LARGEST))
     for _ in range(100):

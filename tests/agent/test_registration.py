@@ -65,6 +65,12 @@ def test_ids_that_cannot_be(id: str) -> None:
         Agent("ws://127.0.0.1:1", id, "t")
 
 
+def test_facts_beyond_what_a_gateway_takes_are_refused_at_once() -> None:
+    Agent("ws://127.0.0.1:1", "edge-1", "token-1", facts={f"fact-{n}": "x" * 250 for n in range(14)})
+    with pytest.raises(ConfigError, match=r"facts of \d+ bytes as JSON exceed max 4096: tell fewer"):
+        Agent("ws://127.0.0.1:1", "edge-1", "token-1", facts={f"fact-{n}": "x" * 250 for n in range(16)})
+
+
 async def test_the_sdk_needs_the_base_install_only(agent_process: Any) -> None:
     source = (
         "import sys, fairlead.agent, fairlead.agent.builtin\n"

@@ -149,3 +149,25 @@ async def test_cancelling_the_endpoint_ends_the_connection(
     tasks[0].cancel()
     await until(lambda: listener.closed)
     assert listener.closed == [(1006, "")]
+
+
+@module_loop
+@pytest.mark.parametrize("apart", [False, True])
+async def test_a_close_inside_a_fragmented_message_is_answered_as_without_attach(
+    heard: Any, attached_app: Any, plain_echo_app: Any, foreign: Any, dial: Any, until: Any, apart: bool
+) -> None:
+    """What a stock server answers there is its library's business, and a listener changes nothing about it."""
+    listener = heard()
+    answers = []
+    for application in (attached_app(lambda: listener), plain_echo_app()):
+        raw = await dial(await foreign(application))
+        raw.send(0x01, b"the first of")
+        if apart:
+            raw.send(0x89, b"")
+            assert await raw.frame() == (0x8A, b"")
+        raw.send(0x88, (1000).to_bytes(2, "big"))
+        answers.append(await raw.frame())
+        raw.end()
+    assert answers[0] == answers[1]
+    await until(lambda: listener.closed)
+    assert listener.closed[0][0] == int.from_bytes(answers[0][1][:2], "big")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 
 import pytest
 
-from fairlead.carrier.sweep import BUCKETS, VISITS, Deadline, Sweep
+from fairlead.carrier.sweep import BUCKETS, STRIDE, VISITS, Deadline, Sweep
 
 
 class Clock:
@@ -155,3 +156,75 @@ async def test_a_failing_visit_does_not_stop_the_others(caplog: pytest.LogCaptur
             async with asyncio.timeout(20):
                 while min(one.visits for one in watched) < 3:  # visits have no event
                     await asyncio.sleep(0.01)
+
+
+async def test_a_tick_with_much_to_do_lets_others_work_between() -> None:
+    """Every wait and every visit takes a millisecond: a slice holds a few, then the loop goes on."""
+    clock = Clock()
+    gone = list[int]()
+    others = list[int]()
+
+    def expire(number: int) -> None:
+        clock.now += 0.001
+        gone.append(number)
+
+    class Slow(Watched):
+        def visit(self) -> None:
+            super().visit()
+            clock.now += 0.001
+
+    loop = asyncio.get_running_loop()
+    sweep = Sweep(silence=0.001, tick=1000.0, clock=clock)
+    deadline = sweep.deadline(5.0)
+    for number in range(500):
+        deadline.add(number, expire)
+    watched = [Slow() for _ in range(500)]
+    for one in watched:
+        sweep.watch(one)
+    clock.now += 10.0
+    sweep._sweep(loop)
+    async with asyncio.timeout(20):
+        while min(one.visits for one in watched) < 1:
+            others.append(len(gone) + sum(one.visits for one in watched))
+            await asyncio.sleep(0)
+    sweep.stop()
+    assert gone == list(range(500))
+    steps = [after - before for before, after in itertools.pairwise([0, *others])]
+    assert max(steps) <= 2 * STRIDE + 5, "a slice is 5 ms, looked at every STRIDE"
+
+
+async def test_who_goes_between_two_slices_is_not_visited() -> None:
+    clock = Clock()
+    sweep = Sweep(silence=0.001, tick=1000.0, clock=clock)
+
+    class Slow(Watched):
+        def visit(self) -> None:
+            super().visit()
+            clock.now += 0.001
+
+    watched = [Slow() for _ in range(400)]
+    for one in watched:
+        sweep.watch(one)
+    sweep._sweep(asyncio.get_running_loop())
+    left = [one for one in watched if not one.visits]
+    assert left
+    for one in left:
+        sweep.unwatch(one)
+    while sweep._round is not None:
+        await asyncio.sleep(0)
+    sweep.stop()
+    assert not any(one.visits for one in left)
+
+
+def test_the_oldest_is_found_whatever_was_discarded() -> None:
+    """100,000 waits, each discarded at the head of the queue before the next look: with a plain dict, minutes."""
+    clock, gone = Clock(), list[int]()
+    deadline = Deadline(5.0, clock)
+    for number in range(100_000):
+        deadline.add(number, gone.append)
+    for number in range(99_990):
+        deadline.discard(number)
+        assert deadline.expire(clock.now) == 0
+    assert deadline.expire(clock.now + 5.0, 3) == 3
+    assert deadline.expire(clock.now + 5.0) == 7
+    assert gone == list(range(99_990, 100_000))

@@ -50,11 +50,15 @@ M = TypeVar("M", bound=Message)
 class GatewayProcess:
     """One `fairlead serve`."""
 
-    def __init__(self, folder: Path, redis: str, flags: tuple[str, ...] = (), name: str = "node-1") -> None:
+    def __init__(
+        self, folder: Path, redis: str, flags: tuple[str, ...] = (), name: str = "node-1", files: int = 0
+    ) -> None:
+        """`files`: how many it may open, 0 for the machine's limit."""
         self.folder = folder
         self._redis = redis
         self._flags = flags
         self._name = name
+        self._limit = ("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh") if files else ()
         self._ports = ("0", "0", "0")
         self._process: subprocess.Popen[bytes] | None = None
         self.link = self.api = self.admin = ""
@@ -66,7 +70,8 @@ class GatewayProcess:
             before = sink.tell()
             self._process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "fairlead", "serve", "--node", self._name, "--redis", self._redis,
+                    *self._limit, sys.executable, "-m", "fairlead", "serve",
+                    "--node", self._name, "--redis", self._redis,
                     "--link-port", self._ports[0], "--api-port", self._ports[1], "--admin-port", self._ports[2],
                     "--data", str(self.folder / "data"), *self._flags,
                 ],
@@ -113,7 +118,7 @@ class GatewayProcess:
 
 
 class MakeGateway(Protocol):
-    def __call__(self, redis: str, *flags: str, name: str = ...) -> GatewayProcess: ...
+    def __call__(self, redis: str, *flags: str, name: str = ..., files: int = ...) -> GatewayProcess: ...
 
 
 @pytest.fixture(scope="module")
@@ -128,8 +133,8 @@ def gateway(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFact
 def make_gateway(tmp_path: Path) -> Iterator[MakeGateway]:
     made: list[GatewayProcess] = []
 
-    def make(redis: str, *flags: str, name: str = "node-1") -> GatewayProcess:
-        process = GatewayProcess(tmp_path, redis, flags, name)
+    def make(redis: str, *flags: str, name: str = "node-1", files: int = 0) -> GatewayProcess:
+        process = GatewayProcess(tmp_path, redis, flags, name, files)
         made.append(process)
         process.start()
         return process

@@ -17,11 +17,11 @@ from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
 from fairlead.fleet.schema import NodeRow, NodeTable, State
-from fairlead.routing import index, keeper
+from fairlead.routing import index
 from fairlead.routing.chronicle import Chronicle
 from fairlead.routing.closing import Closing
 from fairlead.routing.index import IndexSweep
-from fairlead.routing.keeper import Keeper
+from fairlead.routing.keeper import Keeper, shards_of
 from fairlead.routing.removal import Removal
 from fairlead.routing.standing import Standing
 from fairlead.store.embedded import EmbeddedValkey
@@ -158,11 +158,9 @@ def _fleet(nodes: int, now: int) -> list[Standing]:
 
 @pytest.mark.parametrize(("nodes", "looks"), [(1, 1), (2, 2), (60, 2)])
 def test_two_nodes_look_at_each_shard_however_many_there_are(nodes: int, looks: int) -> None:
+    fleet = _fleet(nodes, 1_700_000_000_000)
     for turn in range(3):
-        # The beginning of a turn, of which all of them must see the same one.
-        fleet = _fleet(nodes, (1_700_000_000 + turn) * keeper.TURN_MS + 1)
-        nobody: Any = None
-        shards = Counter(shard for s in fleet for shard in Keeper(nobody, nobody, nobody, nobody, nobody, s).shards())
+        shards = Counter(shard for s in fleet for shard in shards_of(turn, s.lease, s.living()))
         assert shards == dict.fromkeys(range(schema.DUE_SHARDS), looks)
 
 

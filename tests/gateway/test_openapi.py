@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import os
 import random
 import re
@@ -19,6 +20,8 @@ import pytest
 from aiohttp import ClientSession, web
 from websockets import ConnectionClosed
 
+from fairlead.app.openapi import document
+from fairlead.fleet.schema import State
 from fairlead.wire.messages import Ack, Cmd, End
 
 TOKEN = "development-platform-token"
@@ -109,3 +112,15 @@ async def test_a_member_that_is_missing_from_an_answer_is_found(forgetful: str, 
     code, output = await play(forgetful, 5, tmp_path)
     assert code == 1, output
     assert "'cursor' is a required property" in output or '"cursor" is a required property' in output
+
+
+def test_the_document_and_the_page_name_every_state_and_no_other() -> None:
+    """The states are those that a record can have: `fleet.schema.State`."""
+    schemas = json.loads(document())["components"]["schemas"]
+    states = {state.value for state in State}
+    assert set(schemas["State"]["enum"]) == states
+    for shape in ("Accepted", "Command", "Target", "End", "Cancelled"):
+        assert "#/components/schemas/State" in json.dumps(schemas[shape]["properties"]["state"]), shape
+    page = Path(__file__).resolve().parents[2].joinpath("docs", "delivery.md").read_text()
+    rows = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
+    assert states <= set(re.findall(r"`([a-z]+)`", rows))

@@ -12,18 +12,20 @@ import pytest
 from fairlead.fleet.command import Record
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
+from fairlead.store.backlog import BOUNDS, Priority
 from fairlead.wire.identity import uuid7
 
 pytestmark = pytest.mark.timeout(240)
 
 
 async def _post_until(api: Any, agent: str, done: asyncio.Task[Any]) -> int:
-    """Post commands one after the other for as long as `done` is not; each must be taken. How many there were."""
+    """Post commands one after the other for as long as `done` is not; none may find a full backlog, or a node without a
+    beat. How many were taken. On a machine that is short of CPU a post may find that its second is over."""
     count = 0
     while not done.done() or count < 5:
         answer = await api.http.post("/v1/commands", json={"agent": agent, "method": "work", "deadline": 30})
-        assert answer.status_code == 202, answer.text
-        count += 1
+        assert answer.status_code == 202 or "too late" in answer.json()["detail"], answer.text
+        count += answer.status_code == 202
         await asyncio.sleep(0.02)
     return count
 
@@ -73,11 +75,12 @@ async def test_lists_of_all_agents_cost_no_post(
 async def test_a_site_that_comes_back_with_queued_commands_costs_no_post(
     own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
 ) -> None:
-    """More fences are due at once than calls may wait at any priority, and each agent gets all of its commands."""
+    """More fences are due at once than calls of their priority may wait, before any of the agents is welcomed."""
     gateway = make_gateway(own_valkey.url, "--accept-rate", "5000")
     api, store = api_of(gateway), await redis_of(own_valkey)
     directory, records = Directory(store), Commands(store, 1 << 24)
-    agents, queued, now = 110, 80, int(time.time() * 1000)
+    agents, queued, now = 12, 800, int(time.time() * 1000)
+    assert agents * queued > BOUNDS[Priority.BACKGROUND].waiting
     for number in range(agents):
         name = f"site-{number}"
         made: list[Any] = [directory.claim(name, "", "b", 1, f"s{number}", b"{}", now + 600_000)]
@@ -94,10 +97,10 @@ async def test_a_site_that_comes_back_with_queued_commands_costs_no_post(
     async def back(number: int) -> int:
         peer = await dial(gateway, f"site-{number}", open_timeout=100)
         await peer.greet()
-        return len({(await peer.command()).id for _ in range(queued)})
+        return len({(await peer.command()).id for _ in range(20)})
 
     returning = asyncio.gather(*(back(n) for n in range(agents)))
     site = asyncio.create_task(asyncio.wait_for(returning, 200))
     await _post_until(api, innocent.agent, site)
-    assert await site == [queued] * agents
+    assert await site == [20] * agents
     await _nothing_was_missed(api, gateway)

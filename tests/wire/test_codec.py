@@ -61,7 +61,7 @@ rtts = st.none() | NUMBERS
 
 STRATEGIES: dict[type[Message], st.SearchStrategy[Message]] = {
     messages.Hello: st.builds(
-        messages.Hello, agent=words(0, 256), boot=ids, conn=st.integers(1, (1 << 53) - 1), sdk=words(0, 64),
+        messages.Hello, agent=words(0, 256), boot=ids, conn=st.integers(1, messages.CONN_LIMIT), sdk=words(0, 64),
         caps=caps, facts=st.dictionaries(ids, words(0, 256), max_size=8),
         resume=st.none() | st.builds(messages.Resume, sid=ids), have=have,
     ),

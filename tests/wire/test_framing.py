@@ -342,3 +342,55 @@ def test_masking_fallback_equals_the_compiled_one(monkeypatch: pytest.MonkeyPatc
 
 def test_pong_constant_is_the_answer_to_ping() -> None:
     assert read(masked(FIN | PONG, b"late")) == [("pong", b"late")]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just(FIN | BINARY), st.binary(max_size=300)),
+            st.tuples(st.just(FIN | PING), st.binary(max_size=20)),
+            st.tuples(st.just(BINARY), st.binary(max_size=40)),
+        ),
+        max_size=30,
+    ),
+    st.integers(1, 5),
+    st.lists(st.integers(1, 90), min_size=1, max_size=10),
+)
+def test_a_reader_that_reads_some_frames_at_a_time_reads_the_same(
+    frames: list[tuple[int, bytes]], most: int, cuts: list[int]
+) -> None:
+    data, count = b"", 0
+    for first, payload in frames:
+        data += framing.encode(first, payload, MASK)
+        count += 1
+        if not first & FIN:
+            data += framing.encode(FIN | CONTINUATION, payload, MASK)
+            count += 1
+    reader, position, turn, read_frames = Server(), 0, 0, 0
+    while position < len(data) or reader.ripe:
+        piece = data[position : position + cuts[turn % len(cuts)]]
+        position, turn = position + len(piece), turn + 1
+        if reader.ripe and turn % 2 and piece:
+            before = reader.kept
+            reader.keep(piece)  # it waits for its turn
+            assert reader.kept == before + len(piece)
+            continue
+        now = reader.feed(piece, most)
+        assert now <= most
+        read_frames += now
+        assert reader.unparsed <= reader.kept
+    assert read_frames == count
+    assert reader.heard == read(data)
+    assert (reader.kept, reader.unparsed, reader.ripe) == (0, 0, False)
+
+
+def test_what_is_kept_is_counted() -> None:
+    reader = Server()
+    assert reader.feed(framing.encode(BINARY, b"x" * 100, MASK)) == 1
+    assert (reader.kept, reader.unparsed, reader.ripe) == (100, 0, False)
+    assert reader.feed(framing.encode(FIN | CONTINUATION, b"y" * 50, MASK)[:-1]) == 0
+    assert (reader.kept, reader.unparsed, reader.ripe) == (155, 55, False)
+    reader.discard()
+    assert (reader.kept, reader.ripe, reader.feed(b"more")) == (0, False, 0)
+    reader.keep(b"more")
+    assert reader.kept == 0

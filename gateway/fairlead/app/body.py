@@ -70,7 +70,13 @@ def _may_repeat(raw: bytes, kind: Any) -> bool:
     """Whether a member that is ours may stand in the body twice. A quick look for every body, right when it says no:
     nothing is written with an escape, and no name of ours comes twice in quotes."""
     names = _names(kind)
-    return names is None or b"\\u" in raw or any(raw.count(name) > 1 for name in names)
+    if names is None or b"\\u" in raw:
+        return True
+    count = raw.count  # a loop, since a generator would cost half of it again for each post
+    for name in names:  # noqa: SIM110
+        if count(name) > 1:
+            return True
+    return False
 
 
 @cache

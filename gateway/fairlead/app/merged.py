@@ -97,9 +97,8 @@ async def get(path: Path, target: str, timeout: float, accept: str = "*/*") -> A
         async with asyncio.timeout(timeout):
             reader, writer = await asyncio.open_unix_connection(path)
             try:
-                writer.write(
-                    f"GET {target} HTTP/1.1\r\nHost: worker\r\nAccept: {accept}\r\nConnection: close\r\n\r\n".encode()
-                )
+                question = f"GET {target} HTTP/1.1\r\nHost: localhost\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+                writer.write(question.encode())
                 while part := await reader.read(1 << 16):
                     received += part
                     if len(received) > ANSWER_LIMIT:

@@ -242,7 +242,7 @@ class Intake:
                 break
             account.held = False
             account.connection.release(account.silent)
-        if self._turns:
+        if self._turns and self._turn is None:
             self._arm()
 
     def _tick(self) -> None:

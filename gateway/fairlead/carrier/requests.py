@@ -98,10 +98,7 @@ class Requests(HttpToolsProtocol):
             data = self._received[self._at :] + data
         self._received = data
         self._at = 0
-        if self._waits:
-            self._hold()
-        else:
-            self._digest()
+        self._digest()
 
     @property
     def _answering(self) -> bool:
@@ -245,12 +242,13 @@ class Requests(HttpToolsProtocol):
         anonymous = self.transport in config.admission
         if anonymous:
             self.scope["extensions"] = {AUTHENTICATED: self._authenticated}  # type: ignore[dict-item]  # a function
-        config.bodies.add(self, Requests._abort)
         super().on_headers_complete()
         length = self._seen.get(b"content-length")
-        self._left = None if length is None else int(length)
-        self._in_body = True
-        self._discarded = 0
+        if length is not None or b"transfer-encoding" in self._seen:
+            config.bodies.add(self, Requests._abort)
+            self._left = None if length is None else int(length)
+            self._in_body = True
+            self._discarded = 0
         self._asked += 1
         most = config.admission.requests
         if anonymous and not self._proxied and most is not None and self._asked >= most:
@@ -266,9 +264,10 @@ class Requests(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._complete = True
-        self._in_body = False
-        self.config.bodies.discard(self)
-        self.config.requests.discard(self)
+        if self._in_body:
+            self._in_body = False
+            self.config.bodies.discard(self)
+            self.config.requests.discard(self)
         super().on_message_complete()
 
     # The application calls, or an answer of ours goes out.

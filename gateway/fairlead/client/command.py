@@ -129,6 +129,8 @@ class Command:
                         if self.end is not None:
                             return
                 if again:
+                    if self.next == before:  # the node stops: by then its port is closed, and another one is asked
+                        await asyncio.sleep(RETRY.delay(0, random.random()) / 1000)
                     continue
                 if self.id and not self._follow:
                     return

@@ -26,7 +26,7 @@ ROW_BYTES = 1_024
 """That the row of an agent has as a rule: a dozen facts, some labels, a trouble or two."""
 RANKED_BYTES = 20_000
 """That the hundred worst links of a node have."""
-AT_ONCE = 64
+AT_ONCE = 32
 """Rows that are asked for at once when many are wanted: two batches, so that one is under way while the other is
 dealt with."""
 
@@ -112,6 +112,7 @@ class Directory:
                 valid_until,
                 "" if own_gen is None else own_gen,
                 "1" if known else "",
+                schema.ORDERED_MS,
             ),
             priority=Priority.BACKGROUND,
         )

@@ -39,6 +39,9 @@ DUE_SHARDS = 16
 
 NODE_TTL_MS = 150_000
 """A node's row outlives 30 missed beats, so that a frozen Redis or node finds its row again."""
+ORDERED_MS = 150_000
+"""For so long after a claim an older connection attempt of the same start of the agent is refused: the 120 s for which
+one may wait for Redis by default, and some for its way."""
 ALIVE_MS = 15_000
 """Three beats: a node that has not beaten for longer holds no agent any more."""
 AWAY_MS = 45_000

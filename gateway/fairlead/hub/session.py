@@ -148,8 +148,8 @@ class Session:
         connection.send(data)
 
     async def writable(self, patience: float) -> None:
-        """Wait until the agent has read most of what it was sent. One that reads nothing for `patience` seconds is
-        closed with 4408; that ends the wait too. However slow, one that reads is waited for."""
+        """Wait until the agent has read most of what it was sent. When nothing of it can be written for `patience`
+        seconds the link is closed with 4408; that ends the wait too. A slow agent is waited for."""
         connection = self.connection
         while connection is not None and connection.congested and self.open:
             if self.waiter is None:
@@ -203,7 +203,7 @@ class Session:
         totals = self.attendant.totals
         self.pending_bytes -= size
         totals.pending -= size
-        if self.paused and self.pending_bytes * 2 <= min(PENDING_BYTES, totals.room):
+        if self.paused and self.pending_bytes * 2 <= max(0, min(PENDING_BYTES, totals.room)):
             self.paused = False
             if self.connection is not None:
                 self.connection.resume_reading()

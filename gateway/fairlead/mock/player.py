@@ -41,6 +41,8 @@ RETURN = {"t": BYE, "code": 4000, "why": "the next conversation", "retry": 1000}
 """Ends a link on which nothing is tested. A second is a pause that every agent takes as it is named."""
 LONGEST = 65.0
 """Seconds to wait for an agent that comes back by the policy, after many short links: its longest pause is 60 s."""
+LOOK = 0.25
+"""Seconds between two looks whether the agent's process has ended, while it is waited for."""
 AWAY = 1.5
 """Seconds without an attempt after which an agent stays away: fifteen of SOON's longest pauses."""
 EARLY = 0.02
@@ -120,9 +122,13 @@ class Player:
     async def accept(self, timeout: float | None = None) -> Link:
         """The agent's next connection."""
         usual = self._patience if self._puppet is not None else max(self._patience, LONGEST)
-        link = await self._listener.accept(usual if timeout is None else timeout)
-        if link is not None:
-            return link
+        deadline = time.monotonic() + (usual if timeout is None else timeout)
+        while (left := deadline - time.monotonic()) > 0:
+            link = await self._listener.accept(min(left, LOOK))
+            if link is not None:
+                return link
+            if self._puppet is not None and not self._puppet.running:
+                break  # it connects no more
         if self._listener.faults:
             raise Misconduct(self._listener.faults.pop(0))
         what = "the agent does not connect"
@@ -240,6 +246,8 @@ class _Scene:
         elif step.writes:
             self._written[step.writes] += 1
             await player.puppet.write({"id": step.writes, "kind": step.kind, "payload": step.payload})
+            # The write waits for credit, so it is not done; but orders are read in turn.
+            await player.puppet.done(await player.puppet.order("ready"), player.patience)
         elif step.leaves:
             self._leaving = True
             await player.puppet.order("leave")

@@ -89,9 +89,7 @@ class Keeper:
         turn = now // TURN_MS
         if turn != self._turn:
             self._turn, self._next = turn, {}
-            leases = self._standing.living()
-            mine = self._standing.lease
-            return [s for s in range(schema.DUE_SHARDS) if mine in chosen(f"due {turn} {s}", leases, KEEPERS)]
+            return shards_of(turn, self._standing.lease, self._standing.living())
         shards = [shard for shard, at in self._next.items() if at <= now]
         for shard in shards:
             del self._next[shard]
@@ -204,6 +202,11 @@ class Keeper:
         else:
             self._closing.forget(command.id, target.agent)
         return None
+
+
+def shards_of(turn: int, lease: str, living: Sequence[str]) -> list[int]:
+    """The shards that the node of `lease` looks at in one turn of the fleet's clock."""
+    return [s for s in range(schema.DUE_SHARDS) if lease in chosen(f"due {turn} {s}", living, KEEPERS)]
 
 
 def _failed(taken: Taken, error: Exception) -> None:

@@ -92,14 +92,14 @@ class Recorder:
             numbered += not (isinstance(message, Event) and message.qos == 0)
             if isinstance(message, Event):
                 events.append(message)
-            elif isinstance(message, Credit):
-                grants[message.id] = grants.get(message.id, 0) + message.bytes
             elif isinstance(message, Ack | Chunk | End):
                 steps.setdefault(message.id, []).extend(steps_of(message))
                 if isinstance(message, Chunk):
                     sizes[message.id] = sizes.get(message.id, 0) + len(message.payload)
                 else:
                     codes[message.id] = code_of(message)
+            elif isinstance(message, Credit):
+                grants[message.id] = grants.get(message.id, 0) + message.bytes
         while steps or events:
             try:
                 if not await self._try(session, steps, events, codes):

@@ -60,8 +60,8 @@ BOUNDS = {
     Priority.RESULTS: Bounds(20_000, 64 << 20, 128, 4 << 20, 1 << 20),
     # Some 64 full batches, a tenth of a second of work: whoever queues more should hear of it.
     Priority.COMMANDS: Bounds(8_192, 64 << 20, 128, 4 << 20, 4 << 20),
-    # A quarter of what a batch takes from the two above: what it makes them wait is about a millisecond.
-    Priority.BACKGROUND: Bounds(8_192, 16 << 20, 32, 1 << 20, 1 << 20),
+    # An eighth of what a batch takes from the two above: what it makes them wait is about half a millisecond.
+    Priority.BACKGROUND: Bounds(8_192, 16 << 20, 16, 1 << 20, 1 << 20),
 }
 
 

@@ -66,7 +66,7 @@ MEANING: dict[int, str] = {
     Close.SUPERSEDED: "superseded by a newer attempt of the same process",
     Close.SILENT: "nothing was heard for 2.5 heartbeats",
     Close.SLOW_READER: "the agent does not read what it is sent",
-    Close.RATE: "more messages than the limit allows",
+    Close.RATE: "more was sent than the limits allow",
     Close.FULL: "the node is full: reconnect",
     Close.PROTOCOL: "the link protocol was violated",
     Close.ENCODING: "text on a binary link, or binary on a text link",

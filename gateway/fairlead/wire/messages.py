@@ -18,6 +18,8 @@ SUBPROTOCOLS = (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON)
 
 MESSAGE_LIMIT = 1 << 20
 """Bytes of one encoded message, the default of `limits.message`."""
+CONN_LIMIT = (1 << 31) - 1
+"""The largest number of a connection attempt: one a second for 68 years."""
 MESSAGE_REST = 16 << 10
 """Bytes of a message that are not its payload: the error of an end may take most of them."""
 FACTS_LIMIT = 4 << 10
@@ -106,7 +108,7 @@ class Hello(Message, tag=1, frozen=True):
 
     agent: Annotated[str, Meta(max_length=256)]
     boot: Id
-    conn: Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
+    conn: Annotated[int, Meta(ge=1, le=CONN_LIMIT)]
     sdk: Annotated[str, Meta(max_length=64)] = ""
     caps: Caps = Caps()
     facts: Facts = {}

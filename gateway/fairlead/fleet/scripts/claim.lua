@@ -1,20 +1,23 @@
 #!lua
 -- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise),
--- '1' when a row that is not there has been lost.
+-- '1' when a row that is not there has been lost, ms for which attempts of one boot are ordered.
 -- Returns {'ok', gen, now, previous lease, previous boot, previous gen, open…} | {'older' | 'late' | 'lost', gen}.
 -- A re-claim succeeds unless another session of a newer generation stands there, whatever else Redis may have lost;
 -- that session's link may still be the older one, when Redis had lost the row. It gets no newer generation than it had,
 -- unless it must: of several links that claim again after a loss the one that was claimed last has the newest, whoever
 -- comes first. A claim that was overtaken never wins: an older attempt of the same boot is refused, and so is one that
--- comes after its validity, as a frozen server executes what its clients gave up long ago.
+-- comes after its validity, as a frozen server executes what its clients gave up long ago. Attempts are ordered for some
+-- time after a claim: one that still waits was made before it, and a number that was too high, by a defect or in bad
+-- faith, must not keep an agent out until it restarts.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid')
+local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid', 'up')
 local gen, own = tonumber(row[1]) or 0, tonumber(ARGV[7])
 if now > tonumber(ARGV[6]) then return {'late', string.format('%.0f', gen)} end
 local conn, ahead = tonumber(row[3]) or 0, false
 if row[2] == ARGV[2] then
-  if conn > tonumber(ARGV[3]) then return {'older', string.format('%.0f', gen)} end
+  local recent = now - (tonumber(row[6]) or 0) < tonumber(ARGV[9])
+  if conn > tonumber(ARGV[3]) and (own or recent) then return {'older', string.format('%.0f', gen)} end
   ahead = conn < tonumber(ARGV[3])
 end
 local new = math.max(gen, now - 1) + 1

@@ -1,0 +1,40 @@
+"""Connection attempts of one boot: the newest wins, and a number that is too high does not keep an agent out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead.fleet.schema import ORDERED_MS, agent_key
+from fairlead.wire.close import Close
+from fairlead.wire.messages import CONN_LIMIT, Hello
+
+
+async def test_a_number_that_is_too_high_keeps_an_agent_out_for_a_time_only(
+    own_valkey: Any, make_gateway: Any, dial: Any, redis_of: Any
+) -> None:
+    gateway, store = make_gateway(own_valkey.url), await redis_of(own_valkey)
+    thief = await dial(gateway, "victim")
+    await thief.greet(boot="boot-1", conn=CONN_LIMIT)
+    thief.socket.transport.abort()
+    refused = await dial(gateway, "victim")
+    await refused.send(Hello(agent="victim", boot="boot-1", conn=5))
+    assert await refused.close_code() == Close.SUPERSEDED
+    key = agent_key("victim")
+    up = int(await store.submit("HGET", key, "up"))
+    await store.submit("HSET", key, "up", up - ORDERED_MS)  # that was so long ago
+    welcomed = await dial(gateway, "victim")
+    await welcomed.greet(boot="boot-1", conn=6)
+    assert await store.submit("HGET", key, "conn") == b"6"
+    older = await dial(gateway, "victim")
+    await older.send(Hello(agent="victim", boot="boot-1", conn=5))
+    assert await older.close_code() == Close.SUPERSEDED, "from now on attempts are ordered again"
+
+
+async def test_a_number_beyond_the_bound_is_no_hello(gateway: Any, dial: Any) -> None:
+    peer = await dial(gateway)
+    await peer.socket.send(
+        peer.codec.encode(Hello(agent=peer.agent, boot="boot-1", conn=CONN_LIMIT)).replace(
+            CONN_LIMIT.to_bytes(4, "big"), (CONN_LIMIT + 1).to_bytes(4, "big")
+        )
+    )
+    assert await peer.close_code() == Close.PROTOCOL

@@ -1,0 +1,91 @@
+"""A link that misbehaves costs only itself, and an outage of Redis no more memory than is set."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+from typing import Any
+
+import httpx2
+
+from fairlead.wire.messages import Ack, End, Event, Hb, Rx
+
+MIB = 1 << 20
+
+
+async def metric(gateway: Any, name: str) -> float:
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        text = (await http.get(f"{gateway.admin}/metrics")).text
+    found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
+    assert found, name
+    return float(found[1])
+
+
+async def test_commands_go_on_beside_a_flood_of_heartbeats(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    """Ten links at it, each read at its rate: the commands of another agent end, and the flooders are still there."""
+    gateway = make_gateway(own_valkey.url, "--message-rate", "20")
+    api = api_of(gateway)
+    good = await dial(gateway)
+    await good.greet()
+    flooders = [await dial(gateway) for _ in range(10)]
+    for flooder in flooders:
+        await flooder.greet()
+    beat = flooders[0].codec.encode(Hb(ts=1))
+
+    async def flood(flooder: Any) -> None:
+        while True:
+            await flooder.socket.send(beat)
+            await asyncio.sleep(0)  # sending gives way to nobody while there is room
+
+    async def hear(flooder: Any) -> None:
+        while True:
+            await flooder.socket.recv()
+
+    tasks = [asyncio.create_task(work(flooder)) for flooder in flooders for work in (flood, hear)]
+    try:
+        async with asyncio.timeout(20):
+            while await metric(gateway, "fairlead_held_links") < 10:  # a gauge has no event
+                await asyncio.sleep(0.05)
+        for _ in range(20):
+            command = await api.start(good.agent)
+            await good.command()
+            await good.send(Ack(id=command), End(id=command, total=0))
+            assert (await api.end(command))["state"] == "ok"
+        assert await metric(gateway, "fairlead_redis_errors_total") == 0
+        assert await metric(gateway, "fairlead_agents") == 11, "who is over a budget waits, and is not closed for it"
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_waits_for_redis_has_a_limit_for_all_links(own_valkey: Any, make_gateway: Any, dial: Any) -> None:
+    """Twenty agents with half a megabyte of events each, while Redis is frozen: the node keeps no more than its limit
+    and a read of each link; when Redis is back all of it is stored."""
+    gateway = make_gateway(own_valkey.url, "--pending-limit", str(MIB))
+    agents = [await dial(gateway) for _ in range(20)]
+    for agent in agents:
+        await agent.greet()
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    sending = [
+        asyncio.create_task(
+            agent.send(*(Event(id=f"{agent.agent}-{n}", type="t", payload=bytes(30_000)) for n in range(18)))
+        )
+        for agent in agents
+    ]
+    async with asyncio.timeout(20):
+        while await metric(gateway, "fairlead_pending_bytes") < MIB * 3 / 4:
+            await asyncio.sleep(0.05)
+    most = MIB + len(agents) * (256 << 10)
+    for _ in range(10):
+        assert await metric(gateway, "fairlead_pending_bytes") <= most
+    os.kill(own_valkey.pid, signal.SIGCONT)
+    for agent in agents:
+        while (await agent.expect(Rx)).s < 18:
+            pass
+    await asyncio.gather(*sending)
+    assert await metric(gateway, "fairlead_pending_bytes") == 0

@@ -1,0 +1,200 @@
+"""The sums over all sessions: whatever happens to them, they are what a walk over the links would find."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.hub.hub import Hub
+from fairlead.hub.session import PENDING_BYTES, RETURN_MS, Session, pending_size
+from fairlead.hub.totals import Totals
+from fairlead.telemetry.traffic import Traffic
+from fairlead.wire.close import Close
+from fairlead.wire.codec import agent_codec, gateway_codec
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Bye, Chunk, Event, Hello, Message
+
+AGENT = agent_codec(SUBPROTOCOL_MSGPACK)
+GATEWAY = gateway_codec(SUBPROTOCOL_MSGPACK)
+
+
+class Wire:
+    """The connection of a session, which only notes what is done to it."""
+
+    def __init__(self) -> None:
+        self.closing = self.congested = False
+        self.reading = True
+        self.sent: list[bytes | str] = []
+        self.closed: list[int] = []
+        self.charged = [0.0, 0]
+
+    def send(self, message: bytes | str) -> None:
+        self.sent.append(message)
+
+    def close(self, code: int = 1000, reason: str = "") -> None:
+        self.closed.append(code)
+
+    def abort(self) -> None:
+        raise AssertionError("nobody aborts here")
+
+    def buffered(self) -> int:
+        return 0
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def charge(self, messages: float = 0, events: int = 0) -> None:
+        self.charged[0] += messages
+        self.charged[1] += events
+
+
+class Attendant:
+    """Stores nothing until it is told to."""
+
+    def __init__(self, totals: Totals) -> None:
+        self.traffic = Traffic()
+        self.totals = totals
+
+    def opened(self, session: Session) -> None: ...
+
+    def greeted(self, session: Session, hello: Hello) -> None: ...
+
+    def received(self, session: Session) -> None:
+        session.recording = True
+
+    def granted(self, session: Session, command: str) -> None: ...
+
+    def answered(self, session: Session, rtt_ms: float) -> None: ...
+
+    def closed(self, session: Session, code: int, reason: str) -> None: ...
+
+
+def linked(totals: Totals, name: str = "a") -> tuple[Session, Wire]:
+    session, wire = Session(GATEWAY, Attendant(totals), 1 << 18), Wire()
+    session.on_open(wire)
+    say(session, wire, Hello(agent=name, boot="b", conn=1))
+    session.agent = name
+    session.link.welcomed()
+    return session, wire
+
+
+def say(session: Session, wire: Wire, message: Message) -> None:
+    session.on_message(wire, AGENT.encode(message))
+
+
+def event(size: int) -> Event:
+    return Event(id="e", type="t", payload=bytes(size))
+
+
+commands = st.sampled_from(["c0", "c1", "c2"])
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.sampled_from(["begin", "end", "dismiss", "chunk", "event", "stored", "close", "lost", "forgo"]),
+        commands,
+        st.integers(0, 60_000),
+    ),
+    max_size=60,
+)
+
+
+@settings(deadline=None)
+@given(steps, st.integers(1000, 400_000))
+def test_the_sums_are_what_a_walk_would_find(history: list[tuple[int, str, str, int]], limit: int) -> None:
+    totals = Totals(limit)
+    links = [linked(totals, f"agent-{i}") for i in range(4)]
+    for which, what, command, size in history:
+        session, wire = links[which]
+        stream = session.link.stream(command)
+        match what:
+            case "begin":
+                if session.ready:
+                    session.begin(command)
+            case "end":
+                session.end(command)
+            case "dismiss":
+                session.dismiss(command)
+            case "chunk":
+                n = stream.next if stream else 0
+                say(session, wire, Chunk(id=command, n=n, kind="stdout", payload=bytes(size)))
+            case "event":
+                say(session, wire, event(size))
+            case "stored":
+                session.relieved(sum(map(pending_size, session.take_pending())))
+            case "close":
+                session.close(Close.RESTART, "told to")
+            case "lost":
+                session.on_close(wire, 1006, "")
+            case "forgo":
+                if not session.open:
+                    session.forgo()
+        walk = [one for one, _ in links]
+        assert totals.streams == sum(len(one.link.streams or ()) for one in walk)
+        assert totals.pending == sum(one.pending_bytes for one in walk)
+        for one, its in links:
+            assert one.pending_bytes == sum(map(pending_size, one.pending or ()))
+            assert its.reading is not one.paused
+            assert one.pending_bytes or not one.paused or not one.open, "nobody would ever read it on"
+    for session, wire in links:
+        session.on_close(wire, 1006, "")
+        session.forgo()
+    assert (totals.streams, totals.pending) == (0, 0)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(2, 20), st.integers(1_000_000, 2_000_000))
+def test_sessions_that_fill_the_limit_come_to_rest_at_equal_parts_and_come_back(count: int, limit: int) -> None:
+    totals = Totals(limit)
+    links = [linked(totals, f"agent-{i}") for i in range(count)]
+    for _ in range(1_000):
+        for session, wire in links:
+            if wire.reading:
+                say(session, wire, event(1_000))
+    assert not any(wire.reading for _, wire in links)
+    message = pending_size(event(1_000))
+    assert totals.pending <= limit + count * message, "each may exceed its part by its last message"
+    held = [session.pending_bytes for session, _ in links]
+    assert max(held) - min(held) <= message
+    fair = min(limit / (count + 1), PENDING_BYTES)
+    assert fair - message <= max(held) <= fair + 2 * message
+    late, wire = linked(totals, "late")
+    say(late, wire, event(100))
+    assert wire.reading or fair <= count * message, "who has little is always read"
+    for session, wire in links:
+        session.relieved(sum(map(pending_size, session.take_pending())))
+        assert wire.reading
+
+
+def test_excess_is_told_with_the_time_to_come_back() -> None:
+    session, wire = linked(Totals())
+    session.on_excess(wire, "more than 500 messages a second for 30 s")
+    bye = AGENT.decode(wire.sent[-1])
+    assert isinstance(bye, Bye)
+    assert (bye.code, wire.closed) == (Close.RATE, [Close.RATE])
+    assert bye.retry is not None
+    assert RETURN_MS[0] <= bye.retry <= RETURN_MS[1]
+
+
+def test_what_is_charged() -> None:
+    session, wire = linked(Totals())
+    say(session, wire, event(10))
+    assert wire.charged == [0, 1]
+    say(session, wire, Chunk(id="nobody", n=0, kind="stdout", payload=bytes(60_000)))
+    assert wire.charged == [1, 1]
+    session.on_message(wire, b"\x82\xa1t\x64\xa1x\xc5\x80\x00" + bytes(1 << 15))  # a type that is not known
+    assert wire.charged == [9, 1]
+    session.begin("c")
+    say(session, wire, Chunk(id="c", n=0, kind="stdout", payload=bytes(60_000)))
+    assert wire.charged == [9, 1]
+    assert session.asked == 3
+
+
+def test_who_is_leaving_is_known_without_looking() -> None:
+    hub = Hub()
+    sessions = [linked(hub.totals, f"agent-{i}")[0] for i in range(3)]
+    hub._leaving.update(sessions)
+    assert hub.leaving == 3
+    assert not hub.remove(sessions[0]), "another stands in its place, or nobody"
+    assert hub.leaving == 2
