@@ -33,6 +33,9 @@ from fairlead.telemetry.logs import set_up
 
 logger = logging.getLogger("fairlead")
 
+NOTICED = 2.0
+"""Seconds after which most load balancers have noticed that a node is unready, where `shutdown_delay` says that there
+are any. The kubelet, endpoints and an ingress controller take about as long."""
 SPARE_FILES = 512
 """Descriptors beside links: connections without a token, callers of the API, the admin port, Redis, logs."""
 OWN_FILES = 64
@@ -114,11 +117,15 @@ async def _leave(node: Node) -> None:
     """What the first signal starts: the node is unready at once, drains, and serves for `shutdown_delay` at least.
 
     A load balancer learns later than the node itself that no more is to be sent here. A port that closed before would
-    turn what it sends meanwhile into a 502.
+    turn what it sends meanwhile into a 502. Agents are told to leave a moment later: one that left at once would often
+    be led back here, and refused.
     """
+    delay = node.settings.shutdown_delay
+    node.hub.draining = True
     async with asyncio.TaskGroup() as group:
-        group.create_task(node.drain())
-        group.create_task(asyncio.sleep(node.settings.shutdown_delay))
+        group.create_task(asyncio.sleep(delay))
+        await asyncio.sleep(min(NOTICED, delay / 2))
+        await node.drain()
 
 
 async def _tell(node: Node, servers: dict[str, Server], ready: Callable[[], None] | None) -> None:
