@@ -23,7 +23,7 @@ class ApiConnection:
         body = json.dumps({"agent": agent, "method": "bench"}).encode()
         started = time.perf_counter()
         self._writer.write(
-            b"POST /v1/commands HTTP/1.1\r\nHost: bench\r\nAuthorization: Bearer %b\r\n"
+            b"POST /v1/commands HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %b\r\n"
             b"Accept: application/x-ndjson\r\nContent-Length: %d\r\n\r\n%b" % (self._token, len(body), body)
         )
         answer = b""

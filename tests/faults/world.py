@@ -271,7 +271,7 @@ class World:
         node = self.a_node()
         _, writer = await asyncio.open_connection("127.0.0.1", node.api, limit=1024)
         body = json.dumps({"agent": agent, "method": "flood", "payload": {"count": count}, "deadline": 20}).encode()
-        headers = {"host": "x", "content-length": len(body), "accept": "application/x-ndjson", **PLATFORM}
+        headers = {"host": "127.0.0.1", "content-length": len(body), "accept": "application/x-ndjson", **PLATFORM}
         head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         writer.write(f"POST /v1/commands HTTP/1.1\r\n{head}\r\n".encode() + body)
         await writer.drain()

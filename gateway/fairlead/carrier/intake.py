@@ -277,10 +277,17 @@ class Intake:
         )
 
     def _make_room(self, now: float) -> None:
-        """Give up the incomplete messages that others wait for too long already."""
-        for account in tuple(self._accounts.values()):
-            if account.kept and now - account.since > STALE and not account.connection.ripe:
-                self._cut(account, f"a message that was incomplete for {STALE:g} s while others waited for its memory")
+        """Give up incomplete messages that others have waited for too long, the oldest first, until half of the limit
+        is free: whoever came later may only have waited for that room."""
+        stale = [
+            account
+            for account in self._accounts.values()
+            if account.kept and now - account.since > STALE and not account.connection.ripe
+        ]
+        for account in sorted(stale, key=lambda one: one.since):
+            if self.kept <= self.budget.incomplete // 2:
+                return
+            self._cut(account, f"a message that was incomplete for {STALE:g} s while others waited for its memory")
 
     def _cut(self, account: Account, reason: str) -> None:
         connection = account.connection

@@ -35,6 +35,7 @@ from fairlead.errors import (
     ConfigError,
     ConnectionRefused,
     FairleadError,
+    Forbidden,
     InvalidRequest,
     NodeBusy,
     RecordLost,
@@ -49,6 +50,7 @@ FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
 
 _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
     (Unauthorized, "give the token in FAIRLEAD_TOKEN, the one the gateway has as platform_token"),
+    (Forbidden, "name the gateway as it is known, or add the name to its `allowed_hosts` or `allowed_origins`"),
     (AgentOnline, "stop the agent itself; `fairlead agents disconnect AGENT` closes a link, but the agent comes back"),
     (AgentUnknown, "`fairlead agents ls` lists those that were ever seen"),
     (CommandUnknown, "results are kept for an hour unless the gateway's `retention` says otherwise"),
