@@ -157,10 +157,14 @@ def test_no_token_is_asked_for_an_address_that_is_none(run: Run) -> None:
     assert "does not begin with http:// or https://" in found["url"]["told"]
 
 
-def test_a_proxy_of_the_environment_is_the_road(fleet: Fleet, run: Run, relay_to: RelayTo) -> None:
-    """The API has a name that only the proxy knows."""
-    relay = relay_to(fleet.api)
-    token = ("--token", "development-platform-token")
+def test_a_proxy_of_the_environment_is_the_road(
+    gateway_over: Callable[..., tuple[str, str, str]], run: Run, relay_to: RelayTo, tmp_path: Path
+) -> None:
+    """The API has a name that only the proxy knows, and so it has tokens of its own."""
+    (tmp_path / "token").write_text("a-platform-token-of-its-own")
+    _, api, _ = gateway_over(tmp_path, "embedded", f"--platform-token-file={tmp_path / 'token'}")
+    relay = relay_to(api)
+    token = ("--token", "a-platform-token-of-its-own")
     args = ("doctor", "--no-links", "-o", "json", *token)
     env = {"http_proxy": f"http://127.0.0.1:{relay.port}", "no_proxy": ""}
     found = checks(run(*args, api="http://gateway.invalid", env=env))
@@ -168,7 +172,7 @@ def test_a_proxy_of_the_environment_is_the_road(fleet: Fleet, run: Run, relay_to
     assert [one["ok"] for one in found.values()] == [True] * 7
     found = checks(run(*args, api="http://gateway.invalid", env={**env, "no_proxy": "gateway.invalid"}))
     assert found["dns"]["ok"] is False
-    found = checks(run(*args, api=fleet.api, env={"http_proxy": f"http://127.0.0.1:{free_port()}"}))
+    found = checks(run(*args, api=api, env={"http_proxy": f"http://127.0.0.1:{free_port()}"}))
     assert found["api"]["ok"] is True, "no proxy stands before this machine itself"
 
 
