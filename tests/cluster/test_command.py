@@ -48,6 +48,8 @@ def test_all_missing_packages_are_named_at_once(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is told so first")
 def test_a_cluster_that_cannot_start_names_what_images_will_need_too(tmp_path: Path) -> None:
     done = call("up", PATH=str(tmp_path))
+    if "runs already" in done.stderr:
+        pytest.skip("the cluster runs, so nothing is looked for: played by `make test`, before one is started")
     assert done.returncode == 1
     assert "buildah, " in done.stderr
     assert "debootstrap" in done.stderr.splitlines()[-1]
