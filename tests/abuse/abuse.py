@@ -76,7 +76,7 @@ ATTACKS: dict[str, Attack] = {
     "flood_credit": Attack(seconds=60),
     "flood_chunks": Attack(seconds=60),
     "flood_events": Attack(seconds=60),
-    "partial_messages": Attack(seconds=15, growth=100, flags=("--accept-rate", "1000")),
+    "partial_messages": Attack(seconds=15, growth=160, flags=("--accept-rate", "1000")),
     "largest_conn": Attack(needed=("then the next: Welcome", "and the next: Welcome")),
     "ghosts": Attack(growth=100, flags=("--accept-rate", "1000")),
     "hostile_retry": Attack(seconds=9, most=(("connections", 20),)),

@@ -47,7 +47,7 @@ BYTES_CREDIT: Final = 2.0
 FRAGMENT: Final = 1024
 """Bytes of a frame from which on it is counted by its bytes alone, so that a message may be sent in fragments."""
 SCARCE: Final = 16 << 10
-"""Bytes of room below which none of those that are held is read on."""
+"""Bytes of an incomplete message that each may have however little room is left: small messages always get through."""
 PATIENCE: Final = 30.0
 """Seconds for which a peer may go on at the limit of its messages before it is closed."""
 STALE: Final = 10.0
@@ -197,7 +197,7 @@ class Intake:
 
     def _crowded(self, account: Account) -> bool:
         """Whether its incomplete message has more than each may have: as much as is left of the limit."""
-        return account.kept > self.budget.incomplete - self.kept
+        return account.kept > max(self.budget.incomplete - self.kept, SCARCE)
 
     def _hold(self, account: Account) -> None:
         if account.held:
@@ -216,7 +216,7 @@ class Intake:
         if not connection.closing:  # of one that closes only the peer's close frame is awaited
             if account.overdrawn or (account.silent and connection.ripe):
                 return
-            if not connection.ripe and (self._crowded(account) or self.budget.incomplete - self.kept < SCARCE):
+            if not connection.ripe and self._crowded(account):
                 return
         account.queued = True
         heapq.heappush(self._turns, (account.used, next(self._numbers), account))
