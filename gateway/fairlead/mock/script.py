@@ -103,7 +103,7 @@ class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def needs(self) -> Needs:
-        if any(step.restart or step.leaves or step.away or step.sends for step in self.steps):
+        if any(step.restart or step.leaves or step.away or step.sends or step.refuses for step in self.steps):
             return Needs.RESTART
         said = (step.agent["t"] for step in self.steps if step.agent is not None)
         commands = any(kind in (CHUNK, END, EVENT) for kind in said)
