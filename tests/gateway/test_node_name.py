@@ -121,7 +121,8 @@ async def test_a_container_that_is_started_again_has_its_name_at_once(
     own_valkey: Any, make_gateway: Any, dial: Any, tmp_path: Any
 ) -> None:
     """Two PID namespaces on one machine, as those of a container's two lives: unshare(1) makes the second."""
-    if subprocess.run([*NAMESPACE, "true"], capture_output=True, check=False).returncode:
+    probe = await asyncio.to_thread(subprocess.run, [*NAMESPACE, "true"], capture_output=True, check=False)
+    if probe.returncode:
         pytest.skip("this machine lets nobody make a PID namespace")
     pod = ("--pod-uid", "6f5c1a52-6b1f-4c9d-8f0e-0d7f0f2f5a11")
     first = make_gateway(own_valkey.url, *pod, name="same")
