@@ -308,6 +308,8 @@ class Requests(HttpToolsProtocol):
         early = self._received[self._at :]
         self._keep(b"")
         self._forget_waits()
+        self.flow.waiting = False  # it was, when this request was sent ahead of the answer to another one
+        self.flow.resume_reading()
         self.connections.discard(self)
         upgrade = Upgrade(self.config, self.server_state, self.app_state, self.loop)
         self.transport.set_protocol(upgrade)
