@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,6 +25,13 @@ from fairlead.wire.messages import Ack
 
 TOKEN = "a-token-that-nobody-may-see"
 Serve = Callable[..., Any]
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Where data may be on every host: TMPDIR may lie in a folder that is guarded itself, as /dev/shm and /root do."""
+    with TemporaryDirectory(dir="/var/tmp") as name:
+        yield Path(name)
 
 
 # -- the agent's own -------------------------------------------------------------------------------
