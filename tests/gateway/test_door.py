@@ -42,8 +42,10 @@ async def test_no_or_a_wrong_token_is_refused_before_the_upgrade(gateway: Any, h
     assert b"unauthorized" in answer.body
 
 
-async def test_another_path_is_not_found(gateway: Any) -> None:
-    assert (await refusal(gateway, "/v2/link")).status_code in (403, 404)
+async def test_another_path_is_refused_and_the_right_one_is_told(gateway: Any) -> None:
+    answer = await refusal(gateway, "/v2/link")
+    assert answer.status_code == 403
+    assert b"agents connect to /v1/link" in answer.body
 
 
 async def test_a_request_whose_upgrade_was_dropped_is_told_so(gateway: Any) -> None:
