@@ -124,7 +124,7 @@ class Node:
             inbox,
             hub,
             self._reconciler,
-            NodeName(load, settings.node),
+            NodeName(load, settings.node, settings.pod_uid),
             standing,
             self._pulse,
             metrics,
