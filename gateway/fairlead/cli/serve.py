@@ -81,7 +81,8 @@ async def serve_node(
     lost = ""
     async with Node(settings, redis_url) as node:
         failures = Failures(node.metrics.credentials_refused)
-        api, admin, link = _servers(node, ports, failures)
+        public, probes = Admission(settings.unauthenticated_limit), admin_admission()
+        api, admin, link = _servers(node, ports, failures, public, probes)
         # What has been imported and made lives as long as the process: no collection need look at it again.
         gc.collect()
         gc.freeze()
@@ -98,7 +99,8 @@ async def serve_node(
             # Results and health are served until the last link has gone.
             node.send_followers_away()
             api.should_exit = admin.should_exit = True
-        failures.aclose()
+        for told in (failures, public, probes):  # what their last second has not logged yet
+            told.aclose()
     if lost:
         raise FairleadError(lost)
 
@@ -123,10 +125,11 @@ def valkey_ended(valkey: EmbeddedValkey) -> str:
     )
 
 
-def _servers(node: Node, ports: Ports, failures: Failures) -> tuple[Server, Server, Server]:
+def _servers(
+    node: Node, ports: Ports, failures: Failures, public: Admission, probes: Admission
+) -> tuple[Server, Server, Server]:
     settings, sweep = node.settings, node.sweep
     path = str(ports.admin) if isinstance(ports.admin, Path) else None
-    public, probes = Admission(settings.unauthenticated_limit), admin_admission()
     node.metrics.watch(
         "fairlead_unauthenticated_connections", "Connections that have not shown a valid token", lambda: len(public)
     )
