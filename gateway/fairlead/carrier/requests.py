@@ -141,7 +141,7 @@ class Requests(HttpToolsProtocol):
             self._arm_keepalive()
 
     def _next_head(self) -> bytes | None:
-        """A whole head, from the request line to the empty line behind it; None while there is none."""
+        """A whole head, from the request line to the empty line behind it; None until it has arrived."""
         received = self._received
         while received[self._at : self._at + 2] == b"\r\n":  # RFC 9112 §2.2 has servers ignore them before a request
             self._at += 2
