@@ -86,8 +86,8 @@ class MakeNode(Protocol):
 
 @pytest.fixture
 def make_node(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeNode]:
-    """Heartbeats are rare unless a test asks for them: scripted agents send none, and must not count as silent on a busy
-    machine."""
+    """Heartbeats are rare unless a test asks for others: scripted agents send none, and must not count as silent on a
+    busy machine."""
     made: list[Node] = []
 
     def make(name: str, *flags: str) -> Node:

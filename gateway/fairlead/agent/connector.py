@@ -78,7 +78,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How the gateway is reached. `token` is asked before each attempt and raises ConfigError when there is none."""
+    """How the gateway is reached. `token` is asked before each attempt and raises ConfigError when it cannot be had."""
 
     url: str
     token: Callable[[], str]

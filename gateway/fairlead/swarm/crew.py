@@ -34,7 +34,7 @@ from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, WINDOW, Drain, Hello, Welcome
 from fairlead.wire.retry import STABLE_MS, RetryPolicy
 
-DIAL_TIMEOUT = 15.0
+DIAL_TIMEOUT = 10.0
 """Seconds, as the SDK's."""
 FIRST_BEAT = 10.0
 """Seconds between heartbeats until welcome names the gateway's own."""
