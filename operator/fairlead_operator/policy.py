@@ -26,6 +26,9 @@ IMAGE = re.compile(
     r"(?P<repository>[a-z0-9][a-z0-9._/:-]*?)(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:\w+)?"
 )
 DOCKER_HUB = "docker.io"
+PROGRAMS_ENV = ("PYTHON", "LD_", "OPENSSL_", "GCONV_PATH", "BROWSER")
+"""Beginnings of variables by which a process is made to run what they name: Python's own (which the images ignore,
+being started with -I), those of the dynamic linker, of OpenSSL's modules, of character sets, of `webbrowser`."""
 
 
 class SecretState(StrEnum):
@@ -61,7 +64,7 @@ class Policy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_f
     volumes: tuple[str, ...] = ()
     """Types, as configMap, emptyDir, hostPath."""
     containers: bool = False
-    """Further containers, init containers and lifecycle hooks: programs of the author's choice."""
+    """Further containers, init containers, hooks, variables as LD_PRELOAD: programs of the author's choice."""
 
     def joined(self, other: Policy) -> Policy:
         """What either allows."""
@@ -118,6 +121,12 @@ def violations(spec: LinkGatewaySpec, policy: Policy, secrets: Mapping[str, Secr
         ):  # fmt: skip
             if asked:
                 found.append(f"pod.{field} is not allowed (containers of the operator's policy)")
+        found += [
+            f"pod.env must not set {one.name[:200]}, which may have the gateway run another program (containers of the "
+            "operator's policy)"
+            for one in pod.env
+            if one.name.startswith(PROGRAMS_ENV)
+        ]
     return found
 
 

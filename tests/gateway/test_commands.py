@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from typing import Any
 
@@ -257,6 +258,22 @@ async def test_a_command_may_wait_for_an_absent_agent(gateway: Any, api: Any, di
     again = await dial(gateway, peer.agent)
     await again.greet(boot="boot-2")
     assert (await again.command()).id == command
+
+
+@pytest.mark.parametrize("octets", [b"\xff\xfe", b'{"a":1} {"b":2}', b"[" * 100_000, b"NaN"])
+async def test_a_result_that_is_no_json_is_told_and_not_lost(gateway: Any, api: Any, dial: Any, octets: bytes) -> None:
+    peer = await dial(gateway)
+    await peer.greet()
+    await api.start(peer.agent)
+    cmd = await peer.command()
+    await peer.send(Ack(id=cmd.id), End(id=cmd.id, total=0, payload=octets))
+    end = await api.end(cmd.id)
+    assert (end["state"], end["payload"]) == ("ok", None)
+    assert base64.b64decode(end["payload_base64"]) == octets
+    await api.start(peer.agent)
+    cmd = await peer.command()
+    await peer.send(Ack(id=cmd.id), End(id=cmd.id, total=0, payload=b"null"))
+    assert "payload_base64" not in await api.end(cmd.id)
 
 
 async def test_agents_are_listed_page_by_page(gateway: Any, api: Any, dial: Any) -> None:

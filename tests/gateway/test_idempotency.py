@@ -79,6 +79,31 @@ async def test_a_body_is_the_same_when_it_means_the_same(gateway: Any, api: Any,
     assert one.json()["id"] == two.json()["id"]
 
 
+async def test_one_of_many_posts_at_once_is_the_first_and_all_others_are_told_so(
+    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+) -> None:
+    """At two nodes, as lines and as a document."""
+    nodes = [make_gateway(own_valkey.url, name=name) for name in ("one", "two")]
+    apis = [api_of(node) for node in nodes]
+    peer = await dial(nodes[0])
+    await peer.greet()
+    for turn in range(10):
+        body = json.dumps({"agent": peer.agent, "method": "work"})
+
+        async def first_line(at: int, turn: int = turn, body: str = body) -> tuple[str, bool]:
+            accept = "application/x-ndjson" if at // 2 % 2 else "application/json"
+            headers = {"idempotency-key": f"at once {turn}", "accept": accept}
+            async with apis[at % 2].http.stream("POST", "/v1/commands", content=body, headers=headers) as answer:
+                async for line in answer.aiter_lines():
+                    return json.loads(line)["id"], "idempotency-replayed" in answer.headers
+            raise AssertionError("no line came")
+
+        told = await asyncio.gather(*map(first_line, range(6)))
+        assert len({command for command, _ in told}) == 1
+        assert sorted(replayed for _, replayed in told) == [False, *[True] * 5]
+        assert (await peer.command()).id == told[0][0]  # and nothing of the turn before
+
+
 async def answer_of(call: Awaitable[Any], redis: int, frozen: float) -> Any:
     """What a request gets that is made while Redis is frozen for so many seconds."""
     os.kill(redis, signal.SIGSTOP)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -149,6 +151,24 @@ def test_a_namespace_is_allowed_what_all_are_and_more() -> None:
     assert policies.of("y") == Policy(images=("a/b",))
     assert policies.of("x") == Policy(images=("a/b", "c/d"), containers=True)
     assert Policies().of("x") == OWN_IMAGE
+
+
+@pytest.mark.parametrize(
+    "name", ["PYTHONPATH", "PYTHONWARNINGS", "LD_PRELOAD", "LD_AUDIT", "OPENSSL_CONF", "GCONV_PATH", "BROWSER"]
+)
+def test_a_variable_that_names_a_program_needs_the_right_to_bring_programs(name: str) -> None:
+    env = {"pod": {"env": [{"name": name, "value": "/config/x"}]}}
+    [told] = refused(env)
+    assert told.startswith(f"pod.env must not set {name}, ")
+    assert refused(env, OWN_IMAGE.joined(Policy(containers=True))) == []
+
+
+def test_the_images_start_python_so_that_it_ignores_its_environment() -> None:
+    lines = (Path(__file__).parents[2] / "Dockerfile").read_text().splitlines()
+    starts = [json.loads(line.removeprefix("ENTRYPOINT ")) for line in lines if line.startswith("ENTRYPOINT ")]
+    python = [start for start in starts if start[0].endswith("/python")]
+    assert [start[-1] for start in python] == ["fairlead_operator", "fairlead"]
+    assert all(start[1] == "-I" for start in python)
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"all": {"image": ["x"]}}', '{"all": {"images": "x"}}', '{"every": {}}'])

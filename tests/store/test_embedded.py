@@ -186,7 +186,7 @@ def attempt(uid: int, where: str | int) -> str:
 async def test_another_user_of_the_machine_does_not_get_in() -> None:
     # Not in a folder of pytest's: nobody else can enter those, whatever the modes of ours are.
     with tempfile.TemporaryDirectory() as name:
-        Path(name).chmod(0o777)
+        Path(name).chmod(0o755)
         async with (
             EmbeddedValkey(Path(name) / "one") as server,
             EmbeddedValkey(Path(name) / "two", port=0) as on_tcp,
@@ -204,6 +204,34 @@ async def test_the_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="belongs to another user \\(uid 65534\\)"):
         await EmbeddedValkey(tmp_path).start()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["valkey.lock", "valkey.log", "appendonlydir"])
+async def test_a_link_in_a_folder_that_was_open_to_others_is_not_followed(tmp_path: Path, name: str) -> None:
+    folder, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (elsewhere / "file").write_text("precious")
+    folder.chmod(0o777)
+    (folder / name).symlink_to(elsewhere if name == "appendonlydir" else elsewhere / "file")
+    with pytest.raises(ConfigError, match=f"'{name}' in it is a link or belongs to another user"):
+        await EmbeddedValkey(folder).start()
+    if name != "appendonlydir":  # closed by now, and a link all the same
+        with pytest.raises(ConfigError, match="symbolic link"):
+            await EmbeddedValkey(folder).start()
+    assert [one.name for one in elsewhere.iterdir()] == ["file"]
+    assert (elsewhere / "file").read_text() == "precious"
+
+
+async def test_a_folder_that_anybody_may_replace_is_refused(tmp_path: Path) -> None:
+    parent = tmp_path / "parent"
+    parent.mkdir()
+    parent.chmod(0o777)
+    with pytest.raises(ConfigError, match=r"because .*/parent is writable for all"):
+        await EmbeddedValkey(parent / "data").start()
+    parent.chmod(0o1777)  # as /tmp: only a folder's owner may rename it there
+    async with EmbeddedValkey(parent / "data"):
+        pass
 
 
 @pytest.mark.parametrize("name", ["x" * 200, "50 % off? #1"])

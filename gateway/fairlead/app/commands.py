@@ -54,7 +54,7 @@ class CommandRoutes:
         head = shapes.Accepted(accepted.id, accepted.state, accepted.presence, accepted.why)
         if form is not None:
             pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower)
-            return ResultStream(request, form, head, pages, story)
+            return ResultStream(request, form, head, pages, story, accepted.replayed)
         return _accepted(accepted, _encode(head))
 
     async def get(self, request: Request) -> Response:

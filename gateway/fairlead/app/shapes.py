@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct, field
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from fairlead.app.names import AgentId, CommandId, LabelKey, LabelValue, Method
 from fairlead.fleet.schema import Presence, State
@@ -61,7 +61,8 @@ class Fault(Struct):
 
 
 class End(Struct):
-    """How a command ended at its agent. `payload` is what the agent returned."""
+    """How a command ended at its agent. `payload` is what the agent returned. Where that is no JSON, `payload` is null
+    and `payload_base64` has its octets."""
 
     agent: AgentId
     state: State
@@ -69,6 +70,9 @@ class End(Struct):
     error: Fault | None
     total: Annotated[int, Meta(ge=0, description="Chunks of output.")]
     truncated: Annotated[bool, Meta(description="Output beyond the limit was dropped.")]
+    payload_base64: Annotated[
+        str | UnsetType, Meta(description="Only when what the agent returned is no JSON: its octets.")
+    ] = UNSET
 
 
 class Target(Struct):

@@ -79,8 +79,10 @@ class ResultStream:
         head: object | None,
         pages: AsyncGenerator[News],
         story: Story | None = None,
+        replayed: bool = False,
     ) -> None:
         self._request = request
+        self._replayed = replayed
         self._form = form
         self._head = head
         self._pages = pages
@@ -88,7 +90,10 @@ class ResultStream:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         form, story = self._form, self._story
-        await send(form.start)
+        start = form.start
+        if self._replayed:
+            start = {**start, "headers": [*start["headers"], (b"idempotency-replayed", b"true")]}
+        await send(start)
         if self._head is not None:
             await send({"type": "http.response.body", "body": form.line(self._head), "more_body": True})
         body = b""
@@ -154,16 +159,19 @@ def end_of(command: Command, target: Target) -> shapes.End:
     error: shapes.Fault | None = None
     if ending.code:
         error = shapes.Fault(ending.code, ending.message, ending.temporary, ending.details)
+    payload, octets = payload_of(ending)
     return shapes.End(
-        target.agent, target.state, payload_of(ending), error, target.next, command.truncated
+        target.agent, target.state, payload, error, target.next, command.truncated, octets
     )  # fmt: skip
 
 
-def payload_of(ending: Ending) -> object:
-    """What the agent returned, as JSON; None when it returned nothing or something else than JSON."""
+def payload_of(ending: Ending) -> tuple[object, str | msgspec.UnsetType]:
+    """What the agent returned, as JSON, None when it returned nothing. Beside it, in base64, what is no JSON: an agent
+    that breaks this convention does not have its result dropped in silence.
+    """
     if ending.payload is None:
-        return None
+        return None, msgspec.UNSET
     try:
-        return msgspec.json.decode(ending.payload)
+        return msgspec.json.decode(ending.payload), msgspec.UNSET
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
+        return None, base64.b64encode(ending.payload).decode()

@@ -141,7 +141,9 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a command ended. `payload` is what JSON decodes to, of the method's own shape."""
+    """How a command ended. `payload` is what JSON decodes to, of the method's own shape; where the agent returned
+    something that is no JSON it is None, and `payload_base64` has the octets.
+    """
 
     agent: str
     state: str
@@ -149,6 +151,7 @@ class End:
     error: Failure | None = None
     total: int = 0
     truncated: bool = False
+    payload_base64: str | None = None
 
     def exit(self) -> Exit:
         """The payload read as `exec` writes it; an empty Exit when it is something else."""

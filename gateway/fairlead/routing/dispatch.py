@@ -280,13 +280,15 @@ class Dispatch:
         standing, command = self._standing, record.id
         if row is None and await self._data_lost():
             # It may be linked, and is claimed again in some seconds: the keeper dispatches the command then.
-            return Accepted(command, State.QUEUED, Presence.AWAY.value, REBUILDING, follower=follower)
+            return Accepted(
+                command, State.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not ours, follower=follower
+            )
         if not isinstance(row, AgentRow):
             error = self._refusal(order, row)
             if not ours or await self._take_back(command, order, error):
                 raise error
             # Under one Idempotency-Key another call has dispatched it meanwhile.
-            return Accepted(command, State.QUEUED, "", "", follower=follower)
+            return Accepted(command, State.QUEUED, "", "", replayed=True, follower=follower)
         presence, since, why = standing.table.presence(row, standing.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease whose node is not in our table may be of one that has just started: ringing costs nothing.
@@ -295,8 +297,9 @@ class Dispatch:
             self._inbox.ring(row.lease, (Deliver(order.agent, command, story.rung if story is not None else 0),))
         elif presence is Presence.OFFLINE and order.queue is None:
             await self._fail_offline(command, order, standing.now() - since, why)
-        self._metrics.accepted.inc()
-        return Accepted(command, State.QUEUED, presence.value, why, follower=follower)
+        if ours:
+            self._metrics.accepted.inc()
+        return Accepted(command, State.QUEUED, presence.value, why, replayed=not ours, follower=follower)
 
     async def _data_lost(self) -> bool:
         """Whether Redis has just lost its data, and with it who is linked."""

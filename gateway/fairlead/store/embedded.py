@@ -25,6 +25,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 from urllib.parse import quote
 
 from fairlead.errors import BusUnavailable, ConfigError
@@ -201,7 +202,7 @@ class EmbeddedValkey:
         """A descriptor that holds the folder's lock; the caller passes it on to the child and closes it."""
         try:
             make_private(self.folder)
-            lock = os.open(self.folder / "valkey.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+            lock = open_private(str(self.folder / "valkey.lock"), os.O_RDWR | os.O_CREAT)
         except OSError as e:
             raise ConfigError(f"the data folder {self.folder} is not usable: {e}; name another one") from e
         deadline = time.monotonic() + LOCK_PATIENCE
@@ -222,8 +223,14 @@ class EmbeddedValkey:
             os.close(lock)
             raise
 
+    def _open_log(self) -> BinaryIO:
+        try:
+            return open(self.log_path, "wb", opener=open_private)
+        except OSError as e:
+            raise ConfigError(f"the log of the embedded server cannot be written: {e}; name another folder") from e
+
     def _spawn(self, lock: int) -> None:
-        with open(self.log_path, "wb", opener=open_private) as log:
+        with self._open_log() as log:
             self._process = subprocess.Popen(
                 self._command(),
                 stdin=subprocess.PIPE,

@@ -21,6 +21,7 @@ from redis.asyncio.connection import parse_url
 from redis.exceptions import RedisError
 
 from fairlead.errors import BusUnavailable, ConfigError
+from fairlead.store.allowance import Allowance
 from fairlead.store.errors import UNFIT_SERVER, reply_code
 from fairlead.store.reply import Arg, Reply
 
@@ -75,7 +76,8 @@ class Connection:
 
 
 class Endpoint:
-    def __init__(self, url: str, client_name: str = "fairlead") -> None:
+    def __init__(self, url: str, client_name: str = "fairlead", allowance: Allowance | None = None) -> None:
+        """`allowance`: of the bytes that the server may send; none for one that is trusted."""
         try:
             options = cast("dict[str, Any]", parse_url(url))
         except ValueError as e:
@@ -92,6 +94,8 @@ class Endpoint:
             "client_name": client_name,
             "driver_info": None,
         }
+        if allowance is not None:
+            self._options["parser_class"] = allowance.parser
         self.address = str(options.get("path") or f"{options.get('host', 'localhost')}:{options.get('port', 6379)}")
         path = options.get("path")
         if path is not None and len(os.fsencode(path)) > SOCKET_PATH_LIMIT:

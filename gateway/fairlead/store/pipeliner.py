@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
 from fairlead.errors import BusUnavailable, NotAnswered
+from fairlead.store.allowance import Allowance
 from fairlead.store.backlog import EXPECTED_REPLY, Backlog, Call, Priority
 from fairlead.store.endpoint import CONNECT_TIMEOUT, Connection, Endpoint, pack, patience, reconnect_delay
 from fairlead.store.errors import ScriptError, reply_error
@@ -45,8 +46,9 @@ class Pipeliner:
         batch_timeout: float = BATCH_TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
         client_name: str = "fairlead",
+        allowance: Allowance | None = None,
     ) -> None:
-        self._endpoint = Endpoint(url, client_name)
+        self._endpoint = Endpoint(url, client_name, allowance)
         self.address = self._endpoint.address
         self._batch_timeout = batch_timeout
         self._connect_timeout = connect_timeout

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import tempfile
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fairlead.errors import ConfigError
 from fairlead.store.endpoint import SOCKET_PATH_LIMIT
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
+OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 UMASK = 0o077
 """Of a process whose files nobody else may read."""
 
@@ -22,7 +24,8 @@ UMASK = 0o077
 def make_private(folder: Path) -> None:
     """Make `folder`, or close it to other users.
 
-    Raises OSError when that is not possible, and ConfigError when the folder is another user's.
+    Raises OSError when that is not possible, and ConfigError when the folder is another user's, when others may put
+    another one in its place, or when it was open to others and one of them may have put something into it.
     """
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     # O_NOFOLLOW: a link in its place could lead to a folder that is not meant for us.
@@ -34,15 +37,44 @@ def make_private(folder: Path) -> None:
                 f"the data folder {folder} belongs to another user (uid {facts.st_uid}), who could read and change "
                 "what is in it; name a folder of your own"
             )
+        _check_parents(folder)
         if facts.st_mode & 0o777 != FOLDER_MODE:
             os.fchmod(opened, FOLDER_MODE)
+        if facts.st_mode & OTHERS_WRITE:
+            _check_entries(folder, opened)
     finally:
         os.close(opened)
 
 
+def _check_parents(folder: Path) -> None:
+    """Whoever may write into a folder above may put another one in the place of ours.
+
+    The group's right is left to whoever gave it: with a umask of 002 every user has folders like that, and a group of
+    their own.
+    """
+    for parent in folder.resolve().parents:
+        mode = parent.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            raise ConfigError(
+                f"every user of this machine may put another folder in the place of the data folder {folder}, because "
+                f"{parent} is writable for all: take that right away (chmod o-w {parent}), or name a folder elsewhere"
+            )
+
+
+def _check_entries(folder: Path, opened: int) -> None:
+    """The folder was open to others until now: a link in it would have us write where it leads."""
+    with os.scandir(opened) as entries:
+        for entry in entries:
+            if entry.is_symlink() or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
+                raise ConfigError(
+                    f"other users could write into the data folder {folder}, and {entry.name!r} in it is a link or "
+                    "belongs to another user: remove it if you do not know it, or name another folder"
+                )
+
+
 def open_private(path: str, flags: int) -> int:
-    """The `opener` of `open` for files that only this user can read."""
-    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+    """The `opener` of `open` for files that only this user can read; one that is a link is not followed (OSError)."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
 
 
 class SocketPath:
