@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from fairlead.app import shapes
 from fairlead.app.body import decoded, read_body
 from fairlead.app.fingerprint import fingerprint
-from fairlead.app.stream import LINES, ResultStream, end_of, wanted
+from fairlead.app.stream import LINES, ResultStream, end_of, opening, wanted
 from fairlead.app.times import iso
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.command import Command
@@ -49,12 +49,13 @@ class CommandRoutes:
         story = Story(self._tracing) if self._tracing.on else None
         raw = await read_body(request, BODY_LIMIT)
         form = wanted(request)
+        opens = opening(request) if form is not None else 0.0
         order = await _order(raw, request)
         accepted = await self._dispatch.submit(order, follow=form is not None, story=story)
         head = shapes.Accepted(accepted.id, accepted.state, accepted.presence, accepted.why)
         if form is not None:
-            pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower)
-            return ResultStream(request, form, head, pages, story)
+            pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower, opens=opens)
+            return ResultStream(request, form, head, pages, story, opens)
         return _accepted(accepted, _encode(head))
 
     async def get(self, request: Request) -> Response:
