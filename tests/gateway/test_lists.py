@@ -101,7 +101,8 @@ async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
 ) -> None:
     """Each turn takes 0.4 s: the 64 shards one after the other took half a minute, and callers gave up."""
     async with Line(own_valkey.port) as line:
-        node = await asyncio.to_thread(make_gateway, f"redis://127.0.0.1:{line.port}")
+        url = own_valkey.url.replace(f":{own_valkey.port}", f":{line.port}")
+        node = await asyncio.to_thread(make_gateway, url)
         api = api_of(node)
         await api.http.get("/v1/agents")
         line.delay = 0.4

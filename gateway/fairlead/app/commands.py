@@ -22,7 +22,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.fleet.command import Command
 from fairlead.fleet.schema import State
 from fairlead.node import Node
-from fairlead.routing.dispatch import Accepted, Order
+from fairlead.routing.order import Accepted, Order
 from fairlead.telemetry.story import Story
 from fairlead.wire.identity import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
@@ -41,6 +41,7 @@ _encode = msgspec.json.Encoder().encode
 class CommandRoutes:
     def __init__(self, node: Node) -> None:
         self._dispatch = node.dispatch
+        self._inputs = node.inputs
         self._results = node.results
         self._tracing = node.tracing
 
@@ -86,10 +87,10 @@ class CommandRoutes:
         n, end = whole(request, "n", 0, 1 << 31), flag(request, "end")
         payload = await read_body(request, CHUNK_LIMIT)
         if payload or not end:
-            await self._dispatch.add_input(command, n, payload, False)
+            await self._inputs.add(command, n, payload, False)
             n += 1
         if end:
-            await self._dispatch.add_input(command, n, b"", True)
+            await self._inputs.add(command, n, b"", True)
         return Response(status_code=204)
 
 
