@@ -59,6 +59,9 @@ class Attack:
     """What it may have counted so often at most."""
 
 
+OTHER_RULES = "closed (?!4413)"
+"""A flood that breaks another rule than the rate tests that rule and not its budget."""
+
 ATTACKS: dict[str, Attack] = {
     "pipelined_gets": Attack(growth=20),
     "idle_connections": Attack(files=2048, seconds=20, growth=100),
@@ -69,13 +72,13 @@ ATTACKS: dict[str, Attack] = {
     "accept_bucket": Attack(seconds=16, forbidden="others (?!101)"),
     "malformed_upgrades": Attack(forbidden=": (101|lost)"),
     "rebinding": Attack(forbidden=": (?!403)"),
-    "flood_hb": Attack(seconds=60),
-    "flood_ping": Attack(seconds=60),
-    "flood_unknown": Attack(seconds=60),
-    "flood_fragments": Attack(seconds=60),
-    "flood_credit": Attack(seconds=60),
-    "flood_chunks": Attack(seconds=60),
-    "flood_events": Attack(seconds=60),
+    "flood_hb": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_ping": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_unknown": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_fragments": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_credit": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_chunks": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_events": Attack(seconds=60, forbidden=OTHER_RULES),
     "partial_messages": Attack(seconds=15, growth=160, flags=("--accept-rate", "1000")),
     "largest_conn": Attack(needed=("then the next: Welcome", "and the next: Welcome")),
     "ghosts": Attack(growth=100, flags=("--accept-rate", "1000")),

@@ -97,6 +97,15 @@ class RawLink:
             (size,) = struct.unpack("!Q", await self.reader.readexactly(8))
         return first, await self.reader.readexactly(size)
 
+    async def welcomed(self) -> None:
+        """Wait for the welcome. Raises ConnectionError when something else comes."""
+        async with asyncio.timeout(10):
+            first, payload = await self.read_frame()
+        if first & 0x0F == CLOSE:
+            raise ConnectionError(f"closed with {int.from_bytes(payload[:2], 'big')}")
+        if not isinstance(message := CODEC.decode(payload), Welcome):
+            raise ConnectionError(f"{type(message).__name__} in place of a welcome")
+
     async def close_code(self) -> int:
         """Read on until the gateway closes; its code, 1006 without a close frame."""
         try:
@@ -112,7 +121,8 @@ class RawLink:
 
 
 def _events() -> bytes:
-    return b"".join(framed(Event(id=f"e{random.getrandbits(60):x}", type="x", payload=b"1" * 100)) for _ in range(300))
+    """A new id for each: an event that comes again is known already, and not stored."""
+    return b"".join(framed(Event(id=f"e{random.getrandbits(60):x}", type="x", payload=b"1" * 100)) for _ in range(400))
 
 
 KINDS: dict[str, Callable[[], bytes]] = {
@@ -128,7 +138,8 @@ KINDS: dict[str, Callable[[], bytes]] = {
 
 
 async def _flood(ports: Ports, scale: Scale, kind: str) -> Counter[str]:
-    """Ten links send nothing else, as fast as they are read, and come back at once when they are closed."""
+    """Ten links that were welcomed send nothing else, as fast as they are read, and come back at once when they are
+    closed."""
     one = KINDS[kind]()
     block = one * max(BLOCK // len(one), 1)
     tried: Counter[str] = Counter()
@@ -140,6 +151,7 @@ async def _flood(ports: Ports, scale: Scale, kind: str) -> Counter[str]:
             conn += 1
             try:
                 link = await RawLink.dial(ports.link, Hello(agent=f"flood-{n}", boot=f"flood-{n}", conn=conn))
+                await link.welcomed()
             except (OSError, TimeoutError, asyncio.IncompleteReadError):
                 tried["not linked"] += 1
                 await asyncio.sleep(0.2)
@@ -148,7 +160,7 @@ async def _flood(ports: Ports, scale: Scale, kind: str) -> Counter[str]:
             closing = asyncio.create_task(link.close_code())
             with contextlib.suppress(OSError, TimeoutError):
                 while time.monotonic() < end and not closing.done():
-                    link.writer.write(block)
+                    link.writer.write(_events() if kind == "events" else block)
                     async with asyncio.timeout(max(end - time.monotonic(), 0.1)):
                         await link.writer.drain()
                     tried["KB"] += len(block) // 1000

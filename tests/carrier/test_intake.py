@@ -70,9 +70,9 @@ Open = Callable[..., Awaitable[Door]]
 
 @pytest.fixture
 def opened(serve: Any, attached_app: Any, sweep: Sweep) -> Open:
-    async def start(budget: Budget, max_message: int = MIB) -> Door:
+    async def start(budget: Budget, max_message: int = MIB, close_timeout: float = 5.0) -> Door:
         door = Door(0, Intake(budget))
-        terms = Terms(sweep, max_message, close_timeout=5.0, intake=door.intake)
+        terms = Terms(sweep, max_message, close_timeout=close_timeout, intake=door.intake)
         door.port = await serve(attached_app(door), terms=terms)
         return door
 
@@ -150,6 +150,25 @@ async def test_a_flood_is_read_at_its_rate_and_others_go_on(opened: Open, dial: 
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        flooder.writer.transport.abort()  # what it has written waits to be read at its rate, and would be waited for
+
+
+async def test_a_server_that_stops_does_not_wait_for_a_flood(
+    opened: Open, dial: Dial, until: Until, running: Any
+) -> None:
+    """A flooder's answer to the close frame is behind its flood, which nobody reads on: it is cut off."""
+    door = await opened(Budget(messages=10.0), close_timeout=1.0)
+    server, stopped = running[-1]
+    raws = [await dial(door.port) for _ in range(5)]
+    for raw in raws:
+        raw.write(raw.encode(PING, b"x") * 2_000_000)
+    await until(lambda: door.intake.waiting == 5)
+    server.should_exit = True
+    async with asyncio.timeout(module.PATIENCE / 2):
+        await asyncio.shield(stopped)
+    assert {heard.closed[0][0] for heard in door.all} == {1012}
+    for raw in raws:
+        raw.writer.transport.abort()
 
 
 async def test_one_turn_of_the_loop_reads_a_slice(opened: Open, dial: Dial, until: Until) -> None:
