@@ -13,7 +13,8 @@ from starlette.types import Message
 
 from fairlead.app.stream import LINES, SHORT, ResultStream, opening
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command import Command, Ending, Result, State, Target
+from fairlead.fleet.command import Command, Ending, Result, Target
+from fairlead.fleet.schema import State
 from fairlead.routing.results import News
 from fairlead.telemetry.timing import Origin
 from fairlead.wire.messages import Ack, End
