@@ -86,7 +86,7 @@ class MakeNode(Protocol):
 
 @pytest.fixture
 def make_node(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeNode]:
-    """Heartbeats are rare unless a test asks for them: scripted agents send none, and must not count as silent on a
+    """Heartbeats are rare unless a test asks for others: scripted agents send none, and must not count as silent on a
     busy machine."""
     made: list[Node] = []
 

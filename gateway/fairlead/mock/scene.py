@@ -6,6 +6,7 @@ script's agent does; without one it plays what needs no more than a link.
 
 from __future__ import annotations
 
+import base64
 import time
 from collections import Counter
 
@@ -26,6 +27,7 @@ from fairlead.mock.script import (
     Needs,
     Raw,
     Step,
+    vector_to_agents,
 )
 from fairlead.mock.tested_agent import SOON, TestedAgent, why
 
@@ -104,6 +106,14 @@ class Scene:
             await agent.puppet.write({"id": step.writes, "kind": step.kind, "payload": step.payload})
             # The write waits for credit, so it is not done; but orders are read in turn.
             await agent.puppet.done(await agent.puppet.order("ready"), agent.patience)
+        elif step.ends:
+            self._ended.add(step.ends)
+            await agent.puppet.end({"id": step.ends, "payload": step.payload or _result(step.bytes)})
+            await agent.puppet.done(await agent.puppet.order("ready"), agent.patience)
+        elif step.refuses is not None:
+            agent.listener.refuse_next(step.refuses)
+        elif step.sends:
+            await self._open.send(vector_to_agents(step.sends, agent.listener.encoding))
         elif step.leaves:
             self._leaving = True
             await agent.puppet.order("leave")
@@ -266,3 +276,8 @@ class Scene:
         differs: tuple[str, ...] = (),
     ) -> Fault:
         return Fault(what, section or self._conversation.section, self.at, expected, came, differs, step.note)
+
+
+def _result(size: int) -> str:
+    """A result of so many bytes, in base64."""
+    return base64.b64encode(b'"' + b"x" * (size - 2) + b'"').decode()
