@@ -140,10 +140,11 @@ class Pipeliner:
     ) -> asyncio.Future[list[Reply | FairleadError]]:
         """Run a script once for each of `calls`, its keys and arguments, as one call with one answer.
 
-        For work on many records of one kind: it costs this process some third of as many calls of `run`, while the
-        server sees the same commands, each with keys of its own. The future gives the replies in the order of `calls`;
-        in place of an error reply stands the error that `run` would raise. It fails as a whole when the server is away.
-        `calls` is not empty, and small enough for one batch; `expected` is meant for each of them.
+        For work on many records of one kind, which is then dealt with as one answer: the call itself costs this process
+        a tenth less than as many of `run`. The server sees the same commands, each with keys of its own. The future
+        gives the replies in the order of `calls`; in place of an error reply stands the error that `run` would raise.
+        It fails as a whole when the server is away. `calls` is not empty, and small enough for one batch; `expected` is
+        meant for each of them.
         """
         sha = script.sha
         packed = b"".join([pack((b"EVALSHA", sha, len(keys), *keys, *args)) for keys, args in calls])
