@@ -140,7 +140,7 @@ class AsgiConnection:
 
     # The intake calls. Whatever the server gives has been read already: it can only be asked for no more.
 
-    kept = unparsed = 0
+    kept = unparsed = wanted = 0
     ripe = False
 
     def keep(self, data: bytes) -> None:
