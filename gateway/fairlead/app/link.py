@@ -11,13 +11,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from typing import Final
 
 from starlette.responses import PlainTextResponse, Response
 from starlette.websockets import WebSocket
 
 from fairlead.app.accept_rate import AcceptRate
-from fairlead.app.guard import Guard, client_key
+from fairlead.app.guard import WAITING, Guard, client_key
 from fairlead.app.penalties import Penalties
 from fairlead.app.problem import problem
 from fairlead.carrier.attach import attach
@@ -28,9 +27,6 @@ from fairlead.telemetry.trace import wall_ns
 from fairlead.wire.codec import Codec, gateway_codec
 from fairlead.wire.messages import SUBPROTOCOLS, FromAgent
 from fairlead.wire.retry import RETRY_AFTER_MOST
-
-WAITING: Final = 256
-"""Answers that are held back at once, some 5 KB each; beyond that they are given at once."""
 
 
 class LinkDoor:
