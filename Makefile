@@ -7,8 +7,9 @@ BIN    := $(VENV)/bin
 PY     := $(BIN)/python -I
 # The stamp is newer than all that the environment is made of, so a changed requirement rebuilds it.
 STAMP  := $(VENV)/.installed
-# Two workers: the tests start real servers and measure time, more would only wait for each other on small machines.
-JOBS   ?= 2
+# Twice the processors of a small machine: the tests start real servers and wait for them for much of their time. None
+# of them judges speed.
+JOBS   ?= 4
 # Paths of tests; all of them when empty.
 TESTS  ?=
 # Minutes.
@@ -47,7 +48,7 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
-	$(PY) -m pytest -n $(JOBS) $(TESTS)
+	$(PY) -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
 run: $(STAMP) ## Two gateway nodes, their Valkey and three agents on this machine (RUN="--port 0" for free ports)
 	@exec $(BIN)/fairlead demo $(RUN)

@@ -124,7 +124,7 @@ class Node:
             inbox,
             hub,
             self._reconciler,
-            NodeName(load, settings.node),
+            NodeName(load, settings.node, settings.pod_uid),
             standing,
             self._pulse,
             metrics,
@@ -300,7 +300,7 @@ class Node:
 
 
 def _exporter(settings: Settings) -> Exporter | None:
-    """The way to the collector; None when there is none, and then nothing of traces is made."""
+    """The way to the collector; None when no `trace_endpoint` is set, and then nothing is traced."""
     if not settings.trace_endpoint:
         return None
     endpoint = settings.trace_endpoint

@@ -68,7 +68,7 @@ class Cluster:
         return await self._call("GET", path(kind, namespace, name, subresource))
 
     async def find(self, kind: str, namespace: str, name: str) -> Object | None:
-        """The object, or None when there is none, or no such kind."""
+        """The object, or None when no such object or kind exists."""
         try:
             return await self.get(kind, namespace, name)
         except Absent:

@@ -17,7 +17,7 @@ CONTACT = 2.0
 
 
 class Rows:
-    """Raises ConfigError for an address that is none."""
+    """Raises ConfigError for a malformed address."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -30,6 +30,7 @@ class Rule(NamedTuple):
 LISTENS = "the Services and the probes know where a gateway listens"
 OPERATORS_ENV: Mapping[str, str] = {
     "FAIRLEAD_NODE": "a node is called as its pod, which is how its row is found",
+    "FAIRLEAD_POD_UID": "the pod has one UID, by which a container that is started again keeps its name",
     "FAIRLEAD_WORKERS": "a pod is one node; for more links raise capacity or replicas",
     "FAIRLEAD_LINK_HOST": LISTENS,
     "FAIRLEAD_LINK_PORT": LISTENS,
@@ -49,6 +50,7 @@ OPERATORS_ENV: Mapping[str, str] = {
     "FAIRLEAD_DRAIN_RATE": "set drain.rate",
     "FAIRLEAD_DRAIN_TIMEOUT": "it is capacity ÷ drain.rate, set those",
     "FAIRLEAD_SHUTDOWN_DELAY": "set drain.shutdownDelaySeconds",
+    "FAIRLEAD_FORGET_AFTER": "set forgetAfterSeconds",
     "FAIRLEAD_LOG_LEVEL": "set logLevel",
     "FAIRLEAD_TRACE_ENDPOINT": "set telemetry.otlpEndpoint",
 }

@@ -55,7 +55,7 @@ def load(env: Mapping[str, str]) -> OperatorSettings:
     def one_of(name: str, *allowed: str) -> str:
         value = word(name, allowed[0])
         if value not in allowed:
-            faults.append(f"{PREFIX}{name}: {value!r} is none of {', '.join(allowed)}")
+            faults.append(f"{PREFIX}{name}: {value!r} is not one of {', '.join(allowed)}")
         return value
 
     namespaces = tuple(part.strip() for part in word("NAMESPACES", "").split(",") if part.strip())

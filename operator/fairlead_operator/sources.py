@@ -43,7 +43,7 @@ class Sources:
             conditions.set("IngressClassFound", True, "Found")
 
     async def rows(self, spec: LinkGatewaySpec, secrets: Secrets, conditions: Conditions) -> dict[str, Row] | None:
-        """The nodes' rows, None when there are none to be had; sets the conditions that say why."""
+        """The nodes' rows, None when they cannot be read; sets the conditions that say why."""
         try:
             url = redis_url(spec, secrets)
         except FairleadError as e:
@@ -61,7 +61,7 @@ class Sources:
             conditions.set("RedisReachable", False, "Unreachable", e.message)
         except ConfigError:
             # Not the reader's words: they may quote what stands before the host.
-            text = "the address of Redis is none: redis://host:6379, rediss://… or unix://…"
+            text = "the address of Redis is not valid; expected redis://host:6379, rediss://… or unix://…"
             conditions.set("RedisReachable", False, "Unusable", text)
         except FairleadError as e:
             conditions.set("RedisReachable", False, "Unusable", e.message)

@@ -253,6 +253,14 @@ class LinkGatewaySpec(_Part, frozen=True, kw_only=True):
     scaling: Scaling = Scaling()
     drain: Drain = Drain()
     telemetry: Telemetry = Telemetry()
+    forget_after_seconds: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=10 * 366 * 86_400,
+            description="An agent that was away for so long is forgotten, with its labels and facts; 0: never.",
+        ),
+    ] = 30 * 86_400
     log_level: Annotated[str, Meta(pattern="^(debug|info|warning|error)$")] = "info"
     resources: Annotated[Resources, Meta(description="Requests and limits of the container.")] = Resources()
     services: Services = Services()

@@ -142,6 +142,7 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         "FAIRLEAD_DRAIN_RATE": spec.drain.rate,
         "FAIRLEAD_DRAIN_TIMEOUT": spec.drain_seconds,
         "FAIRLEAD_SHUTDOWN_DELAY": spec.drain.shutdown_delay_seconds,
+        "FAIRLEAD_FORGET_AFTER": spec.forget_after_seconds,
         "FAIRLEAD_LOG_LEVEL": spec.log_level,
     }
     if spec.redis.secret_ref is not None:
@@ -155,6 +156,8 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
     named: dict[str, Object] = {
         # The node's name is the pod's: that is how its row is found.
         "FAIRLEAD_NODE": {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
+        # By it a container that is started again knows that the row under its name is its own last life's.
+        "FAIRLEAD_POD_UID": {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}}},
         **{name: {"value": str(value)} for name, value in plain.items()},
     }
     for entry in spec.pod.env:

@@ -137,7 +137,7 @@ async def test_other_refusals_are_tried_again_by_the_policy(gateway: Gateway, ag
     assert len(gateway.attempts) == 5
 
 
-@pytest.mark.parametrize("status", [401, 403, 426])
+@pytest.mark.parametrize("status", [400, 401, 403, 426, 431])
 async def test_what_a_person_must_mend_is_tried_slowly(
     gateway: Gateway, agent: Agent, serve: Serve, status: int
 ) -> None:

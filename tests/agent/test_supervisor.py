@@ -189,3 +189,9 @@ async def test_what_the_gateway_says_is_no_word_of_its_own(
     assert "x?MAINPID=1??[2J??" in process.log
     assert "\x1b" not in process.log
     await gateway.linked()
+
+
+def test_another_system_is_told_what_is_needed() -> None:
+    program = "import sys; sys.platform = 'win32'; import fairlead.agent"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert "ImportError: fairlead.agent needs Linux" in done.stderr

@@ -29,3 +29,11 @@ def test_lanes_at_a_small_scale(tmp_path: Path) -> None:
     assert figures["echo_beside"]["count"] > 0
     assert figures["stopped"]["moved_bytes"] == 0
     assert figures["stopped"]["read_mib"] < 10, "the reader has 2 MiB, the gateway keeps 4, the rest is on the way"
+
+
+def test_a_file_that_shows_nothing_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, str(HERE / "lanes.py"), "--mib", "4"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert "--mib 4 is out of range: give 12 to 1024" in done.stderr

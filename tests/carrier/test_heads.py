@@ -30,6 +30,8 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
 HEADS = {
     b"GET /v1/%6cink HTTP/1.1\r\nHost: t\r\n": 400,
     b"GET /v1/%2e%2E/x HTTP/1.1\r\nHost: t\r\n": 400,
+    b"GET /v1%2Flink HTTP/1.1\r\nHost: t\r\n": 400,
+    b"GET /v1%5clink HTTP/1.1\r\nHost: t\r\n": 400,
     b"GET /v1/link HTTP/1.1\r\n": 400,
     b"GET /v1/link HTTP/1.1\r\nHost:\r\n": 400,
     b"GET /v1/link HTTP/1.1\r\nHost: t\r\nHost: u\r\n": 400,
@@ -45,6 +47,7 @@ HEADS = {
     b"GET /v1/link HTTP/1.1\r\nHost: t\r\n" + b"X: y\r\n" * 120: 431,
     b"GET /v1/link HTTP/1.1\r\nHost: t\r\nX: " + b"x" * 120_000 + b"\r\n": 431,
     b"CONNECT t:80 HTTP/1.1\r\nHost: t\r\n": 400,
+    b"\r\n" * 3 + b"GET /v1/link HTTP/1.1\r\nHost: t\r\n": 400,
 }
 
 
@@ -79,7 +82,7 @@ async def test_no_upgrade(serve: Serve, dial: Dial, head: bytes, no_errors: None
         b"GET /livez HTTP/1.1\r\nHost: [::1]:8082\r\n",
         b"GET /livez HTTP/1.1\r\nHost: under_score.example.com:65535\r\n",
         b"GET http://t/livez HTTP/1.1\r\nHost: t\r\n",
-        b"GET /a%20b%2Fc?x=%61 HTTP/1.1\r\nHost: t\r\n",
+        b"GET /a%20b%25c?x=%61%2F HTTP/1.1\r\nHost: t\r\n",
         b"\r\n\r\nGET /livez HTTP/1.1\r\nHost: t\r\n",
         b"GET /livez HTTP/1.1\r\nHost: t\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n",
     ],

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead.carrier.admission import Admission, authenticated
+from fairlead.carrier.requests import MAX_CODED
 from fairlead.carrier.server import Config, Server, config
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -83,6 +84,54 @@ async def test_a_chunked_body_then_another_request_later(serve: Serve, dial: Dia
     for _ in range(2):
         raw.write(b"POST /known HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
         assert await answers(raw, 1) == [b"/known abc"]
+
+
+CODED = b"POST %s HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+async def test_a_trailer_is_no_header(serve: Serve, dial: Dial) -> None:
+    """A proxy that looks at headers has not seen it; here it would even be a second Host."""
+    seen: list[list[bytes]] = []
+    counting = Counting()
+
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        await asyncio.sleep(0)  # all of the request has come by now
+        seen.append([name for name, _ in scope.get("headers", ())])
+        await counting(scope, receive, send)
+
+    raw = await dial(await serve(app), upgrade=False)
+    for _ in range(2):
+        raw.write(CODED % b"/known" + b"3\r\nabc\r\n0\r\nAuthorization: Bearer x\r\nHost: u\r\n\r\n")
+        assert await answers(raw, 1) == [b"/known abc"]
+    assert [names for names in seen if names] == [[b"host", b"transfer-encoding"]] * 2
+
+
+@pytest.mark.parametrize("piece", [b"1\r\nx\r\n" * 40_000, b"1" + b";a=b" * 60_000, b"0\r\na: " + b"x" * 250_000])
+async def test_a_chunked_body_without_a_token_is_hardly_parsed(serve: Serve, dial: Dial, piece: bytes) -> None:
+    """Small chunks and long trailers cost much more than their octets. The answer comes, and then the end."""
+    got: list[int] = []
+
+    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        await asyncio.sleep(0.05)  # a refusal is held back; meanwhile the body is read ahead
+        got.append(len((await receive())["body"]) if piece.startswith(b"1\r") else 0)
+        await send({"type": "http.response.start", "status": 401, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+
+    raw = await dial(await serve(app), upgrade=False)
+    raw.write(CODED % b"/x" + piece)
+    assert await raw.answer() == 401
+    raw.write(piece)
+    assert await raw.reader.read() == b""
+    assert got[0] <= MAX_CODED // 6 + 1
+
+
+async def test_a_long_chunked_body_with_a_token(serve: Serve, dial: Dial) -> None:
+    raw = await dial(await serve(Counting()), upgrade=False)
+    for _ in range(2):
+        raw.write(CODED % b"/known" + (b"3e8\r\n" + b"x" * 1000 + b"\r\n") * 300 + b"0\r\n\r\n")
+        assert await answers(raw, 1) == [b"/known " + b"x" * 300_000]
 
 
 async def test_a_request_sent_behind_a_chunked_body_is_told_to_come_again(serve: Serve, dial: Dial) -> None:

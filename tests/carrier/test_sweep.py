@@ -193,6 +193,30 @@ async def test_a_tick_with_much_to_do_lets_others_work_between() -> None:
     assert max(steps) <= 2 * STRIDE + 5, "a slice is 5 ms, looked at every STRIDE"
 
 
+async def test_one_that_was_stopped_amid_a_tick_works_when_it_is_started_again() -> None:
+    clock = Clock()
+
+    class Slow(Watched):
+        def visit(self) -> None:
+            super().visit()
+            clock.now += 0.001
+
+    sweep = Sweep(silence=0.001, tick=0.01, clock=clock)
+    watched = [Slow() for _ in range(500)]
+    for one in watched:
+        sweep.watch(one)
+    sweep.start()
+    async with asyncio.timeout(20):
+        while not any(one.visits for one in watched):
+            await asyncio.sleep(0)
+        sweep.stop()
+        assert not all(one.visits for one in watched)
+        sweep.start()
+        while not all(one.visits for one in watched):
+            await asyncio.sleep(0)
+    sweep.stop()
+
+
 async def test_who_goes_between_two_slices_is_not_visited() -> None:
     clock = Clock()
     sweep = Sweep(silence=0.001, tick=1000.0, clock=clock)

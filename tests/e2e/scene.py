@@ -15,6 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -92,6 +93,8 @@ class Scene:
         self.began = now()
         self.programs: dict[str, Program] = {}
         self.callers: Callers | None = None
+        self.lost = 0
+        """Links of the first swarm that were cut by killing a gateway."""
 
     def __enter__(self) -> Scene:
         return self
@@ -115,8 +118,9 @@ class Scene:
             "--processes", "1", "--id-prefix", name, "--output", "json",
         )  # fmt: skip
 
-    def workers(self, count: int) -> Program:
-        return self.start("workers", sys.executable, str(WORKERS), URL, str(count), str(self.book))
+    def workers(self, prefix: str, count: int) -> Program:
+        """Agents of the SDK."""
+        return self.start(f"{prefix}s", sys.executable, str(WORKERS), URL, prefix, str(count), str(self.book))
 
     @property
     def book(self) -> Path:
@@ -161,16 +165,42 @@ class Scene:
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=60) as answer:
             return [json.loads(line) for line in answer]
 
-    def places(self) -> dict[str, str]:
-        """Each agent that is online, and the pod that holds its link."""
-        found: dict[str, str] = {}
+    def online(self) -> dict[str, tuple[str, datetime]]:
+        """Each agent that is online, the pod that holds its link, and since when."""
+        found: dict[str, tuple[str, datetime]] = {}
         cursor = ""
         while True:
             page = self.ask(f"/v1/agents?state=online&limit=500{cursor}")
-            found |= {agent["id"]: agent["node"] for agent in page["agents"]}
+            found |= {one["id"]: (one["node"], datetime.fromisoformat(one["since"])) for one in page["agents"]}
             if not page["cursor"]:
                 return found
             cursor = f"&cursor={page['cursor']}"
+
+    def places(self) -> dict[str, str]:
+        """Each agent that is online, and the pod that holds its link."""
+        return {agent: pod for agent, (pod, _) in self.online().items()}
+
+    def kill(self, pod: dict[str, Any], timeout: float) -> dict[str, float]:
+        """kill -9 of all processes of a pod's container; how long each of its agents was without a link, in seconds.
+
+        From before the signal until the claim of the next link, which the gateway that took it has written down.
+        """
+        victims = [agent for agent, place in self.places().items() if place == pod["metadata"]["name"]]
+        began = now()
+        self.release.signal(pod, signal.SIGKILL)
+        found: dict[str, float] = {}
+
+        def all_back() -> bool:
+            there = self.online()
+            since = {agent: (there[agent][1] - began).total_seconds() for agent in victims if agent in there}
+            found.update({agent: seconds for agent, seconds in since.items() if seconds > 0})
+            return len(found) == len(victims)
+
+        try:
+            self.release.until("the agents of the killed pod at others", all_back, timeout)
+        except AssertionError as e:
+            raise AssertionError(f"{e}; still away: {sorted(set(victims) - found.keys())}") from e
+        return found
 
     def empty(self, pod: str, agents: int, left: int) -> None:
         """The pod's agents connect anew, again and again, until all `agents` are online, `left` of them there at most,

@@ -8,6 +8,7 @@ did it, not by the polls of those who watch. At its end it tells all figures.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -15,7 +16,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
@@ -35,16 +36,22 @@ from release import CAPACITY, HOST, RATE, RELEASE, WINDOW, is_ready, name
 from scene import FAIRLEAD, URL, Scene, sleep
 from traces import SPANS, Traces, where
 from watch import Watch
+from workers import WORKER
 
 pytestmark = pytest.mark.timeout(1200)
 NAMESPACE, OF_TRACES = "fairlead-e2e", "fairlead-e2e-traces"
 UNKNOWN, ASKS_FOR_AN_UPGRADE = 404, 426
 """What a plain request gets from the Ingress controller for a host it has no rule for, and from a gateway."""
-WORKERS = 20
-FIRST, MORE = 279, 600
+WORKERS, HOLDERS = 20, 80
+"""Agents of the SDK: those that get commands, and those that hold a link and no more."""
+FIRST, MORE = 199, 600
 SHELL = 1
-FEW, MANY = FIRST + WORKERS + SHELL, FIRST + WORKERS + SHELL + MORE
+FEW = FIRST + WORKERS + HOLDERS + SHELL
+MANY = FEW + MORE
 """300, then 900."""
+KILLS = 3
+AGAIN = 15.0
+"""Seconds after kill -9 of their pod within which every agent has a link again."""
 PODS_OF_FEW, PODS_OF_MANY = 3, 6
 """Where the scaling comes to rest: one of so few may die, and so many are filled to 70 % of their capacity."""
 LONG = 100
@@ -117,7 +124,8 @@ def test_2_helm_install_makes_a_gateway_that_is_ready(scene: Scene) -> None:
 def test_3_agents_come_through_the_ingress_and_only_there(scene: Scene) -> None:
     release = scene.release
     release.until("the gateway at its host", lambda: at_the_host() == ASKS_FOR_AN_UPGRADE, 90)
-    scene.workers(WORKERS)
+    scene.workers(WORKER, WORKERS)
+    scene.workers("holder", HOLDERS)
     scene.start("shell", *FAIRLEAD, "agent", "run", "--id", "shell", "--url", URL)
     scene.swarm("first", FIRST, rate=100)
     took = scene.linked(FEW, 240)
@@ -297,7 +305,30 @@ def test_9_the_fleet_shrinks_and_one_pod_at_a_time_goes(scene: Scene) -> None:
     )
 
 
-def test_10_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(scene: Scene) -> None:
+def test_10_agents_of_a_killed_gateway_are_back_within_15_s(scene: Scene) -> None:
+    release = scene.release
+    release.steady(15, 400, at=PODS_OF_FEW)
+    away: list[float] = []
+    again: list[float] = []
+    for _ in range(KILLS):
+        ((fullest, _),) = Counter(scene.places().values()).most_common(1)
+        began = time.monotonic()
+        seconds = kill(scene, fullest)
+        scene.note(f"kill -9 of {fullest}: {spread(seconds.values())} without a link")
+        release.until("all pods ready", lambda: all_ready(scene), 120)
+        again.append(time.monotonic() - began)
+        assert "waiting until it beats again" not in release.kubectl("logs", fullest), "its name was free at once"
+        away += seconds.values()
+        scene.linked(FEW, 120)
+    told = spread(away)
+    scene.figures.number(f"agents without a link after kill -9 of their pod, {KILLS} times", told)
+    scene.figures.number("such a pod ready again, after", ", ".join(f"{seconds:.0f} s" for seconds in again))
+    assert max(away) <= AGAIN, told
+    release.steady(15, 400, at=PODS_OF_FEW)  # a pod more while one was gone is taken back
+    scene.note(f"{KILLS} times kill -9 of a gateway: {told}; ready again after {max(again):.0f} s at most")
+
+
+def test_11_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(scene: Scene) -> None:
     release = scene.release
     old = release.leader()
     (pod,) = [pod for pod in release.pods("operator") if name(pod) == old]
@@ -328,7 +359,7 @@ def test_10_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(scene: 
     scene.note(f"another leader after {took:.1f} s, its first write after {acted}; the old one, woken, wrote {wrote}")
 
 
-def test_11_the_operator_holds_while_valkey_is_away_and_heals(scene: Scene) -> None:
+def test_12_the_operator_holds_while_valkey_is_away_and_heals(scene: Scene) -> None:
     release = scene.release
     before = release.deployment()["spec"]["replicas"]
     (valkey,) = release.pods("valkey")
@@ -345,7 +376,7 @@ def test_11_the_operator_holds_while_valkey_is_away_and_heals(scene: Scene) -> N
     )
 
 
-def test_12_helm_upgrade_keeps_the_fleet_and_no_command_was_lost(scene: Scene) -> None:
+def test_13_helm_upgrade_keeps_the_fleet_and_no_command_was_lost(scene: Scene) -> None:
     release = scene.release
     before, seconds = release.deployment(), (now() - scene.began).total_seconds()
     release.upgrade("gateways.default.logLevel=warning", "operator.logLevel=warning")
@@ -373,13 +404,13 @@ def test_12_helm_upgrade_keeps_the_fleet_and_no_command_was_lost(scene: Scene) -
     scene.note(f"helm upgrade; commands since chapter 3: {came}; none lost, none twice")
 
 
-def test_13_helm_uninstall_leaves_the_crd_and_the_tokens_that_another_install_takes_over(scene: Scene) -> None:
+def test_14_helm_uninstall_leaves_the_crd_and_the_tokens_that_another_install_takes_over(scene: Scene) -> None:
     release = scene.release
     # An agent that the full pods of the upgrade refused comes after its backoff.
     release.until("all agents back", lambda: len(scene.places()) == FEW, 240)
     for program in scene.programs.values():
         program.stop()
-    assert scene.programs["first"].complaints() == {}, scene.programs["first"].tail()
+    assert scene.programs["first"].complaints() == {"lost": scene.lost}, scene.programs["first"].tail()
     if ACCESS.exists():
         release.until("their links in the log of the Ingress", lambda: len(links(HOST, scene.began)) >= MANY, 60)
     release.helm("uninstall", RELEASE, "--wait", "--timeout", "300s")
@@ -427,6 +458,23 @@ def caller_ends(scene: Scene) -> int:
 def restart_count(scene: Scene, pod: str) -> int:
     found = scene.release.get("pod", pod)
     return sum(container["restartCount"] for container in found["status"]["containerStatuses"])
+
+
+def spread(seconds: Iterable[float]) -> str:
+    """Quantiles in words."""
+    ordered = sorted(seconds)
+    p50, p95 = (ordered[math.ceil(share * len(ordered)) - 1] for share in (0.5, 0.95))
+    return f"{len(ordered)} agents, p50 {p50:.1f} s, p95 {p95:.1f} s, longest {ordered[-1]:.1f} s"
+
+
+def kill(scene: Scene, fullest: str) -> dict[str, float]:
+    """kill -9 of a gateway's container, until its agents are back and it was started again; seconds of each agent."""
+    (pod,) = [pod for pod in scene.release.pods("gateway") if name(pod) == fullest]
+    restarts = restart_count(scene, fullest)
+    seconds = scene.kill(pod, 90)
+    scene.lost += sum(agent.startswith("first-") for agent in seconds)
+    scene.release.until("its container started again", lambda: restart_count(scene, fullest) > restarts, 60)
+    return seconds
 
 
 def remains(scene: Scene) -> list[str]:

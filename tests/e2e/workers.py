@@ -1,9 +1,10 @@
-"""Agents of the real SDK that the story's callers send commands to, all in one process outside the cluster.
+"""Agents of the real SDK, all in one process outside the cluster: those that the story's callers send commands to, and
+others that only hold their links.
 
 Started by the story behind the Ingress' host name. What was executed is written to a file before anybody can be told of
 it, so that a second run of a command cannot hide:
 
-    python workers.py URL COUNT BOOK
+    python workers.py URL PREFIX COUNT BOOK
 """
 
 from __future__ import annotations
@@ -25,15 +26,19 @@ from fairlead.agent import Agent, Command
 TRACER = trace.get_tracer("workers")
 
 
+WORKER = "worker"
+"""What the ids of those that get commands begin with."""
+
+
 def name(number: int) -> str:
-    return f"worker-{number}"
+    return f"{WORKER}-{number}"
 
 
-async def serve(url: str, count: int, book: str) -> None:
+async def serve(url: str, prefix: str, count: int, book: str) -> None:
     runs = os.open(book, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     async with asyncio.TaskGroup() as group:
         for number in range(count):
-            agent = Agent(url, id=name(number), token=os.environ["FAIRLEAD_AGENT_TOKEN"])
+            agent = Agent(url, id=f"{prefix}-{number}", token=os.environ["FAIRLEAD_AGENT_TOKEN"])
             _teach(agent, runs)
             group.create_task(agent.serve())
 
@@ -62,4 +67,4 @@ def trace_all_that_is_asked_for() -> None:
 
 if __name__ == "__main__":
     trace_all_that_is_asked_for()
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), sys.argv[3]))
+    asyncio.run(serve(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

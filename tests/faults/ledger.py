@@ -18,8 +18,8 @@ ATTEMPTS = 5
 """How often a command that is safe to repeat may run."""
 UNCONFIRMED = 9.5
 """Seconds: after 10 a cancel ends a command without its agent's word. Some less, for clocks and for the way."""
-OFFLINE = 27.0
-"""Seconds: an agent without a link is offline after 30. Some less, for what callers hear late."""
+OFFLINE = 42.0
+"""Seconds: an agent without a link is offline after 45. Some less, for what callers hear late."""
 
 
 class Way(StrEnum):

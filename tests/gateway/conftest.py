@@ -51,14 +51,20 @@ class GatewayProcess:
     """One `fairlead serve`."""
 
     def __init__(
-        self, folder: Path, redis: str, flags: tuple[str, ...] = (), name: str = "node-1", files: int = 0
+        self,
+        folder: Path,
+        redis: str,
+        flags: tuple[str, ...] = (),
+        name: str = "node-1",
+        files: int = 0,
+        within: tuple[str, ...] = (),
     ) -> None:
-        """`files`: how many it may open, 0 for the machine's limit."""
+        """`files`: how many it may open, 0 for the machine's limit. `within`: a command that runs it."""
         self.folder = folder
         self._redis = redis
         self._flags = flags
         self._name = name
-        self._limit = ("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh") if files else ()
+        self._within = ("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh") if files else within
         self._ports = ("0", "0", "0")
         self._process: subprocess.Popen[bytes] | None = None
         self.link = self.api = self.admin = ""
@@ -70,7 +76,7 @@ class GatewayProcess:
             before = sink.tell()
             self._process = subprocess.Popen(
                 [
-                    *self._limit, sys.executable, "-m", "fairlead", "serve",
+                    *self._within, sys.executable, "-m", "fairlead", "serve",
                     "--node", self._name, "--redis", self._redis,
                     "--link-port", self._ports[0], "--api-port", self._ports[1], "--admin-port", self._ports[2],
                     "--data", str(self.folder / "data"), *self._flags,

@@ -67,6 +67,25 @@ def test_origins_are_refused_unless_listed() -> None:
         assert not admits(development, "localhost", origin)
 
 
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://localhost:80@attacker.example", "http://localhost@attacker.example", "http://[::1].attacker.example",
+        "http://[::1]x", "http://localhost:80/x", "http://localhost#attacker.example", "null", "",
+    ],
+)  # fmt: skip
+def test_origins_that_only_begin_like_this_machine(origin: str) -> None:
+    assert not admits(Hosts(loopback_only=True), "localhost", origin)
+    assert admits(Hosts(loopback_only=True), "localhost", "http://[::1]:3000")
+
+
+def test_each_of_several_origins_counts() -> None:
+    both = [(b"host", b"localhost"), (b"origin", FOREIGN.encode()), (b"origin", b"http://localhost")]
+    for headers in (both, list(reversed(both))):
+        with pytest.raises(Forbidden):
+            Hosts(loopback_only=True).check(headers)
+
+
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_any_header_is_admitted_or_forbidden(host: bytes, origin: bytes) -> None:
     headers = [(b"host", host), (b"origin", origin)]

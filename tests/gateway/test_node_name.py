@@ -15,6 +15,8 @@ import pytest
 from fairlead.routing.process import Process
 from fairlead.wire.close import Close
 
+NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
+
 
 @pytest.mark.timeout(90)
 async def test_the_second_process_of_a_name_refuses_to_start_and_names_the_first(
@@ -86,16 +88,53 @@ def test_a_process_is_gone_when_it_has_ended_or_its_pid_is_another_s() -> None:
     own = Process.own()
     assert own.pid == os.getpid()
     assert Process.parse(own.packed()) == own
-    assert not own.gone()
-    assert replace(own, started="1").gone()
+    assert not own.gone(own)
+    assert replace(own, started="1").gone(own)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     other = replace(own, pid=child.pid, started="")
-    assert not other.gone()
+    assert not other.gone(own)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert other.gone()  # though nobody has waited for it yet
+    assert other.gone(own)  # though nobody has waited for it yet
     child.communicate()
-    assert other.gone()
-    assert not replace(other, space="another machine").gone()
-    assert not Process.parse("").gone()
-    assert not Process.parse("nonsense").gone()
+    assert other.gone(own)
+    assert not replace(other, space="another machine").gone(own)
+    assert not Process.parse("").gone(own)
+    assert not Process.parse("nonsense").gone(own)
+
+
+def test_the_last_life_of_a_container_is_gone_when_the_pod_has_started_it_again() -> None:
+    own = Process.own("pod-1")
+    assert Process.parse(own.packed()) == own
+    before = replace(own, pid=1, started="", space="the namespace of the container before")
+    assert before.gone(own)
+    assert not replace(before, pod="pod-2").gone(own)
+    assert not replace(before, pod="").gone(own)
+    assert not before.gone(replace(own, pod=""))  # nobody outside of a pod can know it
+    assert not before.gone(replace(own, space=""))
+    # In the pod, but in the same namespace: a second process beside the first, which can be asked after.
+    assert not own.gone(own)
+
+
+@pytest.mark.timeout(90)
+async def test_a_container_that_is_started_again_has_its_name_at_once(
+    own_valkey: Any, make_gateway: Any, dial: Any, tmp_path: Any
+) -> None:
+    """Two PID namespaces on one machine, as those of a container's two lives: unshare(1) makes the second."""
+    probe = await asyncio.to_thread(subprocess.run, [*NAMESPACE, "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip("this machine lets nobody make a PID namespace")
+    pod = ("--pod-uid", "6f5c1a52-6b1f-4c9d-8f0e-0d7f0f2f5a11")
+    first = make_gateway(own_valkey.url, *pod, name="same")
+    first.signal(signal.SIGKILL)
+    first.wait()
+    second = type(first)(tmp_path / "second", own_valkey.url, pod, "same", within=NAMESPACE)
+    second.folder.mkdir()
+    await asyncio.to_thread(second.start)
+    try:
+        assert "waiting until it beats again" not in second.log()
+        peer = await dial(second)
+        await peer.greet()
+    finally:
+        second.signal(signal.SIGKILL)  # unshare ignores SIGTERM; its child ends with it
+        second.wait()

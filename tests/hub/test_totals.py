@@ -4,84 +4,12 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from linked import AGENT, linked, say
 
-from fairlead.hub.hub import Hub
-from fairlead.hub.session import PENDING_BYTES, RETURN_MS, Session, pending_size
+from fairlead.hub.session import PENDING_BYTES, RETURN_MS, pending_size
 from fairlead.hub.totals import Totals
-from fairlead.telemetry.traffic import Traffic
 from fairlead.wire.close import Close
-from fairlead.wire.codec import agent_codec, gateway_codec
-from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Bye, Chunk, Event, Hello, Message
-
-AGENT = agent_codec(SUBPROTOCOL_MSGPACK)
-GATEWAY = gateway_codec(SUBPROTOCOL_MSGPACK)
-
-
-class Wire:
-    """The connection of a session, which only notes what is done to it."""
-
-    def __init__(self) -> None:
-        self.closing = self.congested = False
-        self.reading = True
-        self.sent: list[bytes | str] = []
-        self.closed: list[int] = []
-        self.charged = [0.0, 0]
-
-    def send(self, message: bytes | str) -> None:
-        self.sent.append(message)
-
-    def close(self, code: int = 1000, reason: str = "") -> None:
-        self.closed.append(code)
-
-    def abort(self) -> None:
-        raise AssertionError("nobody aborts here")
-
-    def buffered(self) -> int:
-        return 0
-
-    def pause_reading(self) -> None:
-        self.reading = False
-
-    def resume_reading(self) -> None:
-        self.reading = True
-
-    def charge(self, messages: float = 0, events: int = 0) -> None:
-        self.charged[0] += messages
-        self.charged[1] += events
-
-
-class Attendant:
-    """Stores nothing until it is told to."""
-
-    def __init__(self, totals: Totals) -> None:
-        self.traffic = Traffic()
-        self.totals = totals
-
-    def opened(self, session: Session) -> None: ...
-
-    def greeted(self, session: Session, hello: Hello) -> None: ...
-
-    def received(self, session: Session) -> None:
-        session.recording = True
-
-    def granted(self, session: Session, command: str) -> None: ...
-
-    def answered(self, session: Session, rtt_ms: float) -> None: ...
-
-    def closed(self, session: Session, code: int, reason: str) -> None: ...
-
-
-def linked(totals: Totals, name: str = "a") -> tuple[Session, Wire]:
-    session, wire = Session(GATEWAY, Attendant(totals), 1 << 18), Wire()
-    session.on_open(wire)
-    say(session, wire, Hello(agent=name, boot="b", conn=1))
-    session.agent = name
-    session.link.welcomed()
-    return session, wire
-
-
-def say(session: Session, wire: Wire, message: Message) -> None:
-    session.on_message(wire, AGENT.encode(message))
+from fairlead.wire.messages import Bye, Chunk, Event
 
 
 def event(size: int) -> Event:
@@ -189,12 +117,3 @@ def test_what_is_charged() -> None:
     say(session, wire, Chunk(id="c", n=0, kind="stdout", payload=bytes(60_000)))
     assert wire.charged == [9, 1]
     assert session.asked == 3
-
-
-def test_who_is_leaving_is_known_without_looking() -> None:
-    hub = Hub()
-    sessions = [linked(hub.totals, f"agent-{i}")[0] for i in range(3)]
-    hub._leaving.update(sessions)
-    assert hub.leaving == 3
-    assert not hub.remove(sessions[0]), "another stands in its place, or nobody"
-    assert hub.leaving == 2

@@ -208,7 +208,7 @@ class Agent {
       let wait;
       if (!answer.tcp) {
         tell("refused", answer);
-        if ([401, 403, 409, 426].includes(answer.status)) wait = this.retry.cap * (0.5 + Math.random() / 2);
+        if ([400, 401, 403, 409, 426, 431].includes(answer.status)) wait = this.retry.cap * (0.5 + Math.random() / 2);
         else if (answer.retryAfter !== undefined) wait = answer.retryAfter * 1000 * (1 + Math.random() / 2);
       } else {
         const end = await new Promise((over) => this.greet(answer, over));
@@ -217,7 +217,7 @@ class Agent {
         if (end.lived > 60_000) k = 0;
         wait = end.comeBack;
       }
-      const ceiling = k ? Math.min(this.retry.cap, this.retry.base * 2 ** Math.min(k, 16)) : this.retry.first;
+      const ceiling = k ? Math.min(this.retry.cap, this.retry.base * 2 ** Math.min(Math.max(k - 4, 0), 16)) : this.retry.first;
       await sleep(Math.min(wait ?? Math.random() * ceiling, LONGEST_TIMER));
     }
   }

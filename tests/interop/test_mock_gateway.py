@@ -94,8 +94,28 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
             "violation: cmd before welcome",
             ["did not close within 5 s, expected a close with 4500", "section 4 The conversation"],
         ),
+        (
+            ("s.deadline = setTimeout(late,", "s.deadline = setTimeout(() => {},"),
+            "a deadline",
+            ["step 6 of 7: nothing came within 5 s", 'expected  end {"t": 7', "section 5 Commands"],
+        ),
+        (
+            ("else if (answer.retryAfter !== undefined)", "else if (false)"),
+            "refused for a while",
+            ["step 5 of 10: it came back after", "expected 1000 at least", "section 1 Connecting"],
+        ),
     ],
-    ids=["a gap", "nothing again", "conn", "no conn", "waits for credit", "comes back", "before welcome"],
+    ids=[
+        "a gap",
+        "nothing again",
+        "conn",
+        "no conn",
+        "waits for credit",
+        "comes back",
+        "before welcome",
+        "no deadline",
+        "no Retry-After",
+    ],
 )
 async def test_a_broken_agent_is_told_what_was_wrong(
     node_js: str, tmp_path: Path, fault: tuple[str, str], conversation: str, says: list[str]

@@ -64,7 +64,7 @@ def test_a_password_stays_in_its_secret() -> None:
         {"secret": {"name": "where", "items": [{"key": "address", "path": "url"}]}},
         {"secret": {"name": "authority", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
     ]
-    assert "valueFrom" not in str([one for one in env if one["name"] != "FAIRLEAD_NODE"])
+    assert "valueFrom" not in str([one for one in env if one["name"] not in ("FAIRLEAD_NODE", "FAIRLEAD_POD_UID")])
     assert not [one for one in env if one["name"] in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_PLATFORM_TOKEN")]
 
 
@@ -90,6 +90,22 @@ def test_whatever_else_gateways_can_be_told_is_let_through() -> None:
     assert {"FAIRLEAD_TRACE_RATIO", "FAIRLEAD_HEARTBEAT", "FAIRLEAD_RETENTION"} <= set(names)
     env = container(pod={"env": [{"name": name, "value": "1"} for name in names]})["env"]
     assert [one["name"] for one in env[-len(names) :]] == names
+
+
+def test_a_node_is_told_its_pod_by_name_and_uid() -> None:
+    told = {one["name"]: one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") for one in container()["env"]}
+    assert (told["FAIRLEAD_NODE"], told["FAIRLEAD_POD_UID"]) == ("metadata.name", "metadata.uid")
+
+
+@pytest.mark.parametrize(("asked", "seconds"), [({}, 2_592_000), ({"forgetAfterSeconds": 0}, 0)])
+def test_a_node_is_told_when_agents_are_forgotten(asked: dict[str, int], seconds: int) -> None:
+    assert {"name": "FAIRLEAD_FORGET_AFTER", "value": str(seconds)} in container(**asked)["env"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 10 * 366 * 86_400 + 1, 1.5, "30d"])
+def test_when_agents_are_forgotten_is_a_number_of_seconds(wrong: object) -> None:
+    with pytest.raises(ConfigError, match="forgetAfterSeconds"):
+        read(LEAST | {"forgetAfterSeconds": wrong})
 
 
 def test_nothing_in_a_pod_can_be_written_and_no_token_is_in_it() -> None:

@@ -86,10 +86,12 @@ class MakeNode(Protocol):
 
 @pytest.fixture
 def make_node(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeNode]:
+    """Heartbeats are rare unless a test asks for others: scripted agents send none, and must not count as silent on a
+    busy machine."""
     made: list[Node] = []
 
     def make(name: str, *flags: str) -> Node:
-        made.append(Node(tmp_path, name, shared_valkey.url, "--heartbeat", "1", "--accept-rate", "5000", *flags))
+        made.append(Node(tmp_path, name, shared_valkey.url, "--heartbeat", "30", "--accept-rate", "5000", *flags))
         made[-1].wait_ready()
         return made[-1]
 

@@ -144,7 +144,7 @@ async def test_what_is_counted_is_what_happened(make_node: Any, platform_of: Any
 
 
 async def test_an_agent_that_does_not_read_is_seen(make_node: Any, platform_of: Any, dial: Any) -> None:
-    node = make_node("patient", "--heartbeat", "30")
+    node = make_node("patient")
     await dial(node, "deaf-1", max_queue=1)
     platform = platform_of(node)
     await platform.online("deaf-1")

@@ -85,7 +85,7 @@ async def test_one_command_over_two_nodes_is_one_trace(
 async def test_the_end_of_a_link_is_a_span_that_tells_what_it_was(
     make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
 ) -> None:
-    node = make_node("closer", "--trace-endpoint", collector.url, *ALL)
+    node = make_node("closer", "--heartbeat", "1", "--trace-endpoint", collector.url, *ALL)
     await start_agent(node, "closer-1", collector)
     platform = platform_of(node)
     await platform.online("closer-1")

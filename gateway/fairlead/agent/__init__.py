@@ -12,8 +12,14 @@
     if __name__ == "__main__":
         agent.run()
 
-It stands on the carrier and the wire alone: no Starlette, no uvicorn, no redis.
+It stands on the carrier and the wire alone: no Starlette, no uvicorn, no redis. It needs Linux: programs are confined,
+ended and shown in terminals with its system calls.
 """
+
+import sys
+
+if sys.platform == "win32":
+    raise ImportError("fairlead.agent needs Linux: on Windows run it in a container or in WSL, the Linux of Windows")
 
 from fairlead.agent.agent import Agent
 from fairlead.agent.command import Command

@@ -61,7 +61,7 @@ class Agent:
         journal_limit: int = LIMIT,
     ) -> None:
         """`url` is ws:// or wss://; without a path it gets /v1/link. `ssl` replaces the system's roots. A `token` that
-        is a function is asked before each attempt, and raises ConfigError when there is none. `proxy` is the
+        is a function is asked before each attempt, and raises ConfigError when it cannot be had. `proxy` is the
         http:// or https:// address of one that knows CONNECT.
 
         `journal` is a folder of this agent alone, on a local disk: what was accepted, and results and events that

@@ -52,7 +52,7 @@ DRAINED = (Close.RESTART, Close.REBALANCE, Close.AGE)
 UNSENT = 4 << 20
 """Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what goes past them is acks,
 credit and heartbeats."""
-MISCONFIGURED = (401, 403, 407, 409, 426)
+MISCONFIGURED = (400, 401, 403, 407, 409, 426, 431)
 REMIND = 3600.0
 """Seconds until a cause that stands is told again."""
 CAUSES = 64
@@ -78,7 +78,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """How the gateway is reached. `token` is asked before each attempt and raises ConfigError when there is none."""
+    """How the gateway is reached. `token` is asked before each attempt and raises ConfigError when it cannot be had."""
 
     url: str
     token: Callable[[], str]

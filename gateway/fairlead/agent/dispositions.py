@@ -4,6 +4,10 @@ A process that was started by nohup, or as a background job of a script, ignores
 starts inherits that at exec, so that Ctrl-C would do nothing in a shell on an agent and a hangup would not be heard,
 whereas a signal with a handler is at its default again. Called once by whoever owns the process: `Agent.run`, and the
 tests.
+
+It covers `signal.valid_signals()`, the signals that a program can set. The C library keeps a few for its threads (32
+and 33 with glibc) and refuses to change them: one of these that was ignored at the start remains ignored in what is
+started.
 """
 
 from __future__ import annotations

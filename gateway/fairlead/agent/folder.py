@@ -52,7 +52,7 @@ class Folder:
             raise ConfigError(f"the journal folder {path} cannot be used: {e}") from e
 
     def read(self) -> bytes:
-        """The whole file; empty when there is none."""
+        """The whole file; empty when there is no such file."""
         try:
             return self._file.read_bytes()
         except FileNotFoundError:

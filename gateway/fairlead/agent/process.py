@@ -1,7 +1,7 @@
 """CPU-bound functions and generators, each in a process of its own: started for one command, killed with it.
 
 A pool's worker could not be killed at a deadline without harm to others, and a fork of a process with threads may
-deadlock: so each command takes a child of a fork server (or a fresh interpreter where there is none). The child is
+deadlock: so each command takes a child of a fork server (or a fresh interpreter, where no server runs). The child is
 the leader of its own session and less urgent than the agent. What it yields comes through a socket, which fills when
 the gateway grants no credit: then the child waits. `child` is the other end.
 """

@@ -127,7 +127,7 @@ class AgentRoutes:
         """The worst links of the fleet, as their nodes rank them."""
         by = request.query_params.get("by", RANKS[0])
         if by not in RANKS:
-            raise InvalidRequest(f"by={by[:32]!r} is none of {', '.join(RANKS)}", field="by")
+            raise InvalidRequest(f"by={by[:32]!r} is not one of {', '.join(RANKS)}", field="by")
         worst, missing = await self._ranking.worst(by, whole(request, "limit", TOP, MOST, least=1))
         sessions = [shapes.Standout(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
         return Response(_encode(shapes.Ranking(sessions, missing)), media_type="application/json")
@@ -215,7 +215,7 @@ def _state(text: str | None) -> Presence | None:
     try:
         return Presence(text)
     except ValueError as e:
-        raise InvalidRequest(f"state {text[:32]!r} is none of {', '.join(Presence)}", field="state") from e
+        raise InvalidRequest(f"state {text[:32]!r} is not one of {', '.join(Presence)}", field="state") from e
 
 
 def _cursor(text: str) -> tuple[int, str]:
@@ -223,7 +223,7 @@ def _cursor(text: str) -> tuple[int, str]:
         return 0, ""
     shard, colon, after = text.partition(":")
     if not colon or not shard.isascii() or not shard.isdigit() or len(shard) > 2 or int(shard) >= INDEX_SHARDS:
-        raise InvalidRequest(f"cursor {text[:64]!r} is none of ours: begin again without one", field="cursor")
+        raise InvalidRequest(f"cursor {text[:64]!r} is malformed: begin again without one", field="cursor")
     if after:
         check_agent_id(after)
     return int(shard), after

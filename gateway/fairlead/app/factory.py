@@ -49,12 +49,19 @@ def link_app(node: Node, failures: Failures) -> ASGIApp:
         status_code=426,
         headers={"upgrade": "websocket", "connection": "upgrade"},
     )
+    wrong_path = PlainTextResponse(
+        f"no links are served under this path, agents connect to {LINK_PATH}: give the agent the gateway's address "
+        "without a path, unless a proxy in between takes a part of it away\n",
+        status_code=403,
+    )
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket" and scope["path"] == LINK_PATH:
             await door.enter(WebSocket(scope, receive, send))
         elif scope["type"] == "http" and scope["path"] == LINK_PATH:
             await no_upgrade(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await WebSocket(scope, receive, send).send_denial_response(wrong_path)
         else:
             await lost(scope, receive, send)
 

@@ -8,10 +8,13 @@ answered to.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from fairlead.errors import Forbidden
 from fairlead.settings import is_loopback
+
+_AUTHORITY = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@?#\s]+?)\.*)(?::[0-9]*)?")
 
 
 class Hosts:
@@ -27,17 +30,20 @@ class Hosts:
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raises Forbidden."""
-        host = origin = None
+        host = None
+        origins = []
         for name, value in headers:
             if name == b"host":
                 host = value
             elif name == b"origin":
-                origin = value
+                origins.append(value.decode("latin-1"))
         if not self._any and not self._knows(_without_port((host or b"").decode("latin-1").lower())):
             self._refuse_host((host or b"").decode("latin-1"))
-        if origin is not None and not self._trusts(origin.decode("latin-1").lower()):
+        for origin in origins:
+            if self._trusts(origin.lower()):
+                continue
             raise Forbidden(
-                f"the origin {_shown(origin.decode('latin-1'))} may not use this port: only programs do, which send no "
+                f"the origin {_shown(origin)} may not use this port: only programs do, which send no "
                 "Origin; if a web page or a library of yours must, list it in allowed_origins"
             )
 
@@ -69,10 +75,10 @@ class Hosts:
 
 
 def _without_port(host: str) -> str:
-    """`example.com:80` and `[::1]:80` without port and brackets; a final dot is no part of a name."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].rstrip(".")
+    """`example.com:80` and `[::1]:80` without port and brackets; a final dot is no part of a name. "" for what is
+    neither, as an address with something behind it."""
+    found = _AUTHORITY.fullmatch(host)
+    return (found["address"] or found["name"]) if found else ""
 
 
 def _shown(text: str) -> str:

@@ -67,7 +67,7 @@ OPERATIONS = (
         202, shapes.Accepted, takes=shapes.NewCommand, streams=True, faults=(400, 409, 410, 413, *KNOWN),
         params=(
             Param("Idempotency-Key", "Under one key a post may be repeated.", {**TEXT, "maxLength": 255}, "header"),
-            Param("traceparent", "W3C trace context; what is none is ignored.", TEXT, "header"),
+            Param("traceparent", "W3C trace context; a malformed one is ignored.", TEXT, "header"),
         ),
     ),
     Operation(

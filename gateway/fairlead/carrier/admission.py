@@ -114,7 +114,7 @@ class Admission:
 
     def hold(self, transport: asyncio.Transport, count: int) -> None:
         """`transport` holds `count` bytes ahead of their turn. When all together are too many, one that has shown no
-        valid token is closed, or this one where there is none."""
+        valid token is closed, or this one when all of them have shown one."""
         self.ahead += count - self._held.pop(transport, 0)
         if count:
             self._held[transport] = count

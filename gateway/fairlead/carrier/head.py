@@ -16,8 +16,9 @@ SINGLE: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
 """Headers that a request may have once."""
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
-_NEEDLESS: Final = re.compile(rb"%(?:2[DdEe]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
-"""An octet that needs no encoding in a path (RFC 3986 §2.3). A proxy that filters by path may not know it again."""
+_NEEDLESS: Final = re.compile(rb"%(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
+"""An octet that needs no encoding in a path (RFC 3986 §2.3), or a slash of either kind, which no name of ours has. A
+proxy that filters by path may not know it again."""
 
 
 class Refused(Exception):
@@ -45,7 +46,7 @@ def check_head(version: str, target: bytes, single: Mapping[bytes, bytes], upgra
     if not target.startswith(b"/"):
         _check_absolute(target, host)
     if b"%" in target and _NEEDLESS.search(target.partition(b"?")[0]):
-        raise Refused(400, "The path encodes characters that need no encoding.")
+        raise Refused(400, "The path encodes a slash, or characters that need no encoding.")
     if upgrade:
         if version != "1.1":
             raise Refused(400, "An upgrade needs HTTP/1.1.")

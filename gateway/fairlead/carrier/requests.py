@@ -32,6 +32,11 @@ MAX_REQUEST_HEAD: Final = 64 << 10
 MAX_DISCARDED: Final = 1 << 20
 """Bytes of a body that are read and thrown away after the request has been answered, so that the answer is not lost in
 a reset. What is longer ends the connection."""
+MAX_EMPTY_LINES: Final = 2
+"""In front of a request: RFC 9112 §2.2 has servers ignore one at least. A flood of them would be read for ever."""
+MAX_CODED: Final = 16 << 10
+"""Bytes of a chunked body that are parsed before its request has shown a valid token. The parser calls for each chunk,
+however small, and keeps a trailer of any length: a read full of either would hold up the event loop."""
 
 
 class Overrun(Exception):
@@ -71,6 +76,10 @@ class Requests(HttpToolsProtocol):
         """Bytes of the body that are still to come; None while only the parser knows."""
         self._complete = False
         """All of the request was fed; the answer may still be under way."""
+        self._coded = 0
+        """Bytes of a chunked body that were parsed without a valid token."""
+        self._draining = False
+        """The last answer was given: what still comes is read and thrown away, so that the answer is not lost."""
         self._asked = 0
         self._discarded = 0
         self._seen: dict[bytes, bytes] = {}
@@ -93,6 +102,9 @@ class Requests(HttpToolsProtocol):
     # What comes in.
 
     def data_received(self, data: bytes) -> None:
+        if self._draining:
+            self._discard(len(data))
+            return
         self._unset_keepalive_if_required()
         if self._received:
             data = self._received[self._at :] + data
@@ -106,8 +118,15 @@ class Requests(HttpToolsProtocol):
 
     @property
     def _waits(self) -> bool:
-        """Whether what comes now must wait: for the end of an answer, or for its pace."""
-        return self._pause is not None or (not self._in_body and self._answering)
+        """Whether what comes now must wait: for the end of an answer, for its pace, or for a valid token."""
+        if self._in_body:
+            return self._unproven and self._coded >= MAX_CODED
+        return self._pause is not None or self._answering
+
+    @property
+    def _unproven(self) -> bool:
+        """Whether a chunked body is read of a connection that has not shown a valid token."""
+        return self._left is None and self.transport in self.config.admission
 
     def _digest(self) -> None:
         """Feed what was received to the parser, as far as it may be: to the end of one request at most."""
@@ -120,6 +139,9 @@ class Requests(HttpToolsProtocol):
                 if self._left is not None:
                     end = min(end, self._at + self._left)
                     self._left -= end - self._at
+                elif self._unproven:
+                    end = min(end, self._at + MAX_CODED - self._coded)
+                    self._coded += end - self._at
                 piece = self._received[self._at : end]
             elif (head := self._next_head()) is None:
                 break
@@ -141,9 +163,11 @@ class Requests(HttpToolsProtocol):
             self._arm_keepalive()
 
     def _next_head(self) -> bytes | None:
-        """A whole head, from the request line to the empty line behind it; None while there is none."""
+        """A whole head, from the request line to the empty line behind it; None until it has arrived."""
         received = self._received
-        while received[self._at : self._at + 2] == b"\r\n":  # RFC 9112 §2.2 has servers ignore them before a request
+        for _ in range(MAX_EMPTY_LINES):
+            if received[self._at : self._at + 2] != b"\r\n":
+                break
             self._at += 2
             self._scanned = 0
         rest = len(received) - self._at
@@ -217,6 +241,8 @@ class Requests(HttpToolsProtocol):
         self._seen = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body:
+            return  # a trailer: RFC 9110 §6.5.1 has it not taken for a header, which a proxy would have looked at
         name = name.lower()
         if name in SINGLE:
             if name in self._seen:
@@ -248,7 +274,7 @@ class Requests(HttpToolsProtocol):
             config.bodies.add(self, Requests._abort)
             self._left = None if length is None else int(length)
             self._in_body = True
-            self._discarded = 0
+            self._coded = self._discarded = 0
         self._asked += 1
         most = config.admission.requests
         if anonymous and not self._proxied and most is not None and self._asked >= most:
@@ -258,7 +284,10 @@ class Requests(HttpToolsProtocol):
         if self._answering:
             super().on_body(body)
             return
-        self._discarded += len(body)
+        self._discard(len(body))
+
+    def _discard(self, count: int) -> None:
+        self._discarded += count
         if self._discarded > MAX_DISCARDED:
             self.transport.abort()
 
@@ -278,6 +307,8 @@ class Requests(HttpToolsProtocol):
         config.admission.discard(self.transport)
         if config.lifetimes is not None:
             config.lifetimes.discard(self)
+        if self.flow.waiting:
+            self._digest()
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
@@ -290,6 +321,8 @@ class Requests(HttpToolsProtocol):
             # Answered before its end, as a refusal is: the rest is thrown away, and must come soon.
             config.bodies.discard(self)
             config.requests.add(self, Requests._abort)
+            if self._unproven:
+                self._drain()
             self.flow.resume_reading()
         elif not self._received:
             self.flow.resume_reading()
@@ -298,6 +331,16 @@ class Requests(HttpToolsProtocol):
             self._pause = self.loop.call_later(config.admission.pace, self._digest_paced)
         else:
             self._digest()
+
+    def _drain(self) -> None:
+        """No further request: where this one would end only the parser could tell. The peer is told so at once."""
+        self._draining = True
+        self._keep(b"")
+        self.flow.waiting = False
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
 
     def _digest_paced(self) -> None:
         self._pause = None
@@ -308,6 +351,8 @@ class Requests(HttpToolsProtocol):
         early = self._received[self._at :]
         self._keep(b"")
         self._forget_waits()
+        self.flow.waiting = False  # it was, when this request was sent ahead of the answer to another one
+        self.flow.resume_reading()
         self.connections.discard(self)
         upgrade = Upgrade(self.config, self.server_state, self.app_state, self.loop)
         self.transport.set_protocol(upgrade)

@@ -116,6 +116,7 @@ class Sweep:
         if self._slice is not None:
             self._slice.cancel()
             self._slice = None
+        self._round = None
 
     async def __aenter__(self) -> Self:
         self.start()

@@ -251,6 +251,8 @@ class Upgrade(asyncio.Protocol):
         roster = cast("set[ServerConnection]", self._roster)
         connection = ServerConnection(transport, listener, terms, roster, deflate=self._deflate is not None)
         transport.set_protocol(connection)
+        if len(self._early) > MAX_EARLY and not transport.is_closing():
+            transport.resume_reading()  # before the listener is told, who may want it paused
         connection.start(self._early)
         self._early = b""
         self._wake_up()

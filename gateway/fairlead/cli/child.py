@@ -19,8 +19,6 @@ TAIL_LINES = 12
 TAIL_BYTES = 8 << 10
 KILL_TIMEOUT = 5.0
 """Seconds: the kernel ends a killed process at once, unless its disk hangs."""
-POLL = 0.1
-"""Seconds between two looks at a process that nobody can wait for."""
 
 
 class Process(Protocol):
@@ -126,8 +124,7 @@ class ValkeyProcess:
         return self.server.code
 
     async def ended(self) -> None:
-        while self.server.running:  # noqa: ASYNC110  # the server has no event for its end
-            await asyncio.sleep(POLL)
+        await self.server.ended()
         remove_pid(self.server.folder)
 
     async def stop(self) -> None:
@@ -137,7 +134,7 @@ class ValkeyProcess:
 
 
 def how(code: int | None) -> str:
-    """How a process ended, in words: "by signal 9 (SIGKILL)", "with exit code 1"."""
+    """How a process ended, in words: "by signal 9 (SIGKILL)", "with exit code 1". Used by the supervisors too."""
     if code is None or code >= 0:
         return f"with exit code {code}"
     try:

@@ -38,7 +38,7 @@ class Forked:
     def __init__(self, name: str, body: Callable[[], None]) -> None:
         self.name = name
         self.pid = 0
-        """0 while there is none."""
+        """The id of the process; 0 while none runs."""
         self.restarts = 0
         self._body = body
         self._failures = 0
@@ -47,7 +47,7 @@ class Forked:
 
     @property
     def wait(self) -> float:
-        """Seconds until it may be started; only of use while there is none."""
+        """Seconds until it may be started; only of use while no process runs."""
         return self._due - time.monotonic()
 
     def start(self) -> None:

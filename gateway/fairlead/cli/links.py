@@ -66,7 +66,7 @@ def agent_token(url: str, token: str | None, file: Path | None, flag: str = "--t
 
 
 def host_of(url: str) -> str:
-    """Empty when `url` is none: whoever connects says so."""
+    """Empty when `url` is not a valid URL: whoever connects says so."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:

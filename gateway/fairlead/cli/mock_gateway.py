@@ -61,9 +61,10 @@ def mock_gateway(
     """
     import asyncio
 
-    from fairlead.mock.script import load
+    from fairlead.mock.script import load, violations
 
-    chosen = [c for c in load() if c.for_agents and (not only or any(fnmatch.fnmatchcase(c.name, n) for n in only))]
+    offered = [*(c for c in load() if c.for_agents), *violations(encoding)]
+    chosen = [c for c in offered if not only or any(fnmatch.fnmatchcase(c.name, n) for n in only)]
     if not chosen:
         raise click.BadParameter("no conversation has such a name; --list shows all", param_hint="--only")
     if only_list:
@@ -88,13 +89,14 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
     outcomes: list[Outcome] = []
     try:
         for conversation in chosen:
+            if puppet is not None:
+                puppet.printed.clear()
             outcomes.append(await player.play(conversation))
             _tell(outcomes[-1])
             fault = outcomes[-1].fault
             if fault is not None and puppet is not None:
                 for line in puppet.printed:
                     click.echo(f"      agent: {line}")
-                puppet.printed.clear()
                 await puppet.kill()  # whatever state it is in: the next conversation begins with a new process
     finally:
         if puppet is not None:

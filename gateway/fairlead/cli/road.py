@@ -141,7 +141,8 @@ class Road:
             return f"{place} port {port} takes connections, {took * 1000:.1f} ms{also}"
         raise Trouble(
             f"port {port} takes no connection: {'; '.join(refusals)}",
-            "is it the right port, is the gateway (or the proxy before it) running, does a firewall drop it?",
+            "is it the right address (--api names that of the API, --links that of the links), is the gateway (or the "
+            "proxy before it) running, does a firewall drop it?",
         )
 
     async def _secure(self) -> str:

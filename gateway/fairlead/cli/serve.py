@@ -1,7 +1,8 @@
 """The body of `fairlead serve`: one node and its three ports, until a signal says stop.
 
 Called by `node` with checked settings, and by `worker` in each of the processes of several. SIGTERM or Ctrl-C
-drains first and ends with code 0; a second one ends at once.
+drains first and ends with code 0; a second one ends at once. A node whose embedded Valkey has ended drains as well, and
+ends with an error: whoever started the node, a service manager as a rule, starts both again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import gc
 import logging
 import resource
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,8 +24,9 @@ from fairlead.app.guard import Failures
 from fairlead.app.leaving import closing_while
 from fairlead.carrier.admission import ADMIN_LIMIT, Admission, admin_admission
 from fairlead.carrier.server import Server, config
+from fairlead.cli.child import how
 from fairlead.cli.ports import Ports, own_ports
-from fairlead.errors import ConfigError
+from fairlead.errors import ConfigError, FairleadError
 from fairlead.node import Node
 from fairlead.settings import Settings, listed
 from fairlead.store.embedded import EmbeddedValkey
@@ -36,6 +37,9 @@ logger = logging.getLogger("fairlead")
 NOTICED = 2.0
 """Seconds after which most load balancers have noticed that a node is unready, where `shutdown_delay` says that there
 are any. The kubelet, endpoints and an ingress controller take about as long."""
+TOLD_TOO = 0.2
+"""Seconds after the end of the embedded Valkey in which the node may learn that it is to stop as well: a service
+manager may send SIGTERM to both."""
 SPARE_FILES = 512
 """Descriptors beside links: connections without a token, callers of the API, the admin port, Redis, logs."""
 OWN_FILES = 64
@@ -56,19 +60,29 @@ def run(settings: Settings) -> int:
 
 
 async def _serve_alone(settings: Settings, ports: Ports) -> int:
-    async with AsyncExitStack() as stack:
-        url = settings.redis
-        if url == "embedded":
-            url = (await stack.enter_async_context(EmbeddedValkey(settings.data / "valkey"))).url
-        await serve_node(settings, url, ports)
+    if settings.redis != "embedded":
+        await serve_node(settings, settings.redis, ports)
+        return 0
+    async with EmbeddedValkey(settings.data / "valkey") as valkey:
+        await serve_node(settings, valkey.url, ports, valkey=valkey)
     return 0
 
 
-async def serve_node(settings: Settings, redis_url: str, ports: Ports, ready: Callable[[], None] | None = None) -> None:
-    """One node until it has drained. `ready` is called once everything listens."""
+async def serve_node(
+    settings: Settings,
+    redis_url: str,
+    ports: Ports,
+    ready: Callable[[], None] | None = None,
+    valkey: EmbeddedValkey | None = None,
+) -> None:
+    """One node until it has drained. `ready` is called once everything listens. `valkey` is the node's own server, if
+    it has one: when it ends before the node was told to stop, the node drains. Raises FairleadError then.
+    """
+    lost = ""
     async with Node(settings, redis_url) as node:
         failures = Failures(node.metrics.credentials_refused)
-        api, admin, link = _servers(node, ports, failures)
+        public, probes = Admission(settings.unauthenticated_limit), admin_admission()
+        api, admin, link = _servers(node, ports, failures, public, probes)
         # What has been imported and made lives as long as the process: no collection need look at it again.
         gc.collect()
         gc.freeze()
@@ -77,17 +91,45 @@ async def serve_node(settings: Settings, redis_url: str, ports: Ports, ready: Ca
             group.create_task(api.serve(ports.api))
             group.create_task(admin.serve(None if isinstance(ports.admin, Path) else ports.admin))
             group.create_task(_tell(node, {"links": link, "api": api, "admin": admin}, ready))
+            watch = None if valkey is None else group.create_task(_stop_without(valkey, node, link))
             await link.serve(ports.link)
+            if watch is not None:
+                lost = watch.result() if watch.done() else ""
+                watch.cancel()
             # Results and health are served until the last link has gone.
             node.send_followers_away()
             api.should_exit = admin.should_exit = True
-        failures.aclose()
+        for told in (failures, public, probes):  # what their last second has not logged yet
+            told.aclose()
+    if lost:
+        raise FairleadError(lost)
 
 
-def _servers(node: Node, ports: Ports, failures: Failures) -> tuple[Server, Server, Server]:
+async def _stop_without(valkey: EmbeddedValkey, node: Node, link: Server) -> str:
+    """Tell the node to stop when its Valkey has ended; returns what happened, "" when the node had been told before."""
+    await valkey.ended()
+    await asyncio.sleep(TOLD_TOO)
+    if node.hub.draining:
+        return ""
+    lost = valkey_ended(valkey)
+    logger.error("%s; this node stops", lost)
+    link.stop()
+    return lost
+
+
+def valkey_ended(valkey: EmbeddedValkey) -> str:
+    """How, in words."""
+    return (
+        f"the embedded Valkey ended {how(valkey.code)}, its log is {valkey.log_path}; what it has stored is kept: "
+        "start the node again"
+    )
+
+
+def _servers(
+    node: Node, ports: Ports, failures: Failures, public: Admission, probes: Admission
+) -> tuple[Server, Server, Server]:
     settings, sweep = node.settings, node.sweep
     path = str(ports.admin) if isinstance(ports.admin, Path) else None
-    public, probes = Admission(settings.unauthenticated_limit), admin_admission()
     node.metrics.watch(
         "fairlead_unauthenticated_connections", "Connections that have not shown a valid token", lambda: len(public)
     )

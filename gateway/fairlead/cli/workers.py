@@ -25,8 +25,10 @@ from tempfile import TemporaryDirectory
 
 from fairlead.app.board import Board
 from fairlead.app.merged import Worker
+from fairlead.cli.child import how
 from fairlead.cli.forked import FAILED, MISCONFIGURED, SIGNALS, Forked
 from fairlead.cli.ports import bind, reserve
+from fairlead.cli.serve import valkey_ended
 from fairlead.cli.worker import READY, administer, work
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
@@ -55,6 +57,7 @@ class Supervisor:
         self._stopping = False
         self._deadline = 0.0
         self._code = 0
+        self._valkey: EmbeddedValkey | None = None
 
     def run(self) -> int:
         """0 when all have drained, 1 when one had to be killed or failed; raises ConfigError before the first fork."""
@@ -104,7 +107,7 @@ class Supervisor:
     def _redis(self, stack: ExitStack) -> str:
         if self._settings.redis != "embedded":
             return self._settings.redis
-        server = EmbeddedValkey(self._settings.data / "valkey")
+        self._valkey = server = EmbeddedValkey(self._settings.data / "valkey")
         asyncio.run(server.start())  # a loop that has ended before the first fork
         stack.callback(lambda: asyncio.run(server.stop()))
         return server.url
@@ -119,6 +122,10 @@ class Supervisor:
             self._show()
             self._hear(TURN)
             self._reap()
+            if self._valkey is not None and not self._valkey.running and not self._stopping:
+                logger.error("%s; all workers stop", valkey_ended(self._valkey))
+                self._code = FAILED
+                self._stop()
             if self._stopping and time.monotonic() > self._deadline:
                 self._kill("the drain has taken too long")
         # The last to go: until then it says who still drains.
@@ -182,7 +189,7 @@ class Supervisor:
             # One that was told to stop before it could listen to signals has nothing to drain.
             if code not in (0, -signal.SIGTERM):
                 self._code = self._code or FAILED
-                logger.error("%s ended %s", worker.name, _how(code))
+                logger.error("%s ended %s", worker.name, how(code))
         elif code == MISCONFIGURED and not self._complete:
             logger.error("%s cannot start, and no restart would change that: stopping", worker.name)
             self._code = MISCONFIGURED
@@ -191,7 +198,7 @@ class Supervisor:
             self._restart(worker, code)
 
     def _restart(self, child: Forked, code: int) -> None:
-        logger.error("%s ended %s; it is started again in %.1f s", child.name, _how(code), child.postpone())
+        logger.error("%s ended %s; it is started again in %.1f s", child.name, how(code), child.postpone())
 
     def _show(self) -> None:
         for number, worker in enumerate(self._workers):
@@ -203,7 +210,3 @@ def _private_folder() -> TemporaryDirectory[str]:
         return TemporaryDirectory(prefix="fairlead-")
     except OSError as e:
         raise ConfigError(f"no folder for the workers' admin sockets can be made ({e}); set TMPDIR to another") from e
-
-
-def _how(code: int) -> str:
-    return f"by signal {-code}" if code < 0 else f"with exit code {code}"

@@ -42,7 +42,7 @@ class _Cancelled(msgspec.Struct):
 class Client:
     """The platform API at one address, or at several of one fleet, separated by commas. Of one event loop.
 
-    An agent's or a command's id that is none is an InvalidRequest, before anybody is asked.
+    A malformed id of an agent or a command raises InvalidRequest before anything is sent.
     """
 
     def __init__(self, api: str, token: str, *, ssl: tls.SSLContext | None = None) -> None:
@@ -83,7 +83,7 @@ class Client:
         return await self._get(_path(agent), AgentDetail)
 
     async def session(self, agent: str) -> Link:
-        """How its link is doing. Raises AgentOffline when there is none, Unavailable when its node does not answer."""
+        """How its link is doing. Raises AgentOffline without a link, Unavailable when its node does not answer."""
         return await self._get(f"{_path(agent)}/session", Link)
 
     async def worst(self, by: str = "rtt", limit: int = 20) -> Ranking:

@@ -58,7 +58,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 async def lines_of(parts: AsyncIterator[bytes]) -> AsyncGenerator[Line]:
-    """Raises FairleadError for a line that is none, or that says why there are no more."""
+    """Raises FairleadError for a line that is malformed, or that says why there are no more."""
     async for raw in _split(parts):
         line = read(raw)
         if line is not None:

@@ -51,7 +51,7 @@ def check_address(api: str) -> httpx2.URL:
     if not url.host or "%" in url.host:
         raise InvalidRequest(f"API address {api!r} names no host: {valid}", field="api")
     if url.port is not None and not 0 < url.port < 1 << 16:
-        raise InvalidRequest(f"API address {api!r} has a port that is none (1 to 65535): {valid}", field="api")
+        raise InvalidRequest(f"API address {api!r} has a port outside 1 to 65535: {valid}", field="api")
     if url.userinfo or url.query or url.fragment:
         raise InvalidRequest(f"API address {api!r} holds more than host, port and path: {valid}", field="api")
     return url

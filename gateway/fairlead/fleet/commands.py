@@ -183,7 +183,7 @@ class Commands:
         return Answer(reply, replies.held)
 
     def look_up(self, command: str) -> Answer[Command | None]:
-        """The whole record but its payload; None when there is none (any more)."""
+        """The whole record but its payload; None when there is no such record, or it has expired."""
         reply = self._store.run(lua.LOOK_UP, (schema.cmd_key(command),), (), expected=RECORD_BYTES)
         return Answer(reply, partial(replies.found, command))
 

@@ -66,7 +66,7 @@ class Load:
         return NodeTable(rows, back)
 
     async def look_up(self, node: str) -> tuple[NodeRow | None, int]:
-        """The row of one node, None when there is none, and Redis TIME in ms."""
+        """The row of one node, None when it has no row, and Redis TIME in ms."""
         found, time = self._row(node), self._store.submit("TIME", priority=Priority.CONTROL)
         row = await found
         seconds, micros = items(await time)

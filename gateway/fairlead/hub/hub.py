@@ -90,8 +90,9 @@ class Hub:
         started = loop.time()
         for i, session in enumerate(leaving):
             session.drained = True
-            slot = max(0.0, started + i * pace - loop.time())
-            session.send(Drain(why="shutdown", slot=int(slot * 1000)))
+            if session.ready:  # before its welcome an agent may be told nothing but a bye
+                slot = max(0.0, started + i * pace - loop.time())
+                session.send(Drain(why="shutdown", slot=int(slot * 1000)))
             if i % TOLD_AT_ONCE == TOLD_AT_ONCE - 1:
                 await asyncio.sleep(0)
         for i, session in enumerate(leaving):

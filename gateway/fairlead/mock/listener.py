@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 
 from fairlead.errors import ConfigError, ProtocolViolation
 from fairlead.mock.judge import Fault, raw, show
-from fairlead.mock.script import ACK, BYE, CHUNK, CREDIT, END, EVENT, HB, Raw
+from fairlead.mock.script import ACK, BYE, CHUNK, CREDIT, END, EVENT, HB, Raw, Refusal
 from fairlead.wire.close import Close
 from fairlead.wire.codec import Codec, agent_codec, gateway_codec
 from fairlead.wire.messages import MESSAGE_LIMIT, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, FromAgent, Hb
@@ -140,6 +140,7 @@ class Listener:
         """What was wrong with upgrade requests."""
         self._server: Server | None = None
         self._links: asyncio.Queue[Link] = asyncio.Queue()
+        self._refusal: Refusal | None = None
 
     async def start(self, port: int) -> None:
         """Listen on the loopback. Raises ConfigError when the port is taken."""
@@ -164,8 +165,13 @@ class Listener:
         except TimeoutError:
             return None
 
+    def refuse_next(self, refusal: Refusal) -> None:
+        """Answer the next request with this, which is no fault of the agent's."""
+        self._refusal = refusal
+
     def forget(self) -> None:
-        """Connections that wait are of the past."""
+        """Connections that wait, and refusals that nobody came for, are of the past."""
+        self._refusal = None
         while not self._links.empty():
             self._links.get_nowait().abort()
 
@@ -184,6 +190,12 @@ class Listener:
         if ENCODINGS[self.encoding] not in offered:
             want, came = ENCODINGS[self.encoding], ", ".join(filter(None, offered)) or "nothing"
             return self._refuse(socket, 426, f"Sec-WebSocket-Protocol offers {came}, expected {want} among it")
+        if self._refusal is not None:
+            refusal, self._refusal = self._refusal, None
+            response = socket.respond(HTTPStatus(refusal.status), "refused, as the conversation wants it\n")
+            if refusal.retry_after:
+                response.headers["Retry-After"] = str(refusal.retry_after)
+            return response
         return None
 
     def _refuse(self, socket: ServerConnection, status: int, why: str) -> Response:

@@ -8,6 +8,7 @@ conversation, so that none begins with what another has left.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import secrets
 import time
@@ -32,6 +33,7 @@ from fairlead.mock.script import (
     Needs,
     Raw,
     Step,
+    vector_to_agents,
     with_fresh_ids,
 )
 
@@ -248,6 +250,14 @@ class _Scene:
             await player.puppet.write({"id": step.writes, "kind": step.kind, "payload": step.payload})
             # The write waits for credit, so it is not done; but orders are read in turn.
             await player.puppet.done(await player.puppet.order("ready"), player.patience)
+        elif step.ends:
+            self._ended.add(step.ends)
+            await player.puppet.end({"id": step.ends, "payload": step.payload or _result(step.bytes)})
+            await player.puppet.done(await player.puppet.order("ready"), player.patience)
+        elif step.refuses is not None:
+            player.listener.refuse_next(step.refuses)
+        elif step.sends:
+            await self._open.send(vector_to_agents(step.sends, player.listener.encoding))
         elif step.leaves:
             self._leaving = True
             await player.puppet.order("leave")
@@ -412,6 +422,11 @@ class _Scene:
         differs: tuple[str, ...] = (),
     ) -> Fault:
         return Fault(what, section or self._conversation.section, self.at, expected, came, differs, step.note)
+
+
+def _result(size: int) -> str:
+    """A result of so many bytes, in base64."""
+    return base64.b64encode(b'"' + b"x" * (size - 2) + b'"').decode()
 
 
 def _why(gone: Gone) -> str:

@@ -17,6 +17,8 @@ import msgspec
 HELLO, WELCOME, HB, CMD, ACK, CHUNK, END, CREDIT, EVENT, BYE = 1, 2, 3, 4, 5, 6, 7, 8, 10, 14
 LATER = 64
 """Types from here on are of a later version."""
+TOO_BIG = 1009
+_LINKS = 4
 
 Raw: TypeAlias = dict[str, Any]
 """A message as its JSON twin shows it."""
@@ -27,6 +29,13 @@ class Close(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     by: str
     code: int
+
+
+class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An HTTP answer in place of an upgrade. `retry_after` in seconds; none is said when it is 0."""
+
+    status: int
+    retry_after: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,13 +49,19 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     over: str = ""
     takes: str = ""
     writes: str = ""
+    ends: str = ""
+    refuses: Refusal | None = None
+    sends: str = ""
+    """The name of an invalid vector of `messages.json`; not in a conversation of the file, but see `violations`."""
     leaves: bool = False
     away: bool = False
     journal: bool = False
     """Of a restart: the process finds its journal again."""
     kind: str = ""
     payload: str = ""
-    """Of `writes`."""
+    """Of `writes` and `ends`."""
+    bytes: int = 0
+    """Of `ends`: the size of a result that is made for it, in place of `payload`."""
     drops: list[str] = []
     """Of a welcome: the commands that the agent stops and forgets."""
     after: int = 0
@@ -88,12 +103,16 @@ class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def needs(self) -> Needs:
-        if any(step.restart or step.leaves or step.away for step in self.steps):
+        if any(step.restart or step.leaves or step.away or step.sends or step.refuses for step in self.steps):
             return Needs.RESTART
         said = (step.agent["t"] for step in self.steps if step.agent is not None)
         commands = any(kind in (CHUNK, END, EVENT) for kind in said)
         accepted = any(s.agent is not None and s.agent["t"] == ACK and not s.agent.get("state") for s in self.steps)
-        return Needs.ORDERS if commands or accepted or any(s.takes or s.writes for s in self.steps) else Needs.NOTHING
+        return (
+            Needs.ORDERS
+            if commands or accepted or any(s.takes or s.writes or s.ends for s in self.steps)
+            else Needs.NOTHING
+        )
 
 
 def load() -> list[Conversation]:
@@ -105,6 +124,44 @@ def load_messages() -> list[dict[str, Any]]:
     """The vectors of single messages: see `vectors/README.md`."""
     found: list[dict[str, Any]] = msgspec.json.decode(_read("messages.json"))
     return found
+
+
+def violations(encoding: str) -> list[Conversation]:
+    """What no gateway may send on a link of this encoding, as conversations: for each invalid vector of that direction
+    a link on which it is sent, and the agent's close. A vector that a reader may also accept is not among them, nor
+    one that is larger than an agent has to take (1009). Four to a conversation: an agent may come back after five
+    short links as late as the default policy says.
+    """
+    vectors = [
+        vector
+        for vector in load_messages()
+        if vector["direction"] == "gateway-to-agent"
+        and vector.get("encoding") == encoding
+        and "or_read_as" not in vector
+        and vector["close_code"] != TOO_BIG
+    ]
+    groups = [vectors[start : start + _LINKS] for start in range(0, len(vectors), _LINKS)]
+    return [_violation(number, group) for number, group in enumerate(groups, 1)]
+
+
+def _violation(number: int, vectors: list[dict[str, Any]]) -> Conversation:
+    steps = []
+    for conn, vector in enumerate(vectors, 1):
+        hello = {"t": HELLO, "agent": "edge-17", "boot": "b1", "conn": conn}
+        welcome = {"t": WELCOME, "sid": f"sid-{conn}00", "gen": conn, "now": 1, "hb": 25_000}
+        note = f"Vector «{vector['name']}» of messages.json: {vector['data'][:80]!r}"
+        steps += [Step(agent=hello), Step(gateway=welcome), Step(sends=vector["name"], note=note)]
+        steps.append(Step(close=Close("agent", vector["close_code"]), note=note))
+    about = "No gateway may send these; the agent closes: " + ", ".join(vector["name"] for vector in vectors) + "."
+    return Conversation(f"violation: messages, part {number}", "2", about, steps)
+
+
+def vector_to_agents(name: str, encoding: str) -> bytes | str:
+    """What the vector of this name sends to an agent."""
+    for vector in load_messages():
+        if (vector["direction"], vector["name"], vector.get("encoding")) == ("gateway-to-agent", name, encoding):
+            return data_of(vector)
+    raise KeyError(name)
 
 
 def _read(name: str) -> bytes:

@@ -149,7 +149,8 @@ class Attendance:
         while session.open:
             try:
                 async with self._claims:
-                    if await self._attempt(session, hello):
+                    # A link may be lost while it waits: its claim could take the agent from the next start of it.
+                    if session.open and await self._attempt(session, hello):
                         self._hub.accepted += 1
                         self._metrics.claim.observe(loop.time() - started)
                 break

@@ -3,7 +3,8 @@
 Asked by `Beat` before the first beat, and when its row belongs to another life. Two processes with one name would take
 turns at the row for ever, and each would cost the other its agents. So the second does not begin: it names the first,
 and what to do. A node that is started again after it was killed finds the row of its last life, which may look alive
-for 15 s: it begins at once when that process is known to have ended, and else waits that long, and says so.
+for 15 s: it begins at once when that process is known to have ended (it ran on this machine, or in this pod), and else
+waits that long, and says so.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ LOOK_AGAIN = 0.5
 
 
 class NodeName:
-    def __init__(self, load: Load, node: str) -> None:
+    def __init__(self, load: Load, node: str, pod: str = "") -> None:
+        """`pod` is the UID of the pod that this process runs in, "" outside of Kubernetes."""
         self._load = load
         self._node = node
-        self.process = Process.own().packed()
+        self._own = Process.own(pod)
+        self.process = self._own.packed()
         """What this process tells of itself with each beat."""
 
     async def holder(self, own_epoch: str = "") -> tuple[NodeRow | None, str]:
@@ -35,7 +38,7 @@ class NodeName:
         row, now = await self._load.look_up(self._node)
         if row is None:
             return None, ""
-        free = row.epoch == own_epoch or not row.alive(now) or Process.parse(row.process).gone()
+        free = row.epoch == own_epoch or not row.alive(now) or Process.parse(row.process).gone(self._own)
         return (None if free else row), row.epoch
 
     async def wait_until_free(self) -> str:

@@ -38,6 +38,7 @@ class Settings:
     """Checked values, made by `load`. The meaning and the limit of each stand in RULES."""
 
     node: str
+    pod_uid: str = ""
     workers: int = 1
     link_host: str = "127.0.0.1"
     link_port: int = 8080

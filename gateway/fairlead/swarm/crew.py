@@ -34,7 +34,7 @@ from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, WINDOW, Drain, Hello, Welcome
 from fairlead.wire.retry import STABLE_MS, RetryPolicy
 
-DIAL_TIMEOUT = 15.0
+DIAL_TIMEOUT = 10.0
 """Seconds, as the SDK's."""
 FIRST_BEAT = 10.0
 """Seconds between heartbeats until welcome names the gateway's own."""
@@ -50,7 +50,7 @@ LEAVE = 25.0
 """Seconds for the closing handshakes of all agents at the end."""
 BACK = 60.0
 """Seconds, the protocol's greatest delay, for which an agent that a storm has dropped may stay away."""
-MISCONFIGURED = ("401", "403", "409", "426")
+MISCONFIGURED = ("400", "401", "403", "409", "426", "431")
 ASKED = (Close.RESTART, Close.REBALANCE, Close.AGE, Close.DISCONNECTED, Close.SERVICE_RESTART)
 """Codes with which a gateway sends an agent elsewhere on purpose."""
 

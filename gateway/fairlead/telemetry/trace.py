@@ -33,7 +33,7 @@ class Context:
 
 
 def parse(traceparent: str) -> tuple[int, int, bool] | None:
-    """Trace, span and the sampled flag of a W3C traceparent; None when it is none."""
+    """Trace, span and the sampled flag of a W3C traceparent; None when it is malformed."""
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None or found[1] == "ff" or (found[1] == "00" and len(traceparent) != 55):
         return None

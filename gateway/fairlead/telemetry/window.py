@@ -36,7 +36,7 @@ def note(counts: bytearray, seconds: float) -> None:
 
 
 def quantile(counts: bytearray | None, share: float) -> float | None:
-    """The duration in seconds that `share` of those in the window do not exceed; None when there is none."""
+    """The duration in seconds that `share` of those in the window do not exceed; None when the window is empty."""
     if counts is None or not (total := sum(counts)):
         return None
     above = total - max(1, -int(-share * total // 1))

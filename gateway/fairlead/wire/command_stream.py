@@ -97,7 +97,7 @@ class CommandStream:
 
     @property
     def result_size(self) -> int:
-        """Bytes of the payload of its end; 0 while there is none."""
+        """Bytes of the payload of its end; 0 until it has ended."""
         last = self.pending[-1] if self.pending else None
         return len(last.payload) if isinstance(last, End) else 0
 

@@ -7,8 +7,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -24,6 +25,13 @@ from fairlead.wire.messages import Ack
 
 TOKEN = "a-token-that-nobody-may-see"
 Serve = Callable[..., Any]
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """Where data may be on every host: TMPDIR may lie in a folder that is guarded itself, as /dev/shm and /root do."""
+    with TemporaryDirectory(dir="/var/tmp") as name:
+        yield Path(name)
 
 
 # -- the agent's own -------------------------------------------------------------------------------
@@ -173,6 +181,26 @@ def test_roots_that_would_make_the_list_void(tool: Path, tmp_path: Path, root: s
                       private=[tmp_path / "own" / "agent.toml"])  # fmt: skip
     assert f"file_put.roots: {where} holds or lies in" in refused.value.message
     assert "/srv/incoming" not in refused.value.message
+
+
+@pytest.mark.parametrize("way", ["working directory", "PYTHONPATH"])
+def test_a_root_that_the_agent_loads_modules_from(tool: Path, tmp_path: Path, way: str) -> None:
+    """A module that is put there would be the agent itself at its next start."""
+    data = tmp_path / "data"
+    data.mkdir()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    environment = {"PATH": "/usr/bin:/bin", "FAIRLEAD_AGENT_TOKEN": "t", "FAIRLEAD_AGENT_EXEC_ALLOW": str(tool)}
+    if way == "PYTHONPATH":
+        environment["PYTHONPATH"] = str(data)
+    told = subprocess.run(
+        [sys.executable, "-m", "fairlead", "agent", "run", "--id", "a", "--url", "ws://127.0.0.1:1"],
+        env={**environment, "FAIRLEAD_AGENT_FILE_PUT_ROOTS": str(data)},
+        cwd=data if way == "working directory" else elsewhere,
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert told.returncode == 2
+    assert f"file_put.roots: {data} holds or lies in {data} (a folder that the agent loads modules from)" in told.stderr
 
 
 def test_roots_that_hold_data_alone(tool: Path, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import stat
 
 from fairlead.agent.errors import CommandError
 
-_NOT_FOUND = "not_found", "check the spelling; file.put makes missing folders with parents=true"
+_NOT_FOUND = "not_found", "check the spelling; when a file is put, parents=true makes the folders that are missing"
 _DENIED = "permission_denied", "let the agent's user have it, or choose another path"
 _FULL = "disk_full", "free some space there, or choose another path"
 

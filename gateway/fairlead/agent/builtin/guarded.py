@@ -86,6 +86,10 @@ def runnable(programs: Iterable[str]) -> list[Guarded]:
     for path in (sys.executable, sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), *fairlead.__path__):
         if path:
             found += [Guarded(way, "the agent's own program", whole=True) for way in {path, os.path.realpath(path)}]
+    here = os.getcwd()
+    for path in dict.fromkeys(map(os.path.abspath, sys.path)):  # "" is the working directory
+        # What is in a folder below that of `python -m` is not imported, and somebody's data may well be there.
+        found.append(Guarded(path, "a folder that the agent loads modules from", whole=path not in ("/", here)))
     found += [Guarded(os.path.expanduser(path), "a folder that this host runs programs from", True) for path in _HOST]
     found += [Guarded(os.path.expanduser(path), "a folder that this host runs programs from") for path in _HOST_FILES]
     return found

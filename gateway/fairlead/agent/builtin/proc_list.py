@@ -79,7 +79,7 @@ def _argv(pid: int) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _user(uid: int) -> str:
-    """The name, or the number where there is none. Kept: a directory service may take its time for each."""
+    """The name, or the number when the user has no name. Kept: a directory service may take its time for each."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

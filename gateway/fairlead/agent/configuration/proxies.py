@@ -16,7 +16,7 @@ from fairlead.errors import ConfigError
 
 
 def choose_proxy(url: str, configured: str | None, env: Mapping[str, str]) -> str | None:
-    """The proxy's address, None to connect directly. Raises ConfigError when the environment's is none."""
+    """The proxy's address, None to connect directly. Raises ConfigError for a malformed one in `env`."""
     if configured is not None:
         return None if configured == DIRECT else configured
     parts = urlsplit(url)

@@ -1,0 +1,70 @@
+"""Bytes around an upgrade: it was sent behind another request, or frames were sent before its answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket
+
+from fairlead.carrier.attach import attach
+from fairlead.carrier.upgrade import MAX_EARLY
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+Dial = Callable[..., Awaitable[Any]]
+Serve = Callable[..., Awaitable[int]]
+
+FRAME = b"x" * 1000
+
+
+async def hello(request: Request) -> PlainTextResponse:
+    await asyncio.sleep(0)
+    return PlainTextResponse("hello")
+
+
+async def test_an_upgrade_that_was_sent_behind_another_request(
+    serve: Serve, dial: Dial, heard: Any, attached_app: Any
+) -> None:
+    app = attached_app(lambda: heard(echo=True))
+    app.routes.append(Route("/hello", hello))
+    raw = await dial(await serve(app), upgrade=False)
+    raw.write(b"GET /hello HTTP/1.1\r\nHost: t\r\n\r\n" + raw.request())
+    assert await raw.answer() == 200
+    assert await raw.reader.readexactly(5) == b"hello"
+    assert await raw.answer() == 101
+    raw.send(0x82, b"one")
+    assert await raw.frame() == (0x82, b"one")
+
+
+@pytest.mark.parametrize("road", ["attached", "asgi"])
+async def test_more_frames_before_the_answer_than_are_kept(serve: Serve, dial: Dial, heard: Any, road: str) -> None:
+    accept = asyncio.Event()
+
+    async def endpoint(websocket: WebSocket) -> None:
+        await accept.wait()
+        if road == "attached":
+            await attach(websocket, heard(echo=True))
+            return
+        await websocket.accept()
+        for _ in range(count):
+            await websocket.send_bytes(await websocket.receive_bytes())
+
+    count = 4 * MAX_EARLY // len(FRAME)
+    raw = await dial(await serve(Starlette(routes=[WebSocketRoute("/", endpoint)])), upgrade=False)
+    raw.write(raw.request())
+    for _ in range(count):
+        raw.send(0x82, FRAME)
+    await raw.writer.drain()
+    for _ in range(50):  # turns of the loop that both ends share: the server has read all that it reads for now
+        await asyncio.sleep(0)
+    accept.set()
+    assert await raw.answer() == 101
+    for _ in range(count):
+        assert await raw.frame() == (0x82, FRAME)

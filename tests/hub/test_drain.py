@@ -1,0 +1,56 @@
+"""The paced way out: who is told, who is closed when, and how many have yet to go."""
+
+from __future__ import annotations
+
+import asyncio
+
+from linked import AGENT, greeted, linked
+
+from fairlead.hub.hub import Hub
+from fairlead.wire.close import Close
+from fairlead.wire.messages import Bye, Drain
+
+
+def said(sent: list[bytes | str]) -> list[type]:
+    return [type(AGENT.decode(data)) for data in sent]
+
+
+async def test_each_is_told_and_then_closed() -> None:
+    hub = Hub()
+    links = [linked(hub.totals, f"agent-{i}") for i in range(3)]
+    for session, _ in links:
+        hub.add(session)
+    assert await hub.drain(1_000, 60) == 3
+    assert hub.draining
+    assert hub.leaving == 0
+    for session, wire in links:
+        assert session.drained
+        assert said(wire.sent) == [Drain, Bye]
+        assert wire.closed == [Close.RESTART]
+
+
+async def test_who_is_not_welcomed_yet_is_told_nothing_before_it_is_closed() -> None:
+    """An agent takes anything but hb and bye before its welcome for a violation of the protocol."""
+    hub = Hub()
+    session, wire = greeted(hub.totals)
+    hub.add(session)
+    assert await hub.drain(1_000, 60) == 1
+    assert said(wire.sent) == [Bye]
+    assert wire.closed == [Close.RESTART]
+
+
+async def test_those_that_leave_by_themselves_make_it_shorter() -> None:
+    hub = Hub()
+    links = [linked(hub.totals, f"agent-{i}") for i in range(3)]
+    for session, _ in links:
+        hub.add(session)
+    drain = asyncio.create_task(hub.drain(1 / 3_600, 3_600))
+    while not links[-1][1].sent:
+        await asyncio.sleep(0)
+    assert links[0][1].closed == [Close.RESTART], "the first slot is now"
+    for left, (session, wire) in zip((1, 0), links[1:], strict=True):
+        session.on_close(wire, 1001, "the agent stops")
+        assert hub.remove(session)
+        assert hub.leaving == left
+    assert await asyncio.wait_for(drain, 20) == 3
+    assert [wire.closed for _, wire in links[1:]] == [[], []]
