@@ -19,6 +19,11 @@ class Held(Connection, Protocol):
         ...
 
     @property
+    def wanted(self) -> int:
+        """Bytes that the frame which is incomplete still lacks, as far as its head is known."""
+        ...
+
+    @property
     def ripe(self) -> bool:
         """Frames are kept that can be read without anything more: never of a connection that reads no frames itself."""
         ...
@@ -63,8 +68,8 @@ class Account:
     read of it; below 0 it has to wait."""
 
     __slots__ = (
-        "bytes", "connection", "events", "held", "kept", "messages", "metered", "queued", "reading", "silent",
-        "since", "strained", "used",
+        "bytes", "connection", "events", "held", "kept", "messages", "metered", "promised", "queued", "reading",
+        "silent", "since", "strained", "used",
     )  # fmt: skip
 
     def __init__(
@@ -83,6 +88,8 @@ class Account:
         """Bytes that it keeps, as they were last counted."""
         self.since = 0.0
         """When the message that is incomplete began, 0 for none."""
+        self.promised = 0
+        """Bytes that it may still have for that message, however little room is left."""
         self.reading = False
         """It is being read right now."""
         self.held = False

@@ -140,7 +140,7 @@ class AsgiConnection:
 
     # The intake calls. Whatever the server gives has been read already: it can only be asked for no more.
 
-    kept = 0
+    kept = wanted = 0
     ripe = False
 
     def hold(self) -> bool:
