@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from fairlead.carrier.listener import Connection, Listener, Metered
 
@@ -19,26 +19,13 @@ class Held(Connection, Protocol):
         ...
 
     @property
-    def unparsed(self) -> int:
-        """Those that are not parsed yet."""
-        ...
-
-    @property
     def wanted(self) -> int:
         """Bytes that the frame which is incomplete still lacks, as far as its head is known."""
         ...
 
     @property
     def ripe(self) -> bool:
-        """Feeding nothing would go on."""
-        ...
-
-    def keep(self, data: bytes) -> None:
-        """Take what arrived without reading it."""
-        ...
-
-    def feed(self, data: bytes, most: int) -> int:
-        """Read what is kept and `data`, at most so many frames; returns how many."""
+        """Frames are kept that can be read without anything more: never of a connection that reads no frames itself."""
         ...
 
     def hold(self) -> bool:
@@ -52,6 +39,28 @@ class Held(Connection, Protocol):
     def cut(self, code: int, reason: str) -> None:
         """Close, unless it is closing already, and ignore whatever still comes."""
         ...
+
+
+class Framed(Held, Protocol):
+    """One that reads the frames itself, as many at a time as it is told. A foreign server gives whole messages."""
+
+    @property
+    def unparsed(self) -> int:
+        """Bytes of it that are not parsed yet."""
+        ...
+
+    def keep(self, data: bytes) -> None:
+        """Take what arrived without reading it."""
+        ...
+
+    def feed(self, data: bytes, most: int) -> int:
+        """Read what is kept and `data`, at most so many frames; returns how many."""
+        ...
+
+
+def is_ripe(connection: Held) -> TypeGuard[Framed]:
+    """`ripe`, for who goes on to feed: only one that reads frames itself can be so."""
+    return connection.ripe
 
 
 class Account:

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fairlead.carrier.account import Account, Held
+from fairlead.carrier.account import Account, Framed, Held, is_ripe
 from fairlead.carrier.listener import Metered
 from fairlead.carrier.room import Room
 
@@ -112,7 +112,7 @@ class Intake:
 
     # -- the connection calls ----------------------------------------------------------------------
 
-    def read(self, connection: Held, data: bytes) -> None:
+    def read(self, connection: Framed, data: bytes) -> None:
         """`data` has arrived: read it now, or keep it until the connection's turn."""
         account = self._account(connection)
         now = self._clock()
@@ -126,7 +126,7 @@ class Intake:
             if not account.held:
                 self._hold(account)
             return
-        self._read(account, data, now)
+        self._read(account, connection, data, now)
 
     def took(self, connection: Held, frames: int, size: int) -> None:
         """`frames` that nobody asked for, and `size` bytes, have been read already."""
@@ -177,9 +177,8 @@ class Intake:
                 self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
         return account
 
-    def _read(self, account: Account, data: bytes, now: float) -> None:
-        """One slice, and what follows from it."""
-        connection = account.connection
+    def _read(self, account: Account, connection: Framed, data: bytes, now: float) -> None:
+        """One slice of the account's connection, and what follows from it."""
         unparsed = connection.unparsed + len(data)
         metered = account.metered
         asked = 0 if metered is None else metered.asked
@@ -242,16 +241,17 @@ class Intake:
             if not account.queued:
                 continue  # lost meanwhile
             account.queued = False
-            if account.connection.ripe:
-                if account.silent and not account.connection.closing:
+            connection = account.connection
+            if is_ripe(connection):
+                if account.silent and not connection.closing:
                     continue  # the listener has paused meanwhile
-                self._read(account, b"", self._clock())
+                self._read(account, connection, b"", self._clock())
                 break
-            if self._room.crowded(account) and not account.connection.closing:
+            if self._room.crowded(account) and not connection.closing:
                 self._room.wait(account)  # what was left has been used meanwhile
                 continue
             account.held = False
-            account.connection.release(account.silent)
+            connection.release(account.silent)
             if account.kept:
                 break  # much may come of it at once
         if self._turns and self._turn is None:

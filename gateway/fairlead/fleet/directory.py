@@ -29,6 +29,8 @@ RANKED_BYTES = 20_000
 AT_ONCE = 32
 """Rows that are asked for at once when many are wanted: two batches, so that one is under way while the other is
 dealt with."""
+SHARDS_AT_ONCE = 16
+"""Shards of the index that are asked at once when they have few agents: what one batch takes of the background."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,14 +204,37 @@ class Directory:
         reply = self._store.submit("GET", schema.ranked_key(lease, by), expected=RANKED_BYTES)
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
-    async def page(self, shard: int, after: str, count: int) -> list[str]:
+    def page(self, shard: int, after: str, count: int) -> Answer[list[str]]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
         start = f"({after}" if after else "-"
-        reply = await self._store.submit(
+        reply = self._store.submit(
             "ZRANGE", schema.index_key(shard), start, "+", "BYLEX", "LIMIT", 0, count,
             priority=Priority.BACKGROUND, expected=32 * count,
         )  # fmt: skip
-        return [text(agent) for agent in items(reply)]
+        return Answer(reply, lambda reply: [text(agent) for agent in items(reply)])
+
+    async def pages(self, shard: int, after: str, count: int) -> AsyncGenerator[tuple[list[str], int, str]]:
+        """The index from `shard` on, behind `after`: up to `count` agent ids, by shard and name, and the shard and name
+        behind which the next ones are.
+
+        Of a small fleet each shard has few agents or none, so that several are asked in one batch: a list must not take
+        as many turns as there are shards when the way to Redis is slow.
+        """
+        ahead = 1
+        while shard < schema.INDEX_SHARDS:
+            stop = min(shard + ahead, schema.INDEX_SHARDS)
+            names: list[str] = []
+            for answer in [self.page(s, after if s == shard else "", count) for s in range(shard, stop)]:
+                found = await answer
+                names += found
+                if len(found) == count or len(names) >= count:
+                    names = names[:count]
+                    shard, after = schema.index_shard(names[-1]), names[-1]
+                    break
+            else:
+                shard, after = stop, ""
+            yield names, shard, after
+            ahead = max(ahead // 2, 1) if 2 * len(names) >= count else min(2 * ahead, SHARDS_AT_ONCE)
 
     async def count(self) -> int:
         replies = [

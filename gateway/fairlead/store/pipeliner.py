@@ -248,7 +248,8 @@ class Pipeliner:
             raise BusUnavailable(f"Redis at {self.address} did not answer within {self._batch_timeout:g} s") from e
         except (RedisError, OSError) as e:
             raise BusUnavailable(f"the connection to Redis at {self.address} was lost: {e}") from e
-        self._backlog.put_back(again)
+        finally:
+            self._backlog.put_back(again)  # also when the batch fails: whoever awaits them must be told
         if demoted:
             # After a failover the name may lead to the new primary, but only a new connection looks it up.
             raise BusUnavailable(f"Redis at {self.address} has become a replica; looking for the primary")
