@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from fairlead.errors import FairleadError
 from fairlead.fleet import lua, schema
 from fairlead.fleet.schema import AgentRow
 from fairlead.store.answer import Answer, in_turn
@@ -138,10 +139,14 @@ class Directory:
         if not trouble:
             reply = self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
             return Answer(reply, lambda _: "")
-        line = " ".join(trouble.split())  # a part of it is the agent's own word, which may hold a line end
-        keys = schema.agent_key(agent), schema.open_key(agent)
-        reply = self._store.run(lua.SETTLE, keys, (command, line, schema.TROUBLES), priority=Priority.RESULTS)
-        return Answer(reply, text)
+        keys, args = _settling(agent, command, trouble)
+        return Answer(self._store.run(lua.SETTLE, keys, args, priority=Priority.RESULTS), text)
+
+    def settle_each(self, settled: Sequence[tuple[str, str, str]]) -> Answer[Sequence[str | FairleadError]]:
+        """`settle` for each of these (agent, command, trouble), as many as fit into one batch: the lease of each agent,
+        or why that one could not be settled. They go with the calls that callers wait for, not before them."""
+        reply = self._store.run_each(lua.SETTLE, [_settling(*one) for one in settled])
+        return Answer(reply, _leases)
 
     async def open_commands(self, agent: str) -> list[str]:
         return [text(c) for c in items(await self._store.submit("HKEYS", schema.open_key(agent)))]
@@ -274,6 +279,16 @@ def _claimed(reply: Reply) -> Claimed | Overtaken:
         integer(answer[5]),
         [text(command) for command in answer[6:]],
     )
+
+
+def _settling(agent: str, command: str, trouble: str) -> tuple[tuple[str, str], tuple[str, str, int]]:
+    """Keys and arguments of settle.lua."""
+    line = " ".join(trouble.split())  # a part of it is the agent's own word, which may hold a line end
+    return (schema.agent_key(agent), schema.open_key(agent)), (command, line, schema.TROUBLES)
+
+
+def _leases(answers: Sequence[Reply | FairleadError]) -> Sequence[str | FairleadError]:
+    return [answer if isinstance(answer, FairleadError) else text(answer) for answer in answers]
 
 
 def _owner(reply: Reply) -> Owner:
