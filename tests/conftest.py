@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import ssl as tls
 import subprocess
@@ -24,6 +25,7 @@ from fairlead.store.pipeliner import Pipeliner
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))
 
+FILES = 8_192
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 Until: TypeAlias = "Callable[[Callable[[], bool]], Awaitable[None]]"
 Connect: TypeAlias = "Callable[[str], Awaitable[Pipeliner]]"
@@ -43,6 +45,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def signals_of_children() -> None:
     """What tests start hears SIGHUP and SIGINT, also when the tests run under nohup or as a background job."""
     default_for_children()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def files_of_tests() -> None:
+    """Some tests open more than the 1,024 files that many shells allow: up to what the machine allows, 8,192 are."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 @pytest.fixture

@@ -7,17 +7,12 @@ Kubernetes documentation.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from reachability import Pod, connects
-from test_render import named, pods
+from rendered import named, pods
 
 from fairlead_operator.children import Owner, children
 from fairlead_operator.rules import read

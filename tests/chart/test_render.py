@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from rendered import named, of_kind, pods
 
 from fairlead.version import __version__
 from fairlead_operator.children import Owner
@@ -24,25 +25,6 @@ LABELS = {f"app.kubernetes.io/{name}" for name in ("name", "instance", "version"
 LABELS |= {"helm.sh/chart"}
 
 every_set = pytest.mark.parametrize("values", SETS, ids=lambda path: path.name.removesuffix("-values.yaml"))
-
-
-def named(objects: list[dict[str, Any]], kind: str, name: str) -> dict[str, Any]:
-    (found,) = [one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)]
-    return found
-
-
-def of_kind(objects: list[dict[str, Any]], *kinds: str) -> list[dict[str, Any]]:
-    return [one for one in objects if one["kind"] in kinds]
-
-
-def pods(objects: list[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Name, metadata and spec of each pod that would run."""
-    for one in objects:
-        if one["kind"] == "Pod":
-            yield one["metadata"]["name"], one["metadata"], one["spec"]
-        elif one["kind"] in ("Deployment", "StatefulSet", "Job"):
-            template = one["spec"]["template"]
-            yield one["metadata"]["name"], template["metadata"], template["spec"]
 
 
 def not_restricted(spec: Mapping[str, Any]) -> list[str]:

@@ -42,7 +42,7 @@ AGENT_TOKEN = "development-agent-token"
 PLATFORM_TOKEN = "development-platform-token"
 PLATFORM = {"authorization": f"Bearer {PLATFORM_TOKEN}"}
 READY = re.compile(r"(?:is|are) ready: links on ([\d.]+:\d+), api on ([\d.]+:\d+), admin on ([\d.]+:\d+)")
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 M = TypeVar("M", bound=Message)
 
@@ -155,7 +155,7 @@ class Api:
 
     def __init__(self, gateway: GatewayProcess) -> None:
         self._gateway = gateway
-        self.http = httpx2.AsyncClient(base_url=gateway.api, headers=PLATFORM, timeout=30, trust_env=False)
+        self.http = httpx2.AsyncClient(base_url=gateway.api, headers=PLATFORM, timeout=60, trust_env=False)
 
     async def post(self, body: object, **headers: str) -> httpx2.Response:
         return await self.http.post("/v1/commands", json=body, headers=headers)
