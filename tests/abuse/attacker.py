@@ -22,6 +22,7 @@ sys.path.insert(1, str(Path(__file__).parent.parent / "helpers"))
 import fuzzers
 import http_attacks
 import link_attacks
+import parser_attacks
 from http_attacks import Ports, Scale
 
 Play = Callable[[Ports, Scale], Coroutine[Any, Any, Counter[str]]]
@@ -37,6 +38,9 @@ PLAYS: dict[str, Play] = {
         http_attacks.wrong_tokens,
         http_attacks.accept_bucket,
         http_attacks.malformed_upgrades,
+        parser_attacks.empty_lines,
+        parser_attacks.tiny_chunks,
+        parser_attacks.endless_trailer,
         http_attacks.rebinding,
         link_attacks.flood_hb,
         link_attacks.flood_ping,
