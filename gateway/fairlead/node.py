@@ -34,6 +34,7 @@ from fairlead.routing.departures import Departures
 from fairlead.routing.dispatch import Dispatch
 from fairlead.routing.followers import Followers
 from fairlead.routing.index import IndexSweep
+from fairlead.routing.input import Inputs
 from fairlead.routing.inquiry import Inquiry
 from fairlead.routing.keeper import Keeper
 from fairlead.routing.node_name import NodeName
@@ -158,6 +159,7 @@ class Node:
             tracing,
             int(settings.retention * 1000),
         )
+        self.inputs = Inputs(self.directory, records, due, inbox, standing)
         self.results = Results(store, self.directory, records, inbox, followers, standing)
         self.removal = Removal(
             self.directory, records, closing, standing, metrics, int(settings.forget_after * 1000)

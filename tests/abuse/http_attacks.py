@@ -18,6 +18,9 @@ from victim import PLATFORM_TOKEN, status_of, upgrade_request
 SOURCE = "127.0.0.66"
 OTHERS = "127.0.0.67"
 """An address that has done nothing wrong, and comes at the same time."""
+GUESSERS = 400
+"""Connections at once: an answer that is held back for 2 s leaves each of them a try every 2 s, and fewer would measure
+their own patience. More than half of `unauthenticated_limit` would only close each other."""
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
@@ -164,7 +167,7 @@ async def wrong_tokens(ports: Ports, scale: Scale) -> Counter[str]:
                 status = await status_of(ports.api, agents_request(f"wrong-{left}"), SOURCE)
             tried[str(status or "lost")] += 1
 
-    await asyncio.gather(*(guess() for _ in range(50)))
+    await asyncio.gather(*(guess() for _ in range(GUESSERS)))
     # A right token from the same address: somebody behind the same NAT.
     tried[f"then right on link: {await status_of(ports.link, upgrade_request('127.0.0.1'), SOURCE)}"] += 1
     tried[f"then right on api: {await status_of(ports.api, agents_request(PLATFORM_TOKEN), SOURCE)}"] += 1

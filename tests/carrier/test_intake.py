@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -282,6 +283,65 @@ async def test_incomplete_messages_share_a_limit(
     for raw in raws:
         raw.end()
     await until(lambda: len(door.intake) <= 1)
+
+
+async def test_large_messages_of_many_do_not_wait_for_each_other(opened: Open, dial: Dial, until: Until) -> None:
+    """Forty megabytes at once where four have room: each gets through, and nobody is closed."""
+    limit, peers = 4 * MIB, 40
+    door = await opened(Budget(incomplete=limit))
+    whole = b"\x82\xff" + MIB.to_bytes(8, "big") + bytes(4) + bytes(MIB)
+    raws = [await dial(door.port) for _ in range(peers)]
+    for raw in raws:
+        raw.write(whole)
+    while sum(len(heard.messages) for heard in door.all) < peers:
+        await until(lambda: True)
+        assert not [heard.excesses for heard in door.all if heard.excesses]
+        assert door.intake.kept <= limit + peers * (256 << 10), "each may exceed its part by one read"
+        await asyncio.sleep(0.005)
+    assert all(heard.messages == [bytes(MIB)] for heard in door.all)
+    for raw in raws:
+        raw.end()
+    await until(lambda: len(door.intake) == 0)
+    assert (door.intake.kept, door.intake._room._promised, len(door.intake._room)) == (0, 0, 0)
+
+
+class Incomplete:
+    """A connection, as an intake knows it, that keeps half of a message."""
+
+    listener = None
+    closing = ripe = False
+    wanted = unparsed = 0
+
+    def __init__(self) -> None:
+        self.kept = 0
+        self.released = False
+
+    def feed(self, data: bytes, most: int) -> int:
+        self.kept += len(data)
+        return 0
+
+    def hold(self) -> bool:
+        return False
+
+    def release(self, silent: bool) -> None:
+        self.released = True
+
+
+async def test_incomplete_messages_are_read_on_one_in_a_turn_of_the_loop() -> None:
+    """Much may come of each at once: whoever else has work to do must not wait for all of them."""
+    intake = Intake(Budget(bytes=50_000.0, incomplete=MIB))
+    ones: list[Any] = [Incomplete() for _ in range(20)]
+    for one in ones:
+        intake.took(one, 0, 100_000)
+        intake.read(one, bytes(2_000))
+    assert intake.waiting == 20
+    released = [0]
+    async with asyncio.timeout(20):
+        while released[-1] < 20:
+            await asyncio.sleep(0)
+            released.append(sum(one.released for one in ones))
+    assert max(after - before for before, after in itertools.pairwise(released)) <= 2
+    intake.stop()
 
 
 async def test_a_listener_pauses_and_resumes_whoever_is_held(opened: Open, dial: Dial, until: Until) -> None:

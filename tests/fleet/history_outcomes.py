@@ -130,9 +130,8 @@ class Outcomes(Posting):
         agent, how = self.agent_of(command), Ending(code="deadline", message="it was too late")
 
         def call() -> None:
-            found = self.world.call(
-                lambda: self.records.time_out(command, agent, -2 * FAR_MS if passed else 2 * FAR_MS, how)
-            )
+            grace = -2 * FAR_MS if passed else 2 * FAR_MS
+            (found,) = self.world.call(lambda: self.records.time_out([(command, agent)], grace, how))
             target = self.model.target(command, agent)
             if isinstance(found, ReadBack):
                 assert target is not None
@@ -142,6 +141,11 @@ class Outcomes(Posting):
                 assert (read.agent, read.state, read.attempt) == (agent, target.state, target.attempt)
                 assert (found.expires, found.hold_until) == (target.record.expires, target.record.hold_until)
                 assert (bool(found.cancel_asked), found.has_input) == (target.cancel_asked, bool(target.given))
+                return
+            assert isinstance(found, Settled)
+            if found.why == "over":
+                assert target is not None
+                assert (found.state, sorted(found.followers)) == (target.state, sorted(target.followers))
                 return
             expected = self.model.finish(command, agent, State.TIMEOUT, how, None)
             why = "ended" if expected.why == "ok" else expected.why

@@ -5,6 +5,7 @@ Held over all settings that the pauses are made of, and on real nodes.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import httpx2
@@ -49,8 +50,8 @@ async def test_a_node_hands_out_no_longer_pause(own_valkey: Any, make_gateway: A
     seen = set()
     async with httpx2.AsyncClient(trust_env=False, headers=headers) as http:
         for gateway in (slow, full):
-            for _ in range(40):
-                answer = await http.get(gateway.link.replace("ws:", "http:") + "/v1/link")
+            url = gateway.link.replace("ws:", "http:") + "/v1/link"
+            for answer in await asyncio.gather(*(http.get(url) for _ in range(40))):
                 if answer.status_code in (429, 503):
                     seen.add(int(answer.headers["Retry-After"]))
     assert seen

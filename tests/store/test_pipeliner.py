@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.errors import BusUnavailable, ConfigError
+from fairlead.errors import BusUnavailable, ConfigError, NotAnswered
 from fairlead.store.backlog import BOUNDS, Priority
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.endpoint import SOCKET_PATH_LIMIT
@@ -89,6 +89,55 @@ async def test_a_script_answers_with_values_and_with_errors(pipeliner: Pipeliner
     with pytest.raises(ScriptError, match="script refuse: STALE generation 7") as caught:
         await refused
     assert (caught.value.reply_code, caught.value.script) == ("STALE", "refuse")
+
+
+async def test_a_script_runs_for_each_of_many_in_one_call_and_one_error_is_one_of_its_answers(
+    pipeliner: Pipeliner,
+) -> None:
+    sizes: list[int] = []
+    pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
+    await pipeliner.submit("SET", "number 1", "no number")
+    sizes.clear()
+    many = COMMANDS.batch * 3 // 4
+    calls = [pipeliner.run_each(COUNT, [([f"number {n}"], [n]) for n in range(many)]) for _ in range(2)]
+    after = pipeliner.submit("GET", "number 2")
+    first, second = [await call for call in calls]
+    refused = [replies.pop(1) for replies in (first, second)]
+    assert first == [n for n in range(many) if n != 1]
+    assert second == [2 * n for n in range(many) if n != 1]
+    for error in refused:
+        assert isinstance(error, ScriptError)
+        assert "not an integer" in error.message
+    assert await after == b"4"
+    assert sizes == [many, many + 1], "a batch holds whole calls, and their commands are what it is bounded in"
+    assert pipeliner.available
+
+
+async def test_a_flushed_script_is_loaded_again_and_runs_once_for_each_of_many(pipeliner: Pipeliner) -> None:
+    calls = [(["number"], [1])] * 3
+    assert await pipeliner.run_each(COUNT, calls) == [1, 2, 3]
+    await pipeliner.submit("SCRIPT", "FLUSH")
+    first, second = pipeliner.run_each(COUNT, calls), pipeliner.run_each(COUNT, calls)
+    assert [await first, await second] == [[4, 5, 6], [7, 8, 9]]
+
+
+async def test_a_script_that_the_server_does_not_take_is_an_error_for_each_of_many(pipeliner: Pipeliner) -> None:
+    refused = await pipeliner.run_each(BROKEN, [(["number"], [])] * 2)
+    assert [isinstance(error, ScriptError) and error.reply_code for error in refused] == ["NOSCRIPT"] * 2
+    assert await pipeliner.run_each(COUNT, [(["number"], [1])]) == [1]
+
+
+async def test_a_call_for_many_fails_as_a_whole_when_the_server_is_frozen(
+    own_valkey: EmbeddedValkey, connect: Connect
+) -> None:
+    pipeliner = await connect(own_valkey.url)
+    assert await pipeliner.run_each(COUNT, [(["number"], [1])]) == [1]
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(NotAnswered):
+            await pipeliner.run_each(COUNT, [(["number"], [1])] * 2)
+    finally:
+        os.kill(own_valkey.pid, signal.SIGCONT)
 
 
 async def test_a_script_that_does_not_compile_fails_with_the_reason(pipeliner: Pipeliner) -> None:

@@ -6,6 +6,7 @@ for one agent hears of its link what its node alone knows.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -19,7 +20,7 @@ from fairlead.app.times import iso
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
 from fairlead.fleet.directory import Full
-from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence
+from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence, index_shard
 from fairlead.node import Node
 from fairlead.routing.ranking import MOST
 from fairlead.routing.sight import RANKS, LinkState
@@ -31,6 +32,9 @@ PAGE = 100
 PAGE_LIMIT = 1_000
 SCAN = 2_000
 """Agents that one request goes through at most: a selector that few match gives short pages, not slow ones."""
+PAGE_TIME = 5.0
+"""Seconds that the making of one page may take, on a busy node or with a slow Redis: then it is given as it is, with
+the cursor of the rest. Below what callers and proxies wait for."""
 TOP = 20
 """Links that a ranking shows unless told otherwise: a screen."""
 LABELS_LIMIT = 64 << 10
@@ -59,31 +63,38 @@ class AgentRoutes:
         state = _state(request.query_params.get("state"))
         found: list[shapes.Agent] = []
         left, undecided = SCAN, 0
-        while shard < INDEX_SHARDS and len(found) < limit and left > 0:
-            count = min(left, limit - len(found) if not wanted.terms and not state else PAGE_LIMIT)
-            names = await self._directory.page(shard, after, count)
-            left -= max(len(names), 1)
-            async for row in self._directory.rows(names):
-                after = row.agent
-                # Before anything is made of the row: a selector that few match goes through thousands.
-                meant: bool | None = True
-                if wanted.terms:
-                    labels = None if row.labels_lost else _decode_map(row.labels)
-                    meant = wanted.matches(labels, _decode_map(row.facts))
-                    if meant is False:
-                        continue
-                one = shapes.Agent(**self._describe(row))
-                if state not in (None, one.state):
-                    continue
-                undecided += meant is None
-                if meant:
-                    found.append(one)
-                    if len(found) == limit:
+        begun = shard, after
+        try:
+            async with asyncio.timeout(PAGE_TIME):
+                count = PAGE_LIMIT if wanted.terms or state else limit
+                async for names, next_shard, next_after in self._directory.pages(shard, after, count):
+                    left -= max(len(names), 1)
+                    async for row in self._directory.rows(names):
+                        shard, after = index_shard(row.agent), row.agent
+                        # Before anything is made of the row: a selector that few match goes through thousands.
+                        meant: bool | None = True
+                        if wanted.terms:
+                            labels = None if row.labels_lost else _decode_map(row.labels)
+                            meant = wanted.matches(labels, _decode_map(row.facts))
+                            if meant is False:
+                                continue
+                        one = shapes.Agent(**self._describe(row))
+                        if state not in (None, one.state):
+                            continue
+                        undecided += meant is None
+                        if meant:
+                            found.append(one)
+                            if len(found) == limit:
+                                break
+                    else:
+                        shard, after = next_shard, next_after
+                    if len(found) == limit or left <= 0:
                         break
-            else:
-                after = names[-1] if names else after
-                if len(names) < count:
-                    shard, after = shard + 1, ""
+        except TimeoutError as e:
+            if (shard, after) == begun:
+                raise Unavailable(
+                    f"Redis answers too slowly: no agent could be read in {PAGE_TIME:g} s; try again later"
+                ) from e
         cursor = f"{shard}:{after}" if shard < INDEX_SHARDS else None
         await self._dispatch.check_index()  # behind the rows: none of them was read after a loss that is not known yet
         return Response(_encode(shapes.AgentPage(found, cursor, undecided)), media_type="application/json")

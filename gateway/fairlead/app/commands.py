@@ -16,13 +16,13 @@ from starlette.types import ASGIApp
 from fairlead.app import shapes
 from fairlead.app.body import decoded, read_body
 from fairlead.app.fingerprint import fingerprint
-from fairlead.app.stream import LINES, ResultStream, end_of, wanted
+from fairlead.app.stream import LINES, ResultStream, end_of, opening, wanted
 from fairlead.app.times import iso
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.command import Command
 from fairlead.fleet.schema import State
 from fairlead.node import Node
-from fairlead.routing.dispatch import Accepted, Order
+from fairlead.routing.order import Accepted, Order
 from fairlead.telemetry.story import Story
 from fairlead.wire.identity import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
@@ -41,6 +41,7 @@ _encode = msgspec.json.Encoder().encode
 class CommandRoutes:
     def __init__(self, node: Node) -> None:
         self._dispatch = node.dispatch
+        self._inputs = node.inputs
         self._results = node.results
         self._tracing = node.tracing
 
@@ -49,12 +50,13 @@ class CommandRoutes:
         story = Story(self._tracing) if self._tracing.on else None
         raw = await read_body(request, BODY_LIMIT)
         form = wanted(request)
+        opens = opening(request) if form is not None else 0.0
         order = await _order(raw, request)
         accepted = await self._dispatch.submit(order, follow=form is not None, story=story)
         head = shapes.Accepted(accepted.id, accepted.state, accepted.presence, accepted.why)
         if form is not None:
-            pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower)
-            return ResultStream(request, form, head, pages, story)
+            pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower, opens=opens)
+            return ResultStream(request, form, head, pages, story, opens)
         return _accepted(accepted, _encode(head))
 
     async def get(self, request: Request) -> Response:
@@ -85,10 +87,10 @@ class CommandRoutes:
         n, end = whole(request, "n", 0, 1 << 31), flag(request, "end")
         payload = await read_body(request, CHUNK_LIMIT)
         if payload or not end:
-            await self._dispatch.add_input(command, n, payload, False)
+            await self._inputs.add(command, n, payload, False)
             n += 1
         if end:
-            await self._dispatch.add_input(command, n, b"", True)
+            await self._inputs.add(command, n, b"", True)
         return Response(status_code=204)
 
 

@@ -25,8 +25,9 @@ from fairlead.telemetry.logs import Digest
 
 logger = logging.getLogger(__name__)
 
-WAITING: Final = 256
-"""Answers that are held back at once, some 5 KB each; beyond that they are given at once."""
+WAITING: Final = 1_024
+"""Answers that are held back at once, some 5 KB each; beyond that they are given at once. More than the connections
+without a token that the defaults allow: who comes with many must not be answered at once on the rest of them."""
 
 
 class Failures:

@@ -16,7 +16,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.websockets import WebSocket
 
 from fairlead.app.accept_rate import AcceptRate
-from fairlead.app.guard import Guard, client_key
+from fairlead.app.guard import WAITING, Guard, client_key
+from fairlead.app.penalties import Penalties
 from fairlead.app.problem import problem
 from fairlead.carrier.attach import attach
 from fairlead.errors import FairleadError, Forbidden, NodeBusy
@@ -37,6 +38,8 @@ class LinkDoor:
             name: gateway_codec(name, settings.message_limit) for name in SUBPROTOCOLS
         }
         self._rate = AcceptRate(settings.accept_rate)
+        self._refused = Penalties()
+        self._waiting = 0
 
     async def enter(self, websocket: WebSocket) -> None:
         """The endpoint."""
@@ -49,6 +52,8 @@ class LinkDoor:
             return
         refusal = self._refusal(websocket)
         if refusal is not None:
+            if refusal.status_code == 429:
+                await self._hold_back(client_key(websocket.scope))
             await websocket.send_denial_response(refusal)
             return
         subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
@@ -56,6 +61,17 @@ class LinkDoor:
         session = Session(self._codecs[subprotocol], self._node.attendance, settings.window)
         session.opening = [entered, wall_ns(), 0, 0, 0, 0]
         await attach(websocket, session, subprotocol, terms=self._node.terms)
+
+    async def _hold_back(self, key: str) -> None:
+        """An address that comes again and again over the accept rate is answered ever later, so that a loop which does
+        not wait as it was told costs little."""
+        delay = self._refused.fail(key, asyncio.get_running_loop().time()).delay
+        if delay and self._waiting < WAITING:
+            self._waiting += 1
+            try:
+                await asyncio.sleep(delay)
+            finally:
+                self._waiting -= 1
 
     def _refusal(self, websocket: WebSocket) -> Response | None:
         node = self._node

@@ -1,9 +1,10 @@
-"""Penalties: what an address has to wait that has shown wrong tokens.
+"""Penalties: what an address has to wait that has shown wrong tokens, or comes over the accept rate.
 
-Asked by `guard` for each refused credential, and for nothing else: a right token is never delayed, whoever else comes
-from its address. Pure: the time comes in as an argument. A score grows by one with each failure and halves every
-HALF_LIFE seconds, so that a typing error costs nothing, an agent with an old token is answered a little later, and a
-guesser learns at most one thing every MOST seconds on each of its few connections.
+Asked by `guard` for each refused credential, and by `link`, which keeps its own, for each link over the rate: what is
+accepted is never delayed, whoever else comes from its address. Pure: the time comes in as an argument. A score grows by
+one with each failure and halves every HALF_LIFE seconds, so that a typing error costs nothing, an agent with an old
+token is answered a little later, and a guesser learns at most one thing every MOST seconds on each of its few
+connections.
 """
 
 from __future__ import annotations

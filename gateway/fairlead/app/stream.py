@@ -29,6 +29,16 @@ from fairlead.telemetry.story import Story
 
 logger = logging.getLogger(__name__)
 
+OPENING = 0.01
+"""Seconds after the body of a post within which its answer does not begin, unless it is whole and short.
+
+Go's HTTP client, on which proxies stand, sends a body whose length it was told and only then looks whether more of it
+follows. An answer that begins before that look makes `httputil.ReverseProxy` close the body, the look fails, and the
+client closes the connection in the midst of the answer. A body in chunks is over for us only behind that look.
+"""
+SHORT = 3 << 10
+"""Bytes of lines that such a client has read, with the head, before it can close: it reads 4 KiB at once."""
+
 LAST_LINE = 1.0
 """Seconds for a last line to a caller while the server stops: one that reads nothing must not hold it up."""
 
@@ -69,8 +79,15 @@ def wanted(request: Request) -> Format | None:
     return LINES if NDJSON in accept else None
 
 
+def opening(request: Request) -> float:
+    """When the answer to a post whose body has just been read may begin, on the clock of the event loop (see OPENING);
+    0 for at once."""
+    return asyncio.get_running_loop().time() + OPENING if "content-length" in request.headers else 0.0
+
+
 class ResultStream:
-    """An ASGI response. `head` is the first line, if any; `pages` are `Results.read`'s; `story` is told of them."""
+    """An ASGI response. `head` is the first line, if any; `pages` are `Results.read`'s; `story` is told of them. Before
+    `opens` nothing is sent but an answer that is whole and short."""
 
     def __init__(
         self,
@@ -79,25 +96,31 @@ class ResultStream:
         head: object | None,
         pages: AsyncGenerator[News],
         story: Story | None = None,
+        opens: float = 0.0,
     ) -> None:
         self._request = request
         self._form = form
         self._head = head
         self._pages = pages
         self._story = story
+        self._opens = opens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        form, story = self._form, self._story
-        await send(form.start)
-        if self._head is not None:
-            await send({"type": "http.response.body", "body": form.line(self._head), "more_body": True})
-        body = b""
+        form, story, opens = self._form, self._story, self._opens
+        clock = asyncio.get_running_loop().time
+        body = b"" if self._head is None else form.line(self._head)
+        begun = not opens
+        if begun:
+            await send(form.start)
+            if body:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                body = b""
         try:
             async with aclosing(self._pages) as pages:
                 async for news in pages:
                     if story is not None and news.results:
                         story.flowed()
-                    body = b"".join([form.line(_line(result), result.offset) for result in news.results])
+                    body += b"".join([form.line(_line(result), result.offset) for result in news.results])
                     if news.ended is not None:
                         # The end goes out with the last results and closes the response: one write, not three.
                         body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
@@ -109,25 +132,38 @@ class ResultStream:
                         if story is not None:
                             story.ended(failed=False)  # this answer, not the command
                         break
-                    if not body:
+                    if not begun:
+                        if len(body) > SHORT:
+                            await asyncio.sleep(opens - clock())
+                        elif news.results and clock() < opens:
+                            continue
+                        begun = True
+                        await send(form.start)
+                    elif not body:
                         if await self._request.is_disconnected():
                             return
                         body = form.keep_alive
                     await send({"type": "http.response.body", "body": body, "more_body": True})
                     body = b""
         except FairleadError as e:
-            # The status is out already: the stream ends without an `end`, and says why.
-            body = form.line(_error(e))
+            # The status is out already, or 200 was decided: the stream ends without an `end`, and says why.
+            body = (b"" if begun else body) + form.line(_error(e))
         except asyncio.CancelledError:
             # The server stops and has waited long enough: for Redis, or for a caller that does not read.
             body = form.line(_error(Unavailable("this node stops: ask another one, behind the last offset")))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_LINE):
+                    if not begun:
+                        await send(form.start)
                     await send({"type": "http.response.body", "body": body, "more_body": False})
             return
         except Exception:
             logger.exception("a stream of results failed")
             body = form.line(_error(FairleadError("an internal error; the gateway's log tells more")))
+        if not begun:
+            if len(body) > SHORT:
+                await asyncio.sleep(opens - clock())
+            await send(form.start)
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 

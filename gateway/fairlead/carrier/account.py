@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 from fairlead.carrier.listener import Connection, Listener, Metered
 
@@ -19,21 +19,13 @@ class Held(Connection, Protocol):
         ...
 
     @property
-    def unparsed(self) -> int:
-        """Those that are not parsed yet."""
+    def wanted(self) -> int:
+        """Bytes that the frame which is incomplete still lacks, as far as its head is known."""
         ...
 
     @property
     def ripe(self) -> bool:
-        """Feeding nothing would go on."""
-        ...
-
-    def keep(self, data: bytes) -> None:
-        """Take what arrived without reading it."""
-        ...
-
-    def feed(self, data: bytes, most: int) -> int:
-        """Read what is kept and `data`, at most so many frames; returns how many."""
+        """Frames are kept that can be read without anything more: never of a connection that reads no frames itself."""
         ...
 
     def hold(self) -> bool:
@@ -49,13 +41,35 @@ class Held(Connection, Protocol):
         ...
 
 
+class Framed(Held, Protocol):
+    """One that reads the frames itself, as many at a time as it is told. A foreign server gives whole messages."""
+
+    @property
+    def unparsed(self) -> int:
+        """Bytes of it that are not parsed yet."""
+        ...
+
+    def keep(self, data: bytes) -> None:
+        """Take what arrived without reading it."""
+        ...
+
+    def feed(self, data: bytes, most: int) -> int:
+        """Read what is kept and `data`, at most so many frames; returns how many."""
+        ...
+
+
+def is_ripe(connection: Held) -> TypeGuard[Framed]:
+    """`ripe`, for who goes on to feed: only one that reads frames itself can be so."""
+    return connection.ripe
+
+
 class Account:
     """The buckets of one connection, and where it stands. `messages`, `events` and `bytes` are what it may still have
     read of it; below 0 it has to wait."""
 
     __slots__ = (
-        "bytes", "connection", "events", "held", "kept", "messages", "metered", "queued", "reading", "silent",
-        "since", "strained", "used",
+        "bytes", "connection", "events", "held", "kept", "messages", "metered", "promised", "queued", "reading",
+        "silent", "since", "strained", "used",
     )  # fmt: skip
 
     def __init__(
@@ -74,6 +88,8 @@ class Account:
         """Bytes that it keeps, as they were last counted."""
         self.since = 0.0
         """When the message that is incomplete began, 0 for none."""
+        self.promised = 0
+        """Bytes that it may still have for that message, however little room is left."""
         self.reading = False
         """It is being read right now."""
         self.held = False

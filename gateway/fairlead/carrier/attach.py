@@ -140,14 +140,8 @@ class AsgiConnection:
 
     # The intake calls. Whatever the server gives has been read already: it can only be asked for no more.
 
-    kept = unparsed = 0
+    kept = wanted = 0
     ripe = False
-
-    def keep(self, data: bytes) -> None:
-        raise NotImplementedError("a foreign server gives whole messages")
-
-    def feed(self, data: bytes, most: int) -> int:
-        raise NotImplementedError("a foreign server gives whole messages")
 
     def hold(self) -> bool:
         silent = not self._to_read.is_set()

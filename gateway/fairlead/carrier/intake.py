@@ -8,7 +8,7 @@ peer that goes on at the limit of its messages, or leaves a message incomplete w
 Four rules, in the order in which they hold a connection:
 
 - **messages, events, bytes**: a bucket of each, filled at a rate. Messages that the peer was asked for do not count.
-- **room**: the incomplete messages of all together have a limit, and each may have as much of it as is left.
+- **room**: the incomplete messages of all together have a limit (see `room`).
 - **turns**: no more than `SLICE` frames are read of a connection in one turn of the event loop, and the rest of one
   connection at a time.
 - **share**: all turns together take a quarter of the time; who has used the least comes first.
@@ -26,8 +26,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from fairlead.carrier.account import Account, Held
+from fairlead.carrier.account import Account, Framed, Held, is_ripe
 from fairlead.carrier.listener import Metered
+from fairlead.carrier.room import Room
 
 SLICE: Final = 64
 """Frames that are read of one connection in one turn of the event loop: under a millisecond of heartbeats."""
@@ -38,6 +39,11 @@ LEEWAY: Final = 0.02
 """Seconds of turns that may be taken at once, after a time without."""
 MODEST: Final = 0.002
 """Seconds of reading within a few ticks up to which a connection never waits for the share."""
+DEBT: Final = 0.02
+"""Seconds for which the share may be used up in advance: beyond it even the modest wait."""
+RECEIVING: Final = 0.5e-9
+"""Seconds that the transport takes for each byte that it hands over, which is over before anybody can measure
+it. Measured on loopback: 0.4."""
 TICK: Final = 0.25
 """Seconds between two fillings of the buckets."""
 CREDIT: Final = 10.0
@@ -46,12 +52,12 @@ BYTES_CREDIT: Final = 2.0
 """As `CREDIT`, for bytes."""
 FRAGMENT: Final = 1024
 """Bytes of a frame from which on it is counted by its bytes alone, so that a message may be sent in fragments."""
-SCARCE: Final = 16 << 10
-"""Bytes of an incomplete message that each may have however little room is left: small messages always get through."""
 PATIENCE: Final = 30.0
 """Seconds for which a peer may go on at the limit of its messages before it is closed."""
 STALE: Final = 10.0
 """Seconds after which an incomplete message is given up when others wait for its room."""
+CUTS: Final = 8
+"""Messages that are given up with one tick: each closes a link, which takes a millisecond in all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +68,7 @@ class Budget:
     messages: float = 500.0
     events: float = 100.0
     bytes: float = 32 << 20
-    incomplete: int = 64 << 20
+    incomplete: int = 32 << 20
 
 
 class Intake:
@@ -72,8 +78,7 @@ class Intake:
         self.budget = budget
         self.held = 0
         self.cut = 0
-        self.kept = 0
-        """Bytes that the connections which are accounted for keep unread or incomplete."""
+        self._room = Room(budget.incomplete)
         self._clock = clock
         self._accounts: dict[Held, Account] = {}
         self._turns: list[tuple[float, int, Account]] = []
@@ -83,11 +88,15 @@ class Intake:
         self._ticked = 0.0
         self._paid = 0.0
         """Until when the share of the loop is used up."""
-        self._modest = MODEST
 
     def __len__(self) -> int:
         """Connections that are accounted for."""
         return len(self._accounts)
+
+    @property
+    def kept(self) -> int:
+        """Bytes that the connections which are accounted for keep unread or incomplete."""
+        return self._room.kept
 
     @property
     def waiting(self) -> int:
@@ -103,17 +112,21 @@ class Intake:
 
     # -- the connection calls ----------------------------------------------------------------------
 
-    def read(self, connection: Held, data: bytes) -> None:
+    def read(self, connection: Framed, data: bytes) -> None:
         """`data` has arrived: read it now, or keep it until the connection's turn."""
         account = self._account(connection)
         now = self._clock()
-        if account.held or (self._paid > now and account.used > self._modest):
+        ahead = self._paid - now
+        self._pay(account, len(data) * RECEIVING, now)
+        # A hundred floods must not each have what one may.
+        modest = min(MODEST, SHARE * TICK / len(self._accounts))
+        if account.held or (ahead > 0 and account.used > modest) or ahead > DEBT:
             connection.keep(data)
-            self._note_kept(account, now, 0)
+            self._room.note(account, now, 0)
             if not account.held:
                 self._hold(account)
             return
-        self._read(account, data, now)
+        self._read(account, connection, data, now)
 
     def took(self, connection: Held, frames: int, size: int) -> None:
         """`frames` that nobody asked for, and `size` bytes, have been read already."""
@@ -144,8 +157,9 @@ class Intake:
         """The connection is lost."""
         account = self._accounts.pop(connection, None)
         if account is not None:
-            self.kept -= account.kept
+            self._room.forget(account)
             account.held = account.queued = False
+            self._admit()
 
     # -- our own -----------------------------------------------------------------------------------
 
@@ -163,9 +177,8 @@ class Intake:
                 self._timer = asyncio.get_running_loop().call_later(TICK, self._tick)
         return account
 
-    def _read(self, account: Account, data: bytes, now: float) -> None:
-        """One slice, and what follows from it."""
-        connection = account.connection
+    def _read(self, account: Account, connection: Framed, data: bytes, now: float) -> None:
+        """One slice of the account's connection, and what follows from it."""
         unparsed = connection.unparsed + len(data)
         metered = account.metered
         asked = 0 if metered is None else metered.asked
@@ -173,31 +186,23 @@ class Intake:
         frames = connection.feed(data, SLICE)
         account.reading = False
         asked = 0 if metered is None else metered.asked - asked
-        took = self._clock() - now
-        self._paid = max(self._paid, now - LEEWAY) + took / SHARE
-        account.used += took
+        self._pay(account, self._clock() - now, now)
         self._count(account, frames - asked, unparsed - connection.unparsed)
-        self._note_kept(account, now, frames)
+        self._room.note(account, now, frames)
         if account.held:
             self._place(account)
-        elif account.overdrawn or connection.ripe or self._crowded(account):
+        elif account.overdrawn or connection.ripe or self._room.crowded(account):
             self._hold(account)
+        self._admit()
+
+    def _pay(self, account: Account, took: float, now: float) -> None:
+        self._paid = max(self._paid, now - LEEWAY) + took / SHARE
+        account.used += took
 
     @staticmethod
     def _count(account: Account, frames: int, size: int) -> None:
         account.messages -= max(0, frames - size // FRAGMENT)
         account.bytes -= size
-
-    def _note_kept(self, account: Account, now: float, frames: int) -> None:
-        kept = account.connection.kept
-        self.kept += kept - account.kept
-        account.kept = kept
-        if frames or not account.since:
-            account.since = now if kept else 0.0
-
-    def _crowded(self, account: Account) -> bool:
-        """Whether its incomplete message has more than each may have: as much as is left of the limit."""
-        return account.kept > max(self.budget.incomplete - self.kept, SCARCE)
 
     def _hold(self, account: Account) -> None:
         if account.held:
@@ -216,7 +221,8 @@ class Intake:
         if not connection.closing:  # of one that closes only the peer's close frame is awaited
             if account.overdrawn or (account.silent and connection.ripe):
                 return
-            if not connection.ripe and self._crowded(account):
+            if not connection.ripe and self._room.crowded(account):
+                self._room.wait(account)
                 return
         account.queued = True
         heapq.heappush(self._turns, (account.used, next(self._numbers), account))
@@ -235,22 +241,26 @@ class Intake:
             if not account.queued:
                 continue  # lost meanwhile
             account.queued = False
-            if account.connection.ripe:
-                if account.silent and not account.connection.closing:
+            connection = account.connection
+            if is_ripe(connection):
+                if account.silent and not connection.closing:
                     continue  # the listener has paused meanwhile
-                self._read(account, b"", self._clock())
+                self._read(account, connection, b"", self._clock())
                 break
+            if self._room.crowded(account) and not connection.closing:
+                self._room.wait(account)  # what was left has been used meanwhile
+                continue
             account.held = False
-            account.connection.release(account.silent)
+            connection.release(account.silent)
+            if account.kept:
+                break  # much may come of it at once
         if self._turns and self._turn is None:
             self._arm()
 
     def _tick(self) -> None:
         now = self._clock()
         passed, self._ticked = now - self._ticked, now
-        budget, short = self.budget, False
-        # A hundred floods must not each have what one may.
-        self._modest = min(MODEST, SHARE * TICK / max(1, len(self._accounts)))
+        budget = self.budget
         for account in tuple(self._accounts.values()):
             account.used /= 2
             account.strained = account.strained + min(passed, 2 * TICK) if account.messages < SLICE else 0.0
@@ -261,11 +271,11 @@ class Intake:
                 self._cut(account, f"more than {budget.messages:g} messages a second for {PATIENCE:g} s")
             elif account.held:
                 self._place(account)
-                short = short or not (account.queued or account.overdrawn or account.silent)
             elif not account.kept and account.used < MODEST / 64 and self._full(account):
                 self.forget(account.connection)
-        if short:
+        if len(self._room):
             self._make_room(now)
+            self._admit()
         self._timer = asyncio.get_running_loop().call_later(TICK, self._tick) if self._accounts else None
 
     def _full(self, account: Account) -> bool:
@@ -277,14 +287,14 @@ class Intake:
         )
 
     def _make_room(self, now: float) -> None:
-        """Give up incomplete messages that others have waited for too long, the oldest first, until half of the limit
-        is free: whoever came later may only have waited for that room."""
+        """Give up incomplete messages that others have waited for too long, the oldest first and a few at a time, until
+        half of the limit is free: whoever came later may only have waited for that room."""
         stale = [
             account
             for account in self._accounts.values()
             if account.kept and now - account.since > STALE and not account.connection.ripe
         ]
-        for account in sorted(stale, key=lambda one: one.since):
+        for account in heapq.nsmallest(CUTS, stale, key=lambda one: one.since):
             if self.kept <= self.budget.incomplete // 2:
                 return
             self._cut(account, f"a message that was incomplete for {STALE:g} s while others waited for its memory")
@@ -295,6 +305,11 @@ class Intake:
         if account.metered is not None:
             account.metered.on_excess(connection, reason)
         connection.cut(1008, reason)
-        self._note_kept(account, self._clock(), 0)
+        self._room.note(account, self._clock(), 0)
         if account.held:
+            self._place(account)
+
+    def _admit(self) -> None:
+        """Whoever has waited for room and gets it now."""
+        for account in self._room.admit(self._clock()) if len(self._room) else ():
             self._place(account)

@@ -119,7 +119,7 @@ class Transport:
     @asynccontextmanager
     async def stream(self, request: Request) -> AsyncIterator[AsyncIterator[Line]]:
         """The lines of the answer."""
-        address, answer = await self._send(request)
+        address, answer = await self._send(request, chunked=request.content is not None)
         with self._watched(address):
             try:
                 async with aclosing(lines_of(answer.aiter_bytes())) as lines:
@@ -127,14 +127,19 @@ class Transport:
             finally:
                 await answer.aclose()
 
-    async def _send(self, request: Request) -> tuple[_Address, httpx2.Response]:
-        """The head of the answer of the first address that takes the request; its body is still to be read."""
+    async def _send(self, request: Request, chunked: bool = False) -> tuple[_Address, httpx2.Response]:
+        """The head of the answer of the first address that takes the request; its body is still to be read.
+
+        `chunked`: the content goes in chunks, because proxies written in Go may cut an answer that begins before they
+        have looked for the end of a body whose length was told.
+        """
         refusals: list[FairleadError] = []
         first = self._current
         for i in range(len(self._addresses)):
             address = self._addresses[(first + i) % len(self._addresses)]
+            content = _chunks(request.content) if chunked and request.content is not None else request.content
             made = address.http.build_request(
-                request.method, request.path, params=request.params, headers=request.headers, content=request.content
+                request.method, request.path, params=request.params, headers=request.headers, content=content
             )
             try:
                 with self._watched(address):
@@ -160,6 +165,10 @@ class Transport:
             if self._addresses[self._current] is address:
                 self._current = (self._current + 1) % len(self._addresses)
             raise
+
+
+async def _chunks(content: bytes) -> AsyncIterator[bytes]:
+    yield content
 
 
 async def _head_of(answer: httpx2.Response) -> bytes:

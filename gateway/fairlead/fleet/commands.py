@@ -14,6 +14,7 @@ from functools import partial
 
 import msgspec
 
+from fairlead.errors import FairleadError
 from fairlead.fleet import lua, replies, schema
 from fairlead.fleet.command import (
     CANCELLED,
@@ -187,11 +188,18 @@ class Commands:
         reply = self._store.run(lua.LOOK_UP, (schema.cmd_key(command),), (), expected=RECORD_BYTES)
         return Answer(reply, partial(replies.found, command))
 
-    def time_out(self, command: str, agent: str, grace: int, how: Ending) -> Answer[Command | Settled]:
-        """End a target that the agent has had as `timeout`, if its deadline passed `grace` ms ago: then `why` is ended.
-        Else the record as it stands, or Settled with `over` or `gone`."""
-        reply = self._store.run(lua.TIME_OUT, _keys(command), (agent, grace, _encode(how)), expected=RECORD_BYTES)
-        return Answer(reply, partial(replies.timed_out, command))
+    def time_out(
+        self, targets: Sequence[tuple[str, str]], grace: int, how: Ending
+    ) -> Answer[Sequence[Command | Settled | FairleadError]]:
+        """End each of `targets`, (command, agent), that the agent has had as `timeout`, if its deadline passed `grace`
+        ms ago: then `why` is ended. Else the record as it stands, or Settled with `over` or `gone`.
+
+        They are as many as fit into one batch; one that failed does not keep the others from their end.
+        """
+        blob = _encode(how)
+        calls = [(_keys(command), (agent, grace, blob)) for command, agent in targets]
+        reply = self._store.run_each(lua.TIME_OUT, calls, expected=RECORD_BYTES)
+        return Answer(reply, partial(_timed_out, targets))
 
     def agent_of(self, command: str) -> Answer[str | None]:
         """Whose command it is; None when there is no such command."""
@@ -254,6 +262,15 @@ def data(n: int, kind: str, payload: bytes) -> tuple[Arg, ...]:
 def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
     """The end; nothing may follow it."""
     return ("e", total, state.value, _encode(how))
+
+
+def _timed_out(
+    targets: Sequence[tuple[str, str]], answers: Sequence[Reply | FairleadError]
+) -> Sequence[Command | Settled | FairleadError]:
+    return [
+        answer if isinstance(answer, FairleadError) else replies.timed_out(command, answer)
+        for (command, _), answer in zip(targets, answers, strict=True)
+    ]
 
 
 def _digest(payload: bytes, end: bool) -> str:

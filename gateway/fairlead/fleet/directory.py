@@ -15,6 +15,7 @@ from functools import partial
 
 import msgspec
 
+from fairlead.errors import FairleadError
 from fairlead.fleet import lua, schema
 from fairlead.fleet.schema import AgentRow
 from fairlead.store.answer import Answer, in_turn
@@ -29,6 +30,8 @@ RANKED_BYTES = 20_000
 AT_ONCE = 32
 """Rows that are asked for at once when many are wanted: two batches, so that one is under way while the other is
 dealt with."""
+SHARDS_AT_ONCE = 16
+"""Shards of the index that are asked at once when they have few agents: what one batch takes of the background."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +139,14 @@ class Directory:
         if not trouble:
             reply = self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
             return Answer(reply, lambda _: "")
-        line = " ".join(trouble.split())  # a part of it is the agent's own word, which may hold a line end
-        keys = schema.agent_key(agent), schema.open_key(agent)
-        reply = self._store.run(lua.SETTLE, keys, (command, line, schema.TROUBLES), priority=Priority.RESULTS)
-        return Answer(reply, text)
+        keys, args = _settling(agent, command, trouble)
+        return Answer(self._store.run(lua.SETTLE, keys, args, priority=Priority.RESULTS), text)
+
+    def settle_each(self, settled: Sequence[tuple[str, str, str]]) -> Answer[Sequence[str | FairleadError]]:
+        """`settle` for each of these (agent, command, trouble), as many as fit into one batch: the lease of each agent,
+        or why that one could not be settled. They go with the calls that callers wait for, not before them."""
+        reply = self._store.run_each(lua.SETTLE, [_settling(*one) for one in settled])
+        return Answer(reply, _leases)
 
     async def open_commands(self, agent: str) -> list[str]:
         return [text(c) for c in items(await self._store.submit("HKEYS", schema.open_key(agent)))]
@@ -202,14 +209,37 @@ class Directory:
         reply = self._store.submit("GET", schema.ranked_key(lease, by), expected=RANKED_BYTES)
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
-    async def page(self, shard: int, after: str, count: int) -> list[str]:
+    def page(self, shard: int, after: str, count: int) -> Answer[list[str]]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
         start = f"({after}" if after else "-"
-        reply = await self._store.submit(
+        reply = self._store.submit(
             "ZRANGE", schema.index_key(shard), start, "+", "BYLEX", "LIMIT", 0, count,
             priority=Priority.BACKGROUND, expected=32 * count,
         )  # fmt: skip
-        return [text(agent) for agent in items(reply)]
+        return Answer(reply, lambda reply: [text(agent) for agent in items(reply)])
+
+    async def pages(self, shard: int, after: str, count: int) -> AsyncGenerator[tuple[list[str], int, str]]:
+        """The index from `shard` on, behind `after`: up to `count` agent ids, by shard and name, and the shard and name
+        behind which the next ones are.
+
+        Of a small fleet each shard has few agents or none, so that several are asked in one batch: a list must not take
+        as many turns as there are shards when the way to Redis is slow.
+        """
+        ahead = 1
+        while shard < schema.INDEX_SHARDS:
+            stop = min(shard + ahead, schema.INDEX_SHARDS)
+            names: list[str] = []
+            for answer in [self.page(s, after if s == shard else "", count) for s in range(shard, stop)]:
+                found = await answer
+                names += found
+                if len(found) == count or len(names) >= count:
+                    names = names[:count]
+                    shard, after = schema.index_shard(names[-1]), names[-1]
+                    break
+            else:
+                shard, after = stop, ""
+            yield names, shard, after
+            ahead = max(ahead // 2, 1) if 2 * len(names) >= count else min(2 * ahead, SHARDS_AT_ONCE)
 
     async def count(self) -> int:
         replies = [
@@ -249,6 +279,16 @@ def _claimed(reply: Reply) -> Claimed | Overtaken:
         integer(answer[5]),
         [text(command) for command in answer[6:]],
     )
+
+
+def _settling(agent: str, command: str, trouble: str) -> tuple[tuple[str, str], tuple[str, str, int]]:
+    """Keys and arguments of settle.lua."""
+    line = " ".join(trouble.split())  # a part of it is the agent's own word, which may hold a line end
+    return (schema.agent_key(agent), schema.open_key(agent)), (command, line, schema.TROUBLES)
+
+
+def _leases(answers: Sequence[Reply | FairleadError]) -> Sequence[str | FairleadError]:
+    return [answer if isinstance(answer, FairleadError) else text(answer) for answer in answers]
 
 
 def _owner(reply: Reply) -> Owner:

@@ -109,7 +109,7 @@ def timed_out(command: str, reply: Reply) -> Command | Settled:
     if kind == "ended":
         origin = _origin(_decode_about(octets(answer[2])))
         return Settled(kind, names(answer[1]), State.TIMEOUT.value, origin)
-    return Settled(kind)
+    return Settled(kind, names(answer[2]), text(answer[1])) if kind == "over" else Settled(kind)
 
 
 def outcome(reply: Reply) -> Outcome | None:

@@ -6,21 +6,24 @@ away the keeper finds the same again at its time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
-from fairlead.bus.doorbell import Cancel, Wake
+from fairlead.bus.doorbell import Cancel, Doorbell, Wake
 from fairlead.bus.inbox import Inbox
+from fairlead.errors import FairleadError
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
 from fairlead.fleet.schema import State
 from fairlead.routing.chronicle import Chronicle
+from fairlead.store.answer import Answer
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.timing import Origin
 from fairlead.telemetry.trace import Context
 from fairlead.wire.messages import DEADLINE
 
 TROUBLE = frozenset({"failed", "timeout", "offline", "expired"})
+TIMEOUT = State.TIMEOUT.value
 
 
 class Closing:
@@ -33,24 +36,46 @@ class Closing:
 
     def over(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
-        origin: Origin | None = None, sid: str = "", stop: bool = False,
+        origin: Origin | None = None, sid: str = "",
     ) -> Context | None:  # fmt: skip
         """A target came into its terminal state just now; `code` is that of its error. With the command's `origin`
-        it is told as a span, if its trace is kept: then where that belongs is returned. `stop`: it ran
-        into its deadline and the agent may still run it; the agent's node is told that it should not."""
+        it is told as a span, if its trace is kept: then where that belongs is returned."""
         self._ended[state].inc()
         kept = self._chronicle.over(command, agent, state, code, origin, sid)
-        trouble = f"command {command} ended as {state}{code and ': ' + code}" if state in TROUBLE else ""
-        settled = self._directory.settle(agent, command, trouble)
-        if stop:
-            settled.then(partial(self._stop, command, agent))
+        self._directory.settle(agent, command, _trouble(command, state, code) if state in TROUBLE else "")
         self._due.done(command, agent)
         self.wake(command, followers)
         return kept
 
-    def _stop(self, command: str, agent: str, lease: str) -> None:
-        if lease:
-            self._inbox.ring(lease, (Cancel(agent, command, DEADLINE),))
+    def timed_out(self, command: str, agent: str, followers: Iterable[str], code: str, origin: Origin | None) -> None:
+        """A target came into `timeout` just now: what callers wait for is done. The rest is for `settle_timed_out`."""
+        self._ended[TIMEOUT].inc()
+        self._chronicle.over(command, agent, TIMEOUT, code, origin, "")
+        self.wake(command, followers)
+
+    def settle_timed_out(self, targets: Sequence[tuple[str, str]], code: str) -> Answer[None]:
+        """The rest of the end of these (command, agent), which may be repeated: each is no longer open for its agent;
+        its node, when it has one, is told that the agent should not run it any more; and the keeper looks no more.
+
+        A target that could not be settled stays in the keeper's list. Raises BusUnavailable when Redis is away.
+        """
+        settled = [(agent, command, _trouble(command, TIMEOUT, code)) for command, agent in targets]
+        return self._directory.settle_each(settled).map(partial(self._settled, targets))
+
+    def _settled(self, targets: Sequence[tuple[str, str]], leases: Sequence[str | FairleadError]) -> None:
+        stops: dict[str, list[Doorbell]] = {}
+        failure: FairleadError | None = None
+        for (command, agent), lease in zip(targets, leases, strict=True):
+            if isinstance(lease, FairleadError):
+                failure = lease
+                continue
+            if lease:
+                stops.setdefault(lease, []).append(Cancel(agent, command, DEADLINE))
+            self._due.done(command, agent)
+        for lease, doorbells in stops.items():
+            self._inbox.ring(lease, doorbells)
+        if failure is not None:
+            raise failure
 
     def forget(self, command: str, agent: str) -> None:
         """The target needs nobody's attention any more."""
@@ -60,3 +85,7 @@ class Closing:
     def wake(self, command: str, followers: Iterable[str]) -> None:
         for lease in followers:
             self._inbox.ring(lease, (Wake(command),))
+
+
+def _trouble(command: str, state: str, code: str) -> str:
+    return f"command {command} ended as {state}{code and ': ' + code}"

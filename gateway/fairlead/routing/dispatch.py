@@ -2,17 +2,17 @@
 
 Called by the API. Record, due time and the agent's list go out in one batch, in this order, so that a node that
 dies between any two of them leaves something the keeper finds. An absent agent is told apart: unknown (never seen),
-offline (fails at once, unless the command may queue) and away (it was here a moment ago and is waited for).
+offline (fails at once, unless the command may queue) and away (it was here a moment ago and is waited for). Input for a
+command that stands goes through `input`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass
 from enum import Enum, auto
 
-from fairlead.bus.doorbell import Cancel, Deliver, Evict, Input
+from fairlead.bus.doorbell import Cancel, Deliver, Evict
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import (
     AgentOffline,
@@ -20,8 +20,6 @@ from fairlead.errors import (
     BusUnavailable,
     FairleadError,
     IdempotencyConflict,
-    InputConflict,
-    InvalidRequest,
     NotAnswered,
     OutcomeUnknown,
     Rebuilding,
@@ -36,6 +34,7 @@ from fairlead.fleet.era import Eras
 from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, REMEMBERED_MS, AgentRow, Presence, State
 from fairlead.routing.closing import Closing
 from fairlead.routing.followers import Follower, Followers
+from fairlead.routing.order import Accepted, Order
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import CANCEL_AGAIN_MS, DOUBT, POST_VALID_MS, RING_AGAIN_MS, redis_back
 from fairlead.store.answer import outcomes
@@ -45,11 +44,6 @@ from fairlead.telemetry.story import Story
 from fairlead.telemetry.trace import Tracing, wall_ns
 from fairlead.wire.close import Close
 from fairlead.wire.identity import uuid7
-
-INPUT_PATIENCE = 20.0
-"""Seconds that a caller is held back while the agent consumes no input; below the time-outs of proxies."""
-INPUT_PERIOD = 0.1
-
 
 REBUILDING = "Redis has lost its data, and the agents are being claimed again"
 
@@ -67,45 +61,6 @@ class Write(Enum):
     """It stood there before."""
     DOUBTED = auto()
     """By this call, as it seems, whose answer did not come."""
-
-
-class InputFull(Unavailable):
-    """The agent does not consume its input; the chunk was not taken and may be sent again."""
-
-    code = "input_full"
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """A command as the platform posted it, checked. Times in ms; `queue` is None for on_offline: fail."""
-
-    agent: str
-    method: str
-    payload: bytes
-    deadline: int
-    lane: str
-    queue: int | None
-    retry: str
-    retain: str
-    traceparent: str
-    key_digest: str
-    body_digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """The command stands in Redis. `replayed`: it did so before, under the same Idempotency-Key.
-
-    `follower` is told when there are results, if the caller wanted to follow and the command is new; it belongs
-    to `Results.read` then.
-    """
-
-    id: str
-    state: State
-    presence: str
-    why: str
-    replayed: bool = False
-    follower: Follower | None = None
 
 
 class Dispatch:
@@ -372,41 +327,3 @@ class Dispatch:
                 if row is not None and row.lease:
                     self._inbox.ring(row.lease, (Cancel(target.agent, command),))
         return (await self.look_up(command)).targets[0].state
-
-    async def add_input(self, command: str, n: int, payload: bytes, end: bool) -> None:
-        """Store input chunk `n` and tell the agent's node. Raises InvalidRequest, with what was expected, and
-        InputConflict when another chunk has that number."""
-        agent = await self._records.agent_of(command)
-        if agent is None:
-            raise self._standing.unknown(command)
-        loop = asyncio.get_running_loop()
-        patience = loop.time() + INPUT_PATIENCE
-        while True:
-            # Should the bell be lost, the keeper rings it again.
-            looked = self._due.schedule(command, agent, self._standing.now() + RING_AGAIN_MS)
-            stored = self._records.add_input(command, agent, n, payload, end)
-            row = await self._directory.look_up(agent)
-            await looked
-            word, number = await stored
-            if word != "full":
-                break
-            if loop.time() > patience:
-                raise InputFull(
-                    f"{number} bytes of input wait for the agent to consume them: send this chunk again later"
-                )
-            # The caller is held back for as long as the agent does not read: no bell rings for room.
-            await asyncio.sleep(random.uniform(0.5, 1.5) * INPUT_PERIOD)
-        if word == "other":
-            raise InputConflict(
-                f"input chunk {n} was stored before with other octets, or as the end, and the agent gets that one: "
-                "repeat a chunk as it was, and give the next one the next number",
-                n=n,
-            )
-        if word == "gap":
-            raise InvalidRequest(f"input chunk {n} out of order: expected {number}", field="n", expected=number)
-        if word in ("over", "gone"):
-            raise InvalidRequest("the command is over: it takes no input", field="id")
-        if word == "ended":
-            raise InvalidRequest("the input was ended before: nothing may follow", field="n")
-        if row is not None and row.lease:
-            self._inbox.ring(row.lease, (Input(agent, command),))

@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
 from fairlead.bus.doorbell import Cancel, Deliver, Doorbell, Input
 from fairlead.bus.inbox import Inbox
-from fairlead.errors import BusUnavailable
+from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.fleet import schema
 from fairlead.fleet.command import EXPIRED, OUTCOME_UNKNOWN, Command, Ending, Settled, Target
 from fairlead.fleet.commands import Commands
@@ -27,10 +27,12 @@ from fairlead.fleet.sharing import chosen
 from fairlead.routing.closing import Closing
 from fairlead.routing.standing import Standing
 from fairlead.routing.times import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
-from fairlead.store.answer import Answer, outcomes
+from fairlead.store.answer import Answer, in_turn
 from fairlead.telemetry.logs import ids
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 TURN_MS = 1_000
 """Not longer than GRACE_MS: what a look puts off until its grace is over, the next turn's look sees beforehand."""
@@ -39,8 +41,12 @@ KEEPERS = 2
 JITTER = 0.02
 """Seconds."""
 PART = 64
-"""Targets that are seen to at once: some milliseconds of the loop."""
-Asked: TypeAlias = tuple[Taken, Answer[Command | Settled]]
+"""Targets that are seen to at once: a millisecond of the loop, and two of Redis."""
+AT_ONCE = 2
+"""Parts that are asked for at once: Redis deals with one while this node deals with the other."""
+OWED = 8_192
+"""Ends whose rest may wait for the ends of others: at some 50 µs each they wait for half a second."""
+Found: TypeAlias = Command | Settled | FairleadError
 TIMEOUT = Ending(code="deadline", message="the deadline passed before the agent ended the command")
 
 
@@ -96,26 +102,31 @@ class Keeper:
         return shards
 
     async def keep(self, shards: Sequence[int]) -> None:
-        """See to all that is due in `shards`."""
+        """See to all that is due in `shards`: first the ends, which callers wait for, then the rest of each."""
+        ended: list[tuple[str, str]] = []
         while shards:
             look = await self._due.take(shards)
             self._next.update(look.next)
-            asked: list[Asked] = []
-            for start in range(0, len(look.taken), PART):
-                part = [(taken, self._ask(taken)) for taken in look.taken[start : start + PART]]
-                await self._see_to_all(asked)  # while Redis deals with the next part
-                asked = part
-            await self._see_to_all(asked)
+            async for part, answers in in_turn(self._time_out, _parts(look.taken), AT_ONCE):
+                await self._see_to_all(part, answers, ended)
             shards = look.more
+            if len(ended) >= OWED or not shards:
+                # If this fails, or never comes to it, they are still due: see `_see_to_all`.
+                async for _ in in_turn(self._settle, _parts(ended), AT_ONCE):
+                    pass
+                ended.clear()
 
-    def _ask(self, taken: Taken) -> Answer[Command | Settled]:
-        return self._records.time_out(taken.command, taken.agent, GRACE_MS, TIMEOUT)
+    def _time_out(self, part: Sequence[Taken]) -> Answer[Sequence[Found]]:
+        return self._records.time_out([(taken.command, taken.agent) for taken in part], GRACE_MS, TIMEOUT)
 
-    async def _see_to_all(self, asked: list[Asked]) -> None:
-        answers = await outcomes([answer for _, answer in asked])
+    def _settle(self, part: Sequence[tuple[str, str]]) -> Answer[None]:
+        return self._closing.settle_timed_out(part, TIMEOUT.code)
+
+    async def _see_to_all(self, part: Sequence[Taken], answers: Sequence[Found], ended: list[tuple[str, str]]) -> None:
+        """Adds to `ended` the targets that have ended by their deadline, whose agents may still run them."""
         others: list[tuple[Taken, Command]] = []
         away: BusUnavailable | None = None
-        for (taken, _), found in zip(asked, answers, strict=True):
+        for taken, found in zip(part, answers, strict=True):
             if isinstance(found, Command):
                 others.append((taken, found))
             elif isinstance(found, BusUnavailable):
@@ -123,9 +134,12 @@ class Keeper:
             elif isinstance(found, Exception):
                 _failed(taken, found)
             elif found.why == "ended":
-                self._closing.over(
-                    taken.command, taken.agent, found.state, found.followers, TIMEOUT.code, found.origin, stop=True
-                )
+                self._closing.timed_out(taken.command, taken.agent, found.followers, TIMEOUT.code, found.origin)
+                ended.append((taken.command, taken.agent))
+            elif found.state == State.TIMEOUT:
+                # A keeper ended it and came no further: it died, or Redis did not answer it in time.
+                self._closing.wake(taken.command, found.followers)
+                ended.append((taken.command, taken.agent))
             else:
                 self._closing.forget(taken.command, taken.agent)
         await asyncio.gather(*(self._look(taken, found) for taken, found in others))
@@ -207,6 +221,10 @@ class Keeper:
 def shards_of(turn: int, lease: str, living: Sequence[str]) -> list[int]:
     """The shards that the node of `lease` looks at in one turn of the fleet's clock."""
     return [s for s in range(schema.DUE_SHARDS) if lease in chosen(f"due {turn} {s}", living, KEEPERS)]
+
+
+def _parts(targets: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (targets[start : start + PART] for start in range(0, len(targets), PART))
 
 
 def _failed(taken: Taken, error: Exception) -> None:

@@ -8,6 +8,7 @@ so a slow caller slows the agent, and nobody's memory grows.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
@@ -63,48 +64,52 @@ class Results:
         self._standing = standing
 
     async def read(
-        self, command: str, offset: int, follow: bool, follower: Follower | None = None
+        self, command: str, offset: int, follow: bool, follower: Follower | None = None, opens: float = 0.0
     ) -> AsyncGenerator[News]:
         """Results from `offset` on, as they come, until the command is over.
 
         `follower`: of a command that was just posted here with this node as its follower, so that there is nothing to
-        read until it is told. Without `follow` it stops where the results stop now. Raises CommandUnknown when there is
+        read until it is told. `opens`: when, on the clock of the event loop, the reader wants to hear that nothing is
+        new. Without `follow` it stops where the results stop now. Raises CommandUnknown when there is
         no such command, InvalidRequest and ResultsTrimmed when there are no such results, RecordLost when there is no
         record any more, and BusUnavailable when Redis stays away.
         """
-        known = expected = follower is not None
+        known = empty = follower is not None
         at, read = offset, 0
+        clock = asyncio.get_running_loop().time
         with self._followers.follow(command, follower) as follower:
             while True:
-                if expected:
-                    expected = False
-                    if not await follower.wait(LOOK_AGAIN):
-                        yield News([])
-                follower.clear()
-                if self._followers.leaving and follow and known:
-                    yield News([], more=at)  # what there is beyond, any other node gives
-                    return
-                try:
-                    page = await self._page(command, at, follow, known, behind=offset)
-                except BusUnavailable:
-                    if not follow or not await redis_back(self._store, OUTAGE):
-                        raise
-                    continue
-                known = True
-                if page.results:
-                    at = page.results[-1].offset + 1
-                    read += sum(len(result.payload) for result in page.results)
-                cut = page.held >= 0 and read >= TURN_BYTES and page.ended is None and follow
-                if page.results or page.ended is not None:
-                    yield News(page.results, page.ended, at if cut else None)
-                if page.ended is not None or cut:
-                    return
-                if page.held >= 0 and follow:
-                    await self._tell_room(command)
-                if at < page.seq and page.results:
-                    continue
-                if not follow:
-                    return
+                if not empty:
+                    follower.clear()
+                    if self._followers.leaving and follow and known:
+                        yield News([], more=at)  # what there is beyond, any other node gives
+                        return
+                    try:
+                        page = await self._page(command, at, follow, known, behind=offset)
+                    except BusUnavailable:
+                        if not follow or not await redis_back(self._store, OUTAGE):
+                            raise
+                        continue
+                    known = True
+                    if page.results:
+                        at = page.results[-1].offset + 1
+                        read += sum(len(result.payload) for result in page.results)
+                    cut = page.held >= 0 and read >= TURN_BYTES and page.ended is None and follow
+                    if page.results or page.ended is not None:
+                        yield News(page.results, page.ended, at if cut else None)
+                    if page.ended is not None or cut:
+                        return
+                    if page.held >= 0 and follow:
+                        await self._tell_room(command)
+                    if at < page.seq and page.results:
+                        continue
+                    if not follow:
+                        return
+                empty = False
+                if (ahead := opens - clock()) > 0:
+                    if await follower.wait(ahead):
+                        continue
+                    yield News([])
                 if not await follower.wait(LOOK_AGAIN):
                     yield News([])
 

@@ -64,7 +64,7 @@ class Settings:
     message_rate: float = 500.0
     event_rate: float = 100.0
     byte_rate: float = 32.0 * MIB
-    incomplete_limit: int = 64 * MIB  # with pending_limit a fifth of the memory that the chart gives a pod
+    incomplete_limit: int = 32 * MIB  # with pending_limit a sixth of the memory that the chart gives a pod
     pending_limit: int = 128 * MIB
     drain_rate: float = 200.0
     drain_timeout: float = 60.0

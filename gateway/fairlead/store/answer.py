@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable
 from typing import Any, Generic, TypeVar
 
-from fairlead.store.reply import Reply
-
 A = TypeVar("A")
+R = TypeVar("R")
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class Answer(Generic[T]):
@@ -23,21 +23,17 @@ class Answer(Generic[T]):
 
     __slots__ = ("_read", "_reply")
 
-    def __init__(self, reply: asyncio.Future[Reply], read: Callable[[Reply], T]) -> None:
+    def __init__(self, reply: asyncio.Future[R], read: Callable[[R], T]) -> None:
         self._reply = reply
         self._read = read
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._read((yield from self._reply.__await__()))
 
-    def then(self, call: Callable[[T], None]) -> None:
-        """Call with the answer when it is there, without anybody who awaits it; never, when the call fails."""
-
-        def answered(reply: asyncio.Future[Reply]) -> None:
-            if not reply.cancelled() and reply.exception() is None:
-                call(self._read(reply.result()))
-
-        self._reply.add_done_callback(answered)
+    def map(self, call: Callable[[T], U]) -> Answer[U]:
+        """What `call` makes of the answer, once that is awaited."""
+        read = self._read
+        return Answer(self._reply, lambda reply: call(read(reply)))
 
 
 async def outcomes(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:

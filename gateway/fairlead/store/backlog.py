@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.store.reply import Reply
@@ -66,18 +67,31 @@ BOUNDS = {
 
 
 class Call:
-    """One call, from its submission to its answer. `expected`: bytes that its reply is expected to have."""
+    """One call, from its submission to its answer. `expected`: bytes that its reply is expected to have.
 
-    __slots__ = ("expected", "future", "packed", "priority", "repeated", "script")
+    `count`: the commands that are packed in it. `replies`: None for the usual one command, whose reply is the answer;
+    else the replies to its commands so far, which are the answer when all are there.
+    """
+
+    __slots__ = ("count", "expected", "future", "packed", "priority", "repeated", "replies", "script")
 
     def __init__(
-        self, future: asyncio.Future[Reply], packed: bytes, script: Script | None, priority: Priority, expected: int
+        self,
+        future: asyncio.Future[Any],
+        packed: bytes,
+        script: Script | None,
+        priority: Priority,
+        expected: int,
+        count: int = 1,
+        replies: list[Reply | FairleadError] | None = None,
     ) -> None:
         self.future = future
         self.packed = packed
         self.script = script
         self.priority = priority
         self.expected = expected
+        self.count = count
+        self.replies = replies
         self.repeated = False
 
     def fail(self, error: FairleadError, cause: BaseException | None = None) -> None:
@@ -148,11 +162,11 @@ class Backlog:
                 call = calls[0]
                 size += len(call.packed)
                 back += call.expected
-                if count and (size > most_bytes or back > most_back):
+                if count and (size > most_bytes or back > most_back or count + call.count > most):
                     size -= len(call.packed)
                     break
                 batch.append(calls.popleft())
-                count += 1
+                count += call.count
             queue.bytes -= size
         return batch
 

@@ -14,10 +14,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
-from fairlead.errors import BusUnavailable, NotAnswered
+from fairlead.errors import BusUnavailable, FairleadError, NotAnswered
 from fairlead.store.backlog import EXPECTED_REPLY, Backlog, Call, Priority
 from fairlead.store.endpoint import CONNECT_TIMEOUT, Connection, Endpoint, pack, patience, reconnect_delay
 from fairlead.store.errors import ScriptError, reply_error
@@ -129,7 +130,29 @@ class Pipeliner:
         packed = pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
         return self._enqueue(Call(self._future(), packed, script, priority, expected))
 
-    def _future(self) -> asyncio.Future[Reply]:
+    def run_each(
+        self,
+        script: Script,
+        calls: Sequence[tuple[Sequence[bytes | str], Sequence[Arg]]],
+        *,
+        priority: Priority = Priority.COMMANDS,
+        expected: int = EXPECTED_REPLY,
+    ) -> asyncio.Future[list[Reply | FairleadError]]:
+        """Run a script once for each of `calls`, its keys and arguments, as one call with one answer.
+
+        For work on many records of one kind, which is then dealt with as one answer: the call itself costs this process
+        a tenth less than as many of `run`. The server sees the same commands, each with keys of its own. The future
+        gives the replies in the order of `calls`; in place of an error reply stands the error that `run` would raise.
+        It fails as a whole when the server is away. `calls` is not empty, and small enough for one batch; `expected` is
+        meant for each of them.
+        """
+        sha = script.sha
+        packed = b"".join([pack((b"EVALSHA", sha, len(keys), *keys, *args)) for keys, args in calls])
+        future: asyncio.Future[list[Reply | FairleadError]] = self._future()
+        self._enqueue(Call(future, packed, script, priority, expected * len(calls), len(calls), []))
+        return future
+
+    def _future(self) -> asyncio.Future[Any]:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop.create_future()
@@ -201,7 +224,7 @@ class Pipeliner:
         """One batch out, all its replies in; `BusUnavailable` when that fails, with `_out` left to
         `_trip`."""
         missing = self._take_batch()
-        count = len(self._out)
+        count = sum([call.count for call in self._out])
         # Loading first, in the same batch: the usual first call or first call after a restart keeps its
         # place.
         chunks = [pack((b"SCRIPT", b"LOAD", script.source)) for script in missing]
@@ -211,6 +234,11 @@ class Pipeliner:
         demoted = False
         again: list[Call] = []
         refused: dict[bytes, ResponseError] = {}
+
+        def progress() -> None:
+            ahead = loop.time() + self._batch_timeout
+            deadline.reschedule(min(ahead, started + self._batch_timeout * BATCH_PATIENCE))
+
         try:
             async with asyncio.timeout(self._batch_timeout) as deadline:
                 await connection.send(b"".join(chunks))
@@ -222,6 +250,12 @@ class Pipeliner:
                         refused[script.sha] = e
                 while self._out:
                     call = self._out[0]
+                    if call.replies is not None:
+                        demoted = await self._read_each(connection, call, call.replies, progress) or demoted
+                        self._out.popleft()
+                        if not call.future.done():
+                            again.append(call)
+                        continue
                     try:
                         reply = await connection.read()
                     except NoScriptError as e:
@@ -242,13 +276,13 @@ class Pipeliner:
                             call.future.set_result(reply)
                     self._out.popleft()
                     if len(self._out) % PROGRESS == 0:
-                        ahead = loop.time() + self._batch_timeout
-                        deadline.reschedule(min(ahead, started + self._batch_timeout * BATCH_PATIENCE))
+                        progress()
         except TimeoutError as e:
             raise BusUnavailable(f"Redis at {self.address} did not answer within {self._batch_timeout:g} s") from e
         except (RedisError, OSError) as e:
             raise BusUnavailable(f"the connection to Redis at {self.address} was lost: {e}") from e
-        self._backlog.put_back(again)
+        finally:
+            self._backlog.put_back(again)  # also when the batch fails: whoever awaits them must be told
         if demoted:
             # After a failover the name may lead to the new primary, but only a new connection looks it up.
             raise BusUnavailable(f"Redis at {self.address} has become a replica; looking for the primary")
@@ -257,6 +291,36 @@ class Pipeliner:
         self.commands += count
         if self.on_batch is not None:
             self.on_batch(self.last_latency, count)
+
+    async def _read_each(
+        self, connection: Connection, call: Call, replies: list[Reply | FairleadError], progress: Callable[[], None]
+    ) -> bool:
+        """The replies to all commands of one call; whether one of them says that the server has become a replica.
+
+        When the server has the script for none of them, none was executed: the call is left without an answer, to be
+        repeated, once. Where it went missing amid them (SCRIPT FLUSH), that is an error of those commands.
+        """
+        demoted, missing = False, 0
+        name = call.script.name if call.script else None
+        while len(replies) < call.count:
+            try:
+                replies.append(await connection.read())
+            except ResponseError as e:
+                if isinstance(e, NoScriptError) and call.script is not None:
+                    self._loaded.discard(call.script.sha)
+                    missing += 1
+                demoted = demoted or isinstance(e, ReadOnlyError)
+                error = reply_error(e, self.address, name)
+                error.__cause__ = e
+                replies.append(error)
+            if len(replies) % PROGRESS == 0:
+                progress()
+        if missing == call.count and not call.repeated:
+            call.repeated = True
+            replies.clear()
+        elif not call.future.done():
+            call.future.set_result(replies)
+        return demoted
 
     # -- the breaker -------------------------------------------------------------------------------
 

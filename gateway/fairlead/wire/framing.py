@@ -172,6 +172,12 @@ class Framing(ABC):
         return 0 if partial is None or partial.unread is None else len(partial.unread)
 
     @property
+    def wanted(self) -> int:
+        """Bytes that the frame which is incomplete still lacks, as far as its head is known."""
+        partial = self._partial
+        return 0 if partial is None or partial.unread is None else partial.need - len(partial.unread)
+
+    @property
     def ripe(self) -> bool:
         """Whether feeding nothing would go on: frames were left when `feed` had read as many as it was to."""
         partial = self._partial

@@ -36,15 +36,17 @@ local function parse_terms(packed)
 end
 
 -- Terminal states are set once. `blob` is the end as the API shows it. With the last target all keys of the command
--- (cmd, out, in) have `retention` left, whatever life they had before. Of a command that was posted under an
--- Idempotency-Key the outcome stays until `remembered`, when the key goes: a repeated post must not run it again.
+-- (cmd, out, in) have `retention` left, whatever life they had before; `out` is there when it ever had an entry. Of a
+-- command that was posted under an Idempotency-Key the outcome stays until `remembered`, when the key goes: a repeated post must not run it again.
 local function finish_row(keys, agent, row, state, blob, sum, terms)
   row.state = state
   sum.open = sum.open - 1
   redis.call('HSET', keys[1], 't:' .. agent, pack_row(row), 'sum', pack_sum(sum), 'e:' .. agent, blob)
   if sum.open > 0 then return end
   local _, retention, _, _, remembered = parse_terms(terms)
-  for i = 1, 3 do redis.call('PEXPIRE', keys[i], retention) end
+  redis.call('PEXPIRE', keys[1], retention)
+  if sum.seq > 0 then redis.call('PEXPIRE', keys[2], retention) end
+  redis.call('PEXPIRE', keys[3], retention)
   if remembered == 0 then return end
   local now = now_ms()
   if remembered - now > retention then

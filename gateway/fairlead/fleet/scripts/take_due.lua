@@ -5,9 +5,12 @@
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local taken = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
-local again = string.format('%.0f', now + tonumber(ARGV[2]))
-for _, member in ipairs(taken) do
-  redis.call('ZADD', KEYS[1], again, member)
+if #taken > 0 then
+  local again, moved = string.format('%.0f', now + tonumber(ARGV[2])), {}
+  for i, member in ipairs(taken) do
+    moved[2 * i - 1], moved[2 * i] = again, member
+  end
+  redis.call('ZADD', KEYS[1], unpack(moved))
 end
 local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
 return {string.format('%.0f', now), first[2] and string.format('%.0f', tonumber(first[2])) or '0', unpack(taken)}

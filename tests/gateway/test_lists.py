@@ -1,0 +1,111 @@
+"""Lists of agents when Redis is far away: few turns to it, and an answer in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from fairlead.fleet import schema
+from fairlead.fleet.directory import Directory
+from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+
+
+@pytest.fixture
+async def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedValkey]:
+    async with EmbeddedValkey(tmp_path_factory.mktemp("far") / "valkey", port=0) as valkey:
+        yield valkey
+
+
+async def _write_index(store: Pipeliner, names: list[str]) -> None:
+    for name in names:
+        await store.submit("ZADD", schema.index_key(schema.index_shard(name)), 0, name)
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 100, 1_000])
+async def test_the_index_is_walked_once_in_its_order(own_valkey: EmbeddedValkey, count: int) -> None:
+    store = Pipeliner(own_valkey.url)
+    store.start()
+    assert await store.wait_available(10)
+    try:
+        names = sorted((f"agent-{i}" for i in range(150)), key=lambda name: (schema.index_shard(name), name))
+        await _write_index(store, names)
+        walked: list[str] = []
+        async for page, shard, after in Directory(store).pages(0, "", count):
+            assert len(page) <= count
+            walked += page
+            # From each place on the rest follows, as a cursor has it.
+            if len(walked) < 20:
+                rest = [name async for more, _, _ in Directory(store).pages(shard, after, 50) for name in more]
+                assert walked + rest == names
+        assert walked == names
+    finally:
+        await store.aclose()
+
+
+async def test_the_index_of_a_small_fleet_takes_few_turns(own_valkey: EmbeddedValkey) -> None:
+    store = Pipeliner(own_valkey.url)
+    store.start()
+    assert await store.wait_available(10)
+    try:
+        await _write_index(store, [f"agent-{i}" for i in range(20)])
+        before = store.batches
+        walked = [name async for page, _, _ in Directory(store).pages(0, "", 100) for name in page]
+        assert len(walked) == 20
+        assert store.batches - before <= 10, "of 64 shards, one turn each would be 64"
+    finally:
+        await store.aclose()
+
+
+class Line:
+    """TCP in between, on which what goes to the server takes `delay` seconds."""
+
+    def __init__(self, port: int) -> None:
+        self._far = port
+        self._server: asyncio.Server | None = None
+        self.port = 0
+        self.delay = 0.0
+
+    async def __aenter__(self) -> Line:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+
+    async def _serve(self, near_in: asyncio.StreamReader, near_out: asyncio.StreamWriter) -> None:
+        far_in, far_out = await asyncio.open_connection("127.0.0.1", self._far)
+        with contextlib.suppress(OSError):
+            await asyncio.gather(self._pump(near_in, far_out, True), self._pump(far_in, near_out, False))
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, slow: bool) -> None:
+        try:
+            while data := await source.read(1 << 16):
+                if slow and self.delay:
+                    await asyncio.sleep(self.delay)
+                sink.write(data)
+                await sink.drain()
+        finally:
+            sink.close()
+
+
+@pytest.mark.timeout(120)
+async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
+    own_valkey: EmbeddedValkey, make_gateway: Any, api_of: Any
+) -> None:
+    """Each turn takes 0.4 s: the 64 shards one after the other took half a minute, and callers gave up."""
+    async with Line(own_valkey.port) as line:
+        url = own_valkey.url.replace(f":{own_valkey.port}", f":{line.port}")
+        node = await asyncio.to_thread(make_gateway, url)
+        api = api_of(node)
+        await api.http.get("/v1/agents")
+        line.delay = 0.4
+        async with asyncio.timeout(20):
+            answer = await api.http.get("/v1/agents")
+        assert answer.status_code in (200, 503), answer.text

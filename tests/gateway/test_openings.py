@@ -1,0 +1,135 @@
+"""When the answer to a post begins: not while a proxy written in Go may still close the connection because of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from fairlead.app.stream import LINES, SHORT, ResultStream, opening
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.command import Command, Ending, Result, Target
+from fairlead.fleet.schema import State
+from fairlead.routing.results import News
+from fairlead.telemetry.timing import Origin
+from fairlead.wire.messages import Ack, End
+
+HOUR = 3600.0
+
+
+class Answer:
+    """What an ASGI server is given, in its order."""
+
+    def __init__(self, *news: News | Exception, opens: float) -> None:
+        self.sent: list[Message] = []
+        self.news = news
+        self.opens = opens
+        self.sent_before: list[int] = []
+        """How many messages had been sent when each of the news was asked for."""
+
+    async def pages(self) -> AsyncGenerator[News]:
+        for one in self.news:
+            self.sent_before.append(len(self.sent))
+            if isinstance(one, Exception):
+                raise one
+            yield one
+
+    async def send(self, message: Message) -> None:
+        self.sent.append(message)
+
+    async def receive(self) -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def run(self) -> list[dict[str, Any]]:
+        scope = {"type": "http", "method": "POST", "path": "/v1/commands", "headers": []}
+        request = Request(scope, self.receive)
+        stream = ResultStream(request, LINES, {"id": "c"}, self.pages(), opens=self.opens)
+        async with asyncio.timeout(20):
+            await stream(scope, self.receive, self.send)
+        assert [message["type"] for message in self.sent].count("http.response.start") == 1
+        body = b"".join(message.get("body", b"") for message in self.sent)
+        return [json.loads(line) for line in body.splitlines()]
+
+
+def _result(offset: int, payload: bytes = b"x") -> Result:
+    return Result(offset, "a", offset, "stdout", payload)
+
+
+def _later(seconds: float) -> float:
+    return asyncio.get_running_loop().time() + seconds
+
+
+async def test_a_command_that_ends_soon_is_answered_in_one_piece() -> None:
+    answer = Answer(News([_result(0)]), News([_result(1)], _ended()), opens=_later(HOUR))
+    lines = await answer.run()
+    assert [line.get("offset") for line in lines] == [None, 0, 1, None]
+    assert "end" in lines[-1]
+    assert answer.sent_before == [0, 0], "nothing may go out before the end"
+    assert [message["type"] for message in answer.sent] == ["http.response.start", "http.response.body"]
+
+
+async def test_the_answer_to_a_longer_one_begins_when_its_time_has_come() -> None:
+    answer = Answer(News([_result(0)]), News([]), News([_result(1)]), News([], _ended()), opens=_later(HOUR))
+    lines = await answer.run()
+    assert [line.get("offset") for line in lines] == [None, 0, 1, None], "no line that says nothing"
+    assert answer.sent_before == [0, 0, 2, 3], "head, first line and first result go out together"
+
+
+async def test_without_such_a_time_it_begins_at_once() -> None:
+    answer = Answer(News([], _ended()), opens=0.0)
+    await answer.run()
+    assert answer.sent_before == [2], "head and first line"
+
+
+async def test_what_a_proxy_does_not_read_at_once_waits_for_the_time() -> None:
+    opens = _later(0.2)
+    answer = Answer(News([_result(0, b"x" * SHORT)], _ended()), opens=opens)
+    await answer.run()
+    assert asyncio.get_running_loop().time() >= opens - 0.01
+
+
+async def test_a_failure_before_the_beginning_loses_no_line() -> None:
+    answer = Answer(News([_result(0)]), BusUnavailable("Redis is away"), opens=_later(HOUR))
+    lines = await answer.run()
+    assert [line.get("offset") for line in lines[:2]] == [None, 0]
+    assert lines[2]["error"]["code"] == "bus_unavailable"
+
+
+@pytest.mark.parametrize(("name", "waits"), [("content-length", True), ("transfer-encoding", False)])
+async def test_only_a_body_of_known_length_makes_an_answer_wait(name: str, waits: bool) -> None:
+    request = Request({"type": "http", "headers": [(name.encode(), b"2")]})
+    assert (opening(request) > 0) is waits
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_silent_agent_does_not_hold_the_answer_back(gateway: Any, api: Any, dial: Any, chunked: bool) -> None:
+    """The head and the first line, then what the agent says, however the body was sent."""
+    agent = await dial(gateway)
+    await agent.greet()
+    body = json.dumps({"agent": agent.agent, "method": "work", "deadline": 30}).encode()
+
+    async def pieces() -> AsyncGenerator[bytes]:
+        yield body
+
+    headers = {"accept": "application/x-ndjson"}
+    async with (
+        asyncio.timeout(20),
+        api.http.stream("POST", "/v1/commands", content=pieces() if chunked else body, headers=headers) as answer,
+    ):
+        lines = answer.aiter_lines()
+        first = json.loads(await anext(lines))
+        command = await agent.command()
+        assert first["id"] == command.id
+        await agent.send(Ack(id=command.id), End(id=command.id, total=0, payload=b"1"))
+        assert json.loads(await anext(lines))["end"]["payload"] == 1
+
+
+def _ended() -> Command:
+    target = Target("a", State.OK, 1, 0, 1, Ending(payload=b"1"))
+    return Command("c", "a", Origin("work", "", 0, 0), "interactive", 0, 0, 0, False, 0, False, [target])
