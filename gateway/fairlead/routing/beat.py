@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 PERIOD = 5.0
 """Seconds between beats: three may be missed before others take this node for dead."""
 AGAIN = 0.5
-"""Seconds after a beat that failed, so that a node is back soon after Redis is; drawn from half to one and a half of it,
-so that a fleet whose Redis was away does not come back in one moment."""
+"""Seconds after a beat that failed, so that a node is back soon after Redis is; drawn from half to one and a half of
+it, so that a fleet whose Redis was away does not come back in one moment."""
 
 
 class Beat:
