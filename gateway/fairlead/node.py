@@ -168,7 +168,7 @@ class Node:
             self.directory, records, closing, standing, metrics, int(settings.forget_after * 1000)
         )  # fmt: skip
         self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
-        self._index = IndexSweep(self.directory, self.removal, standing)
+        self._index = IndexSweep(self.directory, self.removal, standing, metrics)
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"
         """Why this node cannot serve, "" when it can."""

@@ -218,6 +218,13 @@ def test_ctrl_c_cancels_and_waits_for_the_end(api: Api, start: Start) -> None:
     assert "Traceback" not in talk
 
 
+def test_a_cancelled_command_is_told_as_cancelled_once(api: Api, run: Run) -> None:
+    """What the gateway says of it may be that very word."""
+    api.finish("cancelled", None, {"code": "cancelled", "message": "cancelled"})
+    done = run("exec", "agent-1", "--", "prog", api=api)
+    assert (done.returncode, done.stderr) == (130, b"fairlead: agent-1: cancelled\n")
+
+
 def test_a_second_ctrl_c_leaves_at_once(api: Api, start: Start) -> None:
     api.go.clear()
     api.end_on_cancel = False

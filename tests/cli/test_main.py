@@ -48,6 +48,12 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
         (["agent", "run", "--id", "a", "--token-file", "/nowhere/t"], "cannot be read"),
         (["agent", "run", "--id", "a", "--token", "t", "--token-file", "/nowhere/t"], "only one"),
         (["demo", "--port", "70000"], "port"),
+        (["demo", "--port", "many"], "'many' is not a valid whole number"),
+        (["exec", "--deadline", "soon", "agent-1", "ls"], "'soon' is not a valid number."),
+        (["--api", "http://gateway:8081", "agents", "ls"], "--api goes behind the command: fairlead agents ls --api …"),
+        (["--token", "t", "why", "agent-1"], "--token goes behind the command: fairlead why --token …"),
+        (["agents", "--api", "http://gateway:8081", "ls"], "behind the command: fairlead agents ls --api …"),
+        (["--nonsense", "agents", "ls"], "No such option"),
     ],
 )
 def test_usage_errors_are_2_and_say_what_is_wrong(run: Run, args: list[str], words: str) -> None:

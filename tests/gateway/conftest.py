@@ -124,7 +124,9 @@ class GatewayProcess:
 
 
 class MakeGateway(Protocol):
-    def __call__(self, redis: str, *flags: str, name: str = ..., files: int = ...) -> GatewayProcess: ...
+    def __call__(
+        self, redis: str, *flags: str, name: str = ..., files: int = ..., within: tuple[str, ...] = ...
+    ) -> GatewayProcess: ...
 
 
 @pytest.fixture(scope="module")
@@ -139,8 +141,10 @@ def gateway(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFact
 def make_gateway(tmp_path: Path) -> Iterator[MakeGateway]:
     made: list[GatewayProcess] = []
 
-    def make(redis: str, *flags: str, name: str = "node-1", files: int = 0) -> GatewayProcess:
-        process = GatewayProcess(tmp_path, redis, flags, name, files)
+    def make(
+        redis: str, *flags: str, name: str = "node-1", files: int = 0, within: tuple[str, ...] = ()
+    ) -> GatewayProcess:
+        process = GatewayProcess(tmp_path, redis, flags, name, files, within)
         made.append(process)
         process.start()
         return process

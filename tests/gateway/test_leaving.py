@@ -13,6 +13,7 @@ import httpx2
 import pytest
 import websockets
 
+from fairlead.carrier.server import SAME_STOP
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
 
 LEARNS = 1.5
@@ -64,6 +65,7 @@ async def test_a_second_signal_does_not_wait_for_the_delay(own_valkey: Any, make
     async with httpx2.AsyncClient() as http:
         while (await http.get(f"{gateway.admin}/readyz")).status_code != 503:
             await asyncio.sleep(0.02)
+    await asyncio.sleep(SAME_STOP)  # what comes before belongs to the first
     gateway.signal(signal.SIGTERM)
     await asyncio.to_thread(gateway.wait)
 

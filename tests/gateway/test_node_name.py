@@ -55,11 +55,25 @@ async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
     frozen = make_gateway(own_valkey.url, name="same")
     peer = await dial(frozen)
     await peer.greet()
+    # However long the taker takes to start: it meets no Redis before it has, and only then is the other one frozen.
+    door, asks = tmp_path / "door.sock", asyncio.Event()
+
+    def refuse(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asks.set()
+        writer.close()
+
+    closed = await asyncio.start_unix_server(refuse, door)
+    taker = type(frozen)(tmp_path / "taker", f"unix://{door}", (), "same")
+    taker.folder.mkdir()
+    starting = asyncio.create_task(asyncio.to_thread(taker.start))
+    async with asyncio.timeout(60):
+        await asks.wait()
+    closed.close()
+    door.unlink(missing_ok=True)
     frozen.signal(signal.SIGSTOP)
     before = len(frozen.log())
-    taker = type(frozen)(tmp_path / "taker", own_valkey.url, (), "same")
-    taker.folder.mkdir()
-    await asyncio.to_thread(taker.start)  # once the frozen one has been silent for 15 s
+    door.symlink_to(own_valkey.url.removeprefix("unix://").partition("?")[0])
+    await starting  # once the frozen one has been silent for 15 s
     try:
         assert f"process {frozen.pid} on " in taker.log()
         assert "has been silent for 15 s" in taker.log()

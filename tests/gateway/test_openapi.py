@@ -30,8 +30,8 @@ CHECKS = (
     "response_schema_conformance,negative_data_rejection,unsupported_method,ignored_auth"
 )
 """All that judge the document; a selector or a cursor may be a legal string and still be refused."""
-DEADLINE = 150.0
-"""Seconds: a run takes some ten."""
+DEADLINE = 600.0
+"""Seconds: a run takes some ten on a machine with nothing else to do, and many times that on a busy one."""
 ST = "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathesis())"
 
 
@@ -40,7 +40,7 @@ async def play(base: str, examples: int, folder: Path) -> tuple[int, str]:
     seed = os.environ.get("FAIRLEAD_API_SEED") or str(random.SystemRandom().randrange(1 << 32))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", ST, "run", f"{base}/v1/openapi.json", "-H", f"Authorization: Bearer {TOKEN}",
-        "--max-examples", str(examples), "--seed", seed, "--request-timeout", "15", "--checks", CHECKS,
+        "--max-examples", str(examples), "--seed", seed, "--request-timeout", "120", "--checks", CHECKS,
         "--generation-database", "none", "--no-color",
         cwd=folder, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, "NO_PROXY": "127.0.0.1"},
@@ -68,7 +68,7 @@ async def oblige(gateway: Any, dial: Any, name: str) -> None:
             continue
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(DEADLINE + 60)
 async def test_generated_requests_find_no_contradiction(gateway: Any, dial: Any, tmp_path: Path) -> None:
     names = ("agent-1", "0", "a")  # what a generator finds by itself
     obliging = [asyncio.create_task(oblige(gateway, dial, name)) for name in names]
@@ -107,7 +107,7 @@ async def forgetful(gateway: Any) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(DEADLINE + 60)
 async def test_a_member_that_is_missing_from_an_answer_is_found(forgetful: str, tmp_path: Path) -> None:
     code, output = await play(forgetful, 5, tmp_path)
     assert code == 1, output

@@ -8,12 +8,20 @@ import os
 import secrets
 import signal
 import time
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, cast
 
+import httpx2
 import pytest
 
 from fairlead.bus.inbox import inbox_key
 from fairlead.fleet.schema import AWAY_MS, agent_key
+from fairlead.hub.hub import Hub
+from fairlead.hub.session import Session
+from fairlead.routing import reconciler
+from fairlead.routing.reconciler import Reconciler
+from fairlead.routing.standing import Standing
+from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close import Close
 from fairlead.wire.messages import Ack, Cancel, Caps, Chunk, Cmd, Drain, End, Hb, Rx
 
@@ -398,3 +406,50 @@ async def test_input_comes_behind_a_command_that_is_sent_again(gateway: Any, api
     seen = [await second.receive() for _ in range(4)]
     assert isinstance(seen[0], Cmd)
     assert [message.payload for message in seen[1:] if isinstance(message, Chunk)] == [b"0", b"1", b"2"]
+
+
+async def test_a_row_that_cannot_be_read_does_not_keep_other_links_from_being_compared(
+    own_valkey: Any, make_gateway: Any, dial: Any, redis_of: Any, until: Any
+) -> None:
+    """One agent's row says nonsense, another's is lost: both links are claimed again, and the node stays ready."""
+    gateway = make_gateway(own_valkey.url)
+    store = await redis_of(own_valkey)
+    broken, lost = await dial(gateway, "a-broken"), await dial(gateway, "b-lost")
+    for peer in (broken, lost):
+        await peer.greet()
+    await store.submit("HSET", agent_key(broken.agent), "gen", "many")
+    await store.submit("DEL", agent_key(lost.agent))
+    await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # the node doubts when it connects again
+
+    async def claimed() -> bool:
+        rows = [await store.submit("HMGET", agent_key(peer.agent), "gen") for peer in (broken, lost)]
+        return all(row[0] is not None and row[0].isdigit() for row in rows)
+
+    await until(claimed)
+    async with httpx2.AsyncClient(trust_env=False) as http:
+        assert (await http.get(f"{gateway.admin}/readyz")).text.strip() == "ok"
+    assert "claimed 2 agents again" in gateway.log()
+
+
+async def test_a_defect_of_one_comparison_is_logged_and_the_next_one_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class FailsOnce(Hub):
+        rounds = 0
+
+        def __iter__(self) -> Iterator[Session]:
+            self.rounds += 1
+            if self.rounds == 1:
+                raise RuntimeError("a defect on purpose")
+            return super().__iter__()
+
+    monkeypatch.setattr(reconciler, "FAILED_PAUSE", 0.01)
+    hub, unused = FailsOnce(), cast("Any", None)
+    compares = Reconciler(unused, unused, hub, unused, unused, Standing("node-1"), Metrics())
+    compares.doubt()
+    loop = asyncio.create_task(compares.reconcile_forever())
+    async with asyncio.timeout(20):
+        while hub.rounds < 2 or compares.behind:
+            await asyncio.sleep(0.01)
+    assert "a defect on purpose" in caplog.text
+    loop.cancel()

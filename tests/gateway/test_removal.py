@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import secrets
 from typing import Any
 
 import pytest
+from redis import asyncio as redis_async
 
 from fairlead.fleet.directory import Claimed
-from fairlead.fleet.schema import agent_key, index_shard, open_key
+from fairlead.fleet.schema import INDEX_SHARDS, agent_key, index_shard, open_key
 from fairlead.node import Node
 from fairlead.routing.index import IndexSweep
 from fairlead.settings import Settings
+from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.messages import Ack, Event, Rx
 
 FAR_MS = 3600_000
@@ -70,7 +73,7 @@ async def test_an_agent_that_left_is_deleted_with_all_that_was_its_own(
 async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(own_valkey: Any, forget_after: float) -> None:
     """Also one whose node died: from when that is noted on, however long ago it was linked."""
     async with Node(Settings(node="sweeper", forget_after=forget_after), own_valkey.url) as node:
-        directory, sweep = node.directory, IndexSweep(node.directory, node.removal, node.standing)
+        directory, sweep = node.directory, IndexSweep(node.directory, node.removal, node.standing, node.metrics)
         left, orphan, linked = (f"{kind}-{secrets.token_hex(4)}" for kind in ("left", "orphan", "linked"))
         leases = {left: node.standing.lease, orphan: "dead#1", linked: node.standing.lease}
         for agent, lease in leases.items():
@@ -91,4 +94,32 @@ async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(own_valke
             await sweep.sweep(shard)
         assert (await directory.look_up(orphan) is None) is bool(forget_after)
         assert await directory.look_up(linked) is not None
-        assert await directory.count() == (1 if forget_after else 3)
+        left_over = {agent for shard in range(INDEX_SHARDS) for agent in await directory.page(shard, "", 10)}
+        assert left_over == ({linked} if forget_after else set(leases))
+
+
+async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
+    own_valkey: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of another type, one whose time is no number: both are passed over, logged once and counted each time."""
+    async with Node(Settings(node="sweeper", forget_after=0.5), own_valkey.url) as node:
+        metrics = Metrics()
+        directory, sweep = node.directory, IndexSweep(node.directory, node.removal, node.standing, metrics)
+        shard = index_shard("aa")
+        names = (f"b{number}" for number in itertools.count())
+        broken, behind = [next(name for name in names if index_shard(name) == shard) for _ in range(2)]
+        far = node.standing.now() + FAR_MS
+        for agent in ("aa", broken, behind):
+            assert isinstance(await directory.claim(agent, node.standing.lease, "boot", 1, agent, b"{}", far), Claimed)
+            assert await directory.release(agent, agent, 1000, False, "")
+        async with redis_async.from_url(own_valkey.url) as redis:
+            await redis.delete(agent_key("aa"))
+            await redis.set(agent_key("aa"), "of another type")
+            await redis.hset(agent_key(broken), "seen", "yesterday")
+        await asyncio.sleep(0.6)  # longer than `forget_after`
+        for _ in range(2):
+            await sweep.sweep(shard)
+        assert await directory.page(shard, "", 10) == ["aa", broken], "the one behind them is forgotten"
+    assert [agent_key(agent) in caplog.text for agent in ("aa", broken)] == [True, True]
+    assert caplog.text.count("the sweep passes over") == 2
+    assert metrics.registry.get_sample_value("fairlead_rows_passed_over_total") == 4

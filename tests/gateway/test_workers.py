@@ -23,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.agent import Agent
 from fairlead.app.exposition import merge
+from fairlead.carrier.server import SAME_STOP
 
 AGENTS = 20
 PLATFORM = {"authorization": "Bearer development-platform-token"}
@@ -215,6 +216,26 @@ async def test_a_signal_drains_all_workers(
     assert await gone(processes)
 
 
+async def test_a_stop_that_reaches_every_process_drains(
+    own_valkey: Any, make_gateway: Any, api_of: Any, until: Any, start_agents: StartAgents
+) -> None:
+    """As systemd sends it (`KillMode=control-group`, its default): to the supervisor and to each of its children, which
+    the supervisor tells as well. And as Ctrl-C comes under a wrapper: to a process group, and again from the wrapper.
+    """
+    gateway = make_gateway(own_valkey.url, *FLAGS, within=("setsid",))
+    start_agents(gateway)
+    await until(lambda: all_online(api_of(gateway)))
+    processes = family(gateway)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        for group in {os.getpgid(pid) for pid in (gateway.pid, *(one.pid for one in processes))}:
+            os.killpg(group, number)
+    assert await asyncio.to_thread(gateway.wait) == 0, gateway.log()
+    drained = [int(count) for count in re.findall(r"drained (\d+) agents", gateway.log())]
+    assert (len(drained), sum(drained)) == (2, AGENTS), gateway.log()
+    assert "the admin port ended" not in gateway.log(), "it says who still drains until the last has ended"
+    assert await gone(processes)
+
+
 async def test_a_second_signal_kills(own_valkey: Any, make_gateway: Any, until: Any, dial: Any) -> None:
     gateway = make_gateway(own_valkey.url, "--workers", "2", "--drain-timeout", "600", "--drain-rate", "0.1")
     processes = family(gateway)
@@ -226,6 +247,7 @@ async def test_a_second_signal_kills(own_valkey: Any, make_gateway: Any, until: 
         return (await ready(gateway))[1].count("draining") > 0
 
     await until(draining)
+    await asyncio.sleep(SAME_STOP)  # what comes before belongs to the first
     gateway.signal(signal.SIGTERM)
     assert await asyncio.to_thread(gateway.wait) == 1
     assert await gone(processes)

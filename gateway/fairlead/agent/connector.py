@@ -157,7 +157,8 @@ class Connector:
             self._told[ending.why] = now
         level = logging.DEBUG if again else logging.WARNING if ending.slow or not ending.lived else logging.INFO
         said = f" ({ending.said})" if ending.said else ""
-        logger.log(level, "%s%s; connecting again in %.1f s", ending.why, said, delay)
+        when = f"in {delay:.1f} s" if delay >= 0.05 else "at once"
+        logger.log(level, "%s%s; connecting again %s", ending.why, said, when)
         self._watch.waiting(f"not linked: {ending.why}{said}")
 
     def _delay(self, ending: Ending, attempt: int) -> float:

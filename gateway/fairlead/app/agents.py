@@ -7,6 +7,7 @@ for one agent hears of its link what its node alone knows.
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -65,29 +66,30 @@ class AgentRoutes:
         left, undecided = SCAN, 0
         begun = shard, after
         try:
-            async with asyncio.timeout(PAGE_TIME):
-                count = PAGE_LIMIT if wanted.terms or state else limit
-                async for names, next_shard, next_after in self._directory.pages(shard, after, count):
+            count = PAGE_LIMIT if wanted.terms or state else limit
+            async with asyncio.timeout(PAGE_TIME), aclosing(self._directory.pages(shard, after, count)) as pages:
+                async for names, next_shard, next_after in pages:
                     left -= max(len(names), 1)
-                    async for row in self._directory.rows(names):
-                        shard, after = index_shard(row.agent), row.agent
-                        # Before anything is made of the row: a selector that few match goes through thousands.
-                        meant: bool | None = True
-                        if wanted.terms:
-                            labels = None if row.labels_lost else _decode_map(row.labels)
-                            meant = wanted.matches(labels, _decode_map(row.facts))
-                            if meant is False:
+                    async with aclosing(self._directory.rows(names)) as rows:
+                        async for row in rows:
+                            shard, after = index_shard(row.agent), row.agent
+                            # Before anything is made of the row: a selector that few match goes through thousands.
+                            meant: bool | None = True
+                            if wanted.terms:
+                                labels = None if row.labels_lost else _decode_map(row.labels)
+                                meant = wanted.matches(labels, _decode_map(row.facts))
+                                if meant is False:
+                                    continue
+                            one = shapes.Agent(**self._describe(row))
+                            if state not in (None, one.state):
                                 continue
-                        one = shapes.Agent(**self._describe(row))
-                        if state not in (None, one.state):
-                            continue
-                        undecided += meant is None
-                        if meant:
-                            found.append(one)
-                            if len(found) == limit:
-                                break
-                    else:
-                        shard, after = next_shard, next_after
+                            undecided += meant is None
+                            if meant:
+                                found.append(one)
+                                if len(found) == limit:
+                                    break
+                        else:
+                            shard, after = next_shard, next_after
                     if len(found) == limit or left <= 0:
                         break
         except TimeoutError as e:

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import signal
 import ssl as tls
+import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Final
 
@@ -30,6 +31,10 @@ KEEP_ALIVE: Final = 75
 """Seconds that an idle connection is kept for the next request. Longer than proxies and clients keep theirs (60 s by
 default in nginx and AWS load balancers, less in others): who closes first must be the one who sends, or a request meets
 a connection that is just being closed, and its sender cannot know whether it was heard."""
+
+SAME_STOP: Final = 1.0
+"""Seconds after the first signal in which others belong to the same stop: Ctrl-C reaches every process of a terminal's
+foreground group, systemd's SIGTERM every process of a unit, and a wrapper or supervisor hands it on once more."""
 
 AsgiApp = Callable[..., Awaitable[None]]
 
@@ -113,7 +118,8 @@ def config(
 class Server(uvicorn.Server):
     """One server of this process. At most one of several may own the signals.
 
-    The first SIGTERM or SIGINT runs `on_stop`, then stops; the second stops at once.
+    The first SIGTERM or SIGINT runs `on_stop`, then stops; another one, `same_stop` seconds later or more, stops at
+    once. With `same_stop` infinite only SIGKILL does.
     """
 
     def __init__(
@@ -122,11 +128,15 @@ class Server(uvicorn.Server):
         *,
         on_stop: Callable[[], Awaitable[None]] | None = None,
         own_signals: bool = True,
+        same_stop: float = SAME_STOP,
     ) -> None:
         super().__init__(config)
         self._on_stop = on_stop
         self._own_signals = own_signals
+        self._same_stop = same_stop
         self._stopping: asyncio.Task[None] | None = None
+        self._told = 0.0
+        """When it was first told to stop, by the monotonic clock."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -143,9 +153,12 @@ class Server(uvicorn.Server):
         return f"{host}:{port}"
 
     def stop(self) -> None:
-        """What a signal does: the first call drains, the second stops at once."""
+        """What a signal does: the first call drains, a later one stops at once."""
         if self._stopping is None:
+            self._told = time.monotonic()
             self._stopping = asyncio.get_running_loop().create_task(self._drain())
+            return
+        if time.monotonic() - self._told < self._same_stop:
             return
         logger.warning("told to stop twice: stopping at once")
         self._stopping.cancel()
@@ -181,5 +194,8 @@ class Server(uvicorn.Server):
         try:
             yield
         finally:
-            for number in handled:
-                loop.remove_signal_handler(number)
+            # Once told to stop they stay until the loop closes: a signal of the same stop that comes later than the end
+            # of a short drain would else end the process by its default action, before it has left the fleet.
+            if self._stopping is None:
+                for number in handled:
+                    loop.remove_signal_handler(number)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from fairlead.cli.group import Group
 from fairlead.cli.links import DEFAULT_LINKS, agent_token, host_of
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path)
 
 
-@click.group()
+@click.group(cls=Group)
 def agent() -> None:
     """Be an agent on this machine, or check its configuration."""
 

@@ -12,13 +12,14 @@ import click
 
 from fairlead.cli.completion import agent_ids
 from fairlead.cli.connection import api_options, ask
+from fairlead.cli.group import Group
 from fairlead.cli.output import View, output_option, pairs, present, show, table, watch_option
 
 if TYPE_CHECKING:
     from fairlead.client import Agent, AgentDetail, Client
 
 
-@click.group()
+@click.group(cls=Group)
 def agents() -> None:
     """Look at agents, label them, close their links, forget those that left."""
 

@@ -12,13 +12,14 @@ import click
 
 from fairlead.cli.completion import agent_ids
 from fairlead.cli.connection import api_options, ask
+from fairlead.cli.ranges import NumberRange, WholeRange
 
 if TYPE_CHECKING:
     from fairlead.client import Client
 
 DEADLINE_OPTION = click.option(
     "--deadline",
-    type=click.FloatRange(min=0.1, max=86400),
+    type=NumberRange(min=0.1, max=86400),
     default=300,
     show_default=True,
     metavar="SECONDS",
@@ -29,7 +30,7 @@ DEADLINE_OPTION = click.option(
 @click.command("exec", short_help="Run a program on an agent.", context_settings={"allow_interspersed_args": False})
 @api_options
 @DEADLINE_OPTION
-@click.option("--queue", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Wait so long for an offline agent.")
+@click.option("--queue", type=NumberRange(min=0.1), metavar="SECONDS", help="Wait so long for an offline agent.")
 @click.option(
     "--lane",
     type=click.Choice(["interactive", "bulk"]),
@@ -81,7 +82,7 @@ def exec_(
 @click.option(
     "--from",
     "start",
-    type=click.IntRange(min=0),
+    type=WholeRange(min=0),
     default=0,
     show_default=True,
     metavar="OFFSET",

@@ -12,6 +12,7 @@ import click
 
 from fairlead.cli.completion import remote_files
 from fairlead.cli.connection import api_options, ask
+from fairlead.cli.ranges import NumberRange
 
 if TYPE_CHECKING:
     from fairlead.client import Client
@@ -23,7 +24,7 @@ _REMOTE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(.*)", re.DOTALL)
 @api_options
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0.1, max=86400),
+    type=NumberRange(min=0.1, max=86400),
     default=3600,
     show_default=True,
     metavar="SECONDS",

@@ -11,12 +11,13 @@ from pathlib import Path
 import click
 
 from fairlead.cli.doors import KINDS, check_ports, free_ports, ports_from
+from fairlead.cli.ranges import WholeRange
 
 
 @click.command(short_help="Run all of it on this machine, to try it.")
 @click.option(
     "--port",
-    type=click.IntRange(0, 65532),
+    type=WholeRange(0, 65532),
     default=8080,
     show_default=True,
     help="First port, for the links of agents; each node takes three more. 0 takes free ones.",
@@ -29,8 +30,8 @@ from fairlead.cli.doors import KINDS, check_ports, free_ports, ports_from
     metavar="FOLDER",
     help="Folder for data and logs.",
 )
-@click.option("--nodes", type=click.IntRange(1, 4), default=2, show_default=True, help="How many gateway nodes.")
-@click.option("--agents", "count", type=click.IntRange(1, 50), default=3, show_default=True, help="How many agents.")
+@click.option("--nodes", type=WholeRange(1, 4), default=2, show_default=True, help="How many gateway nodes.")
+@click.option("--agents", "count", type=WholeRange(1, 50), default=3, show_default=True, help="How many agents.")
 @click.pass_context
 def demo(ctx: click.Context, port: int, data: Path, nodes: int, count: int) -> None:
     """Run Valkey, gateway nodes and some agents on this machine, until Ctrl-C.

@@ -15,6 +15,7 @@ import click
 from fairlead.cli.connection import api_options, development_token, host_of_api
 from fairlead.cli.links import DEFAULT_LINKS, agent_token_options, chosen_token
 from fairlead.cli.output import as_json, report_option
+from fairlead.cli.ranges import NumberRange
 
 if TYPE_CHECKING:
     from fairlead.cli.road import Check
@@ -36,7 +37,7 @@ FAILED = 1
 @click.option("--admin", metavar="URL", help="Address of a node's probes: its /readyz is asked too.")
 @click.option(
     "--idle",
-    type=click.FloatRange(0, 3600),
+    type=NumberRange(0, 3600),
     default=20,
     show_default=True,
     metavar="SECONDS",

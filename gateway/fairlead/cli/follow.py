@@ -147,10 +147,9 @@ def conclude(end: End, command: str) -> int:
         word = said or "the agent is offline"
         talk(f"{end.agent}: {word}; `fairlead agents ls` says since when, --queue SECONDS waits for it")
         return OFFLINE
-    if said:
-        talk(f"{end.agent}: {said}")
+    if said or end.state == "cancelled":
+        talk(f"{end.agent}: {said or 'cancelled'}")
     if end.state == "cancelled":
-        talk("cancelled")
         return INTERRUPTED
     remote = end.exit()
     if remote.signal:

@@ -2,8 +2,9 @@
 
 Used by `workers` alone. The supervisor has one thread and no event loop, so the fork copies nothing that is in
 the middle of something. Signals are blocked across it: the child must not run, or answer through, the handlers
-of its parent. It leads a session of its own, so Ctrl-C at a terminal reaches the supervisor alone; and on
-the supervisor's death, however sudden, the kernel tells it to stop (PR_SET_PDEATHSIG).
+of its parent. It leads a session of its own, so Ctrl-C at a terminal reaches the supervisor alone (what a service
+manager sends reaches each process, which is why children count no signals); and on the supervisor's death, however
+sudden, the kernel tells it to stop (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -33,14 +34,16 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Forked:
-    """One place among the supervisor's children, held by one process after the other. `body` runs in each."""
+    """One place among the supervisor's children, held by one process after the other. `body` runs in each; `stop` is
+    the signal that tells it to end, from the supervisor or, when that has died, from the kernel."""
 
-    def __init__(self, name: str, body: Callable[[], None]) -> None:
+    def __init__(self, name: str, body: Callable[[], None], stop: signal.Signals = signal.SIGTERM) -> None:
         self.name = name
         self.pid = 0
         """The id of the process; 0 while none runs."""
         self.restarts = 0
         self._body = body
+        self._stop = stop
         self._failures = 0
         self._started = 0.0
         self._due = 0.0
@@ -80,6 +83,9 @@ class Forked:
         self._due = time.monotonic() + pause
         return pause
 
+    def stop(self) -> None:
+        self.signal(self._stop)
+
     def signal(self, number: signal.Signals) -> None:
         if self.pid:
             os.kill(self.pid, number)  # not reaped yet, so the pid is still this child's
@@ -91,7 +97,7 @@ class Forked:
             signal.set_wakeup_fd(-1)
             for number in SIGNALS:
                 signal.signal(number, signal.SIG_DFL)
-            if _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0:
+            if _libc.prctl(_PR_SET_PDEATHSIG, self._stop, 0, 0, 0) != 0:
                 raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
             if os.getppid() == supervisor:  # it may have died before the kernel was told
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)

@@ -20,6 +20,7 @@ from fairlead.cli.completion import completion
 from fairlead.cli.cp import cp
 from fairlead.cli.demo import demo
 from fairlead.cli.doctor import doctor
+from fairlead.cli.group import Group
 from fairlead.cli.mock_gateway import mock_gateway
 from fairlead.cli.node import serve
 from fairlead.cli.shell import shell
@@ -80,7 +81,7 @@ _FIELDS = {
 """The next step for a fault in one field, where the message alone does not tell it."""
 
 
-class _Group(click.Group):
+class _Group(Group):
     """A group that ends the process with the documented code for each error of the house."""
 
     def invoke(self, ctx: click.Context) -> object:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairlead.cli.ranges import NumberRange, WholeRange
+
 if TYPE_CHECKING:
     from fairlead.mock.judge import Fault
     from fairlead.mock.player import Outcome
@@ -37,11 +39,11 @@ PATIENCE = 10.0
     "--only", multiple=True, metavar="NAME", help="Only this conversation; * stands for anything. May be repeated."
 )
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=8090, show_default=True,
+    "--port", type=WholeRange(0, 65535), default=8090, show_default=True,
     help="Port on the loopback; 0 takes a free one.",
 )  # fmt: skip
 @click.option(
-    "--patience", type=click.FloatRange(0.5, 600), default=PATIENCE, show_default=True, metavar="SECONDS",
+    "--patience", type=NumberRange(0.5, 600), default=PATIENCE, show_default=True, metavar="SECONDS",
     help="How long to wait for what the agent must do.",
 )  # fmt: skip
 @click.option("--list", "only_list", is_flag=True, help="Print the conversations and end.")

@@ -1,8 +1,8 @@
 """The body of `fairlead serve`: one node and its three ports, until a signal says stop.
 
 Called by `node` with checked settings, and by `worker` in each of the processes of several. SIGTERM or Ctrl-C
-drains first and ends with code 0; a second one ends at once. A node whose embedded Valkey has ended drains as well, and
-ends with an error: whoever started the node, a service manager as a rule, starts both again.
+drains first and ends with code 0; another one, a second later or more, ends at once. A node whose embedded Valkey has
+ended drains as well, and ends with an error: whoever started it, a service manager as a rule, starts both again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairlead.app.factory import api_app, link_app
 from fairlead.app.guard import Failures
 from fairlead.app.leaving import closing_while
 from fairlead.carrier.admission import ADMIN_LIMIT, Admission, admin_admission
-from fairlead.carrier.server import Server, config
+from fairlead.carrier.server import SAME_STOP, Server, config
 from fairlead.cli.child import how
 from fairlead.cli.ports import Ports, own_ports
 from fairlead.errors import ConfigError, FairleadError
@@ -74,15 +74,17 @@ async def serve_node(
     ports: Ports,
     ready: Callable[[], None] | None = None,
     valkey: EmbeddedValkey | None = None,
+    same_stop: float = SAME_STOP,
 ) -> None:
     """One node until it has drained. `ready` is called once everything listens. `valkey` is the node's own server, if
-    it has one: when it ends before the node was told to stop, the node drains. Raises FairleadError then.
+    it has one: when it ends before the node was told to stop, the node drains. Raises FairleadError then. Signals
+    within `same_stop` seconds of the first belong to the same stop.
     """
     lost = ""
     async with Node(settings, redis_url) as node:
         failures = Failures(node.metrics.credentials_refused)
         public, probes = Admission(settings.unauthenticated_limit), admin_admission()
-        api, admin, link = _servers(node, ports, failures, public, probes)
+        api, admin, link = _servers(node, ports, failures, public, probes, same_stop)
         # What has been imported and made lives as long as the process: no collection need look at it again.
         gc.collect()
         gc.freeze()
@@ -126,7 +128,7 @@ def valkey_ended(valkey: EmbeddedValkey) -> str:
 
 
 def _servers(
-    node: Node, ports: Ports, failures: Failures, public: Admission, probes: Admission
+    node: Node, ports: Ports, failures: Failures, public: Admission, probes: Admission, same_stop: float
 ) -> tuple[Server, Server, Server]:
     settings, sweep = node.settings, node.sweep
     path = str(ports.admin) if isinstance(ports.admin, Path) else None
@@ -151,7 +153,7 @@ def _servers(
     return (
         Server(api, own_signals=False),
         Server(admin, own_signals=False),
-        Server(link, on_stop=partial(_leave, node)),
+        Server(link, on_stop=partial(_leave, node), same_stop=same_stop),
     )
 
 

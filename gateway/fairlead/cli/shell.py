@@ -16,6 +16,7 @@ import click
 from fairlead.cli.commands import environment, program
 from fairlead.cli.completion import agent_ids
 from fairlead.cli.connection import api_options, ask
+from fairlead.cli.ranges import NumberRange
 
 if TYPE_CHECKING:
     from fairlead.cli.terminal import Terminal
@@ -39,7 +40,7 @@ class _Terms(TypedDict):
 @api_options
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=0.1, max=86400),
+    type=NumberRange(min=0.1, max=86400),
     default=8 * 3600,
     show_default=True,
     metavar="SECONDS",

@@ -16,6 +16,7 @@ import click
 
 from fairlead.cli.links import DEFAULT_LINKS, agent_token_options, chosen_token, endpoint, host_of
 from fairlead.cli.output import report_option
+from fairlead.cli.ranges import NumberRange, WholeRange
 from fairlead.text import plain
 
 if TYPE_CHECKING:
@@ -33,17 +34,15 @@ QUIET = 5.0
     "docs/swarm.md says what each counts.",
 )
 @click.option("--url", default=DEFAULT_LINKS, show_default=True, metavar="URL", help="Address of the gateway's links.")
-@click.option("--agents", "-n", type=click.IntRange(1, 10_000_000), default=100, show_default=True, help="How many.")
+@click.option("--agents", "-n", type=WholeRange(1, 10_000_000), default=100, show_default=True, help="How many.")
+@click.option("--processes", "-p", type=WholeRange(1, 1024), help="How many processes. [default: as many as needed]")
 @click.option(
-    "--processes", "-p", type=click.IntRange(1, 1024), help="How many processes. [default: as many as needed]"
-)
-@click.option(
-    "--rate", type=click.FloatRange(0.1, 1e6), default=200.0, show_default=True,
+    "--rate", type=NumberRange(0.1, 1e6), default=200.0, show_default=True,
     help="First connects per second, jittered by half.",
 )  # fmt: skip
 @click.option("--profile", default="idle", show_default=True, metavar="MIX", help="What they are like; see below.")
 @click.option(
-    "--duration", type=click.FloatRange(min=0), metavar="SECONDS",
+    "--duration", type=NumberRange(min=0), metavar="SECONDS",
     help="How long to hold them once all are linked. [default: until Ctrl-C]",
 )  # fmt: skip
 @agent_token_options("--token")
@@ -53,15 +52,15 @@ QUIET = 5.0
     help="Addresses of this machine to connect from, in turn: one has some 28,000 ports. 127.0.0.2-9 is a range.",
 )  # fmt: skip
 @click.option(
-    "--output-bytes", type=click.IntRange(0, 1 << 30), metavar="N",
+    "--output-bytes", type=WholeRange(0, 1 << 30), metavar="N",
     help="What each command puts out. [default: 64, chatty 4096]",
 )  # fmt: skip
 @click.option(
-    "--event-every", type=click.FloatRange(0.01, 86400), default=10.0, show_default=True, metavar="SECONDS",
+    "--event-every", type=NumberRange(0.01, 86400), default=10.0, show_default=True, metavar="SECONDS",
     help="Between two events of a chatty agent.",
 )  # fmt: skip
 @click.option(
-    "--storm-every", type=click.FloatRange(1, 86400), default=60.0, show_default=True, metavar="SECONDS",
+    "--storm-every", type=NumberRange(1, 86400), default=60.0, show_default=True, metavar="SECONDS",
     help="Between two storms; the first is when all are linked.",
 )  # fmt: skip
 @report_option

@@ -16,6 +16,7 @@ import click
 
 from fairlead.cli.connection import api_options, ask
 from fairlead.cli.output import as_json, report_option
+from fairlead.cli.ranges import NumberRange, WholeRange
 from fairlead.text import plain
 
 if TYPE_CHECKING:
@@ -37,13 +38,13 @@ HEAD = (
 @click.option(
     "-n",
     "--limit",
-    type=click.IntRange(1, 100),
+    type=WholeRange(1, 100),
     metavar="N",
     help="How many. [default: what the terminal has room for]",
 )
 @click.option(
     "--interval",
-    type=click.FloatRange(1, 3600),
+    type=NumberRange(1, 3600),
     default=2,
     show_default=True,
     metavar="SECONDS",

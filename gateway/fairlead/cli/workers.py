@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import os
 import select
 import signal
@@ -25,11 +26,12 @@ from tempfile import TemporaryDirectory
 
 from fairlead.app.board import Board
 from fairlead.app.merged import Worker
+from fairlead.carrier.server import SAME_STOP
 from fairlead.cli.child import how
 from fairlead.cli.forked import FAILED, MISCONFIGURED, SIGNALS, Forked
 from fairlead.cli.ports import bind, reserve
 from fairlead.cli.serve import valkey_ended
-from fairlead.cli.worker import READY, administer, work
+from fairlead.cli.worker import READY, STOP_ADMIN, administer, work
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
 from fairlead.store.embedded import EmbeddedValkey
@@ -55,6 +57,8 @@ class Supervisor:
         self._complete = False
         """All were ready at once: from then on no end of a worker is the fault of its settings."""
         self._stopping = False
+        self._told = -math.inf
+        """When it was first told to stop; a stop of its own accord may be cut short at any time."""
         self._deadline = 0.0
         self._code = 0
         self._valkey: EmbeddedValkey | None = None
@@ -82,7 +86,7 @@ class Supervisor:
                 for worker in workers
             ]
             self._admin = Forked(
-                "the admin port", partial(administer, workers, self._board, admin, folder, self._mouth)
+                "the admin port", partial(administer, workers, self._board, admin, folder, self._mouth), STOP_ADMIN
             )
             # A collection in a child would write to every page that it shares with its siblings.
             gc.collect()
@@ -129,7 +133,7 @@ class Supervisor:
             if self._stopping and time.monotonic() > self._deadline:
                 self._kill("the drain has taken too long")
         # The last to go: until then it says who still drains.
-        self._admin.signal(signal.SIGTERM)
+        self._admin.stop()
         deadline = time.monotonic() + STOP_SPARE
         while self._admin.pid:
             self._hear(TURN)
@@ -158,17 +162,18 @@ class Supervisor:
             logger.info("%d workers are ready: %s", len(self._workers), self._where)
 
     def _told_to_stop(self) -> None:
-        if self._stopping:
-            self._kill("told to stop twice")
-        else:
+        if not self._stopping:
+            self._told = time.monotonic()
             self._stop()
+        elif time.monotonic() - self._told >= SAME_STOP:
+            self._kill("told to stop twice")
 
     def _stop(self) -> None:
         self._stopping = True
         leave = max(self._settings.drain_timeout, self._settings.shutdown_delay)
         self._deadline = time.monotonic() + leave + STOP_SPARE
         for worker in self._workers:
-            worker.signal(signal.SIGTERM)
+            worker.stop()
 
     def _kill(self, why: str) -> None:
         logger.warning("%s: killing the workers that are left", why)

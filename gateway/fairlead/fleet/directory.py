@@ -18,7 +18,7 @@ import msgspec
 from fairlead.errors import FairleadError
 from fairlead.fleet import lua, schema
 from fairlead.fleet.schema import AgentRow
-from fairlead.store.answer import Answer, in_turn
+from fairlead.store.answer import Answer, Outcome, in_turn
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, text
@@ -157,11 +157,12 @@ class Directory:
         )
         return Answer(reply, lambda reply: AgentRow.parse(agent, _values(items(reply))))
 
-    async def owners(self, agents: Sequence[str]) -> list[Owner]:
-        """The newest owner of each."""
-        return [owner async for _, owner in in_turn(self._owner, agents, AT_ONCE)]
+    async def owners(self, agents: Sequence[str]) -> list[Owner | Exception]:
+        """The newest owner of each, or what reading its row raised."""
+        return [found async for _, found in in_turn(lambda agent: Outcome(self.owner(agent)), agents, AT_ONCE)]
 
-    def _owner(self, agent: str) -> Answer[Owner]:
+    def owner(self, agent: str) -> Answer[Owner]:
+        """The newest owner."""
         key = schema.agent_key(agent)
         return Answer(self._store.submit("HMGET", key, "lease", "gen", "boot", priority=Priority.BACKGROUND), _owner)
 
@@ -171,9 +172,9 @@ class Directory:
             if row is not None:
                 yield row
 
-    def last_seen(self, agents: Sequence[str]) -> AsyncGenerator[tuple[str, LastSeen | None]]:
-        """Each of `agents` with what its row says of that; None when it has none."""
-        return in_turn(self._last_seen, agents, AT_ONCE)
+    def last_seen(self, agents: Sequence[str]) -> AsyncGenerator[tuple[str, LastSeen | Exception | None]]:
+        """Each of `agents` with what its row says of that, None when it has none, and what reading it raised."""
+        return in_turn(lambda agent: Outcome(self._last_seen(agent)), agents, AT_ONCE)
 
     def _last_seen(self, agent: str) -> Answer[LastSeen | None]:
         key = schema.agent_key(agent)
@@ -240,13 +241,6 @@ class Directory:
                 shard, after = stop, ""
             yield names, shard, after
             ahead = max(ahead // 2, 1) if 2 * len(names) >= count else min(2 * ahead, SHARDS_AT_ONCE)
-
-    async def count(self) -> int:
-        replies = [
-            self._store.submit("ZCARD", schema.index_key(s), priority=Priority.BACKGROUND)
-            for s in range(schema.INDEX_SHARDS)
-        ]
-        return sum([integer(await reply) for reply in replies])
 
     def note_absence(self, agent: str, dead_lease: str) -> asyncio.Future[Reply]:
         """Nobody saw this agent leave, since the node of `dead_lease` died: from now on it counts as absent."""

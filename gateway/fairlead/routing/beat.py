@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import secrets
 
 from fairlead.bus.doorbell import Muster
@@ -32,7 +33,8 @@ logger = logging.getLogger(__name__)
 PERIOD = 5.0
 """Seconds between beats: three may be missed before others take this node for dead."""
 AGAIN = 0.5
-"""After a beat that failed: so that a node is back soon after Redis is."""
+"""Seconds after a beat that failed, so that a node is back soon after Redis is; drawn from half to one and a half of
+it, so that a fleet whose Redis was away does not come back in one moment."""
 
 
 class Beat:
@@ -73,7 +75,8 @@ class Beat:
 
     async def beat_forever(self) -> None:
         while True:
-            await asyncio.sleep(PERIOD if self._standing.since_beat < PERIOD * 1.5 else AGAIN)
+            missed = self._standing.since_beat >= PERIOD * 1.5
+            await asyncio.sleep(AGAIN * random.uniform(0.5, 1.5) if missed else PERIOD)
             try:
                 await self._beat(begin=False)
                 await self._inbox.refresh()

@@ -14,23 +14,29 @@ import random
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.directory import Directory
+from fairlead.fleet.directory import Directory, LastSeen
 from fairlead.fleet.sharing import chosen
 from fairlead.routing.removal import Removal
 from fairlead.routing.standing import Standing
+from fairlead.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
 TURN_MS = 60_000
 """One shard of the index a minute: the whole fleet about once an hour."""
 PAGE = 200
+TOLD_LIMIT = 1_000
+"""Rows that could not be read and are remembered as logged: more of them are only counted."""
 
 
 class IndexSweep:
-    def __init__(self, directory: Directory, removal: Removal, standing: Standing) -> None:
+    def __init__(self, directory: Directory, removal: Removal, standing: Standing, metrics: Metrics) -> None:
         self._directory = directory
         self._removal = removal
         self._standing = standing
+        self._metrics = metrics
+        self._told: set[str] = set()
+        """Agents whose rows could not be read, and for which that was logged."""
 
     async def sweep_forever(self) -> None:
         while True:
@@ -57,8 +63,29 @@ class IndexSweep:
         after = ""
         while page := await self._directory.page(shard, after, PAGE):
             async for agent, seen in self._directory.last_seen(page):
-                if seen is None:  # its claim was refused
-                    await self._directory.forget(agent, 0, "")
-                else:
-                    await self._removal.look(agent, seen)
+                try:
+                    await self._look(agent, seen)
+                except BusUnavailable:
+                    raise
+                except Exception as e:
+                    self._pass_over(agent, e)
             after = page[-1]
+
+    async def _look(self, agent: str, seen: LastSeen | Exception | None) -> None:
+        if isinstance(seen, Exception):
+            raise seen
+        if seen is None:  # its claim was refused
+            await self._directory.forget(agent, 0, "")
+        else:
+            await self._removal.look(agent, seen)
+
+    def _pass_over(self, agent: str, error: Exception) -> None:
+        """The row cannot be read, or what it says cannot be followed: the sweep goes on with the next one."""
+        self._metrics.passed_over.inc()
+        if agent in self._told or len(self._told) >= TOLD_LIMIT:
+            return
+        self._told.add(agent)
+        logger.error(
+            "the sweep passes over the row %s, which it cannot read; delete the key, or mend it: %s",
+            schema.agent_key(agent), error, exc_info=error,
+        )  # fmt: skip

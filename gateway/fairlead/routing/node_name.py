@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from datetime import UTC, datetime
 
 from fairlead.errors import ConfigError
@@ -21,6 +22,7 @@ from fairlead.routing.process import Process
 logger = logging.getLogger(__name__)
 
 LOOK_AGAIN = 0.5
+"""Seconds, drawn from half to one and a half of it: nodes that are started together do not ask together."""
 
 
 class NodeName:
@@ -59,7 +61,7 @@ class NodeName:
                     f"{self.taken_by(found)}, and it is alive: give this one a name of its own (--node or "
                     "FAIRLEAD_NODE), or stop that one first"
                 )
-            await asyncio.sleep(LOOK_AGAIN)
+            await asyncio.sleep(LOOK_AGAIN * random.uniform(0.5, 1.5))
 
     def taken_by(self, row: NodeRow) -> str:
         """Who has the name, in words."""

@@ -34,6 +34,8 @@ PAUSE = 0.1
 FLEET_RATE = 25_000
 """Links a second that all nodes together compare, for they all doubt at once when Redis comes back: an eighth of what
 one Redis answers, or most of it when every link has to be claimed again. A million are through in AWAY_MS."""
+FAILED_PAUSE = 5.0
+"""Seconds, drawn from half to one and a half of it, between a round that failed by a defect and the next."""
 PERIOD = 600.0
 """Seconds between two rounds without a doubt: 30 reads a second on a full node."""
 
@@ -77,7 +79,12 @@ class Reconciler:
                 pass
             self._doubt.clear()
             self._comparing = True
-            await self._reconcile()
+            try:
+                await self._reconcile()
+            except Exception:
+                logger.exception("comparing links with their rows failed; it begins again in a few seconds")
+                self.doubt()  # what was not compared is as doubtful as before
+                await asyncio.sleep(FAILED_PAUSE * random.uniform(0.5, 1.5))
             self._comparing = False
 
     async def _reconcile(self) -> None:
@@ -88,16 +95,16 @@ class Reconciler:
                 await asyncio.sleep(random.uniform(0.5, 1.0))
                 continue
             batch = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
-            try:
-                owners = await self._directory.owners([session.agent for session in batch])
-            except BusUnavailable:
+            owners = await self._directory.owners([session.agent for session in batch])
+            if any(isinstance(owner, BusUnavailable) for owner in owners):
                 waiting.extendleft(reversed(batch))
                 await redis_back(self._store, 1.0)
                 continue
+            # One whose row cannot be read is claimed again, too: the claim mends the row, or its error ends the link.
             torn = [
                 session
                 for session, owner in zip(batch, owners, strict=True)
-                if (owner.lease, owner.gen) != (self._standing.lease, session.gen)
+                if isinstance(owner, Exception) or (owner.lease, owner.gen) != (self._standing.lease, session.gen)
             ]
             answers = await asyncio.gather(*map(self._claim_again, torn), return_exceptions=True)
             for session, answer in zip(torn, answers, strict=True):

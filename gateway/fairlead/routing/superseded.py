@@ -21,7 +21,7 @@ PATIENCE = 120.0
 async def close_superseded(session: Session, directory: Directory, store: Pipeliner) -> None:
     while session.open:
         try:
-            (owner,) = await directory.owners([session.agent])
+            owner = await directory.owner(session.agent)
         except BusUnavailable:
             if await redis_back(store, PATIENCE):
                 continue

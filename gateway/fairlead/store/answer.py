@@ -36,6 +36,21 @@ class Answer(Generic[T]):
         return Answer(self._reply, lambda reply: call(read(reply)))
 
 
+class Outcome(Generic[T]):
+    """`await outcome` gives what `answer` gives or raises: for the asker of many who goes on behind one that fails."""
+
+    __slots__ = ("_answer",)
+
+    def __init__(self, answer: Awaitable[T]) -> None:
+        self._answer = answer
+
+    def __await__(self) -> Generator[Any, None, T | Exception]:
+        try:
+            return (yield from self._answer.__await__())
+        except Exception as e:
+            return e
+
+
 async def outcomes(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
     """What each of `answers` gave or raised, in their order."""
     taken: list[T | Exception] = []

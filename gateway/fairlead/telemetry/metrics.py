@@ -100,6 +100,9 @@ class Metrics:
         self.forgotten = Counter(
             "fairlead_agents_forgotten_total", "Agents removed, by request or after forget_after", registry=r
         )
+        self.passed_over = Counter(
+            "fairlead_rows_passed_over_total", "Rows of agents that the sweep of the index could not read", registry=r
+        )
         self.traffic = Traffic()
         r.register(self.traffic)
         self._gauges = [Gauge("fairlead_build_info", "1, labelled with the version", ["version"], registry=r)]
