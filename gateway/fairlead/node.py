@@ -17,6 +17,7 @@ from fairlead.bus.doorbell import Doorbell, Muster
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.connection import Terms
 from fairlead.carrier.intake import Budget, Intake
+from fairlead.carrier.listener import Connection
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import ConfigError
 from fairlead.fleet.commands import Commands
@@ -78,11 +79,13 @@ class Node:
         self.intake = intake = Intake(
             Budget(settings.message_rate, settings.event_rate, settings.byte_rate, settings.incomplete_limit)
         )
-        self.terms = terms = Terms(
+        slow: set[Connection] = set()
+        self.terms = Terms(
             self.sweep,
             max_message=settings.message_limit,
             max_buffered=settings.queue_limit,
             intake=intake,
+            slow=slow,
         )
         self._store = store = Pipeliner(redis_url)
         store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
@@ -178,11 +181,11 @@ class Node:
         metrics.watch("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
         metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
         metrics.watch("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.leaving)
-        metrics.watch("fairlead_slow_readers", "Agents that do not read as fast as sent to", lambda: len(terms.slow))
+        metrics.watch("fairlead_slow_readers", "Agents that do not read as fast as sent to", lambda: len(slow))
         metrics.watch(
             "fairlead_send_queue_bytes",
             "What waits for slow readers",
-            lambda: sum(one.buffered() for one in terms.slow),
+            lambda: sum(one.buffered() for one in slow),
         )
         metrics.watch("fairlead_held_links", "Links over a budget, which are not read on", lambda: intake.waiting)
         metrics.count("fairlead_link_holds_total", "Times that a link was held for its budget", lambda: intake.held)

@@ -178,7 +178,7 @@ class AsgiConnection:
         finally:
             self.terms.sweep.unwatch(self)
             self.terms.sweep.deadline(self.terms.close_timeout).discard(self)
-            self.terms.slow.discard(self)
+            self.terms.note(self, False)
             if self.terms.intake is not None:
                 self.terms.intake.forget(self)
             reader.cancel()
@@ -239,7 +239,7 @@ class AsgiConnection:
             self._queued -= size
             if self.congested and self._queued <= HIGH_WATER // 4:
                 self.congested = False
-                self.terms.slow.discard(self)
+                self.terms.note(self, False)
                 self._tell(lambda listener: listener.on_writable(self))
 
     def _put(self, event: dict[str, Any], size: int) -> None:
@@ -256,7 +256,7 @@ class AsgiConnection:
         self._queued += size
         if self._queued > HIGH_WATER and not self.congested:
             self.congested = True
-            self.terms.slow.add(self)
+            self.terms.note(self, True)
         self._to_write.set()
 
     def _tell(self, call: _Call) -> None:

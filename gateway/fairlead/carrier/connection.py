@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, cast
 
 from fairlead.carrier.intake import Intake
@@ -44,8 +44,18 @@ class Terms:
     close_timeout: float = 5.0  # a peer that lives answers within its round trip; 5 s is a bad mobile link
     deflate: bool = False
     intake: Intake | None = None
-    slow: set[Connection] = field(default_factory=set)
-    """Those that are congested: their peers do not read as fast as they are sent to."""
+    slow: set[Connection] | None = None
+    """Where those that are congested are kept, whose peers do not read as fast as they are sent to. None keeps nobody:
+    a client has terms for each connection, and no use for the set."""
+
+    def note(self, connection: Connection, congested: bool) -> None:
+        """Keep it among the slow ones, or no more."""
+        if self.slow is None:
+            return
+        if congested:
+            self.slow.add(connection)
+        else:
+            self.slow.discard(connection)
 
     def __post_init__(self) -> None:
         if self.max_buffered < HIGH_WATER:
@@ -187,11 +197,11 @@ class FramedConnection(Framing, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.congested = True
-        self.terms.slow.add(self)
+        self.terms.note(self, True)
 
     def resume_writing(self) -> None:
         self.congested = False
-        self.terms.slow.discard(self)
+        self.terms.note(self, False)
         if self.listener is not None and self._ending is None:
             try:
                 self.listener.on_writable(self)
@@ -201,7 +211,7 @@ class FramedConnection(Framing, asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         terms = self.terms
         terms.sweep.deadline(terms.close_timeout).discard(self)
-        terms.slow.discard(self)
+        terms.note(self, False)
         self.discard()
         if terms.intake is not None:
             terms.intake.forget(self)
