@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,7 +84,7 @@ def test_who_is_offline_stays_so_until_there_is_news(
 def test_a_node_that_has_just_come_back_calls_nobody_offline_whose_node_it_does_not_know(
     node: NodeRow, agent: AgentRow, absent: int
 ) -> None:
-    agent = replace(agent, seen=NOW - absent, up=NOW - absent)
+    agent = agent._replace(seen=NOW - absent, up=NOW - absent)
     assert table(None, back=NOW).presence(agent, NOW)[0] is Presence.AWAY
     assert table(None, back=0).presence(agent, NOW)[0] is Presence.OFFLINE
 

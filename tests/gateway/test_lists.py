@@ -1,4 +1,4 @@
-"""Lists of agents when Redis is far away: few turns to it, and an answer in time."""
+"""Lists of agents: one slice at a time beside others; when Redis is far away few turns to it, and an answer in time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.app.turns import PLACES, Turns
 from fairlead.fleet import schema
-from fairlead.fleet.directory import Directory
+from fairlead.fleet.directory import Claimed, Directory
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
@@ -109,3 +110,78 @@ async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
         async with asyncio.timeout(20):
             answer = await api.http.get("/v1/agents")
         assert answer.status_code in (200, 503), answer.text
+
+
+@pytest.mark.timeout(60)
+async def test_lists_take_turns_and_a_short_one_is_not_kept_waiting_by_long_ones() -> None:
+    """Slices go round among the lists, none beside another, and nobody's begins within the pause after one."""
+    turns = Turns()
+    under_way, order = 0, []
+
+    async def build(name: str, slices: int) -> None:
+        nonlocal under_way
+        async with turns.place():
+            for _ in range(slices):
+                async with turns.turn():
+                    under_way += 1
+                    assert under_way == 1
+                    order.append(name)
+                    await asyncio.sleep(0)
+                    under_way -= 1
+
+    async with asyncio.timeout(30):
+        await asyncio.gather(build("long", 20), build("longer", 30), build("short", 2))
+    assert order[:6] == ["long", "longer", "short"] * 2
+    assert (order.count("long"), order.count("longer")) == (20, 30)
+    assert turns.places_taken == 0
+
+
+async def test_a_list_beyond_the_places_waits_for_one_and_whoever_gives_up_takes_none() -> None:
+    turns = Turns()
+    async with contextlib.AsyncExitStack() as taken:
+        for _ in range(PLACES):
+            await taken.enter_async_context(turns.place())
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05), turns.place():
+                pytest.fail("there was no place")
+        assert turns.places_taken == PLACES
+    assert turns.places_taken == 0
+    async with asyncio.timeout(5), turns.place(), turns.turn():
+        assert turns.places_taken == 1
+
+
+@pytest.mark.timeout(120)
+async def test_many_lists_at_once_tell_every_agent_once_each(
+    own_valkey: EmbeddedValkey, make_gateway: Any, api_of: Any
+) -> None:
+    """More lists than there are places, over more agents than one slice, one call and one look at the index take."""
+    node = await asyncio.to_thread(make_gateway, own_valkey.url)
+    store = Pipeliner(own_valkey.url)
+    store.start()
+    try:
+        assert await store.wait_available(10)
+        directory = Directory(store)
+        names = [f"agent-{n:04}" for n in range(300)]
+        for n, name in enumerate(names):
+            facts = b'{"os":"linux","place":"caf\\u00e9/1"}' if n % 3 else b'{"os":"windows"}'
+            assert isinstance(await directory.claim(name, "gone#1", "boot", 1, "sid", facts, 1 << 52), Claimed)
+    finally:
+        await store.aclose()
+    api = api_of(node)
+
+    async def walk(**query: str | int) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            answer = await api.http.get("/v1/agents", params={**query, "cursor": cursor})
+            assert answer.status_code == 200, answer.text
+            found += answer.json()["agents"]
+            if not (cursor := answer.json()["cursor"]):
+                return found
+
+    async with asyncio.timeout(90):
+        walks = await asyncio.gather(*(walk(limit=130) for _ in range(PLACES + 8)), walk(selector="os=windows"))
+    for walked in walks[:-1]:
+        assert sorted(one["id"] for one in walked) == names
+    assert sorted(one["id"] for one in walks[-1]) == names[::3]
+    assert {one["facts"].get("place") for one in walks[0]} == {None, "café/1"}

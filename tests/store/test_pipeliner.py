@@ -7,6 +7,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ REFUSE = Script("refuse", "#!lua\nreturn redis.error_reply('STALE generation ' .
 BROKEN = Script("broken", "#!lua\nthis is not Lua")
 
 
-async def failure(call: asyncio.Future[Reply]) -> BaseException | None:
+async def failure(call: asyncio.Future[Any]) -> BaseException | None:
     """The error of a call, None when it succeeded; fails when there is no answer within 5 s."""
     await asyncio.wait([call], timeout=5)
     assert call.done()
@@ -145,6 +146,56 @@ async def test_a_script_that_does_not_compile_fails_with_the_reason(pipeliner: P
     with pytest.raises(ScriptError, match=r"script broken: .*compiling"):
         await broken
     assert await sound == 1
+
+
+async def test_a_call_whose_script_was_flushed_is_told_when_the_rest_of_its_batch_fails(
+    own_valkey: EmbeddedValkey, connect: Connect
+) -> None:
+    """Such a call waits to be repeated while its batch goes on; it was lost for ever when that batch failed."""
+    pipeliner, other = await connect(own_valkey.url), await connect(own_valkey.url)
+    assert await pipeliner.run(COUNT, ["number"], [1]) == 1
+    await other.submit("SCRIPT", "FLUSH")
+    flushed = pipeliner.run(COUNT, ["number"], [1]), pipeliner.run_each(COUNT, [(["number"], [1])] * 2)
+    endless = pipeliner.submit("BLPOP", "a list that stays empty", 0)
+    assert isinstance(await failure(endless), NotAnswered)
+    for call in flushed:
+        error = await failure(call)
+        assert isinstance(error, BusUnavailable)
+        assert not isinstance(error, NotAnswered), "the server has said that it did not execute these"
+    assert await pipeliner.wait_available(5)
+    assert await pipeliner.run(COUNT, ["number"], [1]) == 2, "none of them was executed"
+
+
+async def test_a_call_that_has_waited_too_long_for_a_slow_server_fails_unsent(own_valkey: EmbeddedValkey) -> None:
+    pipeliner = Pipeliner(own_valkey.url, batch_timeout=10, waiting_timeout=0.2)
+    pipeliner.start()
+    try:
+        assert await pipeliner.wait_available(10)
+        slow = pipeliner.submit("BLPOP", "a list that stays empty", 1)
+        while pipeliner.backlog:
+            await asyncio.sleep(0)
+        late: list[asyncio.Future[Any]] = [
+            pipeliner.submit("SET", "key", "value"),
+            pipeliner.submit_each([("SET", "key", "value")] * 2, priority=Priority.BACKGROUND),
+        ]
+        assert await slow is None
+        for call in late:
+            error = await failure(call)
+            assert isinstance(error, BusUnavailable)
+            assert "has waited for 0.2 s" in error.message
+            assert not isinstance(error, NotAnswered)
+        assert pipeliner.available
+        assert await pipeliner.submit("EXISTS", "key") == 0
+    finally:
+        await pipeliner.aclose()
+
+
+async def test_many_commands_go_as_one_call_and_one_error_is_one_of_its_answers(pipeliner: Pipeliner) -> None:
+    await pipeliner.submit("SET", "text", "x")
+    commands = [("RPUSH", "list", "a"), ("RPUSH", "text", "b"), ("RPUSH", "list", "c")]
+    first, wrong, last = await pipeliner.submit_each(commands)
+    assert (first, last) == (1, 2)
+    assert isinstance(wrong, StoreError)
 
 
 async def test_a_flushed_script_is_loaded_again_and_runs_once(pipeliner: Pipeliner) -> None:

@@ -30,6 +30,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 ERA = "fl1:era"
 NODES = "fl1:nodes"
@@ -185,9 +186,18 @@ class NodeRow:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRow:
-    """What is known of one agent. Times are Redis TIME in ms, 0 for never."""
+AGENT_FIELDS = (
+    "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "trouble",
+    "labels_lost",
+)  # fmt: skip
+"""Of the hash of an agent, in the order of `AgentRow`."""
+
+
+class AgentRow(NamedTuple):
+    """What is known of one agent. Times are Redis TIME in ms, 0 for never.
+
+    A tuple, since lists make thousands: a frozen dataclass of as many fields takes several times as long to make.
+    """
 
     agent: str
     lease: str
@@ -207,11 +217,6 @@ class AgentRow:
     labels_lost: int = 0
     """When this row was written anew after Redis had lost it, and nobody has set labels since."""
 
-    FIELDS = (
-        "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "trouble",
-        "labels_lost",
-    )  # fmt: skip
-
     @property
     def trouble(self) -> str:
         """The newest of them."""
@@ -219,16 +224,28 @@ class AgentRow:
 
     @classmethod
     def parse(cls, agent: str, values: list[bytes | None]) -> AgentRow | None:
-        """From HMGET of FIELDS, or of the first nine; None when the agent was never seen."""
-        if values[1] is None:
+        """From HMGET of AGENT_FIELDS, or of the first nine; None when the agent was never seen."""
+        lease, gen, boot, conn, sid, up, seen, close, drained = values[:9]
+        if gen is None:
             return None
-        lease, gen, boot, conn, sid, up, seen, close, drained, *told = (v or b"" for v in values)
-        facts, labels, reason, troubles, lost = (word.decode() for word in told or (b"", b"", b"", b"", b""))
+        facts, labels, reason, troubles, lost = values[9:] or (None, None, None, None, None)
         return cls(
-            agent, lease.decode(), int(gen), boot.decode(), int(conn or 0), sid.decode(), int(up or 0),
-            int(seen or 0), int(close or 0), drained == b"1", facts or "{}", labels or "{}", reason, troubles,
-            int(lost or 0),
-        )  # fmt: skip
+            agent,
+            lease.decode() if lease else "",
+            int(gen),
+            boot.decode() if boot else "",
+            int(conn) if conn else 0,
+            sid.decode() if sid else "",
+            int(up) if up else 0,
+            int(seen) if seen else 0,
+            int(close) if close else 0,
+            drained == b"1",
+            facts.decode() if facts else "{}",
+            labels.decode() if labels else "{}",
+            reason.decode() if reason else "",
+            troubles.decode() if troubles else "",
+            int(lost) if lost else 0,
+        )
 
 
 class NodeTable:

@@ -70,10 +70,11 @@ class Call:
     """One call, from its submission to its answer. `expected`: bytes that its reply is expected to have.
 
     `count`: the commands that are packed in it. `replies`: None for the usual one command, whose reply is the answer;
-    else the replies to its commands so far, which are the answer when all are there.
+    else the replies to its commands so far, which are the answer when all are there. `since`: the time of the loop at
+    which it began to wait.
     """
 
-    __slots__ = ("count", "expected", "future", "packed", "priority", "repeated", "replies", "script")
+    __slots__ = ("count", "expected", "future", "packed", "priority", "repeated", "replies", "script", "since")
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class Call:
         self.count = count
         self.replies = replies
         self.repeated = False
+        self.since = 0.0
 
     def fail(self, error: FairleadError, cause: BaseException | None = None) -> None:
         if self.future.done():
@@ -147,6 +149,16 @@ class Backlog:
             queue = self._queues[call.priority]
             queue.calls.appendleft(call)
             queue.bytes += len(call.packed)
+
+    def take_overdue(self, before: float) -> list[Call]:
+        """All that have waited since before that time."""
+        overdue: list[Call] = []
+        for queue in self._queues:
+            calls = queue.calls
+            while calls and calls[0].since < before:
+                queue.bytes -= len(calls[0].packed)
+                overdue.append(calls.popleft())
+        return overdue
 
     def take(self) -> deque[Call]:
         """The next batch: some of each priority that waits, the first priority first."""

@@ -34,6 +34,9 @@ PROGRESS = 16
 """Replies after which a batch is given its time again: large ones on a slow line take long without anything wrong."""
 BATCH_PATIENCE = 5
 """Times BATCH_TIMEOUT: the longest that a batch may take while its replies keep coming."""
+WAITING_TIMEOUT = 30.0
+"""Seconds that a call may wait to be sent, give or take a batch: longer than any caller waits. Batches take
+milliseconds, and when one fails, so do all calls that wait: this ends the wait for a server that answers too slowly."""
 
 
 class Pipeliner:
@@ -46,6 +49,7 @@ class Pipeliner:
         *,
         batch_timeout: float = BATCH_TIMEOUT,
         connect_timeout: float = CONNECT_TIMEOUT,
+        waiting_timeout: float = WAITING_TIMEOUT,
         client_name: str = "fairlead",
         allowance: Allowance | None = None,
     ) -> None:
@@ -53,6 +57,7 @@ class Pipeliner:
         self.address = self._endpoint.address
         self._batch_timeout = batch_timeout
         self._connect_timeout = connect_timeout
+        self._waiting_timeout = waiting_timeout
         self._backlog = Backlog()
         self._out: deque[Call] = deque()
         self._loaded: set[bytes] = set()
@@ -154,12 +159,27 @@ class Pipeliner:
         self._enqueue(Call(future, packed, script, priority, expected * len(calls), len(calls), []))
         return future
 
+    def submit_each(
+        self,
+        commands: Sequence[tuple[Arg, ...]],
+        *,
+        priority: Priority = Priority.COMMANDS,
+        expected: int = EXPECTED_REPLY,
+    ) -> asyncio.Future[list[Reply | FairleadError]]:
+        """Send many commands as one call with one answer: as `run_each`, without a script."""
+        future: asyncio.Future[list[Reply | FairleadError]] = self._future()
+        packed = b"".join([pack(command) for command in commands])
+        self._enqueue(Call(future, packed, None, priority, expected * len(commands), len(commands), []))
+        return future
+
     def _future(self) -> asyncio.Future[Any]:
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         return self._loop.create_future()
 
     def _enqueue(self, call: Call) -> asyncio.Future[Reply]:
+        if self._loop is not None:
+            call.since = self._loop.time()
         if not self._up.is_set():
             call.fail(BusUnavailable(self.last_error.message), self.last_error)
         elif why := self._backlog.put(call):
@@ -208,7 +228,14 @@ class Pipeliner:
                 if self.batches > served:
                     return
                 raise BusUnavailable(f"Redis at {self.address} hangs up on us")
-            await self._exchange(connection)
+            self._fail_overdue()
+            if self._backlog:
+                await self._exchange(connection)
+
+    def _fail_overdue(self) -> None:
+        for call in self._backlog.take_overdue(asyncio.get_running_loop().time() - self._waiting_timeout):
+            waited = f"a call of priority {call.priority.label} has waited for {self._waiting_timeout:g} s"
+            call.fail(BusUnavailable(f"{waited} for Redis at {self.address}, which is too slow; it was not sent"))
 
     def _take_batch(self) -> list[Script]:
         """Move the next batch from the backlog to `_out`; return the scripts this connection has yet to
