@@ -9,12 +9,12 @@ import click
 
 
 class NumberRange(click.FloatRange):
-    """ "'soon' is not a valid number." """
+    """A number, refused as: 'soon' is not a valid number."""
 
     name = "number"
 
 
 class WholeRange(click.IntRange):
-    """ "'1.5' is not a valid whole number." """
+    """A whole number, refused as: '1.5' is not a valid whole number."""
 
     name = "whole number"
