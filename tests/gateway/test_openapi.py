@@ -1,6 +1,6 @@
 """The document and the API say the same: schemathesis plays generated requests against a real gateway.
 
-The seed and the count of what was played are printed; FAIRLEAD_API_SEED replays a run.
+The seed and the count of what was played are printed; API_SEED replays a run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ST = "import sys; from schemathesis.cli import schemathesis; sys.exit(schemathes
 
 async def play(base: str, examples: int, folder: Path) -> tuple[int, str]:
     """Exit code and output of one run."""
-    seed = os.environ.get("FAIRLEAD_API_SEED") or str(random.SystemRandom().randrange(1 << 32))
+    seed = os.environ.get("API_SEED") or str(random.SystemRandom().randrange(1 << 32))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", ST, "run", f"{base}/v1/openapi.json", "-H", f"Authorization: Bearer {TOKEN}",
         "--max-examples", str(examples), "--seed", seed, "--request-timeout", "120", "--checks", CHECKS,

@@ -20,10 +20,11 @@ PATH_PARAMS = {
 }
 FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
 """What may be done with a command that was accepted."""
-ALWAYS = (401, 403, 405, 422, 429)
-"""422: at least for a query parameter that it does not know."""
+ALWAYS = (400, 401, 403, 405, 422, 429)
+"""400: at least for a path that encodes what it must not; 422: at least for a query parameter that it does not know."""
 FAULTS = {
-    400: "The body is not JSON, or has a member twice.",
+    400: "The body is not JSON, or has a member twice; or (as text) the path encodes a slash, a backslash or what "
+    "needs no encoding.",
     401: "No or a wrong credential.",
     403: "The Host or the Origin of the request is not served.",
     404: "There is no such thing.",
@@ -56,7 +57,9 @@ def document() -> bytes:
             "components": {
                 "schemas": components,
                 "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer"}},
-                "responses": {str(status): _problem(text) for status, text in FAULTS.items()},
+                "responses": {
+                    str(status): (_malformed if status == 400 else _problem)(text) for status, text in FAULTS.items()
+                },
             },
         }
     )
@@ -66,6 +69,13 @@ def document() -> bytes:
 def _problem(text: str) -> dict[str, Any]:
     schema = {"$ref": "#/components/schemas/Problem"}
     return {"description": text, "content": {"application/problem+json": {"schema": schema}}}
+
+
+def _malformed(text: str) -> dict[str, Any]:
+    """What is refused before the application has seen the request is told as a line of text."""
+    made = _problem(text)
+    made["content"]["text/plain"] = {"schema": {"type": "string"}}
+    return made
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
