@@ -89,10 +89,15 @@ class Links(Outcomes):
                 row.labels = {"lease": lease}
             assert labels == (row.labels if row is not None else None)
         elif how == "trouble":
-            settled = self.world.call(lambda: self.directory.settle(name, "none", f"trouble with {lease}"))
+            valid, trouble = self.valid(False), f"trouble with {lease}"
+            opened = self.world.call(lambda: self.directory.dispatch(name, "other", self.now + FAR_MS, valid))
+            assert (opened is None) == (row is None)
+            settled = self.world.call(lambda: self.directory.settle(name, "other", trouble))
             assert settled == (row.lease if row is not None else "")
+            again = self.world.call(lambda: self.directory.settle(name, "other", "it is told once"))
+            assert again == settled
             if row is not None:
-                row.trouble = f"trouble with {lease}"
+                row.trouble = trouble
         elif how == "lost":  # by a Redis that was killed, with what was open
             self.world.submit("DEL", schema.agent_key(name), schema.open_key(name))
             self.model.agents.pop(name, None)
