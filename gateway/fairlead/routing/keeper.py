@@ -42,10 +42,11 @@ JITTER = 0.02
 """Seconds."""
 PART = 64
 """Targets that are seen to at once: a millisecond of the loop, and two of Redis."""
-AT_ONCE = 2
-"""Parts that are asked for at once: Redis deals with one while this node deals with the other."""
-OWED = 8_192
-"""Ends whose rest may wait for the ends of others: at some 50 µs each they wait for half a second."""
+AT_ONCE = 4
+"""Parts that are asked for at once, two batches: Redis deals with one while this node deals with the other."""
+OWED = 131_072
+"""Ends whose rest may wait for the ends of others: some 30 MB, and at some 80 µs each they wait for ten seconds, after
+which other nodes would begin with the rest as well."""
 Found: TypeAlias = Command | Settled | FairleadError
 TIMEOUT = Ending(code="deadline", message="the deadline passed before the agent ended the command")
 

@@ -221,10 +221,13 @@ class Pipeliner:
         """Exchange batches until the server hangs up between two of them."""
         served = self.batches
         while True:
+            # Behind an answered batch the next one goes out at once: asking first would let the loop run before it is
+            # sent, and the server would have nothing to do meanwhile.
+            answered = self.batches > served and bool(self._backlog)
             if not self._backlog:
                 self._wake.clear()
                 await self._wake.wait()
-            if await connection.is_spent():
+            if not answered and await connection.is_spent():
                 if self.batches > served:
                     return
                 raise BusUnavailable(f"Redis at {self.address} hangs up on us")
