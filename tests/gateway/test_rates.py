@@ -13,32 +13,33 @@ from fairlead.app.penalties import ADDRESSES, CEILING, FREE, HALF_LIFE, MOST, Pe
 
 def test_failures_are_answered_later_and_then_with_429() -> None:
     penalties = Penalties()
-    found = [penalties.fail("a", n / 100) for n in range(200)]
+    found = [penalties.fail("a", n / 100, 1.0) for n in range(200)]
     assert all(one.delay == 0 and one.retry_after == 0 for one in found[: int(FREE)])
     delays = [one.delay for one in found]
     assert delays[int(FREE)] > 0
     assert max(delays) == delays[-1] == MOST
+    assert penalties.fail("a", 2.0, 0.0).delay == MOST / 2, "they do not all fall due at once"
     first = next(n for n, one in enumerate(found) if one.retry_after)
     assert 25 < first < 40
     assert all(one.retry_after > 0 for one in found[first:])
-    assert penalties.fail("b", 2.0).delay == 0, "another address has done nothing"
-    later = penalties.fail("a", 2.0 + 10 * HALF_LIFE)
+    assert penalties.fail("b", 2.0, 0.5).delay == 0, "another address has done nothing"
+    later = penalties.fail("a", 2.0 + 10 * HALF_LIFE, 0.5)
     assert (later.delay, later.retry_after) == (0, 0), "it is forgiven"
 
 
 def test_what_is_remembered_has_a_bound() -> None:
     penalties = Penalties()
     for n in range(3 * ADDRESSES):
-        penalties.fail(str(n), n / 1e6)
+        penalties.fail(str(n), n / 1e6, 0.5)
     assert len(penalties) == ADDRESSES
 
 
-@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 100)), max_size=300))
-def test_a_penalty_is_bounded(failures: list[tuple[str, float]]) -> None:
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 100), st.floats(0, 1)), max_size=300))
+def test_a_penalty_is_bounded(failures: list[tuple[str, float, float]]) -> None:
     penalties, now = Penalties(2), 0.0
-    for key, after in failures:
+    for key, after, draw in failures:
         now += after
-        penalty = penalties.fail(key, now)
+        penalty = penalties.fail(key, now, draw)
         assert 0 <= penalty.delay <= MOST
         assert 0 <= penalty.retry_after <= 2 * HALF_LIFE + 1
     assert CEILING / 4 <= 30, "two half-lives after the last failure the answer is 401 again"

@@ -47,7 +47,7 @@ class Failures:
             "credentials refused", f"{port} {who}", logging.WARNING,
             "refused a credential on the %s port from %s: %s", port, who, error.message,
         )  # fmt: skip
-        penalty = self._penalties.fail(key, asyncio.get_running_loop().time())
+        penalty = self._penalties.fail(key, asyncio.get_running_loop().time(), random.random())
         if penalty.delay and self._waiting < WAITING:
             self._waiting += 1
             try:

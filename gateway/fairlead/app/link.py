@@ -65,7 +65,7 @@ class LinkDoor:
     async def _hold_back(self, key: str) -> None:
         """An address that comes again and again over the accept rate is answered ever later, so that a loop which does
         not wait as it was told costs little."""
-        delay = self._refused.fail(key, asyncio.get_running_loop().time()).delay
+        delay = self._refused.fail(key, asyncio.get_running_loop().time(), random.random()).delay
         if delay and self._waiting < WAITING:
             self._waiting += 1
             try:

@@ -1,10 +1,10 @@
 """Penalties: what an address has to wait that has shown wrong tokens, or comes over the accept rate.
 
 Asked by `guard` for each refused credential, and by `link`, which keeps its own, for each link over the rate: what is
-accepted is never delayed, whoever else comes from its address. Pure: the time comes in as an argument. A score grows by
-one with each failure and halves every HALF_LIFE seconds, so that a typing error costs nothing, an agent with an old
-token is answered a little later, and a guesser learns at most one thing every MOST seconds on each of its few
-connections.
+accepted is never delayed, whoever else comes from its address. Pure: the time and a random number come in as arguments.
+A score grows by one with each failure and halves every HALF_LIFE seconds, so that a typing error costs nothing, an
+agent with an old token is answered a little later, and a guesser learns one thing every MOST seconds or so on each of
+its few connections.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CEILING: Final = 120.0
 HALF_LIFE: Final = 20.0
 """Seconds."""
 MOST: Final = 2.0
-"""Seconds that an answer is held back: agents and people bear it, and it is far below the time-outs of clients."""
+"""Seconds that an answer is held back at most: agents and people bear it, and clients wait far longer."""
 ADDRESSES: Final = 4_096
 """Addresses that are remembered, some 200 bytes each; of more the one that has been quiet longest is forgotten."""
 
@@ -45,13 +45,17 @@ class Penalties:
     def __len__(self) -> int:
         return len(self._scores)
 
-    def fail(self, key: str, now: float) -> Penalty:
-        """The address has shown a wrong token or none. What it must wait."""
+    def fail(self, key: str, now: float, draw: float) -> Penalty:
+        """The address has shown a wrong token or none. What it must wait, for a `draw` in [0, 1).
+
+        The delay is drawn from the later half of what it comes to: the answers to hundreds who come together would
+        otherwise fall due at the same moment, and their next attempts too.
+        """
         score, at = self._scores.pop(key, (0.0, now))
         score = min(score * 0.5 ** ((now - at) / HALF_LIFE) + 1, CEILING)
         self._scores[key] = score, now
         if len(self._scores) > self._most:
             del self._scores[next(iter(self._scores))]
-        delay = min(0.05 * 2 ** ((score - FREE) / 4), MOST) if score > FREE else 0.0
+        ceiling = min(0.05 * 2 ** ((score - FREE) / 4), MOST) if score > FREE else 0.0
         until = math.ceil(HALF_LIFE * math.log2(score / MANY)) if score > MANY else 0
-        return Penalty(delay, until)
+        return Penalty(ceiling * (0.5 + draw / 2), until)
