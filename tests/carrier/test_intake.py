@@ -12,8 +12,9 @@ import pytest
 from heard import Heard
 
 from fairlead.carrier import intake as module
-from fairlead.carrier.connection import Connection, Terms
+from fairlead.carrier.connection import Terms
 from fairlead.carrier.intake import CREDIT, SLICE, Budget, Intake
+from fairlead.carrier.listener import Connection
 from fairlead.carrier.sweep import Sweep
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -427,7 +428,8 @@ async def test_a_foreign_server_is_asked_for_no_more(
 async def test_slow_readers_are_counted_as_they_come_and_go(
     serve: Any, attached_app: Any, sweep: Sweep, dial: Dial, until: Until
 ) -> None:
-    terms = Terms(sweep, max_buffered=64 * MIB)
+    slow: set[Connection] = set()
+    terms = Terms(sweep, max_buffered=64 * MIB, slow=slow)
     door = Door(0, Intake())
     door.port = await serve(attached_app(door), terms=terms)
     raw = await dial(door.port)
@@ -436,13 +438,13 @@ async def test_slow_readers_are_counted_as_they_come_and_go(
     while not connection.congested:
         connection.send(bytes(MIB))
         await asyncio.sleep(0)
-    assert terms.slow == {connection}
+    assert slow == {connection}
     while connection.congested:
         await raw.frame()
-    assert terms.slow == set()
+    assert slow == set()
     while not connection.congested:
         connection.send(bytes(MIB))
         await asyncio.sleep(0)
     raw.writer.transport.abort()
     await until(lambda: door.all[0].closed)
-    assert terms.slow == set()
+    assert slow == set()
