@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from scripted_server import scripted
 
 from fairlead.errors import BusUnavailable
 from fairlead_operator import rows as module
@@ -21,33 +22,25 @@ async def server(reply: Reply) -> AsyncIterator[str]:
     """Speaks enough of Redis to be taken for one; answers with `reply`. Gives its URL."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readline():
-                words = []
-                for _ in range(int(head[1:])):
-                    size = int((await reader.readline())[1:])
-                    words.append((await reader.readexactly(size + 2))[:-2])
-                if words[0] == b"TIME":
-                    now = str(int(time.time())).encode()
-                    writer.write(b"*2\r\n$%d\r\n%s\r\n$1\r\n0\r\n" % (len(now), now))
-                elif words[0] in (b"ZRANGE", b"HGETALL"):
-                    await reply(words[0], writer)
-                elif words[0] == b"PING":
-                    writer.write(b"+PONG\r\n")
-                elif words[0] == b"ZREMRANGEBYSCORE":
-                    writer.write(b":0\r\n")
-                else:
-                    writer.write(b"+OK\r\n")
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
-            writer.close()
+        while head := await reader.readline():
+            words = []
+            for _ in range(int(head[1:])):
+                size = int((await reader.readline())[1:])
+                words.append((await reader.readexactly(size + 2))[:-2])
+            if words[0] == b"TIME":
+                now = str(int(time.time())).encode()
+                writer.write(b"*2\r\n$%d\r\n%s\r\n$1\r\n0\r\n" % (len(now), now))
+            elif words[0] in (b"ZRANGE", b"HGETALL"):
+                await reply(words[0], writer)
+            elif words[0] == b"PING":
+                writer.write(b"+PONG\r\n")
+            elif words[0] == b"ZREMRANGEBYSCORE":
+                writer.write(b":0\r\n")
+            else:
+                writer.write(b"+OK\r\n")
 
-    listening = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield f"redis://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
-    finally:
-        listening.close()
+    async with scripted(serve) as port:
+        yield f"redis://127.0.0.1:{port}"
 
 
 async def endless(command: bytes, writer: asyncio.StreamWriter) -> None:
