@@ -11,7 +11,7 @@ import logging
 
 import msgspec
 
-from fairlead.bus.doorbell import Ask, Told
+from fairlead.bus.doorbell import LinkStatsRequested, LinkStatsWritten
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.directory import Directory
@@ -19,8 +19,8 @@ from fairlead.fleet.schema import AgentRow
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.followers import Followers
-from fairlead.routing.sight import LinkState, link_state
-from fairlead.routing.standing import Standing
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.observability.link_stats import LinkStats, link_stats
 
 logger = logging.getLogger(__name__)
 
@@ -29,22 +29,24 @@ PATIENCE = 2.0
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(LinkState).decode
+_decode = msgspec.msgpack.Decoder(LinkStats).decode
 
 
-class Inquiry:
-    def __init__(self, directory: Directory, hub: Hub, inbox: Inbox, followers: Followers, standing: Standing) -> None:
+class LinkQuery:
+    def __init__(
+        self, directory: Directory, hub: Hub, inbox: Inbox, followers: Followers, membership: Membership
+    ) -> None:
         self._directory = directory
         self._hub = hub
         self._inbox = inbox
         self._followers = followers
-        self._standing = standing
+        self._membership = membership
 
-    async def ask(self, row: AgentRow, patience: float = PATIENCE) -> LinkState | None:
+    async def ask(self, row: AgentRow, patience: float = PATIENCE) -> LinkStats | None:
         """The link of an agent that is online; None when its node did not answer within `patience` seconds, or has
         another link."""
         with self._followers.follow(_topic(row.agent)) as told:
-            self._inbox.ring(row.lease, (Ask(row.agent, self._standing.lease),))
+            self._inbox.ring(row.lease, (LinkStatsRequested(row.agent, self._membership.lease),))
             if not await told.wait(patience):
                 return None
             answer = await self._directory.told(row.agent)
@@ -58,11 +60,11 @@ class Inquiry:
     async def answer(self, session: Session, asker: str) -> None:
         """Write down how the link is doing, then ring whoever asked."""
         try:
-            await self._directory.tell(session.agent, _encode(link_state(session)))
+            await self._directory.tell(session.agent, _encode(link_stats(session)))
         except BusUnavailable as e:
             logger.debug("nobody could be told of %s: %s", session.agent, e)
             return
-        self._inbox.ring(asker, (Told(session.agent),))
+        self._inbox.ring(asker, (LinkStatsWritten(session.agent),))
 
 
 def _topic(agent: str) -> str:

@@ -11,34 +11,34 @@ import logging
 from collections.abc import Iterable
 
 from fairlead.bus.doorbell import (
-    Ask,
     Canary,
-    Cancel,
-    Deliver,
+    CancelRequested,
+    CommandQueued,
     Doorbell,
-    Evict,
-    Input,
-    Muster,
-    Rank,
-    Ranked,
-    Room,
-    Told,
-    Wake,
+    InputAdded,
+    LinkStatsRequested,
+    LinkStatsWritten,
+    LinkSuperseded,
+    MembershipChanged,
+    ResultsAdded,
+    ResultsConsumed,
+    WorstLinksRequested,
+    WorstLinksWritten,
 )
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command import Delivery, Settled
 from fairlead.fleet.commands import Commands
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
-from fairlead.routing.chronicle import Chronicle
-from fairlead.routing.closing import Closing
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.delivery.recorder import Recorder
 from fairlead.routing.followers import Followers
-from fairlead.routing.inquiry import Inquiry
-from fairlead.routing.ranking import Ranking
-from fairlead.routing.recorder import Recorder
-from fairlead.routing.standing import Standing
-from fairlead.routing.tasks import Tasks
-from fairlead.routing.times import redis_back
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.observability.link_query import LinkQuery
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.routing.observability.worst_links import WorstLinks
+from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.logs import ids
@@ -52,20 +52,20 @@ from fairlead.wire.messages import CANCELLED, Chunk, Cmd, End
 logger = logging.getLogger(__name__)
 
 
-class Deliveries:
+class CommandDelivery:
     def __init__(
         self,
         store: Pipeliner,
         hub: Hub,
         records: Commands,
         recorder: Recorder,
-        inquiry: Inquiry,
-        ranking: Ranking,
-        closing: Closing,
-        chronicle: Chronicle,
+        link_query: LinkQuery,
+        worst_links: WorstLinks,
+        completion: Completion,
+        telemetry: TelemetryRecorder,
         followers: Followers,
-        standing: Standing,
-        tasks: Tasks,
+        membership: Membership,
+        tasks: BackgroundTasks,
         metrics: Metrics,
         patience: float,
     ) -> None:
@@ -73,12 +73,12 @@ class Deliveries:
         self._hub = hub
         self._records = records
         self._recorder = recorder
-        self._inquiry = inquiry
-        self._ranking = ranking
-        self._closing = closing
-        self._chronicle = chronicle
+        self._link_query = link_query
+        self._worst_links = worst_links
+        self._completion = completion
+        self._telemetry = telemetry
         self._followers = followers
-        self._standing = standing
+        self._membership = membership
         self._tasks = tasks
         self._metrics = metrics
         self._patience = patience
@@ -88,35 +88,35 @@ class Deliveries:
         """The inbox's callback. Hearing a doorbell twice does nothing the second time."""
         for doorbell in doorbells:
             match doorbell:
-                case Deliver(agent, command, at):
+                case CommandQueued(agent, command, at):
                     self._rung(agent, command, at)
-                case Wake(command):
+                case ResultsAdded(command):
                     self._followers.wake(command)
-                case Input(agent, command):
+                case InputAdded(agent, command):
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
                         self.feed(session, command)
-                case Cancel(agent, command, why):
+                case CancelRequested(agent, command, why):
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
                         self._cancel(session, command, why)
-                case Evict(agent, gen, code):
+                case LinkSuperseded(agent, gen, code):
                     self._hub.evict(agent, gen, code)
-                case Room(agent, command):
+                case ResultsConsumed(agent, command):
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
                         self._tasks.spawn(self._recorder.make_room(session, command))
-                case Ask(agent, asker):
+                case LinkStatsRequested(agent, asker):
                     session = self._hub.get(agent)
                     if session is not None and session.ready:
-                        self._tasks.spawn(self._inquiry.answer(session, asker))
-                case Told(agent):
-                    self._inquiry.told(agent)
-                case Rank(asker, by):
-                    self._tasks.spawn(self._ranking.answer(asker, by))
-                case Ranked(lease, by):
-                    self._ranking.told(lease, by)
-                case Muster() | Canary():
+                        self._tasks.spawn(self._link_query.answer(session, asker))
+                case LinkStatsWritten(agent):
+                    self._link_query.told(agent)
+                case WorstLinksRequested(asker, by):
+                    self._tasks.spawn(self._worst_links.answer(asker, by))
+                case WorstLinksWritten(lease, by):
+                    self._worst_links.told(lease, by)
+                case MembershipChanged() | Canary():
                     pass  # for the node and for the inbox
 
     def _rung(self, agent: str, command: str, at: int) -> None:
@@ -152,7 +152,7 @@ class Deliveries:
                 except BusUnavailable as e:
                     # The fence may have been executed, and the keeper does not ring for what counts as sent: so again.
                     logger.debug("delivery of %s to %s is tried again: %s", command, session.agent, e)
-                    await redis_back(self._store, self._patience)
+                    await wait_for_redis(self._store, self._patience)
                     continue
                 session.rung.pop(command, None)
         except Exception:
@@ -164,7 +164,7 @@ class Deliveries:
             session.rung = session.rung or None
 
     async def _deliver(self, session: Session, command: str, timing: Timing) -> None:
-        if not self._standing.good:
+        if not self._membership.alive:
             raise BusUnavailable("this node has no good beat: it may not deliver")
         priority = Priority.BACKGROUND if timing.waited else Priority.COMMANDS
         found = await self._records.fence(command, session.agent, session.gen, session.memory, priority)
@@ -176,16 +176,16 @@ class Deliveries:
     def settled(self, agent: str, command: str, found: Settled) -> None:
         """The fence found nothing to deliver."""
         if found.why == "ended":
-            if self._chronicle.tracing.on:
+            if self._telemetry.tracing.on:
                 self._tasks.spawn(self._told(agent, command, found))
             else:
                 self._over(agent, command, found, None)
         elif found.why != "stale":
-            self._closing.forget(command, agent)
+            self._completion.forget(command, agent)
 
     def _over(self, agent: str, command: str, found: Settled, origin: Origin | None) -> None:
         code = "outcome_unknown" if found.state == "failed" else ""
-        self._closing.over(command, agent, found.state, found.followers, code, origin)
+        self._completion.over(command, agent, found.state, found.followers, code, origin)
 
     async def _told(self, agent: str, command: str, found: Settled) -> None:
         """`_over`, with what the command's trace is to be found by."""
@@ -200,10 +200,10 @@ class Deliveries:
         if session.link.stream(command) is None:
             session.begin(command, found.next)
         if found.running:
-            self._chronicle.taken_up(session, command)
+            self._telemetry.taken_up(session, command)
         else:
             self._metrics.delivered.inc()
-            traceparent = self._chronicle.send(session, command, timing, found.origin, found.attempt)
+            traceparent = self._telemetry.send(session, command, timing, found.origin, found.attempt)
             session.send(
                 Cmd(
                     id=command, method=found.origin.method, payload=found.payload, deadline=found.left,
@@ -267,7 +267,7 @@ class Deliveries:
                 except BusUnavailable as e:
                     logger.debug("input of %s waits for Redis: %s", command, e)
                     stream.input_news = True
-                    await redis_back(self._store, self._patience)
+                    await wait_for_redis(self._store, self._patience)
                     continue
                 for payload, end in chunks:
                     if len(payload) > stream.input_room:

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from fairlead.fleet.command import Settled, Taken
 from fairlead.fleet.commands import Commands
 from fairlead.hub.session import Session
-from fairlead.routing.chronicle import Chronicle
-from fairlead.routing.delivery import Deliveries
+from fairlead.routing.delivery.command_delivery import CommandDelivery
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.store.answer import Answer, in_turn
 
 AT_ONCE = 16
@@ -20,10 +20,10 @@ AT_ONCE = 16
 
 
 class Takeover:
-    def __init__(self, records: Commands, deliveries: Deliveries, chronicle: Chronicle) -> None:
+    def __init__(self, records: Commands, deliveries: CommandDelivery, telemetry: TelemetryRecorder) -> None:
         self._records = records
         self._deliveries = deliveries
-        self._chronicle = chronicle
+        self._telemetry = telemetry
 
     async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, Taken]:
         """Own `commands` from the session's generation on; returns those that go on."""
@@ -48,7 +48,7 @@ class Takeover:
             if not found.queued and session.link.stream(command) is None:
                 session.begin(command, found.next, have.get(command, 0))
                 if found.running:
-                    self._chronicle.taken_up(session, command)
+                    self._telemetry.taken_up(session, command)
                     self._deliveries.carry_on(session, command, found.cancelled, found.has_input)
         self._deliveries.deliver(
             session, [command for command, found in taken.items() if not found.running], waited=True

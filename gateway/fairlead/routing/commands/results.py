@@ -12,15 +12,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
-from fairlead.bus.doorbell import Room
+from fairlead.bus.doorbell import ResultsConsumed
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsTrimmed
 from fairlead.fleet.command import Beyond, Command, Page, Result
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.routing.followers import Follower, Followers
-from fairlead.routing.standing import Standing
-from fairlead.routing.times import redis_back
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.pipeliner import Pipeliner
 
 PAGE_BYTES = 256 << 10
@@ -34,7 +34,7 @@ to it may still be in the megabytes of buffers between, and must stay until then
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class ResultsUpdate:
     """More results; with the last of them the record of the command, which is then over.
 
     Neither stands for "nothing new for a while", so that the caller can keep its connection alive. `more`: the caller
@@ -46,7 +46,7 @@ class News:
     more: int | None = None
 
 
-class Results:
+class ResultReader:
     def __init__(
         self,
         store: Pipeliner,
@@ -54,18 +54,18 @@ class Results:
         records: Commands,
         inbox: Inbox,
         followers: Followers,
-        standing: Standing,
+        membership: Membership,
     ) -> None:
         self._store = store
         self._directory = directory
         self._records = records
         self._inbox = inbox
         self._followers = followers
-        self._standing = standing
+        self._membership = membership
 
     async def read(
         self, command: str, offset: int, follow: bool, follower: Follower | None = None, opens: float = 0.0
-    ) -> AsyncGenerator[News]:
+    ) -> AsyncGenerator[ResultsUpdate]:
         """Results from `offset` on, as they come, until the command is over.
 
         `follower`: of a command that was just posted here with this node as its follower, so that there is nothing to
@@ -82,12 +82,12 @@ class Results:
                 if not empty:
                     follower.clear()
                     if self._followers.leaving and follow and known:
-                        yield News([], more=at)  # what there is beyond, any other node gives
+                        yield ResultsUpdate([], more=at)  # what there is beyond, any other node gives
                         return
                     try:
                         page = await self._page(command, at, follow, known, behind=offset)
                     except BusUnavailable:
-                        if not follow or not await redis_back(self._store, OUTAGE):
+                        if not follow or not await wait_for_redis(self._store, OUTAGE):
                             raise
                         continue
                     known = True
@@ -96,7 +96,7 @@ class Results:
                         read += sum(len(result.payload) for result in page.results)
                     cut = page.held >= 0 and read >= TURN_BYTES and page.ended is None and follow
                     if page.results or page.ended is not None:
-                        yield News(page.results, page.ended, at if cut else None)
+                        yield ResultsUpdate(page.results, page.ended, at if cut else None)
                     if page.ended is not None or cut:
                         return
                     if page.held >= 0 and follow:
@@ -109,9 +109,9 @@ class Results:
                 if (ahead := opens - clock()) > 0:
                     if await follower.wait(ahead):
                         continue
-                    yield News([])
+                    yield ResultsUpdate([])
                 if not await follower.wait(LOOK_AGAIN):
-                    yield News([])
+                    yield ResultsUpdate([])
 
     async def check(self, command: str, offset: int) -> None:
         """Raise what `read` would raise at once, before anything of the answer is on its way."""
@@ -120,7 +120,7 @@ class Results:
     async def _page(
         self, command: str, offset: int, follow: bool, known: bool, behind: int, size: int = PAGE_BYTES
     ) -> Page:
-        lease = self._standing.lease if follow else ""
+        lease = self._membership.lease if follow else ""
         page = await self._records.read(command, offset, size, lease, behind if follow else 0)
         if page is None and known:
             raise RecordLost(
@@ -128,7 +128,7 @@ class Results:
                 "what became of the command is not known"
             )
         if page is None:
-            raise self._standing.unknown(command)
+            raise self._membership.unknown(command)
         if isinstance(page, Beyond) and page.trimmed:
             raise ResultsTrimmed(
                 f"results before offset {page.edge} have been read and are gone: this command keeps a window only",
@@ -146,4 +146,4 @@ class Results:
         except BusUnavailable:
             return
         if row is not None and row.lease:
-            self._inbox.ring(row.lease, (Room(row.agent, command),))
+            self._inbox.ring(row.lease, (ResultsConsumed(row.agent, command),))

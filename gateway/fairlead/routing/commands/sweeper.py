@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import TypeAlias, TypeVar
 
-from fairlead.bus.doorbell import Cancel, Deliver, Doorbell, Input
+from fairlead.bus.doorbell import CancelRequested, CommandQueued, Doorbell, InputAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.fleet import schema
@@ -24,9 +24,9 @@ from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due, Taken
 from fairlead.fleet.schema import Presence, State
 from fairlead.fleet.sharing import chosen
-from fairlead.routing.closing import Closing
-from fairlead.routing.standing import Standing
-from fairlead.routing.times import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.timeouts import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
 from fairlead.store.answer import Answer, in_turn
 from fairlead.telemetry.logs import ids
 
@@ -51,31 +51,31 @@ Found: TypeAlias = Command | Settled | FairleadError
 TIMEOUT = Ending(code="deadline", message="the deadline passed before the agent ended the command")
 
 
-class Keeper:
+class CommandSweeper:
     def __init__(
         self,
         directory: Directory,
         records: Commands,
         due: Due,
         inbox: Inbox,
-        closing: Closing,
-        standing: Standing,
+        completion: Completion,
+        membership: Membership,
     ) -> None:
         self._directory = directory
         self._records = records
         self._due = due
         self._inbox = inbox
-        self._closing = closing
-        self._standing = standing
+        self._completion = completion
+        self._membership = membership
         self._turn = 0
         """The last turn in which this node has looked, by the fleet's clock."""
         self._next: dict[int, int] = {}
         """When the first entry of each shard that it looked at in this turn is due (ms)."""
 
-    async def keep_forever(self) -> None:
+    async def run(self) -> None:
         while True:
             await asyncio.sleep(self._rest())
-            if not self._standing.good:
+            if not self._membership.alive:
                 continue  # this node does not know who is alive
             try:
                 await self.keep(self.shards())
@@ -86,17 +86,17 @@ class Keeper:
 
     def _rest(self) -> float:
         """Seconds until the next turn, or until an entry is due that this node knows of."""
-        now = self._standing.now()
+        now = self._membership.now()
         at = min([now - now % TURN_MS + TURN_MS, *self._next.values()])
         return max(0, at - now) / 1000 + random.uniform(0, JITTER)
 
     def shards(self) -> list[int]:
         """Those that this node looks at now."""
-        now = self._standing.now()
+        now = self._membership.now()
         turn = now // TURN_MS
         if turn != self._turn:
             self._turn, self._next = turn, {}
-            return shards_of(turn, self._standing.lease, self._standing.living())
+            return shards_of(turn, self._membership.lease, self._membership.living())
         shards = [shard for shard, at in self._next.items() if at <= now]
         for shard in shards:
             del self._next[shard]
@@ -121,7 +121,7 @@ class Keeper:
         return self._records.time_out([(taken.command, taken.agent) for taken in part], GRACE_MS, TIMEOUT)
 
     def _settle(self, part: Sequence[tuple[str, str]]) -> Answer[None]:
-        return self._closing.settle_timed_out(part, TIMEOUT.code)
+        return self._completion.settle_timed_out(part, TIMEOUT.code)
 
     async def _see_to_all(self, part: Sequence[Taken], answers: Sequence[Found], ended: list[tuple[str, str]]) -> None:
         """Adds to `ended` the targets that have ended by their deadline, whose agents may still run them."""
@@ -135,14 +135,14 @@ class Keeper:
             elif isinstance(found, Exception):
                 _failed(taken, found)
             elif found.why == "ended":
-                self._closing.timed_out(taken.command, taken.agent, found.followers, TIMEOUT.code, found.origin)
+                self._completion.timed_out(taken.command, taken.agent, found.followers, TIMEOUT.code, found.origin)
                 ended.append((taken.command, taken.agent))
             elif found.state == State.TIMEOUT:
                 # A keeper ended it and came no further: it died, or Redis did not answer it in time.
-                self._closing.wake(taken.command, found.followers)
+                self._completion.wake(taken.command, found.followers)
                 ended.append((taken.command, taken.agent))
             else:
-                self._closing.forget(taken.command, taken.agent)
+                self._completion.forget(taken.command, taken.agent)
         await asyncio.gather(*(self._look(taken, found) for taken, found in others))
         if away is not None:
             raise away
@@ -164,13 +164,13 @@ class Keeper:
             return await self._wait_for_agent(found, target, now)
         again = found.expires + GRACE_MS
         if found.cancel_asked:
-            await self._ring(target, Cancel(target.agent, found.id))
+            await self._ring(target, CancelRequested(target.agent, found.id))
             if now >= found.cancel_asked + CANCEL_MS:
                 how = Ending(code="cancel_unconfirmed", message="the agent did not confirm the end within 10 s")
                 return await self._finish(found, target, State.CANCELLED, how)
             again = min(again, found.cancel_asked + CANCEL_MS, now + CANCEL_AGAIN_MS)
         elif found.has_input:
-            await self._ring(target, Input(target.agent, found.id))
+            await self._ring(target, InputAdded(target.agent, found.id))
         return again
 
     async def _ring(self, target: Target, doorbell: Doorbell) -> None:
@@ -182,21 +182,21 @@ class Keeper:
         row = await self._directory.look_up(target.agent)
         if row is not None:
             # Again, since it could not be when the command was posted, or Redis has lost it since.
-            await self._directory.dispatch(target.agent, command.id, command.expires, self._standing.valid_until())
+            await self._directory.dispatch(target.agent, command.id, command.expires, self._membership.valid_until())
         presence, _, why = (
-            self._standing.table.presence(row, now) if row is not None else (Presence.OFFLINE, 0, "it was forgotten")
+            self._membership.table.presence(row, now) if row is not None else (Presence.OFFLINE, 0, "it was forgotten")
         )
         if row is not None and presence is Presence.ONLINE:
             if now >= command.expires:
                 return await self._finish(command, target, State.EXPIRED, EXPIRED, only_from=State.QUEUED)
-            self._inbox.ring(row.lease, (Deliver(target.agent, command.id),))
+            self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
             return min(now + RING_AGAIN_MS, command.expires)
         patience = min(command.hold_until, command.expires)
         if now < patience and row is not None and not row.lease:
             return patience  # it finds the command by itself when it comes back; this is only the end of its patience
         if now < patience:
             if row is not None:  # its node may have begun a life that this one has not read of yet
-                self._inbox.ring(row.lease, (Deliver(target.agent, command.id),))
+                self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
             return min(patience, now + RING_AGAIN_MS)
         how = Ending(
             code="agent_offline", message=f"agent {target.agent!r} did not come back: {why}", temporary=True
@@ -211,11 +211,11 @@ class Keeper:
             state, how = State.FAILED, OUTCOME_UNKNOWN  # it waits to be run again: the first run may have done it
         done = await self._records.finish(command.id, target.agent, state, how, only_from)
         if done.why == "ok":
-            self._closing.over(command.id, target.agent, state.value, done.followers, how.code, command.origin)
+            self._completion.over(command.id, target.agent, state.value, done.followers, how.code, command.origin)
         elif done.why == "kept":
             return command.expires + GRACE_MS
         else:
-            self._closing.forget(command.id, target.agent)
+            self._completion.forget(command.id, target.agent)
         return None
 
 

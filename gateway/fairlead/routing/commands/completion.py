@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import partial
 
-from fairlead.bus.doorbell import Cancel, Doorbell, Wake
+from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import FairleadError
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
 from fairlead.fleet.schema import State
-from fairlead.routing.chronicle import Chronicle
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.store.answer import Answer
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.timing import Origin
@@ -26,12 +26,14 @@ TROUBLE = frozenset({"failed", "timeout", "offline", "expired"})
 TIMEOUT = State.TIMEOUT.value
 
 
-class Closing:
-    def __init__(self, directory: Directory, due: Due, inbox: Inbox, metrics: Metrics, chronicle: Chronicle) -> None:
+class Completion:
+    def __init__(
+        self, directory: Directory, due: Due, inbox: Inbox, metrics: Metrics, telemetry: TelemetryRecorder
+    ) -> None:
         self._directory = directory
         self._due = due
         self._inbox = inbox
-        self._chronicle = chronicle
+        self._telemetry = telemetry
         self._ended = {state.value: metrics.commands.labels(state.value) for state in State if state.over}
 
     def over(
@@ -41,7 +43,7 @@ class Closing:
         """A target came into its terminal state just now; `code` is that of its error. With the command's `origin`
         it is told as a span, if its trace is kept: then where that belongs is returned."""
         self._ended[state].inc()
-        kept = self._chronicle.over(command, agent, state, code, origin, sid)
+        kept = self._telemetry.over(command, agent, state, code, origin, sid)
         self._directory.settle(agent, command, _trouble(command, state, code) if state in TROUBLE else "")
         self._due.done(command, agent)
         self.wake(command, followers)
@@ -50,7 +52,7 @@ class Closing:
     def timed_out(self, command: str, agent: str, followers: Iterable[str], code: str, origin: Origin | None) -> None:
         """A target came into `timeout` just now: what callers wait for is done. The rest is for `settle_timed_out`."""
         self._ended[TIMEOUT].inc()
-        self._chronicle.over(command, agent, TIMEOUT, code, origin, "")
+        self._telemetry.over(command, agent, TIMEOUT, code, origin, "")
         self.wake(command, followers)
 
     def settle_timed_out(self, targets: Sequence[tuple[str, str]], code: str) -> Answer[None]:
@@ -70,7 +72,7 @@ class Closing:
                 failure = lease
                 continue
             if lease:
-                stops.setdefault(lease, []).append(Cancel(agent, command, DEADLINE))
+                stops.setdefault(lease, []).append(CancelRequested(agent, command, DEADLINE))
             self._due.done(command, agent)
         for lease, doorbells in stops.items():
             self._inbox.ring(lease, doorbells)
@@ -84,7 +86,7 @@ class Closing:
 
     def wake(self, command: str, followers: Iterable[str]) -> None:
         for lease in followers:
-            self._inbox.ring(lease, (Wake(command),))
+            self._inbox.ring(lease, (ResultsAdded(command),))
 
 
 def _trouble(command: str, state: str, code: str) -> str:

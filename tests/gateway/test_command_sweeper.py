@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.bus.doorbell import Cancel, Doorbell
+from fairlead.bus.doorbell import CancelRequested, Doorbell
 from fairlead.bus.inbox import Inbox
 from fairlead.fleet import schema
 from fairlead.fleet.command import Record
@@ -18,13 +18,13 @@ from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
 from fairlead.fleet.schema import NodeRow, NodeTable, State
-from fairlead.routing import index
-from fairlead.routing.chronicle import Chronicle
-from fairlead.routing.closing import Closing
-from fairlead.routing.index import IndexSweep
-from fairlead.routing.keeper import Keeper, shards_of
-from fairlead.routing.removal import Removal
-from fairlead.routing.standing import Standing
+from fairlead.routing.agents import index_sweeper
+from fairlead.routing.agents.index_sweeper import IndexSweeper
+from fairlead.routing.agents.removal import AgentRemoval
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.commands.sweeper import CommandSweeper, shards_of
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, text
@@ -43,23 +43,25 @@ class World:
 
     def __init__(self, store: Pipeliner, url: str) -> None:
         self.store = store
-        self.standing = Standing("node-1")
-        self.standing.epoch = "a"
+        self.membership = Membership("node-1")
+        self.membership.epoch = "a"
         self.directory, self.due = Directory(store), Due(store)
         self.records = Commands(store, 1 << 24)
         self.heard: list[Doorbell] = []
         self.inbox = Inbox(store, url, "node-1", "a", self.heard.extend)
         metrics = Metrics()
-        closing = Closing(self.directory, self.due, self.inbox, metrics, Chronicle(Tracing(), metrics, self.standing))
-        self.keeper = Keeper(self.directory, self.records, self.due, self.inbox, closing, self.standing)
-        removal = Removal(self.directory, self.records, closing, self.standing, metrics, 30 * DAY_MS)
-        self.index = IndexSweep(self.directory, removal, self.standing, metrics)
+        completion = Completion(
+            self.directory, self.due, self.inbox, metrics, TelemetryRecorder(Tracing(), metrics, self.membership)
+        )
+        self.keeper = CommandSweeper(self.directory, self.records, self.due, self.inbox, completion, self.membership)
+        removal = AgentRemoval(self.directory, self.records, completion, self.membership, metrics, 30 * DAY_MS)
+        self.index = IndexSweeper(self.directory, removal, self.membership, metrics)
 
     async def now(self) -> int:
         """Redis TIME in ms, told to the node as its beat does."""
         seconds, micros = items(await self.store.submit("TIME"))
         now = integer(seconds) * 1000 + integer(micros) // 1000
-        self.standing.beaten(now)
+        self.membership.heartbeat_answered(now)
         return now
 
     async def hang(self, count: int, payload: bytes = b"{}") -> list[str]:
@@ -71,7 +73,9 @@ class World:
             agent, command = f"agent-{number}", uuid7(now, random.randbytes(10))
             made.append(command)
             # Those of one priority are executed in this order.
-            calls.append(self.directory.claim(agent, self.standing.lease, "boot", 1, f"s{number}", b"{}", now + FAR_MS))
+            calls.append(
+                self.directory.claim(agent, self.membership.lease, "boot", 1, f"s{number}", b"{}", now + FAR_MS)
+            )
             record = Record(command, agent, "work", payload, "interactive", now, now + FAR_MS, 60_000, now + FAR_MS)
             calls.append(self.records.create(record, now + FAR_MS))
             calls.append(self.records.fence(command, agent, now + FAR_MS, "boot"))
@@ -122,7 +126,7 @@ async def test_one_look_goes_on_until_nothing_is_due(world: World) -> None:
         row = await world.directory.look_up(found.agent)
         assert row is not None
         assert row.trouble.partition(" ")[2] == f"command {command} ended as timeout: deadline"
-    stopped = [bell for bell in world.heard if isinstance(bell, Cancel)]
+    stopped = [bell for bell in world.heard if isinstance(bell, CancelRequested)]
     assert sorted(bell.command for bell in stopped) == sorted(commands)
     assert {bell.why for bell in stopped} == {"deadline"}
 
@@ -145,15 +149,15 @@ async def _sent(store: Pipeliner) -> int:
     return int(next(line for line in lines if line.startswith("total_net_output_bytes:")).partition(":")[2])
 
 
-def _fleet(nodes: int, now: int) -> list[Standing]:
+def _fleet(nodes: int, now: int) -> list[Membership]:
     """All alive, and of one mind about that."""
     rows = {f"n{i}": NodeRow(f"n{i}", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0) for i in range(nodes)}
     fleet = []
     for name in rows:
-        standing = Standing(name)
-        standing.epoch, standing.table = "a", NodeTable(rows)
-        standing.beaten(now)
-        fleet.append(standing)
+        membership = Membership(name)
+        membership.epoch, membership.table = "a", NodeTable(rows)
+        membership.heartbeat_answered(now)
+        fleet.append(membership)
     return fleet
 
 
@@ -169,8 +173,8 @@ def test_one_node_of_all_walks_a_shard_of_the_index_and_each_shard_has_its_minut
     nobody: Any = None
     walked: set[int] = set()
     for turn in range(schema.INDEX_SHARDS):
-        fleet = _fleet(20, (28_000_000 + turn) * index.TURN_MS + 1)
-        shards = [shard for s in fleet if (shard := IndexSweep(nobody, nobody, s, nobody).shard()) is not None]
+        fleet = _fleet(20, (28_000_000 + turn) * index_sweeper.TURN_MS + 1)
+        shards = [shard for s in fleet if (shard := IndexSweeper(nobody, nobody, s, nobody).shard()) is not None]
         assert len(shards) == 1
         walked |= set(shards)
     assert walked == set(range(schema.INDEX_SHARDS))
@@ -178,8 +182,8 @@ def test_one_node_of_all_walks_a_shard_of_the_index_and_each_shard_has_its_minut
 
 async def test_the_sweep_forgets_who_was_absent_for_long_and_nobody_else(world: World) -> None:
     now = await world.now()
-    lease = world.standing.lease
-    world.standing.table = NodeTable({"node-1": NodeRow("node-1", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0)})
+    lease = world.membership.lease
+    world.membership.table = NodeTable({"node-1": NodeRow("node-1", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0)})
     for agent, holder, seen in (
         ("linked", lease, now - 40 * DAY_MS),
         ("away-lately", "", now - 20 * DAY_MS),

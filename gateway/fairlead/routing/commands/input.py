@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import random
 
-from fairlead.bus.doorbell import Input
+from fairlead.bus.doorbell import InputAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import InputConflict, InvalidRequest, Unavailable
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.due import Due
-from fairlead.routing.standing import Standing
-from fairlead.routing.times import RING_AGAIN_MS
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.timeouts import RING_AGAIN_MS
 
 PATIENCE = 20.0
 """Seconds that a caller is held back while the agent consumes no input; below the time-outs of proxies."""
@@ -29,25 +29,25 @@ class InputFull(Unavailable):
     code = "input_full"
 
 
-class Inputs:
-    def __init__(self, directory: Directory, records: Commands, due: Due, inbox: Inbox, standing: Standing) -> None:
+class InputWriter:
+    def __init__(self, directory: Directory, records: Commands, due: Due, inbox: Inbox, membership: Membership) -> None:
         self._directory = directory
         self._records = records
         self._due = due
         self._inbox = inbox
-        self._standing = standing
+        self._membership = membership
 
     async def add(self, command: str, n: int, payload: bytes, end: bool) -> None:
         """Store input chunk `n` and tell the agent's node. Raises InvalidRequest, with what was expected, and
         InputConflict when another chunk has that number."""
         agent = await self._records.agent_of(command)
         if agent is None:
-            raise self._standing.unknown(command)
+            raise self._membership.unknown(command)
         loop = asyncio.get_running_loop()
         patience = loop.time() + PATIENCE
         while True:
             # Should the bell be lost, the keeper rings it again.
-            looked = self._due.schedule(command, agent, self._standing.now() + RING_AGAIN_MS)
+            looked = self._due.schedule(command, agent, self._membership.now() + RING_AGAIN_MS)
             stored = self._records.add_input(command, agent, n, payload, end)
             row = await self._directory.look_up(agent)
             await looked
@@ -73,4 +73,4 @@ class Inputs:
         if word == "ended":
             raise InvalidRequest("the input was ended before: nothing may follow", field="n")
         if row is not None and row.lease:
-            self._inbox.ring(row.lease, (Input(agent, command),))
+            self._inbox.ring(row.lease, (InputAdded(agent, command),))

@@ -9,7 +9,7 @@ from fairlead.store.pipeliner import Pipeliner
 
 VALID_MS = 3_000
 """How long a claim, or the dispatch of a command that stands in Redis, may take to be executed. Who gives one up waits
-for as long before it acts on that (see `Attendance._admit`), or repeats it."""
+for as long before it acts on that (see `Registration._admit`), or repeats it."""
 POST_VALID_MS = 1_000
 """How long a posted command may take to be executed: the store's time-out, before which nobody is told that it failed.
 It is counted from the call, and by the fleet's clock, which is never ahead of the server's: so a server that was frozen
@@ -28,7 +28,7 @@ GRACE_MS = 1_000
 thousands of others of the same moment: within two seconds of its deadline every command has ended."""
 
 
-async def redis_back(store: Pipeliner, timeout: float) -> bool:
+async def wait_for_redis(store: Pipeliner, timeout: float) -> bool:
     """After a BusUnavailable: wait until Redis answers, then a jittered moment; False when it does not within `timeout`
     seconds. The moment is for a Redis that answers and refuses (out of memory), and for all the others who wait."""
     back = await store.wait_available(timeout)

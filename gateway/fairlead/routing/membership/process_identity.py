@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Process:
+class ProcessIdentity:
     """`space` names the boot of the machine and the PID namespace, "" when the system does not tell; `started` is in
     clock ticks since that boot, as /proc has it; `pod` is the UID of its pod, "" outside of Kubernetes."""
 
@@ -32,7 +32,7 @@ class Process:
         return f"{self.pid} {self.started or '-'} {self.space or '-'} {self.host} {self.pod}".rstrip()
 
     @classmethod
-    def parse(cls, text: str) -> Process:
+    def parse(cls, text: str) -> ProcessIdentity:
         """Of what `packed` made; of anything else a process of which nothing is known."""
         pid, started, space, host, pod, *_ = [*text.split(" "), "", "", "", "", ""]
         if not pid.isdecimal():
@@ -40,11 +40,11 @@ class Process:
         return cls(host, int(pid), "" if space == "-" else space, "" if started == "-" else started, pod)
 
     @classmethod
-    def own(cls, pod: str = "") -> Process:
+    def own(cls, pod: str = "") -> ProcessIdentity:
         pid = os.getpid()
         return cls(socket.gethostname(), pid, _space(), _stat(pid)[1], pod)
 
-    def gone(self, asker: Process) -> bool:
+    def gone(self, asker: ProcessIdentity) -> bool:
         """Whether it surely has ended, as far as `asker`, the process that calls, can know. False if it cannot."""
         if not self.pid or not self.space:
             return False

@@ -11,31 +11,31 @@ from fairlead.fleet.command import OUTCOME_UNKNOWN, Ending
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory, LastSeen
 from fairlead.fleet.schema import AgentRow, Presence, State
-from fairlead.routing.closing import Closing
-from fairlead.routing.standing import Standing
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
 
 NEVER_SENT = Ending(code="agent_deleted", message="its agent was deleted before the command was sent to it")
 """It did not run."""
 
 
-class Removal:
+class AgentRemoval:
     def __init__(
-        self, directory: Directory, records: Commands, closing: Closing, standing: Standing, metrics: Metrics,
+        self, directory: Directory, records: Commands, completion: Completion, membership: Membership, metrics: Metrics,
         forget_ms: int,
     ) -> None:  # fmt: skip
         """`forget_ms`: how long an agent may be away before it is forgotten, 0 for ever."""
         self._directory = directory
         self._records = records
-        self._closing = closing
-        self._standing = standing
+        self._completion = completion
+        self._membership = membership
         self._metrics = metrics
         self._forget_ms = forget_ms
 
     async def look(self, agent: str, seen: LastSeen) -> None:
         """Remove an agent that was away for too long."""
-        now = self._standing.now()
-        if self._standing.table.holds(seen.lease, now):
+        now = self._membership.now()
+        if self._membership.table.holds(seen.lease, now):
             return
         if seen.lease and seen.at == seen.up:
             # Its node died with it, and nobody noted when: it was last seen at its claim, which may be months ago.
@@ -48,7 +48,7 @@ class Removal:
     async def delete(self, row: AgentRow) -> tuple[int, int]:
         """Remove an agent, with its events; returns how many of its commands were ended, and of its events removed.
         Raises AgentOnline when it is linked, or is so again."""
-        presence, _, why = self._standing.table.presence(row, self._standing.now())
+        presence, _, why = self._membership.table.presence(row, self._membership.now())
         ended = 0 if presence is Presence.ONLINE else await self.remove(row)
         if presence is Presence.ONLINE or ended is None:
             node = f" ({why})" if presence is Presence.ONLINE else ""
@@ -74,7 +74,7 @@ class Removal:
         found = await self._records.look_up(command)
         target = next((t for t in found.targets if t.agent == agent), None) if found is not None else None
         if found is None or target is None or target.state.over:
-            self._closing.forget(command, agent)
+            self._completion.forget(command, agent)
             return
         state, how = State.CANCELLED, NEVER_SENT
         only_from: State | None = State.QUEUED
@@ -85,6 +85,6 @@ class Removal:
             state, how = State.FAILED, OUTCOME_UNKNOWN
             done = await self._records.finish(command, agent, state, how)
         if done.why == "ok":
-            self._closing.over(command, agent, state.value, done.followers, how.code, found.origin)
+            self._completion.over(command, agent, state.value, done.followers, how.code, found.origin)
         else:
-            self._closing.forget(command, agent)
+            self._completion.forget(command, agent)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.directory import Directory
 from fairlead.hub.session import Session
-from fairlead.routing.times import redis_back
+from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.answer import outcomes
 from fairlead.store.pipeliner import Pipeliner
 
@@ -26,7 +26,7 @@ BATCH = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class EndedSession:
     """The session `sid` of `agent` ended with `code` and `reason`; `drained`: it had been told to leave."""
 
     agent: str
@@ -36,11 +36,11 @@ class Departure:
     reason: str
 
 
-class Departures:
+class LeaseReleaser:
     def __init__(self, store: Pipeliner, directory: Directory) -> None:
         self._store = store
         self._directory = directory
-        self._waiting: deque[Departure] = deque()
+        self._waiting: deque[EndedSession] = deque()
         self._news = asyncio.Event()
 
     def __len__(self) -> int:
@@ -48,10 +48,10 @@ class Departures:
         return len(self._waiting)
 
     def add(self, session: Session, code: int, reason: str) -> None:
-        self._waiting.append(Departure(session.agent, session.sid, code, session.drained, reason[:123]))
+        self._waiting.append(EndedSession(session.agent, session.sid, code, session.drained, reason[:123]))
         self._news.set()
 
-    async def release_forever(self) -> None:
+    async def run(self) -> None:
         while True:
             if not self._waiting:
                 self._news.clear()
@@ -63,11 +63,11 @@ class Departures:
         batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
         answers = await outcomes([self._directory.release(d.agent, d.sid, d.code, d.drained, d.reason) for d in batch])
         failed = []
-        for departure, answer in zip(batch, answers, strict=True):
+        for ended, answer in zip(batch, answers, strict=True):
             if isinstance(answer, BusUnavailable):
-                failed.append(departure)
+                failed.append(ended)
             elif isinstance(answer, Exception):
-                logger.error("the lease of %s could not be released", departure.agent, exc_info=answer)
+                logger.error("the lease of %s could not be released", ended.agent, exc_info=answer)
         if failed:
             self._waiting.extend(failed)
-            await redis_back(self._store, 1.0)
+            await wait_for_redis(self._store, 1.0)

@@ -17,7 +17,7 @@ REFUSED = "refused"
 END_STATES = {"ok": State.OK, "error": State.FAILED, "cancelled": State.CANCELLED, "timeout": State.TIMEOUT}
 
 
-def steps_of(message: Ack | Chunk | End) -> tuple[Arg, ...]:
+def append_ops(message: Ack | Chunk | End) -> tuple[Arg, ...]:
     """The arguments of an append."""
     if isinstance(message, Chunk):
         return commands.data(message.n, message.kind, message.payload)
@@ -36,7 +36,7 @@ def steps_of(message: Ack | Chunk | End) -> tuple[Arg, ...]:
     return commands.accepted()
 
 
-def code_of(message: Ack | End) -> str:
+def error_code(message: Ack | End) -> str:
     """Of the error that it ends its command with, if it does."""
     if message.error is not None:
         return message.error.code

@@ -1,10 +1,10 @@
 """Takes care that one process at a time bears a node's name.
 
-Asked by `Beat` before the first beat, and when its row belongs to another life. Two processes with one name would take
-turns at the row for ever, and each would cost the other its agents. So the second does not begin: it names the first,
-and what to do. A node that is started again after it was killed finds the row of its last life, which may look alive
-for 15 s: it begins at once when that process is known to have ended (it ran on this machine, or in this pod), and else
-waits that long, and says so.
+Asked by `Heartbeat` before the first beat, and when its row belongs to another life. Two processes with one name would
+take turns at the row for ever, and each would cost the other its agents. So the second does not begin: it names the
+first, and what to do. A node that is started again after it was killed finds the row of its last life, which may look
+alive for 15 s: it begins at once when that process is known to have ended (it ran on this machine, or in this pod), and
+else waits that long, and says so.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from fairlead.errors import ConfigError
 from fairlead.fleet.load import Load
 from fairlead.fleet.schema import ALIVE_MS, NodeRow
-from fairlead.routing.process import Process
+from fairlead.routing.membership.process_identity import ProcessIdentity
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ class NodeName:
         """`pod` is the UID of the pod that this process runs in, "" outside of Kubernetes."""
         self._load = load
         self._node = node
-        self._own = Process.own(pod)
+        self._own = ProcessIdentity.own(pod)
         self.process = self._own.packed()
         """What this process tells of itself with each beat."""
 
@@ -40,7 +40,7 @@ class NodeName:
         row, now = await self._load.look_up(self._node)
         if row is None:
             return None, ""
-        free = row.epoch == own_epoch or not row.alive(now) or Process.parse(row.process).gone(self._own)
+        free = row.epoch == own_epoch or not row.alive(now) or ProcessIdentity.parse(row.process).gone(self._own)
         return (None if free else row), row.epoch
 
     async def wait_until_free(self) -> str:
@@ -66,4 +66,6 @@ class NodeName:
     def taken_by(self, row: NodeRow) -> str:
         """Who has the name, in words."""
         since = datetime.fromtimestamp(row.began / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        return f"there is a node {self._node!r} already: {Process.parse(row.process)}, in the fleet since {since}"
+        return (
+            f"there is a node {self._node!r} already: {ProcessIdentity.parse(row.process)}, in the fleet since {since}"
+        )

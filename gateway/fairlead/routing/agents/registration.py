@@ -1,6 +1,6 @@
 """Takes agents in and sees them off: claim at hello, welcome, release at the end.
 
-It serves the sessions (hub's `Attendant`) and hands what they bring to the recorder and the deliveries. A claim
+It serves the sessions (hub's `SessionHandler`) and hands what they bring to the recorder and the deliveries. A claim
 that cannot be made because Redis is away is made again until it can: the agent waits on its open link. A link that
 died during its claim is released, so that no agent seems online on a link that is gone.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlead.bus.doorbell import Evict
+from fairlead.bus.doorbell import LinkSuperseded
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.sweep import Sweep
 from fairlead.errors import BusUnavailable, InvalidRequest
@@ -22,14 +22,14 @@ from fairlead.fleet.command import Taken
 from fairlead.fleet.directory import Claimed, Directory, Overtaken
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
-from fairlead.routing.chronicle import Chronicle
-from fairlead.routing.delivery import Deliveries
-from fairlead.routing.departures import Departures
-from fairlead.routing.recorder import Recorder
-from fairlead.routing.standing import Standing
-from fairlead.routing.takeover import Takeover
-from fairlead.routing.tasks import Tasks
-from fairlead.routing.times import VALID_MS, redis_back
+from fairlead.routing.agents.lease_release import LeaseReleaser
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.delivery.command_delivery import CommandDelivery
+from fairlead.routing.delivery.recorder import Recorder
+from fairlead.routing.delivery.takeover import Takeover
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.routing.timeouts import VALID_MS, wait_for_redis
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
@@ -48,7 +48,7 @@ lists and comparisons share with claims."""
 
 
 @dataclass(frozen=True, slots=True)
-class LinkTerms:
+class LinkSettings:
     """What welcome tells every agent."""
 
     heartbeat_ms: int
@@ -58,7 +58,7 @@ class LinkTerms:
     bus_grace: float
 
 
-class Attendance:
+class Registration:
     def __init__(
         self,
         store: Pipeliner,
@@ -66,15 +66,15 @@ class Attendance:
         hub: Hub,
         inbox: Inbox,
         recorder: Recorder,
-        deliveries: Deliveries,
+        deliveries: CommandDelivery,
         takeover: Takeover,
-        departures: Departures,
-        standing: Standing,
+        lease_releaser: LeaseReleaser,
+        membership: Membership,
         sweep: Sweep,
-        tasks: Tasks,
-        chronicle: Chronicle,
+        tasks: BackgroundTasks,
+        telemetry: TelemetryRecorder,
         metrics: Metrics,
-        terms: LinkTerms,
+        terms: LinkSettings,
     ) -> None:
         self.traffic = metrics.traffic
         self.totals = hub.totals
@@ -85,11 +85,11 @@ class Attendance:
         self._recorder = recorder
         self._deliveries = deliveries
         self._takeover = takeover
-        self._departures = departures
-        self._standing = standing
+        self._lease_releaser = lease_releaser
+        self._membership = membership
         self._hello = sweep.deadline(terms.hello_timeout)
         self._tasks = tasks
-        self._chronicle = chronicle
+        self._telemetry = telemetry
         self._metrics = metrics
         self._terms = terms
         self._claims = asyncio.Semaphore(CLAIMS_AT_ONCE)
@@ -133,10 +133,10 @@ class Attendance:
         self._hub.connections -= 1
         self._hello.discard(session)
         lived = asyncio.get_running_loop().time() - session.since if session.since else 0.0
-        self._chronicle.left(session, lived, code, reason)
+        self._telemetry.left(session, lived, code, reason)
         if session.gen:
             self._hub.remove(session)
-            self._departures.add(session, code, reason)
+            self._lease_releaser.add(session, code, reason)
 
     # -- claim and welcome -------------------------------------------------------------------------
 
@@ -161,26 +161,26 @@ class Attendance:
                     session.close(Close.BUS_AWAY, "the gateway has lost Redis: come back later")
                     break
                 logger.debug("claim of %s: %s", session.agent, e)
-                await redis_back(self._store, left)
+                await wait_for_redis(self._store, left)
             except Exception:
                 logger.exception("the claim of %s failed", session.agent, extra=ids(agent=session.agent))
                 session.close(Close.INTERNAL, "the gateway could not take this agent in")
         if not session.open and unsure:
             await asyncio.sleep(VALID_MS / 1000)
-            self._departures.add(session, Close.ABNORMAL, "the link was lost before its welcome")
+            self._lease_releaser.add(session, Close.ABNORMAL, "the link was lost before its welcome")
 
     async def _attempt(self, session: Session, hello: Hello) -> bool:
         """One claim and what follows from it; False when this session does not become the agent's."""
-        standing = self._standing
-        if not standing.good:
+        membership = self._membership
+        if not membership.alive:
             raise BusUnavailable("this node has no good beat: it may not claim")
         if self._hub.draining:
             session.close(Close.RESTART, "the node restarts")
             return False
-        lease = standing.lease
+        lease = membership.lease
         claimed = await self._directory.claim(
-            session.agent, lease, session.boot, session.conn, session.sid, session.facts, standing.valid_until(),
-            known=standing.rebuilding and session.conn > 1,
+            session.agent, lease, session.boot, session.conn, session.sid, session.facts, membership.valid_until(),
+            known=membership.rebuilding and session.conn > 1,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":
@@ -193,11 +193,11 @@ class Attendance:
             newer = self._hub.get(session.agent)
             same = newer is None or newer.boot == session.boot
             session.close(Close.SUPERSEDED if same else Close.REPLACED, "superseded by a newer link")
-            self._departures.add(session, Close.ABNORMAL, "superseded by a newer link")
+            self._lease_releaser.add(session, Close.ABNORMAL, "superseded by a newer link")
             return False
         self._evict_elsewhere(session, claimed)
         taken = await self._takeover.fence(session, claimed.open)
-        if lease != standing.lease:
+        if lease != membership.lease:
             raise BusUnavailable("this node began a new life during the claim")
         if self._hub.draining:
             session.drained = True
@@ -208,9 +208,9 @@ class Attendance:
         return True
 
     def _evict_elsewhere(self, session: Session, claimed: Claimed) -> None:
-        if claimed.previous and claimed.previous != self._standing.lease:
+        if claimed.previous and claimed.previous != self._membership.lease:
             code = Close.SUPERSEDED if claimed.previous_boot == session.boot else Close.REPLACED
-            self._inbox.ring(claimed.previous, (Evict(session.agent, claimed.previous_gen, code),))
+            self._inbox.ring(claimed.previous, (LinkSuperseded(session.agent, claimed.previous_gen, code),))
 
     def _welcome(self, session: Session, hello: Hello, claimed: Claimed, taken: dict[str, Taken]) -> None:
         terms = self._terms
@@ -229,7 +229,7 @@ class Attendance:
                 retry=Retry(first_ceiling(self._hub.connections, terms.accept_rate), cap=HANDED_OUT_MS),
             )
         )
-        self._chronicle.welcomed(session, resumed)
+        self._telemetry.welcomed(session, resumed)
         self._takeover.take_up(session, taken, hello.have)
 
 

@@ -16,12 +16,12 @@ from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import State
 from fairlead.hub.session import Session, pending_size
-from fairlead.routing.chronicle import Chronicle
-from fairlead.routing.closing import Closing
-from fairlead.routing.steps import code_of, steps_of
-from fairlead.routing.superseded import close_superseded
-from fairlead.routing.tasks import Tasks
-from fairlead.routing.times import redis_back
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.delivery.append_ops import append_ops, error_code
+from fairlead.routing.eviction import close_superseded
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.answer import Answer, outcomes
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg
@@ -46,16 +46,16 @@ class Recorder:
         store: Pipeliner,
         directory: Directory,
         records: Commands,
-        closing: Closing,
-        chronicle: Chronicle,
-        tasks: Tasks,
+        completion: Completion,
+        telemetry: TelemetryRecorder,
+        tasks: BackgroundTasks,
         metrics: Metrics,
     ) -> None:
-        self._chronicle = chronicle
+        self._telemetry = telemetry
         self._store = store
         self._directory = directory
         self._records = records
-        self._closing = closing
+        self._completion = completion
         self._tasks = tasks
         self._metrics = metrics
 
@@ -93,11 +93,11 @@ class Recorder:
             if isinstance(message, Event):
                 events.append(message)
             elif isinstance(message, Ack | Chunk | End):
-                steps.setdefault(message.id, []).extend(steps_of(message))
+                steps.setdefault(message.id, []).extend(append_ops(message))
                 if isinstance(message, Chunk):
                     sizes[message.id] = sizes.get(message.id, 0) + len(message.payload)
                 else:
-                    codes[message.id] = code_of(message)
+                    codes[message.id] = error_code(message)
             elif isinstance(message, Credit):
                 grants[message.id] = grants.get(message.id, 0) + message.bytes
         while steps or events:
@@ -107,7 +107,7 @@ class Recorder:
             except BusUnavailable:
                 if not session.open:
                     return False
-                if not await redis_back(self._store, PATIENCE):
+                if not await wait_for_redis(self._store, PATIENCE):
                     # What is in hand is given up with the link: the agent was not told that it is stored.
                     session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False
@@ -156,20 +156,20 @@ class Recorder:
             ended = await self._records.finish(command, session.agent, State.FAILED, how)
             self._dismiss(session, command)
             if ended.why == "ok":
-                self._closing.over(command, session.agent, State.FAILED.value, ended.followers, how.code)
+                self._completion.over(command, session.agent, State.FAILED.value, ended.followers, how.code)
         elif stored.why == "fenced":
             session.end(command)
             session.timed(command)
         elif stored.why != "ok":
             # Over, or gone with Redis's data. If it was this agent that ended it, the answer to that was lost.
             self._dismiss(session, command)
-            self._closing.forget(command, session.agent)
-            self._closing.wake(command, stored.followers)
+            self._completion.forget(command, session.agent)
+            self._completion.wake(command, stored.followers)
         elif State(stored.state).over:
             session.end(command)
             await self._over(session, command, stored, code)
         else:
-            self._closing.wake(command, stored.followers)
+            self._completion.wake(command, stored.followers)
             stream = session.link.stream(command)
             if stream is not None and stored.held > HELD_LIMIT:
                 stream.full = True
@@ -178,18 +178,18 @@ class Recorder:
         """The agent ended the command."""
         timing = session.timed(command)
         if timing is None:
-            self._closing.over(command, session.agent, stored.state, stored.followers, code)
+            self._completion.over(command, session.agent, stored.state, stored.followers, code)
             return
         timing.stored, timing.code = wall_ns(), code
-        if timing.origin is None and self._chronicle.tracing.on:
+        if timing.origin is None and self._telemetry.tracing.on:
             try:  # it was begun on another link, which knew
                 timing.origin = await self._records.origin(command)
             except BusUnavailable:
                 pass
-        kept = self._closing.over(
+        kept = self._completion.over(
             command, session.agent, stored.state, stored.followers, code, timing.origin, session.sid
         )
-        self._chronicle.ended(session, command, timing, stored.state, kept)
+        self._telemetry.ended(session, command, timing, stored.state, kept)
 
     async def make_room(self, session: Session, command: str) -> None:
         """A reader has come on: grant what was withheld for it, if there is room in the store."""

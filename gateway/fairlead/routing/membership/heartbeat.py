@@ -13,16 +13,15 @@ import logging
 import random
 import secrets
 
-from fairlead.bus.doorbell import Muster
+from fairlead.bus.doorbell import MembershipChanged
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.era import Era, Eras
 from fairlead.fleet.load import Load
 from fairlead.fleet.schema import NodeRow
 from fairlead.hub.hub import Hub
-from fairlead.routing.node_name import NodeName
-from fairlead.routing.reconciler import Reconciler
-from fairlead.routing.standing import Standing
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.membership.node_name import NodeName
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.pulse import Pulse
 from fairlead.version import __version__
@@ -37,16 +36,15 @@ AGAIN = 0.5
 it, so that a fleet whose Redis was away does not come back in one moment."""
 
 
-class Beat:
+class Heartbeat:
     def __init__(
         self,
         load: Load,
         eras: Eras,
         inbox: Inbox,
         hub: Hub,
-        reconciler: Reconciler,
         name: NodeName,
-        standing: Standing,
+        membership: Membership,
         pulse: Pulse,
         metrics: Metrics,
         capacity: int,
@@ -57,11 +55,10 @@ class Beat:
         self._eras = eras
         self._inbox = inbox
         self._hub = hub
-        self._reconciler = reconciler
         self._name = name
         self.name_taken = ""
         """Who bears this node's name instead of it, in words; "" when nobody does."""
-        self._standing = standing
+        self._membership = membership
         self._pulse = pulse
         self._metrics = metrics
         self._capacity = capacity
@@ -73,9 +70,9 @@ class Beat:
             pass  # another process that was started in the same moment was faster
         self._call_muster()
 
-    async def beat_forever(self) -> None:
+    async def run(self) -> None:
         while True:
-            missed = self._standing.since_beat >= PERIOD * 1.5
+            missed = self._membership.since_heartbeat >= PERIOD * 1.5
             await asyncio.sleep(AGAIN * random.uniform(0.5, 1.5) if missed else PERIOD)
             try:
                 await self._beat(begin=False)
@@ -83,17 +80,17 @@ class Beat:
                 await self._inbox.check()
             except BusUnavailable as e:
                 logger.debug("no beat: %s", e)
-                if self._standing.since_beat > self._grace:
+                if self._membership.since_heartbeat > self._grace:
                     self._give_up_links()
             except Exception:
                 logger.exception("a beat failed")
 
     async def leave(self) -> None:
         """End this life on purpose, if it has begun, and tell the others."""
-        if self._standing.since_beat == float("inf"):
+        if self._membership.since_heartbeat == float("inf"):
             return
         try:
-            await self._load.leave(self._standing.node, self._standing.epoch, self._standing.now())
+            await self._load.leave(self._membership.node, self._membership.epoch, self._membership.now())
             self._call_muster()
             await asyncio.sleep(0)  # rings leave in the next turn of the loop; closing the inbox waits behind them
         except BusUnavailable:
@@ -102,54 +99,54 @@ class Beat:
     async def muster(self) -> None:
         """A node has come or gone: read the table before the next beat."""
         try:
-            await self._read_table(self._standing.now())
+            await self._read_table(self._membership.now())
         except BusUnavailable as e:
             logger.debug("the table of nodes is read at the next beat: %s", e)
 
     async def _read_table(self, now: int) -> None:
         """Who is alive; and all that the rows tell only while they may tell of links that are missing in Redis."""
-        standing = self._standing
-        if standing.incomplete:
-            standing.table = await self._load.read(now, standing.back)
+        membership = self._membership
+        if membership.incomplete:
+            membership.table = await self._load.read(now, membership.alive_since)
         else:
-            standing.table = await self._load.follow(standing.table, now, standing.back)
+            membership.table = await self._load.follow(membership.table, now, membership.alive_since)
 
     def _call_muster(self) -> None:
         """This node has come or goes: the others should know before their next beat."""
-        for row in self._standing.table.rows():
-            if row.lease != self._standing.lease and row.alive(self._standing.now()):
-                self._inbox.ring(row.lease, (Muster(),))
+        for row in self._membership.table.rows():
+            if row.lease != self._membership.lease and row.alive(self._membership.now()):
+                self._inbox.ring(row.lease, (MembershipChanged(),))
 
     async def _beat(self, *, begin: bool, replaces: str = "") -> bool:
         """False when a life that was to begin could not."""
-        standing = self._standing
+        membership = self._membership
         good, now = await self._load.beat(
-            standing.node, standing.epoch, self._counts(), begin=begin, replaces=replaces
+            membership.node, membership.epoch, self._counts(), begin=begin, replaces=replaces
         )  # fmt: skip
         if not good:
             if not begin:
                 await self._begin_anew()
             return False
         self.name_taken = ""
-        first = standing.since_beat == float("inf")
-        if standing.beaten(now) and not first:
-            self._reconciler.doubt()  # the others took this node for dead
+        first = membership.since_heartbeat == float("inf")
+        if membership.heartbeat_answered(now) and not first:
+            self._membership.reconciliation.request()  # the others took this node for dead
         await self._read_table(now)
-        await self._follow_era(now)
+        await self._check_data_epoch(now)
         return True
 
     async def _begin_anew(self) -> None:
         """Redis does not know this life any more: begin another, and claim again what is still ours."""
-        holder, replaces = await self._name.holder(self._standing.epoch)
+        holder, replaces = await self._name.holder(self._membership.epoch)
         if holder is not None:
             self._yield_to(holder)
             return
         self._metrics.fencings.inc()
         logger.warning("this node's row is gone from Redis: beginning a new life")
-        self._standing.epoch = secrets.token_hex(6)
+        self._membership.epoch = secrets.token_hex(6)
         # Before the first beat of the new life, whose answer may be lost. No link is right before that one is good.
-        self._reconciler.doubt()
-        await self._inbox.rename(self._standing.epoch)
+        self._membership.reconciliation.request()
+        await self._inbox.rename(self._membership.epoch)
         if await self._beat(begin=True, replaces=replaces):
             self._call_muster()
 
@@ -163,14 +160,14 @@ class Beat:
                 session.close(Close.RESTART, "another gateway has taken this node's name: connect again")
         self.name_taken = taken
 
-    async def _follow_era(self, now: int) -> None:
+    async def _check_data_epoch(self, now: int) -> None:
         """See whether Redis still has the data that it had."""
-        known = self._standing.era
+        known = self._membership.data_epoch
         era = await self._eras.read() or await self._eras.mark(Era(secrets.token_hex(8), now if known else 0))
-        self._standing.era = era
+        self._membership.data_epoch = era
         if known is not None and era != known:
             self._metrics.data_lost.inc()
-            self._reconciler.doubt()
+            self._membership.reconciliation.request()
             logger.error(
                 "Redis has lost its data: commands that were open are lost, and so are the labels of agents, which "
                 "must be set again; the agents of this node are being claimed again"
@@ -191,5 +188,5 @@ class Beat:
             "in_flight": self._hub.totals.streams,
             "version": __version__,
             "process": self._name.process,
-            "doubtful": int(self._reconciler.behind and len(self._hub) > 0),
+            "doubtful": int(self._membership.reconciliation.pending and len(self._hub) > 0),
         }

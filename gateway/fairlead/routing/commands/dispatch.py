@@ -12,7 +12,7 @@ import asyncio
 import random
 from enum import Enum, auto
 
-from fairlead.bus.doorbell import Cancel, Deliver, Evict
+from fairlead.bus.doorbell import CancelRequested, CommandQueued, LinkSuperseded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import (
     AgentOffline,
@@ -32,11 +32,11 @@ from fairlead.fleet.directory import Directory, Full
 from fairlead.fleet.due import Due
 from fairlead.fleet.era import Eras
 from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, REMEMBERED_MS, AgentRow, Presence, State
-from fairlead.routing.closing import Closing
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.commands.request import AcceptedCommand, CommandRequest
 from fairlead.routing.followers import Follower, Followers
-from fairlead.routing.order import Accepted, Order
-from fairlead.routing.standing import Standing
-from fairlead.routing.times import CANCEL_AGAIN_MS, DOUBT, POST_VALID_MS, RING_AGAIN_MS, redis_back
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.timeouts import CANCEL_AGAIN_MS, DOUBT, POST_VALID_MS, RING_AGAIN_MS, wait_for_redis
 from fairlead.store.answer import outcomes
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.metrics import Metrics
@@ -63,7 +63,7 @@ class Write(Enum):
     """By this call, as it seems, whose answer did not come."""
 
 
-class Dispatch:
+class Dispatcher:
     def __init__(
         self,
         store: Pipeliner,
@@ -72,9 +72,9 @@ class Dispatch:
         eras: Eras,
         due: Due,
         inbox: Inbox,
-        closing: Closing,
+        completion: Completion,
         followers: Followers,
-        standing: Standing,
+        membership: Membership,
         metrics: Metrics,
         tracing: Tracing,
         retention_ms: int,
@@ -85,20 +85,20 @@ class Dispatch:
         self._eras = eras
         self._due = due
         self._inbox = inbox
-        self._closing = closing
+        self._completion = completion
         self._followers = followers
-        self._standing = standing
+        self._membership = membership
         self._metrics = metrics
         self._tracing = tracing
         self._retention_ms = retention_ms
 
-    async def submit(self, order: Order, follow: bool = False, story: Story | None = None) -> Accepted:
+    async def submit(self, order: CommandRequest, follow: bool = False, story: Story | None = None) -> AcceptedCommand:
         """Take the command in; with `follow` this node is its follower from the start. `story` is told how it goes.
 
         Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable and BusUnavailable, after all
         of which nothing runs, and OutcomeUnknown, after which the command may run.
         """
-        command = uuid7(self._standing.now(), random.randbytes(10))
+        command = uuid7(self._membership.now(), random.randbytes(10))
         if order.key_digest:
             command, before = await self._recall(order, command)
             if before is not None:
@@ -117,7 +117,7 @@ class Dispatch:
             story.taken()
         return accepted
 
-    async def _recall(self, order: Order, command: str) -> tuple[str, Accepted | None]:
+    async def _recall(self, order: CommandRequest, command: str) -> tuple[str, AcceptedCommand | None]:
         """The command that the Idempotency-Key of `order` is bound to, `command` from now on if there was none, and
         what has become of it; None when it is yet to be written down."""
         body, first = await self._records.remember(order.key_digest, order.body_digest, command)
@@ -130,7 +130,7 @@ class Dispatch:
         record, remembered = self._records.look_up(first), self._records.outcome(first)
         found, outcome = await record, await remembered
         if found is not None:
-            return first, Accepted(first, found.targets[0].state, "", "", replayed=True)
+            return first, AcceptedCommand(first, found.targets[0].state, "", "", replayed=True)
         if outcome is not None:
             raise RecordExpired(
                 f"command {first}, posted under this Idempotency-Key before, ended as {outcome.state}; its record was "
@@ -140,7 +140,7 @@ class Dispatch:
             )
         return first, None  # it was refused, or the node that took it died before it had written it down
 
-    async def _follow(self, command: str, order: Order, story: Story | None) -> Accepted:
+    async def _follow(self, command: str, order: CommandRequest, story: Story | None) -> AcceptedCommand:
         follower = self._followers.join(command)
         try:
             accepted = await self._place(command, order, follower, story)
@@ -152,12 +152,12 @@ class Dispatch:
         return accepted
 
     async def _place(
-        self, command: str, order: Order, follower: Follower | None, story: Story | None
-    ) -> Accepted:  # fmt: skip
-        standing = self._standing
-        if not standing.good:
+        self, command: str, order: CommandRequest, follower: Follower | None, story: Story | None
+    ) -> AcceptedCommand:  # fmt: skip
+        membership = self._membership
+        if not membership.alive:
             raise BusUnavailable("this node has no good beat: it does not know who is here")
-        now = standing.now()
+        now = membership.now()
         hold = now + (min(order.deadline, AWAY_MS) if order.queue is None else order.queue)
         expires = now + order.deadline + (order.queue or 0)
         record = Record(
@@ -166,7 +166,7 @@ class Dispatch:
             self._tracing.record(command, order.traceparent) if story is None else story.traceparent,
             0 if story is None else story.began, now + REMEMBERED_MS + BINDING_MARGIN_MS if order.key_digest else 0,
         )  # fmt: skip
-        lease = standing.lease if follower is not None else ""
+        lease = membership.lease if follower is not None else ""
         created, row = await self._write(record, min(now + RING_AGAIN_MS, hold, expires), lease)
         if created is not Write.NEW:
             follower = None  # of a record that was there before our answer came the news may have come before us
@@ -180,7 +180,7 @@ class Dispatch:
 
         Raises BusUnavailable when the command was not written down and will not be, else OutcomeUnknown.
         """
-        valid = self._standing.now() + POST_VALID_MS
+        valid = self._membership.now() + POST_VALID_MS
         scheduled = self._due.schedule(record.id, record.agent, look)
         creating = self._records.create(record, valid, lease)
         dispatching = self._directory.dispatch(record.agent, record.id, record.expires, valid)
@@ -204,17 +204,17 @@ class Dispatch:
         """See to it that a command is dispatched which Redis may have been told of. Raises BusUnavailable when it was
         not: once its validity has passed that is final."""
         while True:
-            await asyncio.sleep(max(0, valid + 1 - self._standing.now()) / 1000)
+            await asyncio.sleep(max(0, valid + 1 - self._membership.now()) / 1000)
             try:
                 found = await self._records.look_up(record.id)
                 if found is not None:
-                    again = self._standing.now() + POST_VALID_MS
+                    again = self._membership.now() + POST_VALID_MS
                     scheduled = self._due.schedule(record.id, record.agent, look)
                     dispatching = self._directory.dispatch(record.agent, record.id, record.expires, again)
                     await scheduled
                     return await dispatching
             except BusUnavailable:
-                await redis_back(self._store, DOUBT)
+                await wait_for_redis(self._store, DOUBT)
                 continue
             raise BusUnavailable(
                 "Redis did not answer in time; the command was not taken in and will not run: post it again"
@@ -228,14 +228,14 @@ class Dispatch:
         )
 
     async def _dispatched(
-        self, record: Record, order: Order, ours: bool, row: AgentRow | Full | None, follower: Follower | None,
+        self, record: Record, order: CommandRequest, ours: bool, row: AgentRow | Full | None, follower: Follower | None,
         story: Story | None,
-    ) -> Accepted:  # fmt: skip
+    ) -> AcceptedCommand:  # fmt: skip
         """The command is written down: ring at its agent's node, or end it. `ours`: nobody else has posted it."""
-        standing, command = self._standing, record.id
+        membership, command = self._membership, record.id
         if row is None and await self._data_lost():
             # It may be linked, and is claimed again in some seconds: the keeper dispatches the command then.
-            return Accepted(
+            return AcceptedCommand(
                 command, State.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not ours, follower=follower
             )
         if not isinstance(row, AgentRow):
@@ -243,22 +243,22 @@ class Dispatch:
             if not ours or await self._take_back(command, order, error):
                 raise error
             # Under one Idempotency-Key another call has dispatched it meanwhile.
-            return Accepted(command, State.QUEUED, "", "", replayed=True, follower=follower)
-        presence, since, why = standing.table.presence(row, standing.now())
+            return AcceptedCommand(command, State.QUEUED, "", "", replayed=True, follower=follower)
+        presence, since, why = membership.table.presence(row, membership.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease whose node is not in our table may be of one that has just started: ringing costs nothing.
             if story is not None:
                 story.rung, story.sid = wall_ns(), row.sid
-            self._inbox.ring(row.lease, (Deliver(order.agent, command, story.rung if story is not None else 0),))
+            self._inbox.ring(row.lease, (CommandQueued(order.agent, command, story.rung if story is not None else 0),))
         elif presence is Presence.OFFLINE and order.queue is None:
-            await self._fail_offline(command, order, standing.now() - since, why)
+            await self._fail_offline(command, order, membership.now() - since, why)
         if ours:
             self._metrics.accepted.inc()
-        return Accepted(command, State.QUEUED, presence.value, why, replayed=not ours, follower=follower)
+        return AcceptedCommand(command, State.QUEUED, presence.value, why, replayed=not ours, follower=follower)
 
     async def _data_lost(self) -> bool:
         """Whether Redis has just lost its data, and with it who is linked."""
-        return await self._eras.read() != self._standing.era or self._standing.rebuilding
+        return await self._eras.read() != self._membership.data_epoch or self._membership.rebuilding
 
     async def check_data(self) -> None:
         """An agent is unknown: raise Rebuilding if that may be because Redis has just lost its data."""
@@ -267,10 +267,10 @@ class Dispatch:
 
     async def check_index(self) -> None:
         """Agents were listed: raise Rebuilding if linked ones may be missing because Redis has lost its data."""
-        if await self._eras.read() != self._standing.era or self._standing.incomplete:
+        if await self._eras.read() != self._membership.data_epoch or self._membership.incomplete:
             raise Rebuilding(f"{REBUILDING}: a list would leave some out; try in some seconds")
 
-    def _refusal(self, order: Order, row: Full | None) -> FairleadError:
+    def _refusal(self, order: CommandRequest, row: Full | None) -> FairleadError:
         """Why a command cannot be dispatched."""
         if row is None:
             return AgentUnknown(f"no agent {order.agent!r} was ever seen here", agent=order.agent)
@@ -280,27 +280,27 @@ class Dispatch:
             agent=order.agent,
         )
 
-    async def _take_back(self, command: str, order: Order, error: FairleadError) -> bool:
+    async def _take_back(self, command: str, order: CommandRequest, error: FairleadError) -> bool:
         """End a command that could not be dispatched; False when another call under the same key has dispatched it."""
         if not order.key_digest:
-            self._closing.forget(command, order.agent)
+            self._completion.forget(command, order.agent)
             await self._records.discard(command)  # nobody else knows of it
             return True
         how = Ending(code=error.code, message=error.message, temporary=error.temporary)
         done = await self._records.finish(command, order.agent, State.FAILED, how, only_from=State.QUEUED)
         if done.why != "ok":
             return False
-        self._closing.over(command, order.agent, State.FAILED.value, done.followers, how.code)
+        self._completion.over(command, order.agent, State.FAILED.value, done.followers, how.code)
         self._records.unbind(order.key_digest, order.body_digest, command)
         return True
 
-    async def _fail_offline(self, command: str, order: Order, absent_ms: int, why: str) -> None:
+    async def _fail_offline(self, command: str, order: CommandRequest, absent_ms: int, why: str) -> None:
         message = f"agent {order.agent!r} is offline for {absent_ms // 1000} s: {why}"
         how = Ending(code="agent_offline", message=message, temporary=True)
         done = await self._records.finish(command, order.agent, State.OFFLINE, how, only_from=State.QUEUED)
         if done.why != "ok":
             return  # it came back in this very moment, and has the command
-        self._closing.over(command, order.agent, State.OFFLINE.value, done.followers, how.code)
+        self._completion.over(command, order.agent, State.OFFLINE.value, done.followers, how.code)
         if order.key_digest:
             self._records.unbind(order.key_digest, order.body_digest, command)
         raise AgentOffline(message, agent=order.agent, id=command, why=why, absent_s=absent_ms // 1000)
@@ -308,12 +308,12 @@ class Dispatch:
     async def look_up(self, command: str) -> Command:
         found = await self._records.look_up(command)
         if found is None:
-            raise self._standing.unknown(command)
+            raise self._membership.unknown(command)
         return found
 
     def disconnect(self, row: AgentRow) -> None:
         """Have the agent's link closed, wherever it is; the agent connects again."""
-        self._inbox.ring(row.lease, (Evict(row.agent, row.gen, Close.DISCONNECTED),))
+        self._inbox.ring(row.lease, (LinkSuperseded(row.agent, row.gen, Close.DISCONNECTED),))
 
     async def cancel(self, command: str) -> State:
         """Ask for the end of a command; returns its state now. A command that is over stays as it is."""
@@ -321,12 +321,12 @@ class Dispatch:
         for target in found.targets:
             done = await self._records.cancel(command, target.agent)
             if done.why == "ended":
-                self._closing.over(
+                self._completion.over(
                     command, target.agent, State.CANCELLED.value, done.followers, origin=found.origin
                 )  # fmt: skip
             elif done.why == "asked":
-                self._due.schedule(command, target.agent, self._standing.now() + CANCEL_AGAIN_MS)
+                self._due.schedule(command, target.agent, self._membership.now() + CANCEL_AGAIN_MS)
                 row = await self._directory.look_up(target.agent)
                 if row is not None and row.lease:
-                    self._inbox.ring(row.lease, (Cancel(target.agent, command),))
+                    self._inbox.ring(row.lease, (CancelRequested(target.agent, command),))
         return (await self.look_up(command)).targets[0].state

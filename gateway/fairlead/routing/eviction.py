@@ -10,7 +10,7 @@ from __future__ import annotations
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.directory import Directory
 from fairlead.hub.session import Session
-from fairlead.routing.times import redis_back
+from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.wire.close import Close
 
@@ -23,7 +23,7 @@ async def close_superseded(session: Session, directory: Directory, store: Pipeli
         try:
             owner = await directory.owner(session.agent)
         except BusUnavailable:
-            if await redis_back(store, PATIENCE):
+            if await wait_for_redis(store, PATIENCE):
                 continue
             session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
             return

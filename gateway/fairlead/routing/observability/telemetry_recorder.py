@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from fairlead.hub.session import Session
-from fairlead.routing.standing import Standing
+from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry import spans
 from fairlead.telemetry.export import Value
 from fairlead.telemetry.logs import Digest, plain
@@ -33,11 +33,11 @@ TOLD = b""
 """An opening whose spans are on their way."""
 
 
-class Chronicle:
-    def __init__(self, tracing: Tracing, metrics: Metrics, standing: Standing) -> None:
+class TelemetryRecorder:
+    def __init__(self, tracing: Tracing, metrics: Metrics, membership: Membership) -> None:
         self.tracing = tracing
         self._metrics = metrics
-        self._standing = standing
+        self._membership = membership
         self._digest = Digest(logger)
 
     def aclose(self) -> None:
@@ -147,7 +147,7 @@ class Chronicle:
             if seconds is not None:
                 child.observe(seconds)
         if timing.origin is not None:
-            total = (self._standing.now() - timing.origin.created) / 1000
+            total = (self._membership.now() - timing.origin.created) / 1000
             self._metrics.took(timing.origin.method, total, f"{kept.trace:032x}" if kept is not None else "")
         if kept is not None:
             self._show_opening(session)

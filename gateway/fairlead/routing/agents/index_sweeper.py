@@ -16,8 +16,8 @@ from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
 from fairlead.fleet.directory import Directory, LastSeen
 from fairlead.fleet.sharing import chosen
-from fairlead.routing.removal import Removal
-from fairlead.routing.standing import Standing
+from fairlead.routing.agents.removal import AgentRemoval
+from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -29,20 +29,20 @@ TOLD_LIMIT = 1_000
 """Rows that could not be read and are remembered as logged: more of them are only counted."""
 
 
-class IndexSweep:
-    def __init__(self, directory: Directory, removal: Removal, standing: Standing, metrics: Metrics) -> None:
+class IndexSweeper:
+    def __init__(self, directory: Directory, removal: AgentRemoval, membership: Membership, metrics: Metrics) -> None:
         self._directory = directory
         self._removal = removal
-        self._standing = standing
+        self._membership = membership
         self._metrics = metrics
         self._told: set[str] = set()
         """Agents whose rows could not be read, and for which that was logged."""
 
-    async def sweep_forever(self) -> None:
+    async def run(self) -> None:
         while True:
-            now = self._standing.now()
+            now = self._membership.now()
             await asyncio.sleep((TURN_MS - now % TURN_MS) / 1000 + random.uniform(0, 1))
-            if not self._standing.good:
+            if not self._membership.alive:
                 continue  # this node does not know who is alive
             shard = self.shard()
             try:
@@ -55,8 +55,8 @@ class IndexSweep:
 
     def shard(self) -> int | None:
         """The shard that this node walks in this minute, if it is the one that is chosen."""
-        turn = self._standing.now() // TURN_MS
-        mine = self._standing.lease in chosen(f"index {turn}", self._standing.living())
+        turn = self._membership.now() // TURN_MS
+        mine = self._membership.lease in chosen(f"index {turn}", self._membership.living())
         return turn % schema.INDEX_SHARDS if mine else None
 
     async def sweep(self, shard: int) -> None:

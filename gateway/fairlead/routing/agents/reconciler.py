@@ -17,11 +17,11 @@ from fairlead.errors import BusUnavailable
 from fairlead.fleet.directory import Directory, Overtaken
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
-from fairlead.routing.standing import Standing
-from fairlead.routing.superseded import close_superseded
-from fairlead.routing.takeover import Takeover
-from fairlead.routing.tasks import Tasks
-from fairlead.routing.times import redis_back
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.delivery.takeover import Takeover
+from fairlead.routing.eviction import close_superseded
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close import Close
@@ -47,8 +47,8 @@ class Reconciler:
         directory: Directory,
         hub: Hub,
         takeover: Takeover,
-        tasks: Tasks,
-        standing: Standing,
+        tasks: BackgroundTasks,
+        membership: Membership,
         metrics: Metrics,
     ) -> None:
         self._store = store
@@ -56,55 +56,39 @@ class Reconciler:
         self._hub = hub
         self._takeover = takeover
         self._tasks = tasks
-        self._standing = standing
+        self._membership = membership
         self._metrics = metrics
-        self._doubt = asyncio.Event()
-        self._comparing = False
 
-    def doubt(self) -> None:
-        """Something may have torn links and rows apart: look at all of them soon."""
-        self._doubt.set()
-
-    @property
-    def behind(self) -> bool:
-        """Whether there is a doubt that has not been cleared up."""
-        return self._comparing or self._doubt.is_set()
-
-    async def reconcile_forever(self) -> None:
+    async def run(self) -> None:
         while True:
-            try:
-                async with asyncio.timeout(PERIOD * random.uniform(0.8, 1.2)):
-                    await self._doubt.wait()
-            except TimeoutError:
-                pass
-            self._doubt.clear()
-            self._comparing = True
+            reconciliation = self._membership.reconciliation
+            await reconciliation.begin(PERIOD * random.uniform(0.8, 1.2))
             try:
                 await self._reconcile()
             except Exception:
                 logger.exception("comparing links with their rows failed; it begins again in a few seconds")
-                self.doubt()  # what was not compared is as doubtful as before
+                reconciliation.request()  # what was not compared is as doubtful as before
                 await asyncio.sleep(FAILED_PAUSE * random.uniform(0.5, 1.5))
-            self._comparing = False
+            reconciliation.end()
 
     async def _reconcile(self) -> None:
         waiting = deque(session for session in self._hub if session.ready)
         again = lost = 0
         while waiting:
-            if not self._standing.good:  # others take our agents over now: what we read would be old at once
+            if not self._membership.alive:  # others take our agents over now: what we read would be old at once
                 await asyncio.sleep(random.uniform(0.5, 1.0))
                 continue
             batch = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
             owners = await self._directory.owners([session.agent for session in batch])
             if any(isinstance(owner, BusUnavailable) for owner in owners):
                 waiting.extendleft(reversed(batch))
-                await redis_back(self._store, 1.0)
+                await wait_for_redis(self._store, 1.0)
                 continue
             # One whose row cannot be read is claimed again, too: the claim mends the row, or its error ends the link.
             torn = [
                 session
                 for session, owner in zip(batch, owners, strict=True)
-                if isinstance(owner, Exception) or (owner.lease, owner.gen) != (self._standing.lease, session.gen)
+                if isinstance(owner, Exception) or (owner.lease, owner.gen) != (self._membership.lease, session.gen)
             ]
             answers = await asyncio.gather(*map(self._claim_again, torn), return_exceptions=True)
             for session, answer in zip(torn, answers, strict=True):
@@ -118,7 +102,7 @@ class Reconciler:
                 elif session.open:
                     lost += 1
                     self._tasks.spawn(close_superseded(session, self._directory, self._store))
-            await asyncio.sleep(max(PAUSE, BATCH * len(self._standing.living()) / FLEET_RATE))
+            await asyncio.sleep(max(PAUSE, BATCH * len(self._membership.living()) / FLEET_RATE))
         self._metrics.reclaimed.inc(again)
         if again or lost:
             logger.warning("claimed %d agents again, lost %d to newer links", again, lost)
@@ -127,10 +111,10 @@ class Reconciler:
         """False when a newer link owns the agent."""
         if not session.ready:
             return False
-        standing = self._standing
+        membership = self._membership
         claimed = await self._directory.claim(
-            session.agent, standing.lease, session.boot, session.conn, session.sid, session.facts,
-            standing.valid_until(), own_gen=session.gen, known=True,
+            session.agent, membership.lease, session.boot, session.conn, session.sid, session.facts,
+            membership.valid_until(), own_gen=session.gen, known=True,
         )  # fmt: skip
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":

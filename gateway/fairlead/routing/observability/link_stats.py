@@ -1,4 +1,4 @@
-"""A link as its node sees it: how old, how fast, how busy. What `inquiry` answers for one and `ranking` for many.
+"""A link as its node sees it: how old, how fast, how busy. What `link_query` answers for one, `worst_links` for many.
 
 Made on the node that holds the link, read on the node that was asked; so it travels, as one short list, and a field may
 only be added behind the others.
@@ -15,14 +15,14 @@ from fairlead.telemetry.timing import STAGES
 from fairlead.telemetry.window import quantile
 
 
-class Spread(msgspec.Struct, frozen=True, array_like=True):
+class Quantiles(msgspec.Struct, frozen=True, array_like=True):
     """Two quantiles of the durations in a window, in seconds."""
 
     p50: float
     p99: float
 
 
-class LinkState(msgspec.Struct, frozen=True, array_like=True):
+class LinkStats(msgspec.Struct, frozen=True, array_like=True):
     """Sizes are in bytes; `linked` and `rtt`, the last round trip that the agent told, in ms."""
 
     sid: str
@@ -34,30 +34,30 @@ class LinkState(msgspec.Struct, frozen=True, array_like=True):
     unsent: bool
     undelivered: int
     encoding: str
-    trips: Spread | None = None
+    trips: Quantiles | None = None
     ended: int = 0
     failed: int = 0
     """Commands that ended on this link, and those of them that failed."""
-    stages: list[Spread | None] = []
+    stages: list[Quantiles | None] = []
     """Of its commands, in the order of STAGES."""
     agent: str = ""
     conn: int = 0
 
 
-def link_state(session: Session) -> LinkState:
+def link_stats(session: Session) -> LinkStats:
     loop = asyncio.get_running_loop()
     tally = session.tally
-    return LinkState(
+    return LinkStats(
         session.sid, int((loop.time() - session.since) * 1000), session.link.received, session.rtt,
         len(session.link.streams or ()), session.pending_bytes,
         session.connection is not None and session.connection.congested, len(session.rung or ()),
-        session.codec.subprotocol, _spread(session.trips), tally.commands if tally else 0,
-        tally.failed if tally else 0, [_spread(w) for w in tally.windows] if tally else [],
+        session.codec.subprotocol, _quantiles(session.trips), tally.commands if tally else 0,
+        tally.failed if tally else 0, [_quantiles(w) for w in tally.windows] if tally else [],
         session.agent, session.conn,
     )  # fmt: skip
 
 
-def slowness(session: Session, by: str) -> float:
+def rank_score(session: Session, by: str) -> float:
     """What links are ranked by: a p99 in seconds, or a number; the larger the worse. 0 for nothing known."""
     if by == "rtt":
         return quantile(session.trips, 0.99) or 0.0
@@ -73,9 +73,9 @@ def slowness(session: Session, by: str) -> float:
 
 
 RANKS = ("rtt", *STAGES, "open", "failed", "reconnects")
-"""What `slowness` knows."""
+"""What `rank_score` knows."""
 
 
-def _spread(counts: bytearray | None) -> Spread | None:
+def _quantiles(counts: bytearray | None) -> Quantiles | None:
     p50, p99 = quantile(counts, 0.5), quantile(counts, 0.99)
-    return None if p50 is None or p99 is None else Spread(p50, p99)
+    return None if p50 is None or p99 is None else Quantiles(p50, p99)

@@ -10,7 +10,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 
-class Tasks:
+class BackgroundTasks:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None  # looking it up is a system call in Python 3.11

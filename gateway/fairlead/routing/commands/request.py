@@ -1,6 +1,6 @@
 """What the API hands to routing when a command is posted, and what it gets back.
 
-Made by the API (`Order`) and by `dispatch` (`Accepted`). It checks nothing: the API has.
+Made by the API (`CommandRequest`) and by `dispatch` (`AcceptedCommand`). It checks nothing: the API has.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fairlead.routing.followers import Follower
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CommandRequest:
     """A command as the platform posted it, checked. Times in ms; `queue` is None for on_offline: fail."""
 
     agent: str
@@ -29,11 +29,11 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedCommand:
     """The command stands in Redis. `replayed`: it did so before, under the same Idempotency-Key.
 
     `follower` is told when there are results, if the caller wanted to follow and the command is new; it belongs
-    to `Results.read` then.
+    to `ResultReader.read` then.
     """
 
     id: str

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlead.bus.doorbell import Rank, Ranked
+from fairlead.bus.doorbell import WorstLinksRequested, WorstLinksWritten
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.directory import Directory
@@ -23,8 +23,8 @@ from fairlead.fleet.schema import AgentRow
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.followers import Followers
-from fairlead.routing.sight import RANKS, LinkState, link_state, slowness
-from fairlead.routing.standing import Standing
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.observability.link_stats import RANKS, LinkStats, link_stats, rank_score
 
 logger = logging.getLogger(__name__)
 
@@ -38,34 +38,36 @@ FRESH = 1.0
 """Seconds for which an answer serves all who ask."""
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[tuple[float, LinkState]]).decode
+_decode = msgspec.msgpack.Decoder(list[tuple[float, LinkStats]]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Standout:
+class RankedLink:
     """One of the worst: its node, the link, and what stands in Redis of the agent, if it still does."""
 
     node: str
-    link: LinkState
+    link: LinkStats
     row: AgentRow | None
 
 
-class Ranking:
-    def __init__(self, directory: Directory, hub: Hub, inbox: Inbox, followers: Followers, standing: Standing) -> None:
+class WorstLinks:
+    def __init__(
+        self, directory: Directory, hub: Hub, inbox: Inbox, followers: Followers, membership: Membership
+    ) -> None:
         self._directory = directory
         self._hub = hub
         self._inbox = inbox
         self._followers = followers
-        self._standing = standing
+        self._membership = membership
         self._fresh: dict[str, float] = {}
         """Until when what this node has written down serves, by rank."""
         self._asking: dict[str, set[str]] = {}
         """Who waits for a walk that is under way, by rank."""
 
-    async def worst(self, by: str, limit: int) -> tuple[list[Standout], list[str]]:
+    async def worst(self, by: str, limit: int) -> tuple[list[RankedLink], list[str]]:
         """The worst links of the fleet, the worst first, and the nodes that did not answer in time."""
-        now = self._standing.now()
-        alive = [row for row in self._standing.table.rows() if row.alive(now)]
+        now = self._membership.now()
+        alive = [row for row in self._membership.table.rows() if row.alive(now)]
         answers = await asyncio.gather(*(self._ask(row.lease, by) for row in alive))
         missing = [row.node for row, answer in zip(alive, answers, strict=True) if answer is None]
         ranked = [
@@ -73,11 +75,11 @@ class Ranking:
         ]
         found = heapq.nlargest(limit, ranked, key=lambda one: one[0])
         rows = {row.agent: row for row in await self._directory.look_up_all([link.agent for _, _, link in found])}
-        return [Standout(node, link, rows.get(link.agent)) for _, node, link in found], missing
+        return [RankedLink(node, link, rows.get(link.agent)) for _, node, link in found], missing
 
-    async def _ask(self, lease: str, by: str) -> list[tuple[float, LinkState]] | None:
+    async def _ask(self, lease: str, by: str) -> list[tuple[float, LinkStats]] | None:
         with self._followers.follow(_topic(lease, by)) as told:
-            self._inbox.ring(lease, (Rank(self._standing.lease, by),))
+            self._inbox.ring(lease, (WorstLinksRequested(self._membership.lease, by),))
             if not await told.wait(PATIENCE):
                 return None
             answer = await self._directory.ranked(lease, by)
@@ -94,7 +96,7 @@ class Ranking:
         if (waiting := self._asking.get(by)) is not None:
             waiting.add(asker)
             return
-        lease, loop = self._standing.lease, asyncio.get_running_loop()
+        lease, loop = self._membership.lease, asyncio.get_running_loop()
         askers = {asker}
         if loop.time() >= self._fresh.get(by, 0.0):
             self._asking[by] = askers
@@ -107,16 +109,16 @@ class Ranking:
                 del self._asking[by]
             self._fresh[by] = loop.time() + FRESH
         for one in askers:
-            self._inbox.ring(one, (Ranked(lease, by),))
+            self._inbox.ring(one, (WorstLinksWritten(lease, by),))
 
-    async def _walk(self, by: str) -> list[tuple[float, LinkState]]:
+    async def _walk(self, by: str) -> list[tuple[float, LinkStats]]:
         worst: list[tuple[float, Session]] = []
         sessions = list(self._hub)
         for start in range(0, len(sessions), SLICE):
-            scored = [(slowness(s, by), s) for s in sessions[start : start + SLICE] if s.ready]
+            scored = [(rank_score(s, by), s) for s in sessions[start : start + SLICE] if s.ready]
             worst = heapq.nlargest(MOST, [*worst, *scored], key=lambda one: one[0])
             await asyncio.sleep(0)
-        return [(score, link_state(session)) for score, session in worst if session.ready]
+        return [(score, link_stats(session)) for score, session in worst if session.ready]
 
 
 def _topic(lease: str, by: str) -> str:
