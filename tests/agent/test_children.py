@@ -113,7 +113,7 @@ async def test_a_token_does_not_stand_in_proc(gateway: Gateway, run_agent: Any, 
 UNPRIVILEGED = """
 import ctypes, os, sys
 from fairlead.agent.builtin import builtin_agent
-from fairlead.agent.host.process_secrets import PR_SET_DUMPABLE, conceal
+from fairlead.agent.host.process_secrets import PR_SET_DUMPABLE, hide_secrets
 agent = builtin_agent(sys.argv[1], "edge-1", "token-1")
 if os.getuid() == 0:
     os.setgroups([])
@@ -121,7 +121,7 @@ if os.getuid() == 0:
     os.setuid(65534)
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as after an exec: a change of the user has closed it already
 if sys.argv[2] == "concealed":
-    conceal({"token-1"})
+    hide_secrets({"token-1"})
 agent.run()
 """
 
