@@ -126,7 +126,7 @@ async def _attend(command: Command, terminal: Terminal) -> int:
 
 
 async def _show(command: Command) -> None:
-    from fairlead.cli.terminal.raw_terminal import stdio
+    from fairlead.cli.terminal import stdio
 
     async for chunk in command:
         await stdio.write(2 if chunk.kind == "log" else 1, chunk.data)

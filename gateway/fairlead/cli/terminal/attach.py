@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from fairlead.cli import exit_codes
-from fairlead.cli.terminal.raw_terminal import stdio
+from fairlead.cli.terminal import stdio
 from fairlead.client import Chunk, Command, End
 from fairlead.client.command import CHUNK
 from fairlead.errors import FairleadError, InvalidRequest

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fairlead.cli.terminal.raw_terminal import stdio
+from fairlead.cli.terminal import stdio
 from fairlead.errors import FairleadError
 
 NAME_KEPT = 200
