@@ -15,7 +15,6 @@ TESTS  ?=
 # Minutes.
 SOAK   ?= 30
 UV     := .cache/uv/uv
-INSTALL = $(PYTHON) -I requirements/install.py
 
 .DEFAULT_GOAL := help
 .PHONY: help venv fmt lint test run bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
@@ -26,16 +25,17 @@ help: ## Show this list
 venv: $(STAMP) ## Build .venv from the hashed requirements (rebuilt when they change)
 
 # One .venv in two steps: `make run` needs only the gateway's packages, the tests and linters add theirs.
-$(STAMP): requirements/dev.txt requirements/install.py pyproject.toml | python
-	@$(INSTALL) dev
+$(STAMP): requirements/dev.txt pyproject.toml
+	$(call install,dev)
 
-$(VENV)/.installed-run: requirements/gateway.txt requirements/build.txt requirements/install.py pyproject.toml | python
-	@$(INSTALL) run
+$(VENV)/.installed-run: requirements/gateway.txt requirements/build.txt pyproject.toml
+	$(call install,run)
 
-.PHONY: python
-python:
+define install
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "error: $(PYTHON) was not found; install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $$($(PYTHON) --version 2>&1) is too old, Fairlead needs 3.11 or newer; name another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -I requirements/install.py $(1)
+endef
 
 fmt: $(STAMP) ## Format the code and sort the imports
 	$(PY) -m ruff check --fix-only --quiet .
@@ -111,8 +111,8 @@ $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --
 	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) $(2) $(or $(3),pyproject.toml) -o requirements/$(1).txt
 endef
 
-$(UV): requirements/uv.txt | python
-	@$(INSTALL) uv
+$(UV): requirements/uv.txt
+	$(call install,uv)
 
 clean: ## Remove the environment, the caches and the demo's data
 	rm -rf $(VENV) .cache .fairlead .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build

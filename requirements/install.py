@@ -20,7 +20,6 @@ import fcntl
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -61,8 +60,12 @@ class Level:
         inputs = [HERE / name for name in self.files]
         if self.editable:
             inputs.append(ROOT / "pyproject.toml")
-        newest = max(path.stat().st_mtime for path in inputs)
-        return self.stamp.exists() and self.stamp.stat().st_mtime >= newest
+        return is_newer(self.stamp, *inputs)
+
+
+def is_newer(made: Path, *inputs: Path) -> bool:
+    """Whether `made` exists and no input has changed since, as make sees it."""
+    return made.exists() and made.stat().st_mtime_ns >= max(path.stat().st_mtime_ns for path in inputs)
 
 
 VENV = ROOT / ".venv"
@@ -108,7 +111,7 @@ def one_at_a_time() -> Iterator[None]:
 def ensure_uv(env: dict[str, str]) -> None:
     """Get the uv that uv.txt pins. pip downloads it and checks the hash; the program is the only file that is kept."""
     wanted = HERE / "uv.txt"
-    if UV.exists() and UV.stat().st_mtime >= wanted.stat().st_mtime:
+    if is_newer(UV, wanted):
         return
     say(f"uv: downloading {pins('uv.txt')[0]}")
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
@@ -137,23 +140,23 @@ def pip() -> list[str]:
     if not wheels:
         fail(
             f"{sys.executable} has neither pip nor a complete venv module",
-            "on Debian and Ubuntu: apt install python3-venv",
+            "Debian and Ubuntu: apt install python3-venv",
         )
-    run = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('pip', run_name='__main__', alter_sys=True)"
-    return [sys.executable, "-I", "-c", run, str(wheels[-1])]
+    load = "sys.path.insert(0, sys.argv.pop(1))"
+    start = "runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+    return [sys.executable, "-I", "-c", f"import runpy, sys; {load}; {start}", str(wheels[-1])]
 
 
 def create(level: Level, env: dict[str, str]) -> None:
     say(f"environment: creating {level.folder.relative_to(ROOT)} with Python {sys.version.split()[0]}")
-    shutil.rmtree(level.folder, ignore_errors=True)
-    command = [str(UV), "venv", "--quiet", "--python", sys.executable, str(level.folder)]
+    command = [str(UV), "venv", "--quiet", "--clear", "--python", sys.executable, str(level.folder)]
     if subprocess.run(command, check=False, env=env).returncode:
         fail(f"{level.folder} could not be created", "the reason stands above")
 
 
 def install(level: Level, env: dict[str, str]) -> None:
     count = len({pin for name in level.files for pin in pins(name)})
-    say(f"environment: installing {count} packages from {' and '.join(f'requirements/{name}' for name in level.files)}")
+    say(f"environment: installing {' and '.join(f'requirements/{name}' for name in level.files)} ({count} packages)")
     command = [*uv_pip_install(level), "--require-hashes"]
     for name in level.files:
         command += ["-r", str(HERE / name)]
@@ -171,14 +174,8 @@ def install(level: Level, env: dict[str, str]) -> None:
 def install_fairlead(env: dict[str, str]) -> None:
     """Install Fairlead from its source, so that a change of the source needs no installation."""
     say("environment: installing fairlead from its source")
-    command = [
-        *uv_pip_install(LEVELS["run"]),
-        "--offline",
-        "--no-deps",
-        "--no-build-isolation",
-        "--editable",
-        str(ROOT),
-    ]
+    command = [*uv_pip_install(LEVELS["run"]), "--offline", "--no-deps", "--no-build-isolation"]
+    command += ["--editable", str(ROOT)]
     if subprocess.run(command, check=False, env=env).returncode:
         fail("fairlead could not be installed", "the reason stands above")
 
@@ -188,20 +185,21 @@ def uv_pip_install(level: Level) -> list[str]:
 
 
 def pins(name: str) -> list[str]:
-    """`package==version` of each requirement of one file that this platform may install."""
-    return re.findall(r"(?m)^([a-z0-9][a-z0-9._-]*==[^ \\;]+)", (HERE / name).read_text())
+    """`package==version` of each requirement of one file, but for those of other platforms and Pythons."""
+    return re.findall(r"(?m)^([a-z0-9][a-z0-9._-]*==[^ ]+) \\$", (HERE / name).read_text())
 
 
 def environment() -> dict[str, str]:
     """This process's environment, with pip's settings for uv where uv has none of its own."""
     env = dict(os.environ)
     for option, value in pip_settings().items():
-        env.setdefault(PIP_TO_UV[option], value)
+        separator = "," if option == "find-links" else " "
+        env.setdefault(PIP_TO_UV[option], separator.join(value.split()))
     return env
 
 
 def pip_settings() -> dict[str, str]:
-    """The options of PIP_TO_UV that pip's configuration files or variables set; a later source replaces an earlier one."""
+    """The options of PIP_TO_UV that pip's configuration sets: a file replaces an earlier one, a variable all files."""
     home = Path.home()
     user = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config")
     files = [
@@ -220,7 +218,7 @@ def pip_settings() -> dict[str, str]:
     for option in PIP_TO_UV:
         for section in ("global", "install"):
             if value := parser.get(section, option, fallback=""):
-                found[option] = " ".join(value.split())
+                found[option] = value
         if value := os.environ.get("PIP_" + option.upper().replace("-", "_")):
             found[option] = value
     return found
