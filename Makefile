@@ -1,4 +1,4 @@
-# Everything a developer runs. Needs python3 (3.11 or newer) with venv, and a package index; builds the rest into .venv.
+# Everything a developer runs. Needs python3 (3.11 or newer) with pip or venv, and a package index; builds the rest into .venv.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -47,7 +47,7 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(PY) -m mypy
 	$(PY) -m mypy --strict --explicit-package-bases tests charts
 	MYPYPATH=k8s/cluster $(PY) -m mypy --strict k8s/cluster/*.py k8s/image/*.py
-	$(PY) -m mypy --strict k8s/programs/__main__.py
+	$(PY) -m mypy --strict k8s/programs/__main__.py requirements/install.py
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
