@@ -21,9 +21,9 @@ from screen import Screen
 from scripted_api import Api
 
 from fairlead.cli.main import cli
-from fairlead.cli.output import table
-from fairlead.cli.progress import clock, line, size
-from fairlead.cli.yamltext import dump
+from fairlead.cli.output.view import table
+from fairlead.cli.output.yamltext import dump
+from fairlead.cli.transfer.progress import clock, line, size
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 Start = Callable[..., subprocess.Popen[bytes]]

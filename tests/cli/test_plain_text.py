@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_api import COMMAND, Api, problem
 
-from fairlead.cli.output import as_json
+from fairlead.cli.output.view import as_json
 from fairlead.text import plain
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]

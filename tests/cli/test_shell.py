@@ -15,7 +15,7 @@ from processes import Fleet
 from relay import Relay
 from screen import Screen
 
-from fairlead.cli.terminal import Escape
+from fairlead.cli.terminal.raw_terminal import Escape
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 SH = ("--", "sh")
