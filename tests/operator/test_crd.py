@@ -21,9 +21,7 @@ from fairlead_operator.operation import LinkOperationSpec, Type, read_operation
 from fairlead_operator.rules import RULES, read
 from fairlead_operator.spec import LinkGatewaySpec, Mode
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST: dict[str, Any] = {

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 
 from fairlead_operator.errors import NotLeading
 from fairlead_operator.lease import DURATION, TRUSTED, Lease
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 
 class Clock:
