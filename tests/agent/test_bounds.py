@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.agent import Agent
-from fairlead.agent.bounds import (
+from fairlead.agent.link.bounds import (
     DEADLINE_MOST,
     HEARTBEAT_LEAST,
     HEARTBEAT_MOST,

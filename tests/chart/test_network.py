@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from fairlead_operator.children import Owner, children
-from fairlead_operator.rules import read
+from fairlead_operator.api.validation import read
+from fairlead_operator.resources.children import children
+from fairlead_operator.resources.owner import Owner
 
 from support.chart.manifests import named, pods
 from support.chart.network_policy import Pod, connects

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from fairlead.agent import Agent, Command
-from fairlead.agent.journal import LEAST
+from fairlead.agent.journal.journal import LEAST
 
 from support.agent.scripted_gateway import Gateway
 
