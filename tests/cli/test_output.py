@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.cli.main import cli
-from fairlead.cli.output import table
-from fairlead.cli.progress import clock, line, size
-from fairlead.cli.yamltext import dump
+from fairlead.cli.output.view import table
+from fairlead.cli.output.yamltext import dump
+from fairlead.cli.transfer.progress import clock, line, size
 
 from support.cli.processes import Fleet
 from support.cli.scripted_api import Api

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.terminal import Escape
+from fairlead.cli.terminal.raw_terminal import Escape
 
 from support.cli.processes import Fleet
 from support.cli.relay import Relay
