@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from abuse.http_attacks import Ports, Scale
 from abuse import fuzzers, http_attacks, link_attacks, parser_attacks
+from abuse.http_attacks import Ports, Scale
 
 Play = Callable[[Ports, Scale], Coroutine[Any, Any, Counter[str]]]
 
