@@ -57,17 +57,17 @@ run: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-run) ## Two gateway n
 	@exec $(BIN)/fairlead demo $(RUN)
 
 soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 minutes, SEED=… replays)
-	$(PY) tests/faults/play.py --soak $(SOAK) $(if $(SEED),--seed $(SEED))
+	$(PY) -m faults.run --soak $(SOAK) $(if $(SEED),--seed $(SEED))
 
 abuse: $(STAMP) ## Attacks on a real node, with what its owner sees meanwhile (ATTACK=… one of them; SOAK=… minutes of fuzzing)
-	$(PY) tests/abuse/abuse.py $(if $(ATTACK),--attack $(ATTACK)) $(if $(filter command line,$(origin SOAK)),--soak $(SOAK))
+	$(PY) -m abuse.run $(if $(ATTACK),--attack $(ATTACK)) $(if $(filter command line,$(origin SOAK)),--soak $(SOAK))
 
 bench: $(STAMP) ## The benchmarks
-	$(PY) tests/bench/run.py
-	$(PY) tests/bench/nodes.py
-	$(PY) tests/bench/lanes.py
-	$(PY) tests/bench/tracing.py
-	$(PY) tests/bench/hold.py
+	$(PY) -m bench.run
+	$(PY) -m bench.nodes
+	$(PY) -m bench.lanes
+	$(PY) -m bench.tracing
+	$(PY) -m bench.hold
 
 chart-docs: $(STAMP) ## The chart's CRDs, schema, README, dashboards and alerts from their sources
 	$(PY) charts/generate.py
