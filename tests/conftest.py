@@ -20,7 +20,7 @@ import httpx2
 import pytest
 
 from fairlead.agent.dispositions import default_for_children
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
 sys.path.insert(0, str(Path(__file__).parent / "helpers"))

@@ -22,7 +22,7 @@ import httpx2
 from serve_process import READY
 
 from fairlead.agent import Agent
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 AGENT_TOKEN = "development-agent-token"
 PLATFORM_TOKEN = "development-platform-token"

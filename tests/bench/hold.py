@@ -33,7 +33,7 @@ from probe import children, cpu_us, memory  # noqa: E402
 
 from fairlead.fleet.schema import INDEX_SHARDS, index_key  # noqa: E402
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN  # noqa: E402
-from fairlead.store.embedded import EmbeddedValkey  # noqa: E402
+from fairlead.store.embedded_valkey.server import EmbeddedValkey  # noqa: E402
 from fairlead.store.pipeliner import Pipeliner  # noqa: E402
 from fairlead.store.reply import integer, text  # noqa: E402
 
@@ -176,7 +176,7 @@ async def hold(agents: int, workers: int, rate: float, watched: float, count: in
                 links = [
                     float(line.rpartition(" ")[2])
                     for line in gateway.get("/metrics").splitlines()
-                    if line.startswith("fairlead_connections{")
+                    if line.startswith("fairlead_links{")
                 ]
             finally:
                 told = swarm.end()

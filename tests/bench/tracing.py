@@ -27,9 +27,9 @@ from collector import Collector, collecting  # noqa: E402  # the folder is a scr
 from fleet import Fleet  # noqa: E402
 from nodes import Gateway, commands, running, say, table  # noqa: E402
 
-from fairlead.carrier.sweep import Sweep  # noqa: E402
+from fairlead.carrier.timer_wheel import TimerWheel  # noqa: E402
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN  # noqa: E402
-from fairlead.store.embedded import EmbeddedValkey  # noqa: E402
+from fairlead.store.embedded_valkey.server import EmbeddedValkey  # noqa: E402
 
 RATIOS = {"no collector": None, "the same again": None, "0 %": "0", "1 %": "0.01", "100 %": "1"}
 """What is given as `trace_ratio`, and to two nodes nothing: by how much two equal processes differ is what the other
@@ -53,7 +53,7 @@ SCALES = {"full": Scale(), "quick": Scale(50, 16, 1_000, 9), "smoke": Scale(10, 
 async def measure(scale: Scale, folder: Path, collector: Collector) -> dict[str, dict[str, float]]:
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in RATIOS}
     async with AsyncExitStack() as stack:
-        sweep = await stack.enter_async_context(Sweep(silence=3600))
+        sweep = await stack.enter_async_context(TimerWheel(silence=3600))
         gateways: dict[str, Gateway] = {}
         fleets: list[Fleet] = []
         with ExitStack() as ending:

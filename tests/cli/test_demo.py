@@ -25,7 +25,7 @@ from fairlead.cli.child import Child, ValkeyProcess, epitaph, tail
 from fairlead.cli.doors import check_ports, free_ports, ports_from
 from fairlead.cli.restarts import Part
 from fairlead.errors import ConfigError, FairleadError
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 WAIT = 100.0

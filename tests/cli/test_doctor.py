@@ -15,7 +15,7 @@ import pytest
 from processes import Fleet
 from relay import Relay
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 

@@ -26,7 +26,7 @@ from ledger import Ledger
 
 from fairlead.agent import Agent
 from fairlead.errors import BusUnavailable
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply
 

@@ -20,7 +20,7 @@ import httpx2
 import pytest
 from serve_process import ServeProcess
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 PROGRAM = Path(__file__).resolve().with_name("agent.mjs")
 AGENT_TOKEN = "development-agent-token"

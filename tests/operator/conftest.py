@@ -26,7 +26,7 @@ from pathlib import Path
 import pytest
 from kubernetes.aio.client import ApiClient
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator import objects
 from fairlead_operator.cluster import Cluster, configuration

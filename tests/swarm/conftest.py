@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pytest
 from serve_process import ServeProcess
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 PATIENCE = 60.0
 

@@ -28,10 +28,10 @@ from fairlead.agent.handler import Handler, Place, describe
 from fairlead.agent.journal import LIMIT, Journal
 from fairlead.agent.outlet import Outlet
 from fairlead.agent.supervisor import Supervisor
-from fairlead.carrier.tunnel import parse_proxy
+from fairlead.carrier.proxy_tunnel import parse_proxy
 from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
-from fairlead.wire.identity import check_agent_id, uuid7
+from fairlead.wire.ids import check_agent_id, uuid7
 from fairlead.wire.messages import FACTS_LIMIT, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
 
 logger = logging.getLogger("fairlead.agent")

@@ -11,14 +11,14 @@ import os
 from urllib.parse import urlsplit
 
 from fairlead.carrier.client import connect
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.cli.api_road import get, read_answer
 from fairlead.cli.links import endpoint
 from fairlead.cli.road import PATIENCE, Road, Step, Trouble
 from fairlead.cli.silence import Ear, measure
 from fairlead.errors import ConnectionRefused
 from fairlead.wire import handshake
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, SUBPROTOCOLS, Bye
 
 PROXIES = (
@@ -125,7 +125,7 @@ class LinkRoad(Road):
         """Be an agent that says hello and then nothing."""
         ear = Ear()
         url = urlsplit(self.url)._replace(path=self._path).geturl()
-        async with Sweep() as sweep:
+        async with TimerWheel() as sweep:
             try:
                 connection = await connect(
                     url, ear, sweep=sweep, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
@@ -134,8 +134,8 @@ class LinkRoad(Road):
                 raise Trouble(f"a second upgrade failed: {e.message}", "try again; is more than one node there?") from e
             try:
                 told = await measure(ear, self._idle)
-                ear.say(Bye(code=Close.NORMAL, why="doctor"))
-                connection.close(Close.NORMAL, "doctor")
+                ear.say(Bye(code=CloseCode.NORMAL, why="doctor"))
+                connection.close(CloseCode.NORMAL, "doctor")
                 await ear.closed_within(PATIENCE)
                 return told
             finally:

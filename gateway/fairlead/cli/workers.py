@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 
 from fairlead.app.board import Board
 from fairlead.app.merged import Worker
-from fairlead.carrier.server import SAME_STOP
+from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 from fairlead.cli.child import how
 from fairlead.cli.forked import FAILED, MISCONFIGURED, SIGNALS, Forked
 from fairlead.cli.ports import bind, reserve
@@ -34,7 +34,7 @@ from fairlead.cli.serve import valkey_ended
 from fairlead.cli.worker import READY, STOP_ADMIN, administer, work
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 logger = logging.getLogger("fairlead")
 

@@ -50,9 +50,9 @@ class Trouble:
 class AgentDetail(Agent):
     """An agent, its newest link, what is open for it and what went wrong last."""
 
-    session: LastLink
+    link: LastLink
     last_reason: str | None = None
-    troubles: list[Trouble] = field(default_factory=list)
+    recent_failures: list[Trouble] = field(default_factory=list)
     """The latest first, five at most."""
     open_commands: list[str] = field(default_factory=list)
 
@@ -99,7 +99,7 @@ class Standout(Link):
 class Ranking:
     """The worst links, the worst first, and the nodes that did not answer in time."""
 
-    sessions: list[Standout]
+    links: list[Standout]
     missing: list[str] = field(default_factory=list)
 
 

@@ -15,7 +15,7 @@ import random
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
 from fairlead.fleet.directory import Directory, LastSeen
-from fairlead.fleet.sharing import chosen
+from fairlead.fleet.rendezvous import choose
 from fairlead.routing.removal import Removal
 from fairlead.routing.standing import Standing
 from fairlead.telemetry.metrics import Metrics
@@ -56,7 +56,7 @@ class IndexSweep:
     def shard(self) -> int | None:
         """The shard that this node walks in this minute, if it is the one that is chosen."""
         turn = self._standing.now() // TURN_MS
-        mine = self._standing.lease in chosen(f"index {turn}", self._standing.living())
+        mine = self._standing.lease in choose(f"index {turn}", self._standing.living())
         return turn % schema.INDEX_SHARDS if mine else None
 
     async def sweep(self, shard: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 
 from fairlead.errors import CommandUnknown
-from fairlead.fleet.era import Era
+from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.schema import ALIVE_MS, AWAY_MS, NodeTable
 from fairlead.routing.times import VALID_MS
 
@@ -22,7 +22,7 @@ class Standing:
         self.node = node
         self.epoch = ""
         self.table = NodeTable({})
-        self.era: Era | None = None
+        self.era: DataEpoch | None = None
         self.back = 0
         """When this node's beats began, or were answered again after a time in which others took it for dead (ms)."""
         self._offset = 0.0

@@ -23,7 +23,7 @@ from collector import collecting
 from prometheus_server import RATE, Prometheus, Target, scraping
 from serve_process import ServeProcess
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 PATIENCE = 30.0
 AGENTS = 30

@@ -15,9 +15,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fairlead.agent.builtin.environment import OWN
-from fairlead.carrier.tunnel import parse_proxy
+from fairlead.carrier.proxy_tunnel import parse_proxy
 from fairlead.errors import InvalidRequest
-from fairlead.wire.identity import check_agent_id
+from fairlead.wire.ids import check_agent_id
 
 DIRECT = "direct"
 TABLES = ("facts", "exec", "file_get", "file_put", "shell", "proc_list")
