@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from fairlead.agent.dispositions import default_for_children
+from fairlead.agent.host.signals import reset_ignored_signals
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
@@ -44,7 +44,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def signals_of_children() -> None:
     """What tests start hears SIGHUP and SIGINT, also when the tests run under nohup or as a background job."""
-    default_for_children()
+    reset_ignored_signals()
 
 
 @pytest.fixture(scope="session", autouse=True)

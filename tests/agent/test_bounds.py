@@ -13,7 +13,7 @@ from scripted_gateway import Gateway
 from scripted_link import SOON
 
 from fairlead.agent import Agent
-from fairlead.agent.bounds import (
+from fairlead.agent.link.bounds import (
     DEADLINE_MOST,
     HEARTBEAT_LEAST,
     HEARTBEAT_MOST,

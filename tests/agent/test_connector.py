@@ -280,7 +280,7 @@ async def test_a_welcome_that_never_comes(
     gateway: Gateway, agent: Agent, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The protocol's 30 s, made short for the test."""
-    import fairlead.agent.connector as connector
+    import fairlead.agent.link.connector as connector
 
     monkeypatch.setattr(connector, "WELCOME_TIMEOUT", 0.3)
     serve(agent)

@@ -14,8 +14,9 @@ import pytest
 from reachability import Pod, connects
 from rendered import named, pods
 
-from fairlead_operator.children import Owner, children
-from fairlead_operator.rules import read
+from fairlead_operator.api.validation import read
+from fairlead_operator.resources.children import children
+from fairlead_operator.resources.owner import Owner
 
 LINKS, API, ADMIN, REDIS, METRICS = 8080, 8081, 8082, 6379, 8080
 HERE, THERE = "fleet", "shop"

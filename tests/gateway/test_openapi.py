@@ -118,7 +118,7 @@ def test_the_document_and_the_page_name_every_state_and_no_other() -> None:
     """The states are those that a record can have: `fleet.schema.State`."""
     schemas = json.loads(document())["components"]["schemas"]
     states = {state.value for state in TargetState}
-    assert set(schemas["State"]["enum"]) == states
+    assert set(schemas["TargetState"]["enum"]) == states
     for shape in ("Accepted", "Command", "Target", "End", "Cancelled"):
         assert "#/components/schemas/State" in json.dumps(schemas[shape]["properties"]["state"]), shape
     page = Path(__file__).resolve().parents[2].joinpath("docs", "delivery.md").read_text()

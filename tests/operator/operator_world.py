@@ -1,7 +1,7 @@
 """One namespace of a real API server, and what a test does to it: as a user, as a kubelet, as the nodes in the pods.
 
-The rows in Redis are beaten by the gateway's own code. Made by the fixture `world`; the clock of its stewards is turned
-by hand, so that no test waits for a window to pass.
+The rows in Redis are written by the gateway's own code. Made by the fixture `world`; the test turns the reconcilers'
+clock by hand, so that no test waits for a window to pass.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any
 
 from fairlead.fleet.node_rows import NodeRows
 from fairlead.store.pipeliner import Pipeliner
-from fairlead_operator.children import Owner
-from fairlead_operator.cluster import Cluster
+from fairlead_operator.api.policy import Policy
+from fairlead_operator.kube.cluster import Cluster
+from fairlead_operator.kube.objects import Object, path
+from fairlead_operator.kube.rbac import Rule
 from fairlead_operator.metrics import Metrics
-from fairlead_operator.objects import Object, path
-from fairlead_operator.policy import Policy
-from fairlead_operator.rbac import Rule
-from fairlead_operator.steward import Steward
+from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.reconciler import Reconciler
 
 ANYTHING = Policy(
     **{name: ("*",) for name in Policy.__struct_fields__ if name != "containers"},
@@ -37,7 +37,7 @@ def condition(status: Object, kind: str) -> tuple[str, str, str]:
 
 @dataclass
 class World:
-    """One namespace, and everything that a test does to it. `now` is the clock of the stewards, turned by hand."""
+    """One namespace, and everything that a test does to it. `now` is the clock of the reconcilers, turned by hand."""
 
     admin: Cluster
     operator: Cluster
@@ -47,7 +47,7 @@ class World:
     redis: str
     metrics: Metrics = field(default_factory=Metrics)
     now: float = 1000.0
-    stewards: list[Steward] = field(default_factory=list)
+    reconcilers: list[Reconciler] = field(default_factory=list)
 
     def spec(self, **more: Any) -> Object:
         return {
@@ -70,21 +70,21 @@ class World:
             }
         )
 
-    def steward(self, body: Object, cluster: Cluster | None = None, policy: Policy = ANYTHING) -> Steward:
+    def reconciler(self, body: Object, cluster: Cluster | None = None, policy: Policy = ANYTHING) -> Reconciler:
         meta = body["metadata"]
         owner = Owner(meta["name"], meta["namespace"], meta["uid"])
-        made = Steward(cluster or self.operator, owner, policy, self.metrics)
-        self.stewards.append(made)
+        made = Reconciler(cluster or self.operator, owner, policy, self.metrics)
+        self.reconcilers.append(made)
         return made
 
-    async def tend(self, steward: Steward, name: str = "edge", seconds: float = 10.0) -> Object:
+    async def reconcile(self, reconciler: Reconciler, name: str = "edge", seconds: float = 10.0) -> Object:
         """One pass, `seconds` after the last; the status that it left."""
         self.now += seconds
         everyone = await self.admin.items("LinkGateway", self.namespace)
         (body,) = (one for one in everyone if one["metadata"]["name"] == name)
         found = await self.admin.items("LinkOperation", self.namespace)
         operations = [one for one in found if one["spec"]["gateway"]["name"] == name]
-        await steward.tend(body, [one for one in everyone if one is not body], self.now, operations)
+        await reconciler.reconcile(body, [one for one in everyone if one is not body], self.now, operations)
         status: Object = (await self.admin.get("LinkGateway", self.namespace, name)).get("status", {})
         return status
 

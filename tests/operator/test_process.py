@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from fairlead_operator.objects import Object
-from fairlead_operator.rbac import LEASE, NAMESPACED
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
 sys.path.insert(0, str(Path(__file__).parent))
 

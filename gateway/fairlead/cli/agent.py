@@ -75,13 +75,13 @@ def run(config: Path | None, **flags: object) -> None:
     Each flag is also a key of the configuration file and a variable FAIRLEAD_AGENT_…; flags win over the environment,
     and that over the file. What the platform may do here is told in the file: see docs/agent.md.
     """
-    from fairlead.agent.logs import set_up
-    from fairlead.agent.privacy import conceal
+    from fairlead.agent.host.logs import set_up
+    from fairlead.agent.host.process_secrets import hide_secrets
 
     loaded = _load(config, flags)
     set_up(loaded.log_level, loaded.log_format)
     made = _agent(loaded)
-    conceal(_secrets(loaded))
+    hide_secrets(_secrets(loaded))
     os.environ.pop("FAIRLEAD_AGENT_TOKEN", None)
     made.run()
 

@@ -14,8 +14,8 @@ import click
 from fairlead.cli.ranges import NumberRange, WholeRange
 
 if TYPE_CHECKING:
-    from fairlead.mock.judge import Fault
-    from fairlead.mock.player import Outcome
+    from fairlead.mock.comparison import Violation
+    from fairlead.mock.runner import Outcome
     from fairlead.mock.script import Conversation
 
 PATIENCE = 10.0
@@ -26,7 +26,7 @@ PATIENCE = 10.0
     "mock-gateway",
     short_help="Play the protocol's conversations to an agent under development.",
     epilog="COMMAND starts your agent; {link} in it becomes the address to connect to, as in: fairlead mock-gateway -- "
-    "node agent.mjs {link} --puppet. The agent then takes orders on its stdin, one JSON object a line, so that it puts "
+    "node agent.mjs {link} --orders. The agent then takes orders on its stdin, one JSON object a line, so that it puts "
     "out and ends what a conversation wants. Without a COMMAND connect your agent by hand: conversations that need "
     "orders are left out. The orders, and what each conversation is about, are told in docs/protocol.md, section 14.",
 )
@@ -77,32 +77,32 @@ def mock_gateway(
 
 
 async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: str, port: int, patience: float) -> int:
-    from fairlead.mock.listener import Listener
-    from fairlead.mock.player import Player
-    from fairlead.mock.puppet import Puppet
+    from fairlead.mock.agent_process import AgentProcess
+    from fairlead.mock.runner import ConformanceRunner
+    from fairlead.mock.server import MockServer
 
-    listener = Listener(encoding)
+    listener = MockServer(encoding)
     await listener.start(port)
-    puppet = Puppet([part.replace("{link}", listener.link) for part in command]) if command else None
+    process = AgentProcess([part.replace("{link}", listener.link) for part in command]) if command else None
     click.echo(f"listening on {listener.link}/v1/link, encoding {encoding}")
-    if puppet is None:
+    if process is None:
         click.echo("waiting for your agent to connect; any token will do")
-    player = Player(listener, puppet, patience)
+    runner = ConformanceRunner(listener, process, patience)
     outcomes: list[Outcome] = []
     try:
         for conversation in chosen:
-            if puppet is not None:
-                puppet.printed.clear()
-            outcomes.append(await player.play(conversation))
+            if process is not None:
+                process.printed.clear()
+            outcomes.append(await runner.play(conversation))
             _tell(outcomes[-1])
             fault = outcomes[-1].fault
-            if fault is not None and puppet is not None:
-                for line in puppet.printed:
+            if fault is not None and process is not None:
+                for line in process.printed:
                     click.echo(f"      agent: {line}")
-                await puppet.kill()  # whatever state it is in: the next conversation begins with a new process
+                await process.kill()  # whatever state it is in: the next conversation begins with a new process
     finally:
-        if puppet is not None:
-            await puppet.kill()
+        if process is not None:
+            await process.kill()
         await listener.stop()
     failed = sum(outcome.fault is not None for outcome in outcomes)
     left = sum(bool(outcome.skipped) for outcome in outcomes)
@@ -120,8 +120,8 @@ def _tell(outcome: Outcome) -> None:
         _tell_fault(outcome.conversation, outcome.fault)
 
 
-def _tell_fault(conversation: Conversation, fault: Fault) -> None:
-    from fairlead.mock.judge import SECTIONS, show
+def _tell_fault(conversation: Conversation, fault: Violation) -> None:
+    from fairlead.mock.comparison import SECTIONS, show
 
     where = f"step {fault.step} of {len(conversation.steps)}" if fault.step else "before its first step"
     click.echo(f"FAIL  {conversation.name}: {conversation.about}")

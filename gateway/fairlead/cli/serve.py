@@ -99,7 +99,7 @@ async def serve_node(
                 lost = watch.result() if watch.done() else ""
                 watch.cancel()
             # Results and health are served until the last link has gone.
-            node.send_followers_away()
+            node.release_followers()
             api.should_exit = admin.should_exit = True
         for told in (failures, public, probes):  # what their last second has not logged yet
             told.aclose()

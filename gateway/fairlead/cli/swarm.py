@@ -20,7 +20,7 @@ from fairlead.cli.ranges import NumberRange, WholeRange
 from fairlead.text import plain
 
 if TYPE_CHECKING:
-    from fairlead.swarm.tally import Tally
+    from fairlead.swarm.counters import Counters
 
 QUIET = 5.0
 """Seconds between two lines of progress where nobody looks at a terminal."""
@@ -73,15 +73,15 @@ def swarm(
     """Load a gateway with simulated agents, and count what becomes of them."""
     import asyncio
 
-    from fairlead.swarm.conductor import Conductor
-    from fairlead.swarm.plan import Plan, check_open_files, check_ports, needed_processes, parse_sources
+    from fairlead.swarm.coordinator import Coordinator
+    from fairlead.swarm.options import SwarmOptions, check_open_files, check_ports, needed_processes, parse_sources
     from fairlead.swarm.profile import parse_mix
     from fairlead.swarm.report import as_json, as_table
     from fairlead.wire.ids import check_agent_id
 
     check_agent_id(f"{id_prefix}-{agents - 1}")
     address = _address(url)
-    plan = Plan(
+    options = SwarmOptions(
         url=address,
         token=chosen_token(url, agent_token, agent_token_file, "--token"),
         agents=agents,
@@ -94,13 +94,13 @@ def swarm(
         chatty_output=4096 if output_bytes is None else output_bytes,
         event_every=event_every,
     )
-    check_open_files(plan.agents, plan.processes)
-    if advice := check_ports(plan.agents, plan.sources):
+    check_open_files(options.agents, options.processes)
+    if advice := check_ports(options.agents, options.sources):
         click.echo(f"fairlead: {advice}", err=True)
     progress = _Progress(agents)
-    conductor = Conductor(plan, duration=duration, storm_every=storm_every, progress=progress.show)
+    coordinator = Coordinator(options, duration=duration, storm_every=storm_every, progress=progress.show)
     try:
-        result = asyncio.run(conductor.run())
+        result = asyncio.run(coordinator.run())
     finally:
         progress.end()
     if output == "json":
@@ -129,10 +129,10 @@ class _Progress:
         self._phase = ""
         self._shown = float("-inf")
 
-    def show(self, phase: str, tally: Tally, seconds: float) -> None:
+    def show(self, phase: str, counters: Counters, seconds: float) -> None:
         from fairlead.swarm.report import progress_line
 
-        line = plain(progress_line(phase, tally, self._agents, seconds))
+        line = plain(progress_line(phase, counters, self._agents, seconds))
         if self._terminal:
             # The last line of a phase stays, the others are written over.
             head = "\n" if self._phase not in ("", phase) else "\r"

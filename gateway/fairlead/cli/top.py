@@ -22,7 +22,7 @@ from fairlead.text import plain
 if TYPE_CHECKING:
     import asyncio
 
-    from fairlead.client import Client, Latency, Ranking, Standout
+    from fairlead.client import Client, Latency, RankedLink, Ranking
 
 MEASURES = ("rtt", "deliver", "ack", "first_byte", "run", "store", "open", "failed", "reconnects")
 """What the API ranks by; the keys 1 to 9."""
@@ -139,7 +139,7 @@ def _print(found: Ranking, width: int | None = None) -> None:
         click.echo("no agent is linked; `fairlead agents ls` lists all that were ever seen", err=True)
 
 
-def _row(one: Standout) -> tuple[str, ...]:
+def _row(one: RankedLink) -> tuple[str, ...]:
     return (
         one.agent, one.node, _age(one.age), _ms(one.rtt), *_both(one.round_trips),
         *(_stage(one.latency.get(stage)) for stage in MEASURES[1:6]), str(one.commands), str(one.ended),

@@ -14,8 +14,8 @@ from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.agent.errors import JournalFailed
-from fairlead.agent.journal import Journal
-from fairlead.agent.records import replay
+from fairlead.agent.journal.journal import Journal
+from fairlead.agent.journal.records import replay
 from fairlead.wire.messages import Ack, Chunk, Cmd, Event
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 from durable_host import Host, hello
 
-from fairlead.agent.records import replay
+from fairlead.agent.journal.records import replay
 from fairlead.wire.messages import Ack, Chunk, End
 
 

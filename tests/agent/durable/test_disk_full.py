@@ -15,7 +15,7 @@ from flooding_agent import durable
 from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
-from fairlead.agent.records import replay
+from fairlead.agent.journal.records import replay
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Event
 
@@ -92,9 +92,9 @@ async def test_a_disk_that_cannot_sync_is_trusted_no_more(
 FAILING = """
 import resource, sys
 from pathlib import Path
-from fairlead.agent.folder import Folder
+from fairlead.agent.journal.journal_file import JournalFile
 
-folder = Folder(Path(sys.argv[1]))
+folder = JournalFile(Path(sys.argv[1]))
 folder.replace(folder.prepare([b"head"]), 0)
 folder.append(b"x" * 90)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))

@@ -14,8 +14,8 @@ from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.agent.errors import JournalFull
-from fairlead.agent.journal import LEAST, WASTE, Journal
-from fairlead.agent.records import replay
+from fairlead.agent.journal.journal import LEAST, WASTE, Journal
+from fairlead.agent.journal.records import replay
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Cmd, Event
 from fairlead.wire.outbox import Outbox

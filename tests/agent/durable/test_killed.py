@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from durable_host import Host, hello
 
-from fairlead.agent.records import replay
+from fairlead.agent.journal.records import replay
 from fairlead.wire.messages import Ack, Chunk, End, Event
 
 

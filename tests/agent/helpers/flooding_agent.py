@@ -8,7 +8,7 @@ from pathlib import Path
 from scripted_gateway import Gateway
 
 from fairlead.agent import Agent, Command
-from fairlead.agent.journal import LEAST
+from fairlead.agent.journal.journal import LEAST
 
 
 class Floods:

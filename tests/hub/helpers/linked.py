@@ -45,7 +45,7 @@ class Wire:
         self.charged[1] += events
 
 
-class Attendant:
+class SessionHandler:
     """Stores nothing until it is told to."""
 
     def __init__(self, totals: Totals) -> None:
@@ -68,7 +68,7 @@ class Attendant:
 
 def greeted(totals: Totals, name: str = "a") -> tuple[Session, Wire]:
     """A session whose hello has come and whose claim is under way."""
-    session, wire = Session(GATEWAY, Attendant(totals), 1 << 18), Wire()
+    session, wire = Session(GATEWAY, SessionHandler(totals), 1 << 18), Wire()
     session.on_open(wire)
     say(session, wire, Hello(agent=name, boot="b", conn=1))
     session.agent = name

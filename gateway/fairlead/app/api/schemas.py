@@ -183,7 +183,7 @@ class LinkRanking(Struct):
     missing: Annotated[list[str], Meta(description="Nodes that did not answer in time.")]
 
 
-class CommandFailure(Struct):
+class FailedCommand(Struct):
     """A command that failed on this agent."""
 
     at: str
@@ -195,7 +195,7 @@ class AgentDetail(Agent, kw_only=True):
 
     link: LastLink
     last_reason: Annotated[str | None, Meta(description="What was said when its last link closed.")]
-    recent_failures: Annotated[list[CommandFailure], Meta(max_length=5, description="The latest first.")]
+    recent_failures: Annotated[list[FailedCommand], Meta(max_length=5, description="The latest first.")]
     open_commands: list[CommandId]
 
 

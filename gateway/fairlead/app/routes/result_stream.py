@@ -23,8 +23,8 @@ from fairlead.app.api import schemas
 from fairlead.app.api.operations import NDJSON, SSE
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
-from fairlead.routing.chronicle import FAILED
-from fairlead.routing.results import News
+from fairlead.routing.commands.results import ResultsUpdate
+from fairlead.routing.observability.telemetry_recorder import FAILED
 from fairlead.telemetry.request_trace import RequestTrace
 
 logger = logging.getLogger(__name__)
@@ -91,15 +91,15 @@ def opening(request: Request) -> float:
 
 
 class ResultStream:
-    """An ASGI response. `head` is the first line, if any; `pages` are `Results.read`'s; `story` is told of them. Before
-    `opens` nothing is sent but an answer that is whole and short."""
+    """An ASGI response. `head` is the first line, if any; `pages` are `ResultReader.read`'s; `story` is told of them.
+    Before `opens` nothing is sent but an answer that is whole and short."""
 
     def __init__(
         self,
         request: Request,
         form: Format,
         head: object | None,
-        pages: AsyncGenerator[News],
+        pages: AsyncGenerator[ResultsUpdate],
         story: RequestTrace | None = None,
         opens: float = 0.0,
     ) -> None:
