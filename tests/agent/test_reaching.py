@@ -22,7 +22,7 @@ from scripted_gateway import Gateway
 from scripted_server import scripted
 
 from fairlead.agent import Agent
-from fairlead.agent.configuration.token_file import TokenFile
+from fairlead.agent.settings.token_file import TokenFile
 from fairlead.errors import ConfigError
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]

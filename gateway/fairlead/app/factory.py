@@ -26,7 +26,7 @@ from fairlead.app.operations import OPERATIONS, Operation
 from fairlead.app.problem import MethodNotAllowed, NotFound, defect, problem, told
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.node import Node
-from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, listed
+from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, split_list
 
 LINK_PATH = "/v1/link"
 
@@ -71,7 +71,7 @@ def link_app(node: Node, failures: Failures) -> ASGIApp:
 def _hosts(node: Node, development: bool) -> Hosts:
     """With a development token, which everybody knows, a web page must not reach this port through a browser here."""
     settings = node.settings
-    return Hosts(listed(settings.allowed_hosts), listed(settings.allowed_origins), loopback_only=development)
+    return Hosts(split_list(settings.allowed_hosts), split_list(settings.allowed_origins), loopback_only=development)
 
 
 def api_app(node: Node, failures: Failures) -> ASGIApp:

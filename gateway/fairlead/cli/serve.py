@@ -28,7 +28,7 @@ from fairlead.cli.child import how
 from fairlead.cli.ports import Ports, own_ports
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.node import Node
-from fairlead.settings import Settings, listed
+from fairlead.settings import Settings, split_list
 from fairlead.store.embedded import EmbeddedValkey
 from fairlead.telemetry.logs import set_up
 
@@ -140,7 +140,7 @@ def _servers(
         "Connections without a valid token that were closed to make room",
         lambda: public.evicted + probes.evicted,
     )
-    proxies = listed(settings.trusted_proxies)
+    proxies = split_list(settings.trusted_proxies)
     api = config(
         closing_while(lambda: node.hub.draining, api_app(node, failures)),
         sweep=sweep, admission=public, trusted_proxies=proxies, stop_timeout=5,

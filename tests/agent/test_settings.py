@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from fairlead.agent.builtin.options import Options
-from fairlead.agent.configuration import Configuration, agent_id, load, variable
-from fairlead.agent.configuration.proxies import choose_proxy
-from fairlead.agent.configuration.rules import RULES
-from fairlead.agent.configuration.token_file import TokenFile
+from fairlead.agent.settings import AgentSettings, default_agent_id, load, variable
+from fairlead.agent.settings.proxy import choose_proxy
+from fairlead.agent.settings.table import SETTINGS
+from fairlead.agent.settings.token_file import TokenFile
 from fairlead.errors import ConfigError
 
 WHOLE = """
@@ -61,7 +61,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "agent.toml"
 
 
-def read(text: str, file: Path, env: Mapping[str, str] | None = None, **flags: object) -> Configuration:
+def read(text: str, file: Path, env: Mapping[str, str] | None = None, **flags: object) -> AgentSettings:
     file.write_text(text)
     return load(env or {}, file, flags)
 
@@ -85,13 +85,16 @@ def test_a_whole_file(file: Path) -> None:
     assert (options.file_put.enabled, options.file_put.roots) == (False, ("/srv/in",))
     assert options.shell.argv == ("/bin/bash", "--restricted")
     assert not options.proc_list.enabled
-    assert set(re.findall(r"(?m)^(\w+)", WHOLE)) >= {key.partition(".")[2] or key for key in RULES} - {"token", "facts"}
+    assert set(re.findall(r"(?m)^(\w+)", WHOLE)) >= {key.partition(".")[2] or key for key in SETTINGS} - {
+        "token",
+        "facts",
+    }
 
 
 def test_nothing_is_enough(file: Path) -> None:
     read_ = read("", file)
     assert read_.url == "ws://127.0.0.1:8080"
-    assert read_.id == agent_id(os.uname().nodename)
+    assert read_.id == default_agent_id(os.uname().nodename)
     assert read_.options == Options()
 
 
@@ -114,7 +117,7 @@ def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
         "file_get.max_bytes": "10", "file_put.enabled": "TRUE", "file_put.roots": "/c", "file_put.max_bytes": "0",
         "shell.enabled": "true", "shell.argv": "/bin/sh -c 'a b'", "proc_list.enabled": "false",
     }  # fmt: skip
-    assert set(given) == set(RULES) - {"token_file"}
+    assert set(given) == set(SETTINGS) - {"token_file"}
     read_ = read("", file, {variable(key): value for key, value in given.items()})
     assert read_.facts == {"env": "prod", "rack": "7"}
     assert read_.options.exec.allow == ("/bin/a", "/bin/b")
@@ -127,12 +130,12 @@ def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("ulr = 'ws://x'", ["'ulr' is not a key", "did you mean url?"]),
-        ("[exec]\nalow = []", ["'exec.alow' is not a key", "did you mean exec.allow?"]),
-        ("[execute]\nenabled = false", ["'execute.enabled' is not a key", "exec.enabled"]),
-        ("[nothing]", ["'nothing' is not a key"]),
-        ("zzzzzz = 1", ["'zzzzzz' is not a key", "docs/agent.md"]),
-        ("exec = false", ["exec is False and not a table", "[exec]"]),
+        ("ulr = 'ws://x'", ["unknown setting 'ulr'", "did you mean url?"]),
+        ("[exec]\nalow = []", ["unknown setting 'exec.alow'", "did you mean exec.allow?"]),
+        ("[execute]\nenabled = false", ["unknown setting 'execute.enabled'", "exec.enabled"]),
+        ("[nothing]", ["unknown setting 'nothing'"]),
+        ("zzzzzz = 1", ["unknown setting 'zzzzzz'", "docs/agent.md"]),
+        ("exec = false", ["exec is False: expected a table", "[exec]"]),
         ("[exec]\nenabled = 1", ["exec.enabled: 1 is not true or false"]),
         ("[exec]\nallow = 'uname'", ["exec.allow", "'uname'", "does not begin with /"]),
         ("[exec]\nallow = [1]", ["exec.allow", "not a list of paths"]),
@@ -141,14 +144,14 @@ def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
         ("[file_put]\nmax_bytes = -1", ["file_put.max_bytes", "-1"]),
         ("[shell]\nargv = []", ["shell.argv", "list of words"]),
         ("[facts]\nrack = 7", ["facts", "not text"]),
-        ("url = 'http://x'", ["url: 'http://x'", "expected: ws://host[:port] or wss://"]),
+        ("url = 'http://x'", ["url: 'http://x'", "expected ws://host[:port] or wss://"]),
         ("url = 'ws://h:99999'", ["url"]),
-        ("id = 'a b'", ["id: 'a b' is not a legal id"]),
-        ("token = 't'", ["token does not belong into this file", "token_file"]),
+        ("id = 'a b'", ["id: 'a b' is not a valid agent id"]),
+        ("token = 't'", ["token is not allowed in this file", "token_file"]),
         ("proxy = 'socks5://x'", ["proxy", "http://[user:password@]host:port"]),
         ("log_level = 'loud'", ["log_level: 'loud'", "debug, info, warning or error"]),
-        ("journal = 3", ["journal: 3 is not text"]),
-        ("url = ", ["is not TOML", "Invalid value"]),
+        ("journal = 3", ["journal: 3 is not a path"]),
+        ("url = ", ["not valid TOML", "Invalid value"]),
         ("ca_file = '/x'\nurl = 'ws://x'", ["ca_file", "wss://"]),
     ],
 )
@@ -161,7 +164,7 @@ def test_faults_say_what_where_and_what_to_do(file: Path, text: str, words: list
 
 def test_all_faults_at_once(file: Path) -> None:
     told = faults("ulr = 1\n[exec]\nenabled = 'maybe'", file, {"FAIRLEAD_AGENT_TOKN": "x"}, log_format="xml")
-    assert "4 faults" in told
+    assert "4 errors" in told
     for word in ("ulr", "exec.enabled", "FAIRLEAD_AGENT_TOKN", "FAIRLEAD_AGENT_TOKEN", "flag --log-format"):
         assert word in told
 
@@ -182,7 +185,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_token_and_token_file(file: Path) -> None:
     """Two ways to say one thing: the higher layer's wins, in one layer they contradict each other."""
     both = {"FAIRLEAD_AGENT_TOKEN": "t", "FAIRLEAD_AGENT_TOKEN_FILE": "/f"}
-    assert "only one of them" in faults("", file, both)
+    assert "only one of them is allowed" in faults("", file, both)
     read_ = read("token_file = '/f'", file, {"FAIRLEAD_AGENT_TOKEN": "t"})
     assert (read_.token, read_.token_file) == ("t", None)
     read_ = read("", file, {"FAIRLEAD_AGENT_TOKEN": "t"}, token_file="/f")
@@ -236,7 +239,7 @@ def test_variables_that_kubernetes_adds_are_no_keys(file: Path) -> None:
     [("web-1.example.com", "web-1.example.com"), ("wéb 1", "w-b-1"), ("-x", "x"), ("ö", "agent"), ("", "agent")],
 )  # fmt: skip
 def test_the_hosts_name_as_id(host: str, id: str) -> None:
-    assert agent_id(host) == id
+    assert default_agent_id(host) == id
 
 
 # -- the token's file ------------------------------------------------------------------------------

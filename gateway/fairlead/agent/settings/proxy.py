@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
-from fairlead.agent.configuration.rules import DIRECT
+from fairlead.agent.settings.table import DIRECT
 from fairlead.carrier.tunnel import parse_proxy
 from fairlead.errors import ConfigError
 
