@@ -123,20 +123,21 @@ class Outcomes(Posting):
         self.repeatedly(again, call)
         self._closed(command)
 
-    @rule(nth=anyone, passed=st.booleans(), again=again)
-    def time_out(self, nth: int, passed: bool, again: bool) -> None:
-        """The keeper looks. A grace that is below zero stands for a deadline that has `passed`."""
+    @rule(nth=anyone, late=st.sampled_from((None, 0, 1_000, FAR_MS)), again=again)
+    def time_out(self, nth: int, late: int | None, again: bool) -> None:
+        """The keeper looks, so many ms after the deadline; None for a moment before."""
         command = self.command(nth)
         agent, how = self.agent_of(command), Ending(code="deadline", message="it was too late")
 
         def call() -> None:
-            grace = -2 * FAR_MS if passed else 2 * FAR_MS
-            (found,) = self.world.call(lambda: self.records.time_out([(command, agent)], grace, how))
             target = self.model.target(command, agent)
+            expires = target.record.expires if target is not None else 0
+            at = expires - 1 if late is None else expires + late
+            (found,) = self.world.call(lambda: self.records.time_out([(command, agent, at)], how))
             if isinstance(found, ReadBack):
                 assert target is not None
                 assert not target.state.over
-                assert not passed or target.state is State.QUEUED
+                assert late is None or target.state is State.QUEUED
                 (read,) = found.targets
                 assert (read.agent, read.state, read.attempt) == (agent, target.state, target.attempt)
                 assert (found.expires, found.hold_until) == (target.record.expires, target.record.hold_until)
