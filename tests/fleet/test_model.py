@@ -111,7 +111,7 @@ def test_results_live_as_long_as_their_command(world: World) -> None:
 
 @pytest.mark.parametrize("late", [1_000, 160_000])
 def test_what_timed_out_can_be_read_for_its_retention(world: World, late: int) -> None:
-    """Soon after its deadline, when it keeps the life that it was made with, and so late that this would be too short."""
+    """Soon after its deadline, when it keeps the life it was made with, and so late that this would be too short."""
     records, command = running(world)
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
     assert world.call(lambda: records.add_input(command, AGENT, 0, b"given", False)) == ("ok", 0)

@@ -49,8 +49,8 @@ OWED = 131_072
 which other nodes would begin with the rest as well."""
 Found: TypeAlias = Command | Settled | FairleadError
 TIMEOUT = Ending(code="deadline", message="it did not end before its deadline")
-"""Packed it has 59 bytes: a value of more than 64 (`hash-max-listpack-value`) makes Redis convert the record's hash, which
-takes longer than all else that ends a command."""
+"""Packed it has 59 bytes: a value of more than 64 (`hash-max-listpack-value`) makes Redis convert the record's hash,
+which takes longer than all else that ends a command."""
 
 
 class Keeper:
