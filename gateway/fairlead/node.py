@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from fairlead.bus.doorbell import Doorbell, Muster
+from fairlead.bus.doorbell import Doorbell, MembershipChanged
 from fairlead.bus.inbox import Inbox
 from fairlead.carrier.connection import Terms
 from fairlead.carrier.intake import Budget, Intake
@@ -26,27 +26,27 @@ from fairlead.fleet.due import Due
 from fairlead.fleet.era import Eras
 from fairlead.fleet.load import Load
 from fairlead.hub.hub import Hub
-from fairlead.routing.attendance import Attendance, LinkTerms
-from fairlead.routing.beat import Beat
-from fairlead.routing.chronicle import Chronicle
-from fairlead.routing.closing import Closing
-from fairlead.routing.delivery import Deliveries
-from fairlead.routing.departures import Departures
-from fairlead.routing.dispatch import Dispatch
+from fairlead.routing.agents.index_sweeper import IndexSweeper
+from fairlead.routing.agents.lease_release import LeaseReleaser
+from fairlead.routing.agents.reconciler import Reconciler
+from fairlead.routing.agents.registration import LinkSettings, Registration
+from fairlead.routing.agents.removal import AgentRemoval
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.commands.dispatch import Dispatcher
+from fairlead.routing.commands.input import InputWriter
+from fairlead.routing.commands.results import ResultReader
+from fairlead.routing.commands.sweeper import CommandSweeper
+from fairlead.routing.delivery.command_delivery import CommandDelivery
+from fairlead.routing.delivery.recorder import Recorder
+from fairlead.routing.delivery.takeover import Takeover
 from fairlead.routing.followers import Followers
-from fairlead.routing.index import IndexSweep
-from fairlead.routing.input import Inputs
-from fairlead.routing.inquiry import Inquiry
-from fairlead.routing.keeper import Keeper
-from fairlead.routing.node_name import NodeName
-from fairlead.routing.ranking import Ranking
-from fairlead.routing.reconciler import Reconciler
-from fairlead.routing.recorder import Recorder
-from fairlead.routing.removal import Removal
-from fairlead.routing.results import Results
-from fairlead.routing.standing import Standing
-from fairlead.routing.takeover import Takeover
-from fairlead.routing.tasks import Tasks
+from fairlead.routing.membership.heartbeat import Heartbeat
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.membership.node_name import NodeName
+from fairlead.routing.observability.link_query import LinkQuery
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.routing.observability.worst_links import WorstLinks
 from fairlead.settings import Settings
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
@@ -70,9 +70,9 @@ class Node:
     def __init__(self, settings: Settings, redis_url: str) -> None:
         self.settings = settings
         self.metrics = metrics = Metrics()
-        self.standing = standing = Standing(settings.node)
+        self.membership = membership = Membership(settings.node)
         self.tracing = tracing = Tracing(_exporter(settings), settings.trace_ratio, settings.trace_slow)
-        self._chronicle = chronicle = Chronicle(tracing, metrics, standing)
+        self._telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
         self._pulse = Pulse(metrics)
         self.hub = hub = Hub(settings.pending_limit)
         self.sweep = Sweep(silence=settings.heartbeat * SILENCE)
@@ -89,56 +89,55 @@ class Node:
         )
         self._store = store = Pipeliner(redis_url)
         store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
-        self._tasks = tasks = Tasks()
+        self._tasks = tasks = BackgroundTasks()
         eras = Eras(store)
         self.directory = Directory(store)
         records = Commands(store, settings.output_limit)
         due = Due(store)
         self._followers = followers = Followers()
-        standing.epoch = secrets.token_hex(6)
-        self._inbox = inbox = Inbox(store, redis_url, settings.node, standing.epoch, self._hear)
-        closing = Closing(self.directory, due, inbox, metrics, chronicle)
-        recorder = Recorder(store, self.directory, records, closing, chronicle, tasks, metrics)
-        self.inquiry = Inquiry(self.directory, hub, inbox, followers, standing)
-        self.ranking = Ranking(self.directory, hub, inbox, followers, standing)
-        self._deliveries = deliveries = Deliveries(
+        membership.epoch = secrets.token_hex(6)
+        self._inbox = inbox = Inbox(store, redis_url, settings.node, membership.epoch, self._hear)
+        completion = Completion(self.directory, due, inbox, metrics, telemetry)
+        recorder = Recorder(store, self.directory, records, completion, telemetry, tasks, metrics)
+        self.link_query = LinkQuery(self.directory, hub, inbox, followers, membership)
+        self.worst_links = WorstLinks(self.directory, hub, inbox, followers, membership)
+        self._deliveries = deliveries = CommandDelivery(
             store,
             hub,
             records,
             recorder,
-            self.inquiry,
-            self.ranking,
-            closing,
-            chronicle,
+            self.link_query,
+            self.worst_links,
+            completion,
+            telemetry,
             followers,
-            standing,
+            membership,
             tasks,
             metrics,
             self.sweep.silence,
         )
-        takeover = Takeover(records, deliveries, chronicle)
-        self._departures = departures = Departures(store, self.directory)
-        self._reconciler = Reconciler(store, self.directory, hub, takeover, tasks, standing, metrics)
+        takeover = Takeover(records, deliveries, telemetry)
+        self._lease_releaser = lease_releaser = LeaseReleaser(store, self.directory)
+        self._reconciler = Reconciler(store, self.directory, hub, takeover, tasks, membership, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
-        store.on_connect = self._reconciler.doubt
+        store.on_connect = membership.reconciliation.request
         load = Load(store)
-        self._beat = Beat(
+        self._heartbeat = Heartbeat(
             load,
             eras,
             inbox,
             hub,
-            self._reconciler,
             NodeName(load, settings.node, settings.pod_uid),
-            standing,
+            membership,
             self._pulse,
             metrics,
             settings.capacity,
             settings.bus_grace,
         )
-        self.attendance = Attendance(
-            store, self.directory, hub, inbox, recorder, deliveries, takeover, departures, standing, self.sweep, tasks,
-            chronicle, metrics,
-            LinkTerms(
+        self.registration = Registration(
+            store, self.directory, hub, inbox, recorder, deliveries, takeover, lease_releaser, membership, self.sweep,
+            tasks, telemetry, metrics,
+            LinkSettings(
                 heartbeat_ms=int(settings.heartbeat * 1000),
                 hello_timeout=settings.hello_timeout,
                 limits=Limits(
@@ -148,27 +147,27 @@ class Node:
                 bus_grace=settings.bus_grace,
             ),
         )  # fmt: skip
-        self.dispatch = Dispatch(
+        self.dispatch = Dispatcher(
             store,
             self.directory,
             records,
             eras,
             due,
             inbox,
-            closing,
+            completion,
             followers,
-            standing,
+            membership,
             metrics,
             tracing,
             int(settings.retention * 1000),
         )
-        self.inputs = Inputs(self.directory, records, due, inbox, standing)
-        self.results = Results(store, self.directory, records, inbox, followers, standing)
-        self.removal = Removal(
-            self.directory, records, closing, standing, metrics, int(settings.forget_after * 1000)
+        self.inputs = InputWriter(self.directory, records, due, inbox, membership)
+        self.results = ResultReader(store, self.directory, records, inbox, followers, membership)
+        self.removal = AgentRemoval(
+            self.directory, records, completion, membership, metrics, int(settings.forget_after * 1000)
         )  # fmt: skip
-        self._keeper = Keeper(self.directory, records, due, inbox, closing, standing)
-        self._index = IndexSweep(self.directory, self.removal, standing, metrics)
+        self._command_sweeper = CommandSweeper(self.directory, records, due, inbox, completion, membership)
+        self._index_sweeper = IndexSweeper(self.directory, self.removal, membership, metrics)
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"
         """Why this node cannot serve, "" when it can."""
@@ -176,7 +175,7 @@ class Node:
         metrics.watch("fairlead_agents", "Agents that this node holds", lambda: len(hub))
         metrics.watch("fairlead_connection_capacity", "Links that this node takes", lambda: settings.capacity)
         metrics.watch("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
-        metrics.watch("fairlead_beat_age_seconds", "Since the last good beat", lambda: standing.since_beat)
+        metrics.watch("fairlead_beat_age_seconds", "Since the last good beat", lambda: membership.since_heartbeat)
         metrics.watch("fairlead_draining", "1 while this node empties itself", lambda: float(hub.draining))
         metrics.watch("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
         metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
@@ -207,8 +206,8 @@ class Node:
 
     def _hear(self, doorbells: list[Doorbell]) -> None:
         """The inbox rings before what it rings for could be made: the one circle, closed here."""
-        if Muster() in doorbells:
-            self._tasks.spawn(self._beat.muster())
+        if MembershipChanged() in doorbells:
+            self._tasks.spawn(self._heartbeat.muster())
         self._deliveries.hear(doorbells)
 
     async def __aenter__(self) -> Node:
@@ -234,17 +233,17 @@ class Node:
                 )
             await check_server(self._store)
             await self._inbox.start()
-            await self._beat.begin()
+            await self._heartbeat.begin()
         except BaseException:
             await self.stop()
             raise
         self._trouble = ""
         for loop in (
-            self._beat.beat_forever(),
-            self._keeper.keep_forever(),
-            self._index.sweep_forever(),
-            self._departures.release_forever(),
-            self._reconciler.reconcile_forever(),
+            self._heartbeat.run(),
+            self._command_sweeper.run(),
+            self._index_sweeper.run(),
+            self._lease_releaser.run(),
+            self._reconciler.run(),
         ):
             self._loops.append(asyncio.create_task(self._watched(loop)))
 
@@ -264,8 +263,8 @@ class Node:
             return "draining"
         if self._trouble:
             return self._trouble
-        if self._beat.name_taken:
-            return self._beat.name_taken
+        if self._heartbeat.name_taken:
+            return self._heartbeat.name_taken
         if self._inbox.deaf:
             return "the inbox does not hear although Redis answers"
         return ""
@@ -275,7 +274,7 @@ class Node:
         count = await self.hub.drain(self.settings.drain_rate, self.settings.drain_timeout)
         logger.info("drained %d agents", count)
 
-    def send_followers_away(self) -> None:
+    def release_followers(self) -> None:
         """Callers that follow results here are told from where on to ask another node: their streams end at once."""
         self._followers.send_away()
 
@@ -284,22 +283,22 @@ class Node:
         self.hub.draining = True
         try:
             async with asyncio.timeout(5.0):
-                while self._departures and self._store.available:
-                    await self._departures.release_some()
+                while self._lease_releaser and self._store.available:
+                    await self._lease_releaser.release_some()
         except TimeoutError:
-            logger.warning("%d leases could not be released in time", len(self._departures))
+            logger.warning("%d leases could not be released in time", len(self._lease_releaser))
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         await self._tasks.aclose(timeout=2.0)
         if self._store.available:
-            await self._beat.leave()
+            await self._heartbeat.leave()
         await self._inbox.aclose()
         await self._store.aclose()
         self.sweep.stop()
         self.intake.stop()
         self._pulse.stop()
-        self._chronicle.aclose()
+        self._telemetry.aclose()
         if self.tracing.exporter is not None:
             await self.tracing.exporter.aclose()
 

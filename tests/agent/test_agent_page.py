@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.agent.builtin.execute import Exec
+from fairlead.agent.builtin.exec import Exec
 from fairlead.agent.builtin.file_get import FileGet
 from fairlead.agent.builtin.file_put import FilePut
 from fairlead.agent.builtin.proc_list import ProcList
@@ -47,10 +47,10 @@ def test_each_key_has_its_row() -> None:
 def raised() -> set[str]:
     """Codes in the sources of the built-in methods."""
     found: set[str] = set()
-    for path in (SOURCES / "builtin").glob("*.py"):
+    for path in (SOURCES / "builtin").rglob("*.py"):
         text = path.read_text()
         found |= set(re.findall(r'CommandError\(\s*"([a-z_]+)"', text))
-        if path.name == "faults.py":
+        if path.name == "os_errors.py":
             found |= set(re.findall(r'(?:= |: |\()\(?"([a-z]+_[a-z_]+)", "', text))
     return found
 

@@ -7,17 +7,17 @@ from hypothesis import strategies as st
 
 from fairlead.bus.doorbell import (
     MAX_PER_ENTRY,
-    Ask,
     Canary,
-    Cancel,
-    Deliver,
+    CancelRequested,
+    CommandQueued,
     Doorbell,
-    Evict,
-    Input,
-    Muster,
-    Room,
-    Told,
-    Wake,
+    InputAdded,
+    LinkStatsRequested,
+    LinkStatsWritten,
+    LinkSuperseded,
+    MembershipChanged,
+    ResultsAdded,
+    ResultsConsumed,
     decode,
     encode,
     in_entries,
@@ -25,16 +25,16 @@ from fairlead.bus.doorbell import (
 
 ids = st.text(max_size=64)
 doorbells: st.SearchStrategy[Doorbell] = st.one_of(
-    st.builds(Deliver, ids, ids),
-    st.builds(Wake, ids),
-    st.builds(Evict, ids, st.integers(0, 2**63 - 1), st.integers(1000, 4999)),
-    st.builds(Cancel, ids, ids),
-    st.builds(Input, ids, ids),
+    st.builds(CommandQueued, ids, ids),
+    st.builds(ResultsAdded, ids),
+    st.builds(LinkSuperseded, ids, st.integers(0, 2**63 - 1), st.integers(1000, 4999)),
+    st.builds(CancelRequested, ids, ids),
+    st.builds(InputAdded, ids, ids),
     st.builds(Canary, ids),
-    st.builds(Muster),
-    st.builds(Ask, ids, ids),
-    st.builds(Told, ids),
-    st.builds(Room, ids, ids),
+    st.builds(MembershipChanged),
+    st.builds(LinkStatsRequested, ids, ids),
+    st.builds(LinkStatsWritten, ids),
+    st.builds(ResultsConsumed, ids, ids),
 )
 
 
@@ -56,11 +56,11 @@ def test_kinds_of_a_newer_version_are_skipped(rung: list[Doorbell], place: int, 
 
 
 def test_fields_that_a_newer_version_appends_are_skipped() -> None:
-    assert decode(msgspec.msgpack.encode([[2, "command", "news"]])) == [Wake("command")]
+    assert decode(msgspec.msgpack.encode([[2, "command", "news"]])) == [ResultsAdded("command")]
 
 
 def test_an_entry_is_bounded() -> None:
-    rung = [Wake(str(number)) for number in range(2 * MAX_PER_ENTRY + 1)]
+    rung = [ResultsAdded(str(number)) for number in range(2 * MAX_PER_ENTRY + 1)]
     entries = list(in_entries(rung))
     assert [len(entry) for entry in entries] == [MAX_PER_ENTRY, MAX_PER_ENTRY, 1]
     assert [doorbell for entry in entries for doorbell in decode(encode(entry))] == rung
@@ -70,5 +70,5 @@ def test_an_entry_is_bounded() -> None:
 
 
 def test_a_doorbell_with_usual_ids_is_small() -> None:
-    ring = Deliver("vessel-0123456789", "01JD7Z6V8Q4X2M9T5R3W1Y0K8N")
+    ring = CommandQueued("vessel-0123456789", "01JD7Z6V8Q4X2M9T5R3W1Y0K8N")
     assert len(encode([ring] * MAX_PER_ENTRY)) < 60_000

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from fairlead.bus.doorbell import MAX_PER_ENTRY, Deliver, Doorbell, Evict, Wake, encode
+from fairlead.bus.doorbell import MAX_PER_ENTRY, CommandQueued, Doorbell, LinkSuperseded, ResultsAdded, encode
 from fairlead.bus.inbox import TTL, Inbox, inbox_key
 from fairlead.errors import BusUnavailable
 from fairlead.store.embedded import EmbeddedValkey
@@ -108,7 +108,11 @@ async def pipe(valkey: EmbeddedValkey) -> AsyncIterator[Pipe]:
 
 async def test_doorbells_reach_the_other_node_only(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
-    rung: list[Doorbell] = [Deliver("agent", "command"), Wake("command"), Evict("agent", 7, 4001)]
+    rung: list[Doorbell] = [
+        CommandQueued("agent", "command"),
+        ResultsAdded("command"),
+        LinkSuperseded("agent", 7, 4001),
+    ]
     one.inbox.ring("two#e1", rung)
     await until(lambda: two.heard == rung)
     two.inbox.ring(one.inbox.address, rung[:1])
@@ -119,7 +123,7 @@ async def test_doorbells_reach_the_other_node_only(valkey: EmbeddedValkey, join:
 
 async def test_all_rings_of_one_turn_share_bounded_entries(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
-    rung: list[Doorbell] = [Wake(str(number)) for number in range(2 * MAX_PER_ENTRY + 500)]
+    rung: list[Doorbell] = [ResultsAdded(str(number)) for number in range(2 * MAX_PER_ENTRY + 500)]
     for doorbell in rung:
         one.inbox.ring("two#e1", [doorbell])
     await until(lambda: len(two.heard) == len(rung))
@@ -132,15 +136,15 @@ async def test_rings_for_oneself_need_no_redis(own_valkey: EmbeddedValkey, join:
     node = await join("one", own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGKILL)
     await until(lambda: not own_valkey.running)
-    node.inbox.ring("one#e1", [Wake("command")])
+    node.inbox.ring("one#e1", [ResultsAdded("command")])
     assert node.heard == []  # never within the call: the caller may hold half-changed state
     await asyncio.sleep(0)
-    assert node.heard == [Wake("command")]
+    assert node.heard == [ResultsAdded("command")]
 
 
 async def test_ringing_at_a_dead_node_makes_no_key(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     node = await join("one", valkey.url)
-    node.inbox.ring("two#e1", [Wake("command"), Wake("other")])
+    node.inbox.ring("two#e1", [ResultsAdded("command"), ResultsAdded("other")])
     await until(lambda: node.inbox.lost == 2)
     assert await node.pipeliner.submit("KEYS", "*") == [node.inbox.key.encode()]
 
@@ -148,7 +152,7 @@ async def test_ringing_at_a_dead_node_makes_no_key(valkey: EmbeddedValkey, join:
 async def test_ringing_without_redis_counts_as_lost(own_valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     node = await join("one", own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGKILL)
-    node.inbox.ring("two#e1", [Wake("command")])
+    node.inbox.ring("two#e1", [ResultsAdded("command")])
     await until(lambda: node.inbox.lost == 1)
 
 
@@ -165,7 +169,7 @@ async def test_the_inbox_ends_with_its_node(valkey: EmbeddedValkey, join: Join) 
 
 async def test_what_was_read_is_trimmed_at_the_beat(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
-    rung = [Wake(f"command-{number:040}") for number in range(MAX_PER_ENTRY)]
+    rung = [ResultsAdded(f"command-{number:040}") for number in range(MAX_PER_ENTRY)]
     for turn in range(20):
         one.inbox.ring("two#e1", rung)
         await until(lambda turn=turn: len(two.heard) == (turn + 1) * MAX_PER_ENTRY)  # type: ignore[misc]
@@ -178,8 +182,8 @@ async def test_a_lost_inbox_is_made_again_at_the_beat(valkey: EmbeddedValkey, jo
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     await one.pipeliner.submit("FLUSHALL")
     await two.inbox.refresh()
-    one.inbox.ring("two#e1", [Wake("command")])
-    await until(lambda: two.heard == [Wake("command")])
+    one.inbox.ring("two#e1", [ResultsAdded("command")])
+    await until(lambda: two.heard == [ResultsAdded("command")])
     assert 0 < integer(await two.pipeliner.submit("TTL", two.inbox.key)) <= TTL
 
 
@@ -187,18 +191,18 @@ async def test_a_new_epoch_is_a_new_inbox(valkey: EmbeddedValkey, join: Join, un
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     await two.inbox.rename("e2")
     assert two.inbox.address == "two#e2"
-    one.inbox.ring("two#e1", [Wake("late")])
+    one.inbox.ring("two#e1", [ResultsAdded("late")])
     await until(lambda: one.inbox.lost == 1)
-    one.inbox.ring("two#e2", [Wake("command")])
-    await until(lambda: two.heard == [Wake("command")])
+    one.inbox.ring("two#e2", [ResultsAdded("command")])
+    await until(lambda: two.heard == [ResultsAdded("command")])
     assert await two.inbox.check()
 
 
 async def test_foreign_entries_are_passed_over(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     node = await join("one", valkey.url)
-    for fields in (["x", "y"], ["d", b"\xc1 nonsense"], ["d", encode([Wake("command")])]):
+    for fields in (["x", "y"], ["d", b"\xc1 nonsense"], ["d", encode([ResultsAdded("command")])]):
         await node.pipeliner.submit("XADD", node.inbox.key, "*", *fields)
-    await until(lambda: node.heard == [Wake("command")])
+    await until(lambda: node.heard == [ResultsAdded("command")])
 
 
 async def test_a_canary_comes_back_and_is_kept_from_the_handler(valkey: EmbeddedValkey, join: Join) -> None:
@@ -221,8 +225,8 @@ async def test_a_late_canary_restarts_a_deaf_reader(
     assert await node.inbox.check()
     assert pipe.accepted == 2
     other = await join("two", valkey.url)
-    other.inbox.ring("one#e1", [Wake("command")])
-    await until(lambda: node.heard == [Wake("command")])
+    other.inbox.ring("one#e1", [ResultsAdded("command")])
+    await until(lambda: node.heard == [ResultsAdded("command")])
 
 
 async def test_two_late_canaries_say_deaf_until_one_returns(
@@ -265,7 +269,7 @@ async def test_a_failing_handler_does_not_deafen_the_node(
 
     inbox = Inbox(await connect(valkey.url), valkey.url, "one", "e1", handle)
     await inbox.start()
-    inbox.ring("one#e1", [Wake("first")])
+    inbox.ring("one#e1", [ResultsAdded("first")])
     await until(lambda: len(seen) == 1)
     assert await inbox.check()
     await inbox.aclose()

@@ -7,9 +7,7 @@ server and on a one-node cluster, so that a script which touches keys it may not
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -22,10 +20,8 @@ from fairlead.fleet.directory import Claimed, Directory
 from fairlead.fleet.schema import State
 from fairlead.store.reply import integer
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fleet_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, World
-from history import History
+from support.fleet.history import History
+from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, World
 
 EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
 

@@ -7,7 +7,7 @@ import os
 import signal
 from typing import Any
 
-from fairlead.routing.attendance import CLAIMS_AT_ONCE
+from fairlead.routing.agents.registration import CLAIMS_AT_ONCE
 from fairlead.wire.messages import Hello
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from redis.asyncio import Redis
 
-from fairlead.bus.doorbell import Cancel, decode
+from fairlead.bus.doorbell import CancelRequested, decode
 from fairlead.bus.inbox import inbox_key
 from fairlead.fleet import schema
 from fairlead.fleet.command import Ending, Record
@@ -128,7 +128,7 @@ class Crowd:
         told: Counter[str] = Counter()
         for entry in items(await self.store.submit("XRANGE", inbox_key(WATCHER), "-", "+")):
             for doorbell in decode(octets(table(items(entry)[1])[b"d"])):
-                assert isinstance(doorbell, Cancel)
+                assert isinstance(doorbell, CancelRequested)
                 assert (doorbell.why, self.targets[doorbell.command]) == (DEADLINE, doorbell.agent)
                 told[doorbell.command] += 1
         return told

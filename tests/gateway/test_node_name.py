@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.routing.process import Process
+from fairlead.routing.membership.process_identity import ProcessIdentity
 from fairlead.wire.close import Close
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -99,9 +99,9 @@ async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
 
 
 def test_a_process_is_gone_when_it_has_ended_or_its_pid_is_another_s() -> None:
-    own = Process.own()
+    own = ProcessIdentity.own()
     assert own.pid == os.getpid()
-    assert Process.parse(own.packed()) == own
+    assert ProcessIdentity.parse(own.packed()) == own
     assert not own.gone(own)
     assert replace(own, started="1").gone(own)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
@@ -113,13 +113,13 @@ def test_a_process_is_gone_when_it_has_ended_or_its_pid_is_another_s() -> None:
     child.communicate()
     assert other.gone(own)
     assert not replace(other, space="another machine").gone(own)
-    assert not Process.parse("").gone(own)
-    assert not Process.parse("nonsense").gone(own)
+    assert not ProcessIdentity.parse("").gone(own)
+    assert not ProcessIdentity.parse("nonsense").gone(own)
 
 
 def test_the_last_life_of_a_container_is_gone_when_the_pod_has_started_it_again() -> None:
-    own = Process.own("pod-1")
-    assert Process.parse(own.packed()) == own
+    own = ProcessIdentity.own("pod-1")
+    assert ProcessIdentity.parse(own.packed()) == own
     before = replace(own, pid=1, started="", space="the namespace of the container before")
     assert before.gone(own)
     assert not replace(before, pod="pod-2").gone(own)

@@ -15,7 +15,7 @@ from fairlead.app.stream import LINES, SHORT, ResultStream, opening
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command import Command, Ending, Result, Target
 from fairlead.fleet.schema import State
-from fairlead.routing.results import News
+from fairlead.routing.commands.results import ResultsUpdate
 from fairlead.telemetry.timing import Origin
 from fairlead.wire.messages import Ack, End
 
@@ -25,14 +25,14 @@ HOUR = 3600.0
 class Answer:
     """What an ASGI server is given, in its order."""
 
-    def __init__(self, *news: News | Exception, opens: float) -> None:
+    def __init__(self, *news: ResultsUpdate | Exception, opens: float) -> None:
         self.sent: list[Message] = []
         self.news = news
         self.opens = opens
         self.sent_before: list[int] = []
         """How many messages had been sent when each of the news was asked for."""
 
-    async def pages(self) -> AsyncGenerator[News]:
+    async def pages(self) -> AsyncGenerator[ResultsUpdate]:
         for one in self.news:
             self.sent_before.append(len(self.sent))
             if isinstance(one, Exception):
@@ -66,7 +66,7 @@ def _later(seconds: float) -> float:
 
 
 async def test_a_command_that_ends_soon_is_answered_in_one_piece() -> None:
-    answer = Answer(News([_result(0)]), News([_result(1)], _ended()), opens=_later(HOUR))
+    answer = Answer(ResultsUpdate([_result(0)]), ResultsUpdate([_result(1)], _ended()), opens=_later(HOUR))
     lines = await answer.run()
     assert [line.get("offset") for line in lines] == [None, 0, 1, None]
     assert "end" in lines[-1]
@@ -75,27 +75,33 @@ async def test_a_command_that_ends_soon_is_answered_in_one_piece() -> None:
 
 
 async def test_the_answer_to_a_longer_one_begins_when_its_time_has_come() -> None:
-    answer = Answer(News([_result(0)]), News([]), News([_result(1)]), News([], _ended()), opens=_later(HOUR))
+    answer = Answer(
+        ResultsUpdate([_result(0)]),
+        ResultsUpdate([]),
+        ResultsUpdate([_result(1)]),
+        ResultsUpdate([], _ended()),
+        opens=_later(HOUR),
+    )
     lines = await answer.run()
     assert [line.get("offset") for line in lines] == [None, 0, 1, None], "no line that says nothing"
     assert answer.sent_before == [0, 0, 2, 3], "head, first line and first result go out together"
 
 
 async def test_without_such_a_time_it_begins_at_once() -> None:
-    answer = Answer(News([], _ended()), opens=0.0)
+    answer = Answer(ResultsUpdate([], _ended()), opens=0.0)
     await answer.run()
     assert answer.sent_before == [2], "head and first line"
 
 
 async def test_what_a_proxy_does_not_read_at_once_waits_for_the_time() -> None:
     opens = _later(0.2)
-    answer = Answer(News([_result(0, b"x" * SHORT)], _ended()), opens=opens)
+    answer = Answer(ResultsUpdate([_result(0, b"x" * SHORT)], _ended()), opens=opens)
     await answer.run()
     assert asyncio.get_running_loop().time() >= opens - 0.01
 
 
 async def test_a_failure_before_the_beginning_loses_no_line() -> None:
-    answer = Answer(News([_result(0)]), BusUnavailable("Redis is away"), opens=_later(HOUR))
+    answer = Answer(ResultsUpdate([_result(0)]), BusUnavailable("Redis is away"), opens=_later(HOUR))
     lines = await answer.run()
     assert [line.get("offset") for line in lines[:2]] == [None, 0]
     assert lines[2]["error"]["code"] == "bus_unavailable"

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from fairlead.agent.connector import DIAL_TIMEOUT
+from fairlead.agent.link.connector import DIAL_TIMEOUT
 from fairlead.fleet.schema import AWAY_MS
 from fairlead.hub.session import RETURN_MS
 from fairlead.settings.rules import RULES

@@ -18,9 +18,9 @@ from fairlead.bus.inbox import inbox_key
 from fairlead.fleet.schema import AWAY_MS, agent_key
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
-from fairlead.routing import reconciler
-from fairlead.routing.reconciler import Reconciler
-from fairlead.routing.standing import Standing
+from fairlead.routing.agents import reconciler
+from fairlead.routing.agents.reconciler import Reconciler
+from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close import Close
 from fairlead.wire.messages import Ack, Cancel, Caps, Chunk, Cmd, Drain, End, Hb, Rx
@@ -445,11 +445,12 @@ async def test_a_defect_of_one_comparison_is_logged_and_the_next_one_comes(
 
     monkeypatch.setattr(reconciler, "FAILED_PAUSE", 0.01)
     hub, unused = FailsOnce(), cast("Any", None)
-    compares = Reconciler(unused, unused, hub, unused, unused, Standing("node-1"), Metrics())
-    compares.doubt()
-    loop = asyncio.create_task(compares.reconcile_forever())
+    membership = Membership("node-1")
+    compares = Reconciler(unused, unused, hub, unused, unused, membership, Metrics())
+    membership.reconciliation.request()
+    loop = asyncio.create_task(compares.run())
     async with asyncio.timeout(20):
-        while hub.rounds < 2 or compares.behind:
+        while hub.rounds < 2 or membership.reconciliation.pending:
             await asyncio.sleep(0.01)
     assert "a defect on purpose" in caplog.text
     loop.cancel()

@@ -13,7 +13,7 @@ from redis import asyncio as redis_async
 from fairlead.fleet.directory import Claimed
 from fairlead.fleet.schema import INDEX_SHARDS, agent_key, index_shard, open_key
 from fairlead.node import Node
-from fairlead.routing.index import IndexSweep
+from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.settings import Settings
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.messages import Ack, Event, Rx
@@ -73,11 +73,11 @@ async def test_an_agent_that_left_is_deleted_with_all_that_was_its_own(
 async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(own_valkey: Any, forget_after: float) -> None:
     """Also one whose node died: from when that is noted on, however long ago it was linked."""
     async with Node(Settings(node="sweeper", forget_after=forget_after), own_valkey.url) as node:
-        directory, sweep = node.directory, IndexSweep(node.directory, node.removal, node.standing, node.metrics)
+        directory, sweep = node.directory, IndexSweeper(node.directory, node.removal, node.membership, node.metrics)
         left, orphan, linked = (f"{kind}-{secrets.token_hex(4)}" for kind in ("left", "orphan", "linked"))
-        leases = {left: node.standing.lease, orphan: "dead#1", linked: node.standing.lease}
+        leases = {left: node.membership.lease, orphan: "dead#1", linked: node.membership.lease}
         for agent, lease in leases.items():
-            far = node.standing.now() + FAR_MS
+            far = node.membership.now() + FAR_MS
             assert isinstance(await directory.claim(agent, lease, "boot", 1, f"sid {agent}", b"{}", far), Claimed)
         assert await directory.release(left, f"sid {left}", 1000, False, "")
         before = await directory.look_up(orphan)
@@ -104,13 +104,15 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
     """One of another type, one whose time is no number: both are passed over, logged once and counted each time."""
     async with Node(Settings(node="sweeper", forget_after=0.5), own_valkey.url) as node:
         metrics = Metrics()
-        directory, sweep = node.directory, IndexSweep(node.directory, node.removal, node.standing, metrics)
+        directory, sweep = node.directory, IndexSweeper(node.directory, node.removal, node.membership, metrics)
         shard = index_shard("aa")
         names = (f"b{number}" for number in itertools.count())
         broken, behind = [next(name for name in names if index_shard(name) == shard) for _ in range(2)]
-        far = node.standing.now() + FAR_MS
+        far = node.membership.now() + FAR_MS
         for agent in ("aa", broken, behind):
-            assert isinstance(await directory.claim(agent, node.standing.lease, "boot", 1, agent, b"{}", far), Claimed)
+            assert isinstance(
+                await directory.claim(agent, node.membership.lease, "boot", 1, agent, b"{}", far), Claimed
+            )
             assert await directory.release(agent, agent, 1000, False, "")
         async with redis_async.from_url(own_valkey.url) as redis:
             await redis.delete(agent_key("aa"))

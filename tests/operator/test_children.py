@@ -9,9 +9,10 @@ import pytest
 
 from fairlead.errors import ConfigError
 from fairlead.settings.rules import RULES
-from fairlead_operator.children import Owner, children
-from fairlead_operator.objects import Object
-from fairlead_operator.rules import OPERATORS_ENV, read
+from fairlead_operator.api.validation import OPERATORS_ENV, read
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.resources.children import children
+from fairlead_operator.resources.owner import Owner
 
 OWNER = Owner("edge", "fleet", "1f0c")
 LEAST: dict[str, Any] = {

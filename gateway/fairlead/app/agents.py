@@ -24,8 +24,8 @@ from fairlead.fleet import selector
 from fairlead.fleet.directory import Full
 from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence, index_shard
 from fairlead.node import Node
-from fairlead.routing.ranking import MOST
-from fairlead.routing.sight import RANKS, LinkState
+from fairlead.routing.observability.link_stats import RANKS, LinkStats
+from fairlead.routing.observability.worst_links import MOST
 from fairlead.telemetry.timing import STAGES
 from fairlead.wire.close import describe as describe_close
 from fairlead.wire.identity import check_agent_id
@@ -54,10 +54,10 @@ class AgentRoutes:
     def __init__(self, node: Node) -> None:
         self._directory = node.directory
         self._dispatch = node.dispatch
-        self._inquiry = node.inquiry
-        self._ranking = node.ranking
+        self._link_query = node.link_query
+        self._worst_links = node.worst_links
         self._removal = node.removal
-        self._standing = node.standing
+        self._membership = node.membership
         self._turns = Turns()
 
     async def list(self, request: Request) -> Response:
@@ -146,11 +146,11 @@ class AgentRoutes:
     async def link(self, request: Request) -> Response:
         """How the agent's link is doing, from the node that holds it."""
         row = await self._row(request)
-        presence, _, why = self._standing.table.presence(row, self._standing.now())
+        presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
             raise AgentOffline(f"agent {row.agent!r} has no link: {why}", agent=row.agent)
         node = row.lease.partition("#")[0]
-        state = await self._inquiry.ask(row)
+        state = await self._link_query.ask(row)
         if state is None:
             raise Unavailable(f"node {node!r}, which holds agent {row.agent!r}, did not answer in time", node=node)
         return Response(_encode(shapes.Link(**_link(node, state, row))), media_type="application/json")
@@ -160,7 +160,7 @@ class AgentRoutes:
         by = request.query_params.get("by", RANKS[0])
         if by not in RANKS:
             raise InvalidRequest(f"by={by[:32]!r} is not one of {', '.join(RANKS)}", field="by")
-        worst, missing = await self._ranking.worst(by, whole(request, "limit", TOP, MOST, least=1))
+        worst, missing = await self._worst_links.worst(by, whole(request, "limit", TOP, MOST, least=1))
         sessions = [shapes.Standout(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
         return Response(_encode(shapes.Ranking(sessions, missing)), media_type="application/json")
 
@@ -173,7 +173,7 @@ class AgentRoutes:
     async def disconnect(self, request: Request) -> Response:
         """Close the link; the agent connects again."""
         row = await self._row(request)
-        presence, _, why = self._standing.table.presence(row, self._standing.now())
+        presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
             raise AgentOffline(f"agent {row.agent!r} has no link to close: {why}", agent=row.agent)
         self._dispatch.disconnect(row)
@@ -182,8 +182,8 @@ class AgentRoutes:
 
     async def _round_trip(self, row: AgentRow) -> float | None:
         """Seconds; None without a link, before its first heartbeat, and when its node does not answer."""
-        presence, _, _ = self._standing.table.presence(row, self._standing.now())
-        state = await self._inquiry.ask(row, ASIDE) if presence is Presence.ONLINE else None
+        presence, _, _ = self._membership.table.presence(row, self._membership.now())
+        state = await self._link_query.ask(row, ASIDE) if presence is Presence.ONLINE else None
         return None if state is None else _seconds(state.rtt)
 
     async def _row(self, request: Request) -> AgentRow:
@@ -198,7 +198,7 @@ class AgentRoutes:
         return AgentUnknown(f"no agent {agent!r} was ever seen here", agent=agent)
 
     def _describe(self, row: AgentRow) -> dict[str, Any]:
-        presence, since, why = self._standing.table.presence(row, self._standing.now())
+        presence, since, why = self._membership.table.presence(row, self._membership.now())
         online = presence is Presence.ONLINE
         return {
             "id": row.agent,
@@ -213,7 +213,7 @@ class AgentRoutes:
         }
 
 
-def _link(node: str, state: LinkState, row: AgentRow | None) -> dict[str, Any]:
+def _link(node: str, state: LinkStats, row: AgentRow | None) -> dict[str, Any]:
     """The members of `shapes.Link`."""
     spreads = {name: spread for name, spread in zip(STAGES, state.stages, strict=False) if spread is not None}
     return {

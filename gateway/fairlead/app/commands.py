@@ -22,7 +22,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.fleet.command import Command
 from fairlead.fleet.schema import State
 from fairlead.node import Node
-from fairlead.routing.order import Accepted, Order
+from fairlead.routing.commands.request import AcceptedCommand, CommandRequest
 from fairlead.telemetry.story import Story
 from fairlead.wire.identity import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
@@ -94,7 +94,7 @@ class CommandRoutes:
         return Response(status_code=204)
 
 
-async def _order(raw: bytes, request: Request) -> Order:
+async def _order(raw: bytes, request: Request) -> CommandRequest:
     body = decoded(_new_command, raw)
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
@@ -113,7 +113,7 @@ async def _order(raw: bytes, request: Request) -> Order:
             body_digest = await asyncio.to_thread(fingerprint, terms, payload)
         else:
             body_digest = fingerprint(terms, payload)
-    return Order(
+    return CommandRequest(
         agent=check_agent_id(body.agent),
         method=body.method,
         payload=payload,
@@ -128,7 +128,7 @@ async def _order(raw: bytes, request: Request) -> Order:
     )
 
 
-def _accepted(accepted: Accepted, body: bytes) -> Response:
+def _accepted(accepted: AcceptedCommand, body: bytes) -> Response:
     headers = {"location": f"/v1/commands/{accepted.id}"}
     if accepted.replayed:
         headers["idempotency-replayed"] = "true"

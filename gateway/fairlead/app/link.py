@@ -58,7 +58,7 @@ class LinkDoor:
             return
         subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
         settings = self._node.settings
-        session = Session(self._codecs[subprotocol], self._node.attendance, settings.window)
+        session = Session(self._codecs[subprotocol], self._node.registration, settings.window)
         session.opening = [entered, wall_ns(), 0, 0, 0, 0]
         await attach(websocket, session, subprotocol, terms=self._node.terms)
 

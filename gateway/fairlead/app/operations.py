@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.app import shapes
-from fairlead.routing.ranking import MOST
-from fairlead.routing.sight import RANKS
+from fairlead.routing.observability.link_stats import RANKS
+from fairlead.routing.observability.worst_links import MOST
 
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"

@@ -23,8 +23,8 @@ from fairlead.app import shapes
 from fairlead.app.operations import NDJSON, SSE
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.fleet.command import Command, Ending, Result, Target
-from fairlead.routing.chronicle import FAILED
-from fairlead.routing.results import News
+from fairlead.routing.commands.results import ResultsUpdate
+from fairlead.routing.observability.telemetry_recorder import FAILED
 from fairlead.telemetry.story import Story
 
 logger = logging.getLogger(__name__)
@@ -91,15 +91,15 @@ def opening(request: Request) -> float:
 
 
 class ResultStream:
-    """An ASGI response. `head` is the first line, if any; `pages` are `Results.read`'s; `story` is told of them. Before
-    `opens` nothing is sent but an answer that is whole and short."""
+    """An ASGI response. `head` is the first line, if any; `pages` are `ResultReader.read`'s; `story` is told of them.
+    Before `opens` nothing is sent but an answer that is whole and short."""
 
     def __init__(
         self,
         request: Request,
         form: Format,
         head: object | None,
-        pages: AsyncGenerator[News],
+        pages: AsyncGenerator[ResultsUpdate],
         story: Story | None = None,
         opens: float = 0.0,
     ) -> None:

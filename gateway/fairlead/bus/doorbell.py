@@ -18,7 +18,7 @@ MAX_PER_ENTRY = 1_000
 """About 60 KB with the usual ids: one entry stays a small command for Redis and under 1 ms of handling."""
 
 
-class Deliver(msgspec.Struct, frozen=True, array_like=True, tag=1):
+class CommandQueued(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """To the agent's node: a command is open for your agent. `at`: when it was rung (ns), for traces; 0 untold."""
 
     agent: str
@@ -26,13 +26,13 @@ class Deliver(msgspec.Struct, frozen=True, array_like=True, tag=1):
     at: int = 0
 
 
-class Wake(msgspec.Struct, frozen=True, array_like=True, tag=2):
+class ResultsAdded(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """To a follower's node: the results of this command have grown."""
 
     command: str
 
 
-class Evict(msgspec.Struct, frozen=True, array_like=True, tag=3):
+class LinkSuperseded(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """To the agent's node: close this link, if it still is of this generation."""
 
     agent: str
@@ -40,7 +40,7 @@ class Evict(msgspec.Struct, frozen=True, array_like=True, tag=3):
     close_code: int
 
 
-class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=4):
+class CancelRequested(msgspec.Struct, frozen=True, array_like=True, tag=4):
     """To the agent's node: the caller gives this command up, or it is over. `why`: the word for `cancel.why`."""
 
     agent: str
@@ -48,7 +48,7 @@ class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=4):
     why: str = "cancelled"
 
 
-class Input(msgspec.Struct, frozen=True, array_like=True, tag=5):
+class InputAdded(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """To the agent's node: input has arrived for this command."""
 
     agent: str
@@ -61,45 +61,58 @@ class Canary(msgspec.Struct, frozen=True, array_like=True, tag=6):
     token: str
 
 
-class Muster(msgspec.Struct, frozen=True, array_like=True, tag=7):
+class MembershipChanged(msgspec.Struct, frozen=True, array_like=True, tag=7):
     """To all nodes: one has come or gone, read the table of nodes now and not at your next beat."""
 
 
-class Room(msgspec.Struct, frozen=True, array_like=True, tag=8):
+class ResultsConsumed(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """To the agent's node: the reader of this command's results has come on, so its agent may send more."""
 
     agent: str
     command: str
 
 
-class Ask(msgspec.Struct, frozen=True, array_like=True, tag=9):
+class LinkStatsRequested(msgspec.Struct, frozen=True, array_like=True, tag=9):
     """To the agent's node: how is this link doing? `asker` is the lease name to ring when it is written down."""
 
     agent: str
     asker: str
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True, tag=10):
+class LinkStatsWritten(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """To whoever asked: how this agent's link is doing stands in Redis now."""
 
     agent: str
 
 
-class Rank(msgspec.Struct, frozen=True, array_like=True, tag=11):
+class WorstLinksRequested(msgspec.Struct, frozen=True, array_like=True, tag=11):
     """To every node: which of your links are the worst, by this measure? `asker` is the lease name to ring then."""
 
     asker: str
     by: str
 
 
-class Ranked(msgspec.Struct, frozen=True, array_like=True, tag=12):
+class WorstLinksWritten(msgspec.Struct, frozen=True, array_like=True, tag=12):
     """To whoever asked: the worst links of that node by this measure stand in Redis now."""
 
     lease: str
     by: str
 
 
-Doorbell: TypeAlias = Deliver | Wake | Evict | Cancel | Input | Canary | Muster | Room | Ask | Told | Rank | Ranked
+Doorbell: TypeAlias = (
+    CommandQueued
+    | ResultsAdded
+    | LinkSuperseded
+    | CancelRequested
+    | InputAdded
+    | Canary
+    | MembershipChanged
+    | ResultsConsumed
+    | LinkStatsRequested
+    | LinkStatsWritten
+    | WorstLinksRequested
+    | WorstLinksWritten
+)
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[list[Doorbell]] = msgspec.msgpack.Decoder(

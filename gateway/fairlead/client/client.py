@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from fairlead.client.command import NDJSON, Command
-from fairlead.client.shapes import Agent, AgentDetail, Deleted, Link, Ranking
+from fairlead.client.models import Agent, AgentDetail, Deleted, Link, Ranking
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError
 from fairlead.wire.identity import check_agent_id, check_command_id

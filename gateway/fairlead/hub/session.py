@@ -1,6 +1,6 @@
 """A live link in this process: one connection, its codec and its end of the conversation, joined.
 
-It is the carrier's listener. What needs Redis it hands to its `Attendant` (routing); it knows no Redis, starts no
+It is the carrier's listener. What needs Redis it hands to its `SessionHandler` (routing); it knows no Redis, starts no
 task and holds nothing per message beyond what is not stored yet. An idle session is this object, a GatewayLink and
 four short strings.
 """
@@ -54,7 +54,7 @@ class Connection(Protocol):
     def charge(self, messages: float = 0, events: int = 0) -> None: ...
 
 
-class Attendant(Protocol):
+class SessionHandler(Protocol):
     """Who serves sessions: routing. Called on the event loop; must not block."""
 
     traffic: Traffic
@@ -83,14 +83,14 @@ class Attendant(Protocol):
 
 class Session:
     __slots__ = (
-        "agent", "attendant", "boot", "codec", "conn", "connection", "delivering", "drained", "facts", "gen", "link",
+        "agent", "boot", "codec", "conn", "connection", "delivering", "drained", "facts", "gen", "handler", "link",
         "memory", "opening", "ours", "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since",
         "tally", "timings", "trips", "waiter",
     )  # fmt: skip
 
-    def __init__(self, codec: Codec[FromAgent], attendant: Attendant, window: int) -> None:
+    def __init__(self, codec: Codec[FromAgent], handler: SessionHandler, window: int) -> None:
         self.codec = codec
-        self.attendant = attendant
+        self.handler = handler
         self.link = GatewayLink(window)
         self.connection: Connection | None = None
         self.agent = ""
@@ -144,7 +144,7 @@ class Session:
         if connection is None or self.link.phase is Phase.CLOSED:
             return
         data = self.codec.encode(message)
-        self.attendant.traffic.wrote(message, len(data))
+        self.handler.traffic.wrote(message, len(data))
         connection.send(data)
 
     async def writable(self, patience: float) -> None:
@@ -173,24 +173,24 @@ class Session:
         """The stream of a command that is sent, or taken up again, on this link."""
         before = len(self.link.streams or ())
         stream = self.link.opened(command, next_chunk, input_next)
-        self.attendant.totals.streams += len(self.link.streams or ()) - before
+        self.handler.totals.streams += len(self.link.streams or ()) - before
         return stream
 
     def end(self, command: str) -> None:
         """The command is over: what still comes of it is counted and skipped."""
         before = len(self.link.streams or ())
         self.link.ended(command)
-        self.attendant.totals.streams += len(self.link.streams or ()) - before
+        self.handler.totals.streams += len(self.link.streams or ()) - before
 
     def dismiss(self, command: str) -> Credit | None:
         """The gateway has ended the command, not the agent: as `end`, and the credit to send."""
         before = len(self.link.streams or ())
         credit = self.link.dismissed(command)
-        self.attendant.totals.streams += len(self.link.streams or ()) - before
+        self.handler.totals.streams += len(self.link.streams or ()) - before
         return credit
 
     def _end_link(self) -> None:
-        self.attendant.totals.streams -= len(self.link.streams or ())
+        self.handler.totals.streams -= len(self.link.streams or ())
         self.link.closed()
 
     def take_pending(self) -> list[FromAgent | None]:
@@ -200,7 +200,7 @@ class Session:
 
     def relieved(self, size: int) -> None:
         """`size` pending bytes are stored: read on, when reading had stopped."""
-        totals = self.attendant.totals
+        totals = self.handler.totals
         self.pending_bytes -= size
         totals.pending -= size
         if self.paused and self.pending_bytes * 2 <= max(0, min(PENDING_BYTES, totals.room)):
@@ -211,21 +211,21 @@ class Session:
     def forgo(self) -> None:
         """What is pending will not be stored, since the link is over. The agent was told of no receipt for it."""
         self.pending = None
-        self.attendant.totals.pending -= self.pending_bytes
+        self.handler.totals.pending -= self.pending_bytes
         self.pending_bytes = 0
 
     # -- the carrier's listener --------------------------------------------------------------------
 
     def on_open(self, connection: Connection) -> None:
         self.connection = connection
-        self.attendant.opened(self)
+        self.handler.opened(self)
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
         if self.link.phase is Phase.CLOSED:
             return
         try:
             message = self.codec.decode(data)
-            self.attendant.traffic.read(message, len(data))
+            self.handler.traffic.read(message, len(data))
             act = self.link.receive(message)
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)
@@ -251,13 +251,13 @@ class Session:
                 if self.trips is None:
                     self.trips = window()
                 note(self.trips, message.rtt / 1000)
-                self.attendant.answered(self, message.rtt)
+                self.handler.answered(self, message.rtt)
         elif act is Act.CLAIM:
             assert isinstance(message, Hello)
-            self.attendant.greeted(self, message)
+            self.handler.greeted(self, message)
         elif act is Act.GRANT:
             assert isinstance(message, Credit)
-            self.attendant.granted(self, message.id)
+            self.handler.granted(self, message.id)
         elif act is Act.LEAVE:
             assert isinstance(message, Bye)
             # With its own code, in case that its close frame never comes.
@@ -279,7 +279,7 @@ class Session:
         if self.pending is None:
             self.pending = []
         self.pending.append(message)
-        size, totals = pending_size(message), self.attendant.totals
+        size, totals = pending_size(message), self.handler.totals
         self.pending_bytes += size
         totals.pending += size
         too_much = self.pending_bytes > min(PENDING_BYTES, totals.room) or len(self.pending) > PENDING_MESSAGES
@@ -287,7 +287,7 @@ class Session:
             self.paused = True
             self.connection.pause_reading()
         if not self.recording:
-            self.attendant.received(self)
+            self.handler.received(self)
 
     def _stamp(self, message: FromAgent | None) -> None:
         """Note when an open command came on."""
@@ -316,7 +316,7 @@ class Session:
         self._end_link()
         self.connection = None
         self.on_writable(connection)
-        self.attendant.closed(self, code, reason)
+        self.handler.closed(self, code, reason)
 
     def on_silence(self, connection: Connection) -> None:
         self.close(Close.SILENT, "nothing was heard for 2.5 heartbeats")

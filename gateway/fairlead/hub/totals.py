@@ -1,6 +1,6 @@
 """Sums over all sessions of a node, kept up to date by the sessions as they change.
 
-Made by the hub and reached by each session through its attendant, so that a beat, a scrape or a message asks for a
+Made by the hub and reached by each session through its handler, so that a beat, a scrape or a message asks for a
 number and walks no links. `pending` is also a budget: see `room`.
 """
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from fairlead.agent.builtin.environment import OWN
+from fairlead.agent.builtin.process.environment import OWN_PREFIX
 from fairlead.carrier.tunnel import parse_proxy
 from fairlead.errors import InvalidRequest
 from fairlead.wire.identity import check_agent_id
@@ -134,7 +134,7 @@ def _names(raw: object) -> tuple[str, ...]:
     for item in items:
         if not isinstance(item, str) or re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", item) is None:
             raise Fault(f"has {item!r} in it, which is no name of a variable")
-        if item.startswith(OWN):
+        if item.startswith(OWN_PREFIX):
             raise Fault(f"has {item} in it, and programs get none of the agent's own variables")
     return tuple(items)
 

@@ -1,0 +1,52 @@
+"""What a message of an agent does to its command's record: the steps of one append.
+
+Called by the recorder for each message of a batch. Knows neither store nor session: what is said on the link, and what
+is written of it, meet here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from fairlead.fleet import commands
+from fairlead.fleet.command import Ending
+from fairlead.fleet.schema import State
+from fairlead.store.reply import Arg
+from fairlead.wire.messages import Ack, Chunk, End, Error
+
+REFUSED = "refused"
+"""The state of an Ack that ends its command, and the code when no other was told."""
+END_STATES = {"ok": State.OK, "error": State.FAILED, "cancelled": State.CANCELLED, "timeout": State.TIMEOUT}
+
+
+def append_ops(message: Ack | Chunk | End) -> tuple[Arg, ...]:
+    """The arguments of an append."""
+    if isinstance(message, Chunk):
+        return commands.data(message.n, message.kind, message.payload)
+    if isinstance(message, End):
+        error = message.error
+        how = Ending(payload=message.payload or None)
+        if error is not None:
+            how = _failure(error, message.payload)
+        return commands.ending(message.total, END_STATES[message.state], how)
+    if message.state == REFUSED:
+        error = message.error
+        how = Ending(code=REFUSED, message="the agent refused the command")
+        if error is not None:
+            how = _failure(error)
+        return commands.ending(0, State.FAILED, how)
+    return commands.accepted()
+
+
+def error_code(message: Ack | End) -> str:
+    """Of the error that it ends its command with, if it does."""
+    if message.error is not None:
+        return message.error.code
+    return REFUSED if message.state == REFUSED else ""
+
+
+def _failure(error: Error, payload: bytes = b"") -> Ending:
+    # JSON knows integers of any size, MessagePack does not.
+    details = {
+        key: str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
+        for key, value in error.details.items()
+    }
+    return Ending(payload or None, error.code, error.message, error.temporary, details)

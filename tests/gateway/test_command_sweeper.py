@@ -1,0 +1,202 @@
+"""The keeper and the sweep of the index on a real Valkey: they go on until nothing is due, and the fleet looks once."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from fairlead.bus.doorbell import CancelRequested, Doorbell
+from fairlead.bus.inbox import Inbox
+from fairlead.fleet import schema
+from fairlead.fleet.command import Record
+from fairlead.fleet.commands import Commands
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.due import Due
+from fairlead.fleet.schema import NodeRow, NodeTable, State
+from fairlead.routing.agents import index_sweeper
+from fairlead.routing.agents.index_sweeper import IndexSweeper
+from fairlead.routing.agents.removal import AgentRemoval
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.commands.sweeper import CommandSweeper, shards_of
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import integer, items, text
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.trace import Tracing
+from fairlead.wire.identity import uuid7
+
+pytestmark = pytest.mark.timeout(180)
+
+DAY_MS = 24 * 3600_000
+FAR_MS = 600_000
+
+
+class World:
+    """One keeper without its loop, and what it stands on."""
+
+    def __init__(self, store: Pipeliner, url: str) -> None:
+        self.store = store
+        self.membership = Membership("node-1")
+        self.membership.epoch = "a"
+        self.directory, self.due = Directory(store), Due(store)
+        self.records = Commands(store, 1 << 24)
+        self.heard: list[Doorbell] = []
+        self.inbox = Inbox(store, url, "node-1", "a", self.heard.extend)
+        metrics = Metrics()
+        completion = Completion(
+            self.directory, self.due, self.inbox, metrics, TelemetryRecorder(Tracing(), metrics, self.membership)
+        )
+        self.keeper = CommandSweeper(self.directory, self.records, self.due, self.inbox, completion, self.membership)
+        removal = AgentRemoval(self.directory, self.records, completion, self.membership, metrics, 30 * DAY_MS)
+        self.index = IndexSweeper(self.directory, removal, self.membership, metrics)
+
+    async def now(self) -> int:
+        """Redis TIME in ms, told to the node as its beat does."""
+        seconds, micros = items(await self.store.submit("TIME"))
+        now = integer(seconds) * 1000 + integer(micros) // 1000
+        self.membership.heartbeat_answered(now)
+        return now
+
+    async def hang(self, count: int, payload: bytes = b"{}") -> list[str]:
+        """Commands that their agents have and the keeper is to look at now. All agents are on this node."""
+        now = await self.now()
+        made: list[str] = []
+        calls: list[Awaitable[Any]] = []
+        for number in range(count):
+            agent, command = f"agent-{number}", uuid7(now, random.randbytes(10))
+            made.append(command)
+            # Those of one priority are executed in this order.
+            calls.append(
+                self.directory.claim(agent, self.membership.lease, "boot", 1, f"s{number}", b"{}", now + FAR_MS)
+            )
+            record = Record(command, agent, "work", payload, "interactive", now, now + FAR_MS, 60_000, now + FAR_MS)
+            calls.append(self.records.create(record, now + FAR_MS))
+            calls.append(self.records.fence(command, agent, now + FAR_MS, "boot"))
+            calls.append(self.due.schedule(command, agent, now))
+            calls.append(self.store.submit("HSET", schema.open_key(agent), command, now + FAR_MS))
+            if number % 100 == 99 or number == count - 1:
+                for call in calls:
+                    await call
+                calls.clear()
+        return made
+
+    async def pass_deadline(self, commands: list[str]) -> None:
+        """As if the time had passed: the deadline in each record is set to two seconds ago."""
+        past = await self.now() - 2_000
+        all_terms = [self.store.submit("HGET", schema.cmd_key(command), "terms") for command in commands]
+        for command, terms in zip(commands, all_terms, strict=True):
+            _, _, rest = text(await terms).partition("|")
+            last = self.store.submit("HSET", schema.cmd_key(command), "terms", f"{past}|{rest}")
+        await last
+
+    async def left(self) -> int:
+        """Entries in the keeper's list."""
+        for reply in self.due.flush():
+            await reply
+        return sum([integer(await self.store.submit("ZCARD", schema.due_key(s))) for s in range(schema.DUE_SHARDS)])
+
+    async def look(self) -> None:
+        await self.keeper.keep(range(schema.DUE_SHARDS))
+
+
+@pytest.fixture
+async def world(own_valkey: EmbeddedValkey, redis_of: Callable[[EmbeddedValkey], Awaitable[Pipeliner]]) -> World:
+    return World(await redis_of(own_valkey), own_valkey.url)
+
+
+async def test_one_look_goes_on_until_nothing_is_due(world: World) -> None:
+    """More than one take brings: sixteen shards of 64. None is left for a later look."""
+    commands = await world.hang(1_500)
+    await world.pass_deadline(commands)
+    await world.look()
+    assert await world.left() == 0
+    for command in commands:
+        found = await world.records.look_up(command)
+        assert found is not None
+        ending = found.targets[0].ending
+        assert (found.targets[0].state, ending.code if ending else "") == (State.TIMEOUT, "deadline")
+        assert await world.directory.open_commands(found.agent) == []
+        row = await world.directory.look_up(found.agent)
+        assert row is not None
+        assert row.trouble.partition(" ")[2] == f"command {command} ended as timeout: deadline"
+    stopped = [bell for bell in world.heard if isinstance(bell, CancelRequested)]
+    assert sorted(bell.command for bell in stopped) == sorted(commands)
+    assert {bell.why for bell in stopped} == {"deadline"}
+
+
+async def test_the_keeper_reads_no_payloads(world: World) -> None:
+    """20 MiB of payloads are due, most of them not over yet: what Redis sends for that are some kilobytes."""
+    commands = await world.hang(40, b"x" * (512 << 10))
+    await world.pass_deadline(commands[:10])
+    before = await _sent(world.store)
+    await world.look()
+    assert await _sent(world.store) - before < 100_000
+    states = [found.targets[0].state for c in commands if (found := await world.records.look_up(c)) is not None]
+    assert states == [State.TIMEOUT] * 10 + [State.SENT] * 30
+    assert await world.left() == 30
+
+
+async def _sent(store: Pipeliner) -> int:
+    """Bytes that the server has sent to all its clients."""
+    lines = text(await store.submit("INFO", "stats")).splitlines()
+    return int(next(line for line in lines if line.startswith("total_net_output_bytes:")).partition(":")[2])
+
+
+def _fleet(nodes: int, now: int) -> list[Membership]:
+    """All alive, and of one mind about that."""
+    rows = {f"n{i}": NodeRow(f"n{i}", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0) for i in range(nodes)}
+    fleet = []
+    for name in rows:
+        membership = Membership(name)
+        membership.epoch, membership.table = "a", NodeTable(rows)
+        membership.heartbeat_answered(now)
+        fleet.append(membership)
+    return fleet
+
+
+@pytest.mark.parametrize(("nodes", "looks"), [(1, 1), (2, 2), (60, 2)])
+def test_two_nodes_look_at_each_shard_however_many_there_are(nodes: int, looks: int) -> None:
+    fleet = _fleet(nodes, 1_700_000_000_000)
+    for turn in range(3):
+        shards = Counter(shard for s in fleet for shard in shards_of(turn, s.lease, s.living()))
+        assert shards == dict.fromkeys(range(schema.DUE_SHARDS), looks)
+
+
+def test_one_node_of_all_walks_a_shard_of_the_index_and_each_shard_has_its_minute() -> None:
+    nobody: Any = None
+    walked: set[int] = set()
+    for turn in range(schema.INDEX_SHARDS):
+        fleet = _fleet(20, (28_000_000 + turn) * index_sweeper.TURN_MS + 1)
+        shards = [shard for s in fleet if (shard := IndexSweeper(nobody, nobody, s, nobody).shard()) is not None]
+        assert len(shards) == 1
+        walked |= set(shards)
+    assert walked == set(range(schema.INDEX_SHARDS))
+
+
+async def test_the_sweep_forgets_who_was_absent_for_long_and_nobody_else(world: World) -> None:
+    now = await world.now()
+    lease = world.membership.lease
+    world.membership.table = NodeTable({"node-1": NodeRow("node-1", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0)})
+    for agent, holder, seen in (
+        ("linked", lease, now - 40 * DAY_MS),
+        ("away-lately", "", now - 20 * DAY_MS),
+        ("away-for-long", "", now - 31 * DAY_MS),
+        ("on-a-dead-node", "node-2#b", now - 31 * DAY_MS),
+    ):
+        await world.directory.claim(agent, holder, "boot", 1, "sid", b"{}", now + FAR_MS)
+        await world.store.submit("HSET", schema.agent_key(agent), "seen", seen)
+    shard = schema.index_shard("refused")
+    await world.store.submit("ZADD", schema.index_key(shard), 0, "refused")  # its claim was
+    for number in range(schema.INDEX_SHARDS):
+        await world.index.sweep(number)
+    rows = await world.directory.look_up_all(["linked", "away-lately", "away-for-long", "on-a-dead-node", "refused"])
+    assert [row.agent for row in rows] == ["linked", "away-lately"]
+    pages = [await world.directory.page(number, "", 10) for number in range(schema.INDEX_SHARDS)]
+    assert sorted(itertools.chain(*pages)) == ["away-lately", "linked"]
