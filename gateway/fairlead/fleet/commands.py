@@ -191,8 +191,8 @@ class Commands:
     def time_out(
         self, targets: Sequence[tuple[str, str, int]], how: Ending
     ) -> Answer[Sequence[Command | Settled | FairleadError]]:
-        """End each of `targets`, (command, agent, at), that the agent has had as `timeout`, if its deadline is not after
-        `at` (ms of Redis TIME): then `why` is ended. Else the record as it stands, or Settled with `over` or `gone`.
+        """End each of `targets`, (command, agent, at), that the agent has had as `timeout`, if its deadline had passed
+        at `at` (ms of Redis TIME): then `why` is ended. Else the record as it stands, or Settled with `over` or `gone`.
 
         They are as many as fit into one batch; one that failed does not keep the others from their end.
         """
