@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from heard import Heard
 
 from fairlead.carrier import intake as module
 from fairlead.carrier.connection import Terms
 from fairlead.carrier.intake import CREDIT, SLICE, Budget, Intake
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.sweep import Sweep
+
+from support.carrier.heard import Heard
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -21,9 +21,7 @@ from fairlead_operator.crd import COLUMNS, OPERATION_COLUMNS, crds, gateway_crd,
 from fairlead_operator.kube.errors import ApiServerRefused, ApiServerUnavailable
 from fairlead_operator.kube.objects import Object, path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST: dict[str, Any] = {
