@@ -17,10 +17,11 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_gateway import Gateway
-from scripted_link import PATIENCE, Link
 
 from fairlead.agent.builtin.process.environment import inherited_environment
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import PATIENCE, Link
 
 SECRET = "a-token-that-nobody-may-see"
 PASSWORD = "proxy-password"

@@ -8,12 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.errors import ConnectionRefused
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Chunk, Hello, Retry
 from fairlead.wire.retry import RetryPolicy
+
+from support.agent.scripted_gateway import Gateway
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 NEVER = Retry(first=600_000, base=600_000, cap=600_000)

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gateway import Gateway
 
 from fairlead.wire.messages import End
+
+from support.agent.scripted_gateway import Gateway
 
 PATIENCE = 20.0
 

@@ -23,18 +23,15 @@ from pathlib import Path
 
 import uvloop
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import text
 
-from api import round_trips  # noqa: E402  # the folder is a script's, not a package
-from fleet import Fleet  # noqa: E402
-from probe import cpu_us, free_port  # noqa: E402
-
-from fairlead.carrier.timer_wheel import TimerWheel  # noqa: E402
-from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN  # noqa: E402
-from fairlead.store.embedded_valkey.server import EmbeddedValkey  # noqa: E402
-from fairlead.store.pipeliner import Pipeliner  # noqa: E402
-from fairlead.store.reply import text  # noqa: E402
+from bench.api import round_trips
+from bench.probe import cpu_us, free_port
+from support.simulated_fleet import Fleet
 
 PATIENCE = 60.0
 WRITES = frozenset(

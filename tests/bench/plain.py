@@ -10,15 +10,15 @@ import asyncio
 import os
 import statistics
 
-from fleet import each
-from peers import Peers, say
-from probe import Process, cpu_us, pss
-from rounds import Round, stamped
-from scale import Scale
-
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
+
+from bench.peers import Peers, say
+from bench.probe import Process, cpu_us, pss
+from bench.rounds import Round, stamped
+from bench.scale import Scale
+from support.simulated_fleet import each
 
 SUBPROTOCOL = "fairlead.v1.msgpack"
 

@@ -13,12 +13,12 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 
-from fleet import SOURCES
-from probe import Process, cpu_us
-
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
+
+from bench.probe import Process, cpu_us
+from support.simulated_fleet import SOURCES
 
 AT_ONCE = 100
 """Clients that are on their way at the same time."""

@@ -7,10 +7,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,11 +24,9 @@ from fairlead.carrier.connection import ConnectionContext
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
 
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-
-from gate import Gate
-from heard import Heard
-from raw_client import PATIENCE, Raw
+from support.carrier.gate import Gate
+from support.carrier.heard import Heard
+from support.carrier.raw_client import PATIENCE, Raw
 
 CLOSE_TIMEOUT = 0.3
 REQUEST_TIMEOUT = 0.5

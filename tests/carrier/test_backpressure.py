@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from gate import Gate
 
 from fairlead.carrier.connection import ConnectionContext
 from fairlead.carrier.timer_wheel import TimerWheel
+
+from support.carrier.gate import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

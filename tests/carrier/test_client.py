@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import websockets.asyncio.server
 import websockets.exceptions
-from scripted_server import accept, scripted
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.client import connect
 from fairlead.carrier.connection import ConnectionContext
+
+from support.scripted_server import accept, scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from gate import Gate
 
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing
+
+from support.carrier.gate import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -9,13 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from heard import Heard
 
 from fairlead.carrier.connection import ConnectionContext
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.reading import scheduler as module
 from fairlead.carrier.reading.scheduler import CREDIT, SLICE, ReadBudget, ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
+
+from support.carrier.heard import Heard
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

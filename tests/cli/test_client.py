@@ -11,9 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import Fleet
-from relay import Relay
-from scripted_api import Api, problem
 from starlette.responses import Response
 
 from fairlead.client import Chunk, Client
@@ -29,6 +26,10 @@ from fairlead.errors import (
     Unauthorized,
     Unavailable,
 )
+
+from support.cli.processes import Fleet
+from support.cli.relay import Relay
+from support.cli.scripted_api import Api, problem
 
 TOKEN = "development-platform-token"
 UNKNOWN = "01990000-0000-7000-8000-00000000000f"

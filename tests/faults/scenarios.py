@@ -13,10 +13,10 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from ledger import Way
-from traffic import Traffic
-from unruly import HABITS, meet
-from world import NodeProcess, World
+from faults.traffic import Traffic
+from faults.unruly import HABITS, meet
+from faults.world import NodeProcess, World
+from support.ledger import Way
 
 Scenario = Callable[[World, Traffic], Awaitable[None]]
 FROZEN = 5.0

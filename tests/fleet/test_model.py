@@ -7,25 +7,21 @@ server and on a one-node cluster, so that a script which touches keys it may not
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fairlead.fleet import commands, schema
-from fairlead.fleet.command_record import Delivery, NewRecord, OutOfRange, ResultPage, StoredEnd
+from fairlead.fleet.command_record import Delivery, NewRecord, OutOfRange, ResultPage, Settled, StoredEnd
 from fairlead.fleet.commands import Commands, data, ending
 from fairlead.fleet.directory import Claimed, Directory
 from fairlead.fleet.schema import TargetState
 from fairlead.store.reply import integer
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fleet_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, World
-from history import History
+from support.fleet.history import History
+from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, World
 
 EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
 
@@ -107,6 +103,27 @@ def test_results_live_as_long_as_their_command(world: World) -> None:
     assert ended.why == "ok"
     lives = [integer(world.submit("PTTL", key)) for key in keys]
     assert min(lives) > RETENTION_MS - 10_000
+
+
+@pytest.mark.parametrize("late", [1_000, 160_000])
+def test_what_timed_out_can_be_read_for_its_retention(world: World, late: int) -> None:
+    """Soon after its deadline, when it keeps the life it was made with, and so late that this would be too short."""
+    records, command = running(world)
+    world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
+    assert world.call(lambda: records.add_input(command, AGENT, 0, b"given", False)) == ("ok", 0)
+    found = world.call(lambda: records.look_up(command))
+    assert found is not None
+    keys = schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
+    for key in keys:  # as if all that time had passed
+        left = integer(world.submit("PTTL", key)) - (found.expires - world.run(world.time())) - late
+        world.submit("PEXPIRE", key, left)
+    (ended,) = world.call(
+        lambda: records.time_out([(command, AGENT, found.expires + late)], StoredEnd(code="deadline"))
+    )
+    assert isinstance(ended, Settled)
+    assert ended.why == "ended"
+    lives = [integer(world.submit("PTTL", key)) for key in keys]
+    assert RETENTION_MS - 10_000 < min(lives) <= max(lives) <= RETENTION_MS + 60_000
 
 
 def test_a_command_is_created_once_whoever_it_is_for(world: World) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -19,9 +18,7 @@ from fairlead.fleet.node_rows import NodeRows
 from fairlead.fleet.schema import NodeTable
 from fairlead.store.reply import integer, text
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fleet_world import World
+from support.fleet.redis_world import World
 
 EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
 

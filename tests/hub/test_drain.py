@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from linked import AGENT, greeted, linked
-
 from fairlead.hub.hub import Hub
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Bye, Drain
+
+from support.hub.linked_session import AGENT, greeted, linked
 
 
 def said(sent: list[bytes | str]) -> list[type]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linked import AGENT, linked, say
 
 from fairlead.hub.session import PENDING_BYTES, RETURN_MS, pending_size
 from fairlead.hub.totals import Totals
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Bye, Chunk, Event
+
+from support.hub.linked_session import AGENT, linked, say
 
 
 def event(size: int) -> Event:

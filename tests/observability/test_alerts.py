@@ -17,10 +17,11 @@ from typing import Any
 import click
 import pytest
 import yaml
-from alerts import ALERTS, OBJECTIVES, WINDOWS, rules
-from prometheus_server import metrics_that_exist
 
 from fairlead.cli.main import cli
+
+from alerts import ALERTS, OBJECTIVES, WINDOWS, rules
+from support.observability.prometheus_server import metrics_that_exist
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "charts" / "fairlead" / "files" / "rules" / "fairlead.yaml"

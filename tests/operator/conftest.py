@@ -14,7 +14,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -35,9 +34,7 @@ from fairlead_operator.kube.cluster import Cluster, configuration
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import CLUSTER, LEASE, NAMESPACED
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".cache" / "cluster" / "bin"

@@ -14,14 +14,12 @@ import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
-
-from collector import Collector, collecting
-from serve_process import ServeProcess
-
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
+
+from support.gateway_process import ServeProcess
+from support.otlp_collector import Collector, collecting
 
 M = TypeVar("M", bound=Message)
 PATIENCE = 60.0

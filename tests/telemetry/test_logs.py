@@ -11,11 +11,12 @@ import time
 from typing import Any
 
 import pytest
-from fleet import Fleet
 
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.telemetry.logs import JsonFormatter, LogAggregator, ids
 from fairlead.wire.messages import Cmd, End, Error
+
+from support.simulated_fleet import Fleet
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 

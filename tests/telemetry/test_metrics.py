@@ -12,12 +12,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from collector import Collector
 from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from fairlead.wire.messages import Cmd, End
+
+from support.otlp_collector import Collector
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 

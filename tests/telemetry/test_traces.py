@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collector import Collector, Span, tree
+
+from support.otlp_collector import Collector, Span, tree
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 

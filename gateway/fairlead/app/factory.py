@@ -26,7 +26,7 @@ from fairlead.app.routes.agents import AgentRoutes
 from fairlead.app.routes.commands import CommandRoutes
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.node import Node
-from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, listed
+from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, split_list
 
 LINK_PATH = "/v1/link"
 
@@ -71,7 +71,9 @@ def link_app(node: Node, failures: CredentialFailures) -> ASGIApp:
 def _hosts(node: Node, development: bool) -> HostRules:
     """With a development token, which everybody knows, a web page must not reach this port through a browser here."""
     settings = node.settings
-    return HostRules(listed(settings.allowed_hosts), listed(settings.allowed_origins), loopback_only=development)
+    return HostRules(
+        split_list(settings.allowed_hosts), split_list(settings.allowed_origins), loopback_only=development
+    )
 
 
 def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:

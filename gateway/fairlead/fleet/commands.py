@@ -191,15 +191,15 @@ class Commands:
         return Answer(reply, partial(command_replies.parse_record, command))
 
     def time_out(
-        self, targets: Sequence[tuple[str, str]], grace: int, how: StoredEnd
+        self, targets: Sequence[tuple[str, str, int]], how: StoredEnd
     ) -> Answer[Sequence[CommandRecord | Settled | FairleadError]]:
-        """End each of `targets`, (command, agent), that the agent has had as `timeout`, if its deadline passed `grace`
-        ms ago: then `why` is ended. Else the record as it stands, or Settled with `over` or `gone`.
+        """End each of `targets`, (command, agent, at), that the agent has had as `timeout`, if its deadline had passed
+        at `at` (ms of Redis TIME): then `why` is ended. Else the record as it stands, or Settled with `over` or `gone`.
 
         They are as many as fit into one batch; one that failed does not keep the others from their end.
         """
         blob = _encode(how)
-        calls = [(_keys(command), (agent, grace, blob)) for command, agent in targets]
+        calls = [(_keys(command), (agent, at, blob)) for command, agent, at in targets]
         reply = self._store.run_each(lua.TIME_OUT_COMMAND, calls, expected=RECORD_BYTES)
         return Answer(reply, partial(_timed_out, targets))
 
@@ -267,11 +267,11 @@ def ending(total: int, state: TargetState, how: StoredEnd) -> tuple[Arg, ...]:
 
 
 def _timed_out(
-    targets: Sequence[tuple[str, str]], answers: Sequence[Reply | FairleadError]
+    targets: Sequence[tuple[str, str, int]], answers: Sequence[Reply | FairleadError]
 ) -> Sequence[CommandRecord | Settled | FairleadError]:
     return [
         answer if isinstance(answer, FairleadError) else command_replies.parse_time_out(command, answer)
-        for (command, _), answer in zip(targets, answers, strict=True)
+        for (command, _, _), answer in zip(targets, answers, strict=True)
     ]
 
 

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_host import Host
-from flooding_agent import durable
-from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.agent.journal.records import replay
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Event
+
+from support.agent.durable_host import Host
+from support.agent.flooding_agent import durable
+from support.agent.scripted_gateway import Gateway
 
 
 async def test_a_full_disk_refuses_ends_and_recovers(host: Host) -> None:

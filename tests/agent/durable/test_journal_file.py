@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_process import AgentProcess
-from durable_host import Host, hello
 
 from fairlead.agent.journal.journal import LEAST, Journal
 from fairlead.agent.journal.records import frame, replay
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack, Chunk, Event
+
+from support.agent.agent_process import AgentProcess
+from support.agent.durable_host import Host, hello
 
 
 async def test_a_lost_folder_is_another_memory(host: Host) -> None:

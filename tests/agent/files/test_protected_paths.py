@@ -13,15 +13,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
-from transfers import MB, WINDOW, Call, error, leftovers
 
 from fairlead.agent.builtin import builtin_agent
 from fairlead.agent.builtin.files.protected_paths import ProtectedPath, conflicts, program_paths, resolve_links, unit
 from fairlead.agent.builtin.options import ExecOptions, FileOptions, Options, ShellOptions
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
+from support.agent.transfers import MB, WINDOW, Call, error, leftovers
 
 TOKEN = "a-token-that-nobody-may-see"
 Serve = Callable[..., Any]

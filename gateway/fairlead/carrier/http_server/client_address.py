@@ -1,14 +1,16 @@
 """Client addresses: who a connection comes from, and which proxies are believed when they name their client.
 
 Called by `requests` for each connection and, behind a trusted proxy, for each request; `app` counts failures and new
-links by the same keys. It opens no socket and resolves no name. The headers are believed from listed proxies alone,
+links by the same keys. It connects to nothing and resolves no name. The headers are believed from listed proxies alone,
 because everybody else may write into them what they like.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
+import socket
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
@@ -21,6 +23,31 @@ MAX_HOPS: Final = 32
 _FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("[^"]*"|[^;\s]+)', re.IGNORECASE)
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+Address = tuple[str, int]
+
+
+def ends_of(transport: asyncio.BaseTransport) -> tuple[Address | None, Address | None]:
+    """Our address and the peer's; None for what has none, as a Unix socket.
+
+    The transport's own socket is not asked: uvloop's would keep both answers, 290 bytes, for as long as it lives.
+    """
+    own = transport.get_extra_info("socket")
+    if own is None:
+        return _inet(transport.get_extra_info("sockname")), _inet(transport.get_extra_info("peername"))
+    lent = socket.socket(own.family, own.type, own.proto, own.fileno())
+    try:
+        return _inet(lent.getsockname()), _inet(lent.getpeername())
+    except OSError:  # it has been reset already
+        return None, None
+    finally:
+        lent.detach()
+
+
+def _inet(address: object) -> Address | None:
+    """Of IPv6 without flow and scope."""
+    return (address[0], address[1]) if isinstance(address, tuple) and len(address) in (2, 4) else None
 
 
 def address_key(address: str) -> str:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, Final
 import httptools
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import is_ssl
 
 from fairlead.carrier.http_server.admission import AUTHENTICATED
-from fairlead.carrier.http_server.client_address import address_key
+from fairlead.carrier.http_server.client_address import address_key, ends_of
 from fairlead.carrier.http_server.request_head import MAX_HEADERS, SINGLE, RequestRefused, check_head
 from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
 
@@ -61,9 +62,13 @@ class HttpConnection(HttpToolsProtocol):
     config: ServerConfig
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        super().connection_made(transport)
-        config = self.config
+        # As in uvicorn, but for the addresses.
+        self.connections.add(self)
+        self.transport = transport
         self.flow = HeldFlowControl(transport)
+        self.server, self.client = ends_of(transport)
+        self.scheme = "https" if is_ssl(transport) else "http"
+        config = self.config
         self._received = b""
         """What has come and was not fed to the parser: from `_at` on."""
         self._at = 0
@@ -357,7 +362,7 @@ class HttpConnection(HttpToolsProtocol):
         upgrade = WebSocketUpgrade(self.config, self.server_state, self.app_state, self.loop)
         self.transport.set_protocol(upgrade)
         upgrade.connection_made(self.transport)
-        upgrade.begin(self.parser.get_method(), self.url, self.headers, self.scope["client"])
+        upgrade.begin(self.parser.get_method(), self.url, self.headers, self.server, self.scope["client"])
         if early:
             upgrade.data_received(early)
         # This object and its parser refer to each other; connection_lost, which would cut that, never comes.

@@ -20,7 +20,6 @@ from urllib.parse import unquote
 from uvicorn.protocols.utils import (
     ClientDisconnected,
     get_client_addr,
-    get_local_addr,
     get_path_with_query_string,
     is_ssl,
 )
@@ -121,9 +120,14 @@ class WebSocketUpgrade(asyncio.Protocol):
     # The request.
 
     def begin(
-        self, method: bytes, target: bytes, headers: list[tuple[bytes, bytes]], client: tuple[str, int] | None
+        self,
+        method: bytes,
+        target: bytes,
+        headers: list[tuple[bytes, bytes]],
+        server: tuple[str, int | None] | None,
+        client: tuple[str, int] | None,
     ) -> None:
-        """The request, as it was parsed: names of headers in lower case."""
+        """The request, as it was parsed: names of headers in lower case. `server` is our own address."""
         own: dict[bytes, bytes] = {}
         self._scope = {}
         for name, value in headers:
@@ -146,7 +150,7 @@ class WebSocketUpgrade(asyncio.Protocol):
             "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
             "http_version": "1.1",
             "scheme": "wss" if is_ssl(self._transport) else "ws",
-            "server": get_local_addr(self._transport),
+            "server": server,
             "client": client,
             "root_path": root,
             "path": root + unquote(raw_path.decode("ascii", "replace")),

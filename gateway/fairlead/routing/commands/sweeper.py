@@ -48,7 +48,9 @@ OWED = 131_072
 """Ends whose rest may wait for the ends of others: some 30 MB, and at some 80 µs each they wait for ten seconds, after
 which other nodes would begin with the rest as well."""
 Found: TypeAlias = CommandRecord | Settled | FairleadError
-TIMEOUT = StoredEnd(code="deadline", message="the deadline passed before the agent ended the command")
+TIMEOUT = StoredEnd(code="deadline", message="it did not end before its deadline")
+"""Packed it has 59 bytes: a value of more than 64 (`hash-max-listpack-value`) makes Redis convert the record's hash,
+which takes longer than all else that ends a command."""
 
 
 class CommandSweeper:
@@ -118,7 +120,7 @@ class CommandSweeper:
                 ended.clear()
 
     def _time_out(self, part: Sequence[DueTarget]) -> Answer[Sequence[Found]]:
-        return self._records.time_out([(taken.command, taken.agent) for taken in part], GRACE_MS, TIMEOUT)
+        return self._records.time_out([(taken.command, taken.agent, taken.at - GRACE_MS) for taken in part], TIMEOUT)
 
     def _settle(self, part: Sequence[tuple[str, str]]) -> Answer[None]:
         return self._completion.settle_timed_out(part, TIMEOUT.code)
