@@ -1,7 +1,7 @@
 """Builds programs that tests ask, each from its published Go module, into `.cache/NAME/bin`.
 
-    python3 -I k8s/programs prometheus      make prometheus; tests/observability asks it every query and every alert
-    python3 -I k8s/programs helm4           make helm4; tests/chart and tests/cluster hold the chart against Helm 4
+    python3 -I tests/tools/programs prometheus      make prometheus; tests/observability asks it every query and alert
+    python3 -I tests/tools/programs helm4           make helm4; tests/chart and tests/cluster install the chart with it
 
 No prebuilt binary is fetched: the Go module proxy alone is enough. The folder NAME here has go.mod and go.sum; what is
 built stands under their hash, so that CI finds an unchanged one in an instant when it keeps `.cache`. They stand apart
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 SOURCE = Path(__file__).resolve().parent
-CACHE = SOURCE.parents[1] / ".cache"
+CACHE = SOURCE.parents[2] / ".cache"
 GO = "1.24"
 """The first Go that fetches the newer one which go.mod names by itself, through the module proxy."""
 
@@ -76,7 +76,7 @@ def build(name: str) -> int:
 def main(names: list[str]) -> int:
     unknown = [name for name in names if name not in PROGRAMS]
     if unknown or not names:
-        print(f"usage: python3 -I k8s/programs NAME …; names are {', '.join(PROGRAMS)}", file=sys.stderr)
+        print(f"usage: python3 -I tests/tools/programs NAME …; names are {', '.join(PROGRAMS)}", file=sys.stderr)
         return 2
     return max(map(build, names))
 

@@ -51,7 +51,7 @@ def write(file: Path, name: str, content: Path, config: Config) -> None:
                     "User": config.user,
                 },
                 "rootfs": {"type": "layers", "diff_ids": [digest]},
-                "history": [{"created": EPOCH, "created_by": "k8s/cluster/archive.py"}],
+                "history": [{"created": EPOCH, "created_by": "tests/tools/cluster/archive.py"}],
             }
         )
         about_name = hashlib.sha256(about).hexdigest() + ".json"

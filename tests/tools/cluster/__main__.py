@@ -1,6 +1,6 @@
 """The command behind `make cluster` and `make image`: a real Kubernetes on this machine, from packages alone.
 
-    python3 -I k8s/cluster up | down | build | image [TARGET...] | load ARCHIVE... | packages | status
+    python3 -I tests/tools/cluster up | down | build | image [TARGET...] | load ARCHIVE... | packages | status
 
 Started by the Makefile, by CI and by the end-to-end tests, with the system's Python and nothing installed into it.
 With KUBECONFIG set to another cluster `up` starts nothing and checks that one. Talk goes to stderr; stdout holds the
@@ -36,7 +36,7 @@ PROGRAMS = (*controlplane.PROGRAMS, "containerd", "kubelet", "kube-proxy", "core
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="k8s/cluster", description="A real Kubernetes on this machine.")
+    parser = argparse.ArgumentParser(prog="tests/tools/cluster", description="A real Kubernetes on this machine.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("build", help="build the programs, unless they are built")
     commands.add_parser("up", help="build and start the cluster, unless it runs")

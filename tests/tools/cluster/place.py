@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 SOURCE = Path(__file__).resolve().parent
-ROOT = SOURCE.parents[1]
+ROOT = SOURCE.parents[2]
 CACHE = ROOT / ".cache" / "cluster"
 BIN = CACHE / "bin"
 """A link to the folder of the binaries that fit go.sum and cmd/."""
