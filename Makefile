@@ -49,8 +49,8 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m mypy --strict --explicit-package-bases tests charts
-	MYPYPATH=k8s/cluster $(PY) -m mypy --strict k8s/cluster/*.py k8s/image/*.py
-	$(PY) -m mypy --strict k8s/programs/__main__.py requirements/install.py
+	MYPYPATH=tests/tools/cluster $(PY) -m mypy --strict tests/tools/cluster/*.py
+	$(PY) -m mypy --strict tests/tools/programs/__main__.py requirements/*.py
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
@@ -90,19 +90,19 @@ manifests: chart-docs ## k8s/*.yaml from the chart (HELM=… names the program)
 	$(PY) charts/manifests.py $(if $(HELM),--helm $(HELM))
 
 prometheus: ## Prometheus and promtool from their Go module (minutes once); tests/observability asks them
-	@$(PYTHON) -I k8s/programs prometheus
+	@$(PYTHON) -I tests/tools/programs prometheus
 
 helm4: ## Helm 4 from its Go module (minutes once); tests/chart and make e2e hold the chart against it
-	@$(PYTHON) -I k8s/programs helm4
+	@$(PYTHON) -I tests/tools/programs helm4
 
 image: ## Build the images gateway, operator and valkey, and load them into the cluster that runs
-	@$(PYTHON) -I k8s/cluster image $(IMAGES)
+	@$(PYTHON) -I tests/tools/cluster image $(IMAGES)
 
 cluster: ## A real Kubernetes on this machine (Linux, root, Go), or the one that KUBECONFIG names
-	@$(PYTHON) -I k8s/cluster up
+	@$(PYTHON) -I tests/tools/cluster up
 
 cluster-down: ## End that cluster and remove its data
-	@$(PYTHON) -I k8s/cluster down
+	@$(PYTHON) -I tests/tools/cluster down
 
 # -s: the story is told while it is played; -x: each chapter begins where the one before it ended; --tb=short: so that
 # the last lines hold the reason and the state of the cluster.

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from fairlead.agent import Agent
-from fairlead.agent.configuration.token_file import TokenFile
+from fairlead.agent.settings.token_file import TokenFile
 from fairlead.errors import ConfigError
 
 from support.agent.connect_proxy import Proxy

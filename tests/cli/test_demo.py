@@ -25,7 +25,7 @@ from fairlead.cli.demo.ports import check_ports, free_ports, ports_from
 from fairlead.cli.demo.processes import ChildProcess, ValkeyProcess, epitaph, tail
 from fairlead.cli.demo.restarts import RestartedProcess
 from fairlead.errors import ConfigError, FairleadError
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 WAIT = 100.0

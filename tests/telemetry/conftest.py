@@ -14,7 +14,7 @@ import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
 
@@ -137,7 +137,7 @@ class Platform:
     async def ranked(self, query: str = "") -> dict[str, Any]:
         """The ranking, once all nodes have answered in time."""
         async with asyncio.timeout(PATIENCE):
-            while (found := await self.get(f"/v1/sessions{query}"))["missing"]:
+            while (found := await self.get(f"/v1/links{query}"))["missing"]:
                 await asyncio.sleep(0.2)
         return found
 
