@@ -51,6 +51,7 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(PY) -m mypy --strict --explicit-package-bases tests charts
 	MYPYPATH=tests/tools/cluster $(PY) -m mypy --strict tests/tools/cluster/*.py
 	$(PY) -m mypy --strict tests/tools/programs/__main__.py requirements/*.py
+	$(PY) -m mypy --strict --ignore-missing-imports docs/theme
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey

@@ -43,6 +43,8 @@ PAGES = {
 }
 """Pages of the site that are not in docs/: path in the repository → path on the site."""
 
+API = "fairlead.app.api.openapi"
+
 FENCE = re.compile(r"(?ms)^(```|~~~).*?^\1[ ]*$")
 MERMAID = re.compile(r"(?ms)^```mermaid\n(.*?)^```[ ]*$")
 NESTED = re.compile(r"(?m)^ {1,3}(?:[-*]|\d+\.) .*|(?<=\n\n) {1,3}\S.*")
@@ -72,11 +74,19 @@ def _expanded(nav: Any) -> Any:
 def on_files(files: Files, config: MkDocsConfig) -> None:
     for source, path in PAGES.items():
         files.append(File.generated(config, path, abs_src_path=str(ROOT / source)))
-    code = "import sys; from fairlead.app.openapi import document; sys.stdout.buffer.write(document())"
-    python = ROOT / ".venv" / "bin" / "python"
-    document = subprocess.run([python, "-I", "-c", code], check=True, capture_output=True, timeout=60).stdout
+    document = _api()
     files.append(File.generated(config, "reference/http.md", content=reference(document)))
     files.append(File.generated(config, "reference/openapi.json", content=document))
+
+
+def _api() -> bytes:
+    """The OpenAPI document, asked of the gateway's own environment."""
+    code = f"import sys; from {API} import document; sys.stdout.buffer.write(document())"
+    command = [ROOT / ".venv" / "bin" / "python", "-I", "-c", code]
+    done = subprocess.run(command, check=False, capture_output=True, timeout=60)
+    if done.returncode:
+        raise PluginError(f"the OpenAPI document of {API} cannot be made:\n{done.stderr.decode()}")
+    return done.stdout
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
