@@ -10,10 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead.wire.close_codes import CloseCode, CloseKind
+
 Json = dict[str, Any]
 
 RUNBOOKS = "docs/runbooks"
 """The chart puts the address of your copy before it: monitoring.prometheusRule.runbooks."""
+LOST_CODES = f'code=~"{"|".join(str(code.value) for code in CloseCode if code.kind is CloseKind.LOST)}"'
+"""The label matcher of all close codes that count as a lost link. The table of close codes says which these are."""
 BY = "by (namespace, gateway)"
 ON = "on (namespace, gateway)"
 FEW = 10
@@ -89,7 +93,7 @@ LOST = Objective(
     "lost_links",
     # One link of a hundred an hour: a link lives four days before it is cut, is silent, or is not read.
     0.01,
-    f'sum {BY} (rate(fairlead_links_closed_total{{code=~"1006|1011|4003|4008|4408"}}[WINDOW]))',
+    f"sum {BY} (rate(fairlead_links_closed_total{{{LOST_CODES}}}[WINDOW]))",
     f"sum {BY} (avg_over_time(fairlead_links[WINDOW])) / 3600",
 )
 OBJECTIVES = (LATE, LOST)

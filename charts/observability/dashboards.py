@@ -7,13 +7,12 @@ labels `namespace` and `gateway`, which the chart's PodMonitor gives them and th
 
 from __future__ import annotations
 
+from alerts import LOST_CODES
 from panels import Dashboard, Panel, Query, Row, Variable
 
 FLEET = 'namespace=~"$namespace",gateway=~"$gateway"'
 NODE = f'{FLEET},pod=~"$pod"'
 RATE = "[$__rate_interval]"
-LOST = 'code=~"1006|1011|4003|4008|4408"'
-"""Closes that nobody meant: cut, failed, Redis away, silent, not reading. All others are asked for or deserved."""
 
 NAMESPACE = Variable("namespace", "label_values(fairlead_build_info, namespace)")
 GATEWAY = Variable("gateway", 'label_values(fairlead_build_info{namespace=~"$namespace"}, gateway)')
@@ -78,7 +77,7 @@ OVERVIEW = Dashboard(
             Panel("Links closed", "ops", "Each second, by close code; docs/protocol.md says what each means.",
                   (rate("fairlead_links_closed_total", FLEET, "code"),)),
             Panel("Lost links", "short", "Lost, per link and hour: cut, silent, not reading. The objective is 0.01.", (
-                Query(f"3600 * sum(rate(fairlead_links_closed_total{{{FLEET},{LOST}}}{RATE}))"
+                Query(f"3600 * sum(rate(fairlead_links_closed_total{{{FLEET},{LOST_CODES}}}{RATE}))"
                       f" / clamp_min(sum(fairlead_links{{{FLEET}}}), 1)", "lost per link and hour"),
             )),
             Panel("Upgrades refused", "ops", "By reason: token, subprotocol, full, rate, draining.",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fairlead.hub.session import Session
 from fairlead.hub.totals import PENDING_LIMIT, Totals
-from fairlead.wire.close_codes import MEANING, CloseCode
+from fairlead.wire.close_codes import CloseCode, meaning_of
 from fairlead.wire.messages import Drain
 
 SLOT_STEP = 0.05
@@ -74,7 +74,7 @@ class Hub:
         """Close the agent's session, if it is of `gen` or older."""
         session = self._sessions.get(agent)
         if session is not None and session.gen <= gen:
-            session.close(code, MEANING.get(code, "closed from elsewhere"))
+            session.close(code, meaning_of(code, "closed from elsewhere"))
 
     async def drain(self, rate: float, timeout: float) -> int:
         """Tell every agent its slot, then close each at its slot, `rate` a second; returns how many.

@@ -29,7 +29,7 @@ from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile, assign
 from fairlead.swarm.simulated_agent import SimulatedAgent
 from fairlead.version import __version__
-from fairlead.wire.close_codes import CloseCode, describe, may_reconnect
+from fairlead.wire.close_codes import CloseCode, CloseKind, describe, find_close_code, may_reconnect
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, WINDOW, Drain, Hello, Welcome
 from fairlead.wire.retry import STABLE_MS, RetryPolicy
@@ -51,8 +51,6 @@ LEAVE = 25.0
 BACK = 60.0
 """Seconds, the protocol's greatest delay, for which an agent that a storm has dropped may stay away."""
 MISCONFIGURED = ("400", "401", "403", "409", "426", "431")
-ASKED = (CloseCode.RESTART, CloseCode.REBALANCE, CloseCode.AGE, CloseCode.DISCONNECTED, CloseCode.SERVICE_RESTART)
-"""Codes with which a gateway sends an agent elsewhere on purpose."""
 
 
 class AgentPool:
@@ -256,7 +254,7 @@ class AgentPool:
         count(self.counters.closed, str(code))
         if agent.profile is Profile.HALF_OPEN:
             self.counters.silenced += 1
-        elif code in ASKED:
+        elif (known := find_close_code(code)) is not None and known.kind is CloseKind.MOVED:
             self.counters.moved += 1
         elif not (agent.profile is Profile.SLOW and code == CloseCode.SLOW_READER):
             self.counters.lost += 1

@@ -48,7 +48,6 @@ SETTLED = 5.0
 """Seconds that a link must have lived for its drain to be followed by an attempt at once."""
 SETTLED_DELAY = 1000.0
 """Ceiling in ms for one that did not: the protocol wants the attempt within a second of the slot."""
-DRAINED = (CloseCode.RESTART, CloseCode.REBALANCE, CloseCode.AGE)
 UNSENT = 4 << 20
 """Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what goes past them is acks,
 credit and heartbeats."""
@@ -229,7 +228,7 @@ class Connector:
         lived = loop.time() - began
         if session.closed.done():
             ending = self._closed(session, lived)
-            if ending.final or ending.delay is not None or session.closed.result()[0] not in DRAINED:
+            if ending.final or ending.delay is not None or session.closed.result()[0] != CloseCode.RESTART:
                 return ending
         session.leave(CloseCode.NORMAL, "drained")
         why = f"drained ({drain.why})"

@@ -17,18 +17,11 @@ from fairlead.telemetry.logs import LogAggregator, plain
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.span_exporter import Value
 from fairlead.telemetry.tracing import TraceContext, Tracing, format_traceparent, span_id, wall_ns
-from fairlead.wire.close_codes import MEANING, CloseCode, may_reconnect
+from fairlead.wire.close_codes import find_close_code, may_reconnect, meaning_of, was_orderly
 
 logger = logging.getLogger("fairlead.routing")
 
 FAILED = frozenset({"failed", "timeout", "offline", "expired"})
-ORDERLY = frozenset(
-    {
-        CloseCode.NORMAL, CloseCode.GOING_AWAY, CloseCode.SERVICE_RESTART, CloseCode.RESTART, CloseCode.REBALANCE,
-        CloseCode.AGE, CloseCode.DISCONNECTED, CloseCode.SUPERSEDED, CloseCode.REPLACED,
-    }
-)  # fmt: skip
-"""Closes that somebody wanted: their spans are no failures."""
 TOLD = b""
 """An opening whose spans are on their way."""
 
@@ -83,7 +76,7 @@ class TelemetryRecorder:
         if session.agent:
             self._digest.note(
                 "agents left", str(code), logging.INFO, "agent %s left: closed by the %s with %d, %s",
-                session.agent, by, code, plain(reason) or MEANING.get(code, "no reason"), agent=session.agent,
+                session.agent, by, code, plain(reason) or meaning_of(code, "no reason"), agent=session.agent,
                 session=session.sid,
             )  # fmt: skip
         lost, session.timings = session.timings, None
@@ -106,12 +99,12 @@ class TelemetryRecorder:
             for name, share in (("p50", 0.5), ("p99", 0.99)):
                 if (trip := quantile(session.trips, share)) is not None:
                     facts[f"fairlead.rtt_{name}_ms"] = round(trip * 1000, 3)
-            error = "" if code in ORDERLY else str(code)
+            error = "" if was_orderly(code) else str(code)
             tracing.put([spans.close_span(begin, wall_ns(), session.agent, session.sid, facts, error)])
 
     def _count_close(self, code: int, by: str) -> None:
         # An agent may send any code: those that mean nothing are counted as one.
-        self._metrics.closed.labels(str(code) if code in MEANING else "other", _then(code), by).inc()
+        self._metrics.closed.labels("other" if find_close_code(code) is None else str(code), _then(code), by).inc()
 
     # -- commands ----------------------------------------------------------------------------------
 
