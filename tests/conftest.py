@@ -9,7 +9,6 @@ import resource
 import signal
 import ssl as tls
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -20,10 +19,10 @@ import httpx2
 import pytest
 
 from fairlead.agent.host.signals import reset_ignored_signals
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+pytest.register_assert_rewrite("support")
 
 FILES = 8_192
 PLATFORM = {"authorization": "Bearer development-platform-token"}

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Literal
 
 import pytest
-from scripted_link import Link
 
 from fairlead.agent import Agent
 from fairlead.wire.messages import Ack, End
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
+from support.agent.scripted_link import Link
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
-from delivery_script import Script
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_gateway import Gateway
-from scripted_link import SOON
 
 from fairlead.agent import Agent
 from fairlead.agent.link.bounds import (
@@ -37,7 +31,11 @@ from fairlead.wire.messages import (
 )
 from fairlead.wire.outbox import Outbox
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
+from support.agent.delivery_methods import Script
+from support.agent.fixtures import Serve
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import SOON
+
 LARGEST = (1 << 53) - 1
 counts = st.integers(0, LARGEST)
 

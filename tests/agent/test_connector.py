@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
-from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.errors import ConnectionRefused
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Chunk, Hello, Retry
 from fairlead.wire.retry import RetryPolicy
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
+from support.agent.fixtures import Serve
+from support.agent.scripted_gateway import Gateway
+
 NEVER = Retry(first=600_000, base=600_000, cap=600_000)
 """A policy under which a test that waits for it does not end in time (but for one draw in 30)."""
 

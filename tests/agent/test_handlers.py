@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import threading
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_link import Link
 
 from fairlead.agent import Agent, Command
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack, Chunk, End
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
+from support.agent.scripted_link import Link
 
 
 @pytest.fixture

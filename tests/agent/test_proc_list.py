@@ -7,25 +7,26 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
 
 from fairlead.agent.builtin import builtin_agent
 from fairlead.agent.builtin.proc_list import processes
 from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import End
 
+from support.agent.fixtures import Serve
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
+
 KEYS = {"pid", "ppid", "user", "state", "cpu_s", "rss_bytes", "started", "argv"}
 
 
 @pytest.fixture
-async def link(gateway: Gateway, serve: Callable[..., Any]) -> Link:
+async def link(gateway: Gateway, serve: Serve) -> Link:
     serve(builtin_agent(gateway.url, "edge-1", "token-1"))
     return await gateway.linked()
 

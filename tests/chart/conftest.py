@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -17,13 +16,12 @@ from typing import Any, NoReturn, TypeAlias
 import pytest
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+from support.chart.helm import Render
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "fairlead"
 
 Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
-Render: TypeAlias = "Callable[..., list[dict[str, Any]]]"
 
 
 @pytest.fixture(scope="session")

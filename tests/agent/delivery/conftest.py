@@ -5,18 +5,16 @@ The journal must change nothing as long as the process lives, so that all of the
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from delivery_script import Script
-from scripted_gateway import Gateway
-from scripted_link import Link
 
 from fairlead.agent import Agent
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
+from support.agent.delivery_methods import Script
+from support.agent.fixtures import Serve
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 
 @pytest.fixture(params=["plain", "journal"])

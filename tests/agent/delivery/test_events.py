@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 
 import pytest
-from delivery_script import SIZE, Script
-from scripted_gateway import Gateway
-from scripted_link import Link
 
 from fairlead.agent import Agent
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Event, Hb, Hello
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
+from support.agent.delivery_methods import SIZE, Script
+from support.agent.fixtures import Serve
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 
 async def test_an_event_is_repeated_until_its_receipt(gateway: Gateway, agent: Agent, link: Link) -> None:

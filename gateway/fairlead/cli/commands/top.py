@@ -128,11 +128,11 @@ def _pressed_keys() -> Iterator[asyncio.Queue[str]]:
 
 def _print(found: Ranking, columns: int | None = None) -> None:
     # Cut at the right edge: a shortened number would be a wrong one.
-    for line in format_table(HEAD, [_row(one) for one in found.sessions], NUMERIC, UNLIMITED):
+    for line in format_table(HEAD, [_row(one) for one in found.links], NUMERIC, UNLIMITED):
         click.echo(line[:columns])
     if found.missing:
         click.echo(f"no answer in time from: {plain(', '.join(found.missing))}", err=True)
-    if not found.sessions and not found.missing:
+    if not found.links and not found.missing:
         click.echo("no agent is linked; `fairlead agents ls` lists all known agents", err=True)
 
 

@@ -42,7 +42,7 @@ async def _fetch(client: Client, agent: str) -> View:
     link_error = ""
     if detail.state == "online":
         try:
-            link = await client.session(agent)
+            link = await client.link(agent)
         except Unavailable as e:
             link_error = e.message
     data = {
@@ -65,7 +65,7 @@ def _state_lines(detail: AgentDetail) -> list[str]:
     because = f": {detail.why}" if detail.why else ""
     return [
         f"{detail.id} is {detail.state}{where} since {detail.since or 'ever'}{because}",
-        f"  attempt     {detail.session.conn} of this start ({detail.session.boot})",
+        f"  attempt     {detail.link.conn} of this start ({detail.link.boot})",
     ]
 
 
@@ -92,8 +92,8 @@ def _history_lines(detail: AgentDetail) -> list[str]:
     if detail.last_close:
         differs = detail.last_reason and detail.last_reason not in detail.last_close
         lines.append(f"  last close  {detail.last_close}{f': {detail.last_reason}' if differs else ''}")
-    names = ["last error", *["before it"] * len(detail.troubles)]
-    return lines + [f"  {name:10}  {one.at} {one.what}" for name, one in zip(names, detail.troubles, strict=False)]
+    names = ["last error", *["before it"] * len(detail.recent_failures)]
+    return lines + [f"  {name:10}  {one.at} {one.what}" for name, one in zip(names, detail.recent_failures, strict=False)]
 
 
 def _quantiles(spread: Latency) -> str:

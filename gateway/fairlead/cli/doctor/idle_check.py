@@ -14,7 +14,7 @@ from fairlead.carrier.listener import Connection
 from fairlead.cli.doctor.checks import CheckFailed
 from fairlead.errors import ProtocolViolation
 from fairlead.version import __version__
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
 
@@ -38,7 +38,7 @@ async def check_idle(link: IdleLink, most: float) -> str:
     began = time.monotonic()
     lost = await link.closed_within(most)
     silent = time.monotonic() - began
-    if lost and link.code == Close.SILENT:
+    if lost and link.code == CloseCode.SILENT:
         return f"a link may be silent for {silent:.0f} s; then the gateway itself closed it, as it should"
     if lost and silent > heartbeat:
         return (
@@ -102,7 +102,7 @@ class IdleLink:
         """How the link was closed, or that nothing came within `seconds`."""
         if self.code is None:
             return f"nothing came within {seconds:g} s"
-        if self.code == Close.ABNORMAL:
+        if self.code == CloseCode.ABNORMAL:
             return "the connection was lost"
         return f"closed with {self.code} {self._reason}".strip()
 

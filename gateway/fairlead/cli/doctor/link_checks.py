@@ -10,7 +10,7 @@ import os
 from urllib.parse import urlsplit
 
 from fairlead.carrier.client import connect
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.cli.doctor.checks import STEP_TIMEOUT, Check, CheckFailed
 from fairlead.cli.doctor.endpoint_checks import EndpointChecks
 from fairlead.cli.doctor.idle_check import IdleLink, check_idle
@@ -18,7 +18,7 @@ from fairlead.cli.doctor.plain_http import get, read_answer
 from fairlead.cli.link_options import endpoint
 from fairlead.errors import ConnectionRefused
 from fairlead.wire import handshake
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, SUBPROTOCOLS, Bye
 
 PROXY_ADVICE = (
@@ -127,7 +127,7 @@ class LinkChecks(EndpointChecks):
         """Connect as an agent that says hello and then nothing."""
         link = IdleLink()
         url = urlsplit(self.url)._replace(path=self._path).geturl()
-        async with Sweep() as sweep:
+        async with TimerWheel() as sweep:
             try:
                 connection = await connect(
                     url, link, sweep=sweep, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
@@ -138,8 +138,8 @@ class LinkChecks(EndpointChecks):
                 ) from e
             try:
                 found = await check_idle(link, self._idle)
-                link.send(Bye(code=Close.NORMAL, why="doctor"))
-                connection.close(Close.NORMAL, "doctor")
+                link.send(Bye(code=CloseCode.NORMAL, why="doctor"))
+                connection.close(CloseCode.NORMAL, "doctor")
                 await link.closed_within(STEP_TIMEOUT)
                 return found
             finally:
