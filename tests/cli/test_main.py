@@ -89,7 +89,8 @@ def test_help_is_complete(path: tuple[str, ...], command: click.Command) -> None
 
 
 def test_version(run: Run) -> None:
-    assert run("version").stdout.decode().strip() == __version__
+    for flag in ("version", "--version"):
+        assert run(flag).stdout.decode().strip() == __version__
 
 
 def test_an_unreachable_gateway_is_3_with_the_next_step(run: Run) -> None:
@@ -166,6 +167,14 @@ def test_agents_ls_takes_all_pages(run: Run, api: Api) -> None:
     assert [row["id"] for row in rows] == ["a", "b"]
     assert rows[0]["facts"] == {"os": "linux"}
     assert api.cursors == [None, "1"] * 3
+
+
+def test_agents_ls_is_sorted_by_id_whatever_the_order_of_the_pages(run: Run, api: Api) -> None:
+    api.pages = [
+        {"agents": [{"id": one, "state": "online"} for one in ids], "cursor": cursor}
+        for ids, cursor in ((["web-2", "db-1"], "1"), (["web-1", "app"], None))
+    ]
+    assert run("agents", "ls", "-o", "name", api=api).stdout.split() == [b"app", b"db-1", b"web-1", b"web-2"]
 
 
 def test_agents_ls_without_agents_says_how_to_get_one(run: Run, api: Api) -> None:

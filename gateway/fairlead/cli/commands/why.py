@@ -93,7 +93,9 @@ def _history_lines(detail: AgentDetail) -> list[str]:
         differs = detail.last_reason and detail.last_reason not in detail.last_close
         lines.append(f"  last close  {detail.last_close}{f': {detail.last_reason}' if differs else ''}")
     names = ["last error", *["before it"] * len(detail.recent_failures)]
-    return lines + [f"  {name:10}  {one.at} {one.what}" for name, one in zip(names, detail.recent_failures, strict=False)]
+    return lines + [
+        f"  {name:10}  {one.at} {one.what}" for name, one in zip(names, detail.recent_failures, strict=False)
+    ]
 
 
 def _quantiles(spread: Latency) -> str:

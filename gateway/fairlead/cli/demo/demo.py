@@ -2,8 +2,8 @@
 
 Called by `fairlead demo`. Each part is a process of its own, started as a user would start it: what works here works
 elsewhere. A process that ends before all have been ready ends the demo, and the last lines of its log are shown; one
-that ends later is restarted. The children get no FAIRLEAD_ variable of this shell, because a setting for another gateway
-would change this one.
+that ends later is restarted. The children get no FAIRLEAD_ variable of this shell, because a setting for another
+gateway would change this one.
 """
 
 from __future__ import annotations
@@ -189,9 +189,7 @@ class Demo:
         agents = [f"{child.name} (pid {child.pid}) at {row.node}" for child, row in rows]
         # A node to kill, and an agent whose link it holds; not the first node, whose API the shown commands use.
         pair = next(((row.node, row.id) for _, row in rows if row.node not in (None, self._nodes[0].name)), None)
-        welcome = Welcome(
-            self._api, self._links, [*nodes, valkey], agents, self._agent_names[-1], pair, self._data
-        )
+        welcome = Welcome(self._api, self._links, [*nodes, valkey], agents, self._agent_names[-1], pair, self._data)
         click.echo(welcome.text())
         sys.stdout.flush()
 

@@ -1,8 +1,8 @@
 """The demo's load balancer: one TCP port for the links of all nodes, as a fleet in production has one address.
 
-Used by `demo`, in the demo's own process. A new connection goes to the node that has the fewest, among those that accept
-it, so agents whose node has died find another one at the same address. It moves bytes without looking at them. It is for
-a demo only: real fleets have a load balancer of their own.
+Used by `demo`, in the demo's own process. A new connection goes to the node that has the fewest, among those that
+accept it, so agents whose node has died find another one at the same address. It moves bytes without looking at them.
+It is for a demo only: real fleets have a load balancer of their own.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ Try, in another terminal:
   {command_line("exec", self.api)} agent-1 -- uname -a
   echo hello | {command_line("exec", self.api)} {self.last_agent} -- tr a-z A-Z
 {self._failover(*self.failover) if self.failover else ""}
-Ctrl-C stops everything.
+Ctrl-C ends the demo.
 """
 
     def _failover(self, node: str | None, agent: str) -> str:

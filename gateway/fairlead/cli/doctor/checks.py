@@ -1,6 +1,7 @@
 """Runs the checks of one server in order, until one fails.
 
-Used by `doctor`. A check is a name and a coroutine function that returns what it found, in words, or raises CheckFailed.
+Used by `doctor`. A check is a name and a coroutine function that returns what it found, in words, or raises
+CheckFailed.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def as_json(data: object, indent: int | None = 2) -> str:
 
 
 def as_yaml(data: object) -> str:
-    """One YAML document without its `---`. Unprintable characters are escaped, so that they do not reach the terminal."""
+    """One YAML document without its `---`. Unprintable characters are escaped, as in JSON."""
     import yaml
 
     class Dumper(yaml.SafeDumper):

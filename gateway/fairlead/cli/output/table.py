@@ -10,8 +10,12 @@ import io
 import shutil
 import sys
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from fairlead.text import plain
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 UNLIMITED = 1 << 20
 """Columns of a table that nobody's terminal limits."""

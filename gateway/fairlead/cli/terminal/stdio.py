@@ -1,8 +1,8 @@
 """Reads and writes the process's own file descriptors without blocking the event loop.
 
-Used by whatever carries the input and output of a remote program. A slow terminal, or a pipe that nobody reads, must not
-keep the loop from handling Ctrl-C. Descriptors are never made non-blocking, because we share them with the shell that
-started us: each is polled for readiness, and then given no more than a ready one takes at once.
+Used by whatever carries the input and output of a remote program. A slow terminal, or a pipe that nobody reads, must
+not keep the loop from handling Ctrl-C. Descriptors are never made non-blocking, because we share them with the shell
+that started us: each is polled for readiness, and then given no more than a ready one takes at once.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Copies one file from an agent or to one, and compares the digests of both sides.
 
 Used by `cp`. `file.get` streams into a window, which is read once and in order; `file.put` takes numbered input. Both
-continue after a lost connection, because the client knows what it has read and sent. If our side fails, the agent's side
-is cancelled. What arrives is kept only if both sides have seen the same octets.
+continue after a lost connection, because the client knows what it has read and sent. If our side fails, the agent's
+side is cancelled. What arrives is kept only if both sides have seen the same octets.
 """
 
 from __future__ import annotations

@@ -143,7 +143,8 @@ class LocalSource:
             if stat.S_ISDIR(found.st_mode):
                 os.close(self._fd)
                 raise LocalFileError(
-                    f"{path} is a folder, and cp copies files: send an archive, as in tar c FOLDER | fairlead cp - AGENT:/PATH"
+                    f"{path} is a folder, and cp copies files: pipe an archive, as in "
+                    "tar c FOLDER | fairlead cp - AGENT:/PATH"
                 )
             if stat.S_ISREG(found.st_mode):
                 self.size, self.mode = found.st_size, stat.S_IMODE(found.st_mode) & 0o777
