@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers import answers, shown, table
-from dashboards import AUTOSCALING
-from operator_world import World
-from prometheus_server import RATE, Target, scraping
-from watched_fleet import Node, ended, swarm
 
 from fairlead_operator.kube import objects
+
+from dashboards import AUTOSCALING
+from support.observability.dashboard_answers import answers, shown, table
+from support.observability.prometheus_server import RATE, Target, scraping
+from support.observability.watched_fleet import Node, ended, swarm
+from support.operator_world import World
 
 PATIENCE = 90.0
 """The operator looks every ten seconds; the machine may do much else."""

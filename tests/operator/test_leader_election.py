@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 
 from fairlead_operator.kube.errors import NotLeader
 from fairlead_operator.runtime.leader_election import LEASE_DURATION, RENEW_DEADLINE, LeaderElector
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 
 class Clock:

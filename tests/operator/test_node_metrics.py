@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from scripted_server import scripted
 
 from fairlead.errors import BusUnavailable
 from fairlead_operator.inputs import node_metrics as module
 from fairlead_operator.inputs.node_metrics import LOOK_BYTES, NodeMetrics
+
+from support.scripted_server import scripted
 
 Reply = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 

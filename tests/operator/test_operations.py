@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 from fairlead_operator.operations.runner import RESTART_ANNOTATION
 from fairlead_operator.runtime.reconciler import Reconciler
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 KUBECTL = Path(__file__).resolve().parents[2] / ".cache" / "cluster" / "bin" / "kubectl"
 """Built with the API server that the fixtures start."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,9 +12,7 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 from fairlead_operator.runtime.scaler import COST, scale
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World, condition
+from support.operator_world import World, condition
 
 
 async def test_children_are_made_and_the_least_number_of_pods(world: World) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
 from fairlead_operator.kube.errors import ApiServerRefused
@@ -12,9 +9,7 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED, Rule
 from fairlead_operator.runtime.reconciler import Reconciler
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World, condition
+from support.operator_world import World, condition
 
 
 async def test_without_redis_it_holds(world: World) -> None:

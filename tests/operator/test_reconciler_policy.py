@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World, condition
 
 from fairlead_operator.api.policy import OWN_IMAGE, SECRET_LABEL
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
+
+from support.operator_world import World, condition
 
 
 async def secret(world: World, name: str, **data: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,9 +13,7 @@ from fairlead_operator.inputs.secrets import token_faults
 from fairlead_operator.kube.errors import InvalidObject
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World, condition
+from support.operator_world import World, condition
 
 GOOD = "a-token-that-is-long-enough"
 TOKENS = [

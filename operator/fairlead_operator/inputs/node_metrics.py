@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.load import Load
-from fairlead.store.allowance import Allowance
+from fairlead.fleet.node_rows import NodeRows
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
+from fairlead.store.reply_limit import ReplyLimit
 from fairlead_operator.autoscaler.observation import NodeMetrics
 
 CONNECT_TIMEOUT = 2.0
@@ -29,8 +29,8 @@ class NodeMetricsReader:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._allowance = Allowance(READ_BYTES)
-        self._store = Pipeliner(url, client_name="fairlead-operator", allowance=self._allowance)
+        self._limit = ReplyLimit(READ_BYTES)
+        self._store = Pipeliner(url, client_name="fairlead-operator", allowance=self._limit)
         self.address = self._store.address
         self._started = False
 
@@ -39,7 +39,7 @@ class NodeMetricsReader:
         if not self._started:
             self._store.start()
             self._started = True
-        self._allowance.renew()
+        self._limit.renew()
         try:
             async with asyncio.timeout(READ_TIMEOUT):
                 try:
@@ -55,7 +55,7 @@ class NodeMetricsReader:
             raise BusUnavailable(self._store.last_error.message)
         seconds, micros = items(await self._store.submit("TIME"))
         now = integer(seconds) * 1000 + integer(micros) // 1000
-        table = await Load(self._store).read(now, 0)
+        table = await NodeRows(self._store).read(now, 0)
         return NodeMetrics({row.node: row for row in table.rows()}, now)
 
     async def aclose(self) -> None:
