@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
-from fairlead_operator.operations.runner import RESTART_ANNOTATION
 from fairlead_operator.runtime.reconciler import Reconciler
 
 from support.operator_world import World
@@ -54,7 +54,7 @@ async def test_a_drain_evicts_the_pod_and_is_complete_when_another_is_ready(worl
     assert await leaving(world) == {one}
     status = await world.operation("away")
     assert (status["phase"], status["linksAtStart"], status["linksLeft"]) == ("Running", 100, 100)
-    assert condition(status, "Complete") == ("False", "Leaving")
+    assert condition(status, "Complete") == ("False", "Draining")
     # Its node goes on telling: agents leave at their slots.
     await world.beat(one, 40)
     await world.reconcile(reconciler)
@@ -225,7 +225,7 @@ async def test_nothing_is_scaled_down_while_an_operation_runs(world: World) -> N
     ("asked", "reason", "words"),
     [
         ({"type": "Drain", "pod": "nothing"}, "PodNotFound", "edge has no running pod nothing"),
-        ({"type": "Drain", "pod": "alien"}, "PodOfAnother", "alien does not belong to the LinkGateway edge"),
+        ({"type": "Drain", "pod": "alien"}, "PodNotOwned", "alien does not belong to the LinkGateway edge"),
     ],
 )
 async def test_a_pod_that_is_none_of_its(world: World, asked: Object, reason: str, words: str) -> None:
@@ -294,7 +294,7 @@ async def test_a_right_that_is_missing_is_named(world: World, lost: str, verb: s
     await world.operate("away", type=asked, **({"pod": one} if asked == "Drain" else {}))
     await world.reconcile(reconciler)
     status = await world.operation("away")
-    assert condition(status, "Failed") == ("True", "RightMissing")
+    assert condition(status, "Failed") == ("True", "AccessDenied")
     assert "cannot" in status["message"]
     assert lost.partition("/")[0] in status["message"]
     assert await leaving(world) == set()

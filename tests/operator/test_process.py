@@ -168,9 +168,9 @@ async def test_an_invalid_resource_is_told_and_crashes_nothing(world: World, sta
 
     async def told() -> bool:
         first, second = await conditions(older), await conditions(younger)
-        return second.get("Accepted") == ("False", "RedisTaken") and first == first | {
-            "SecretsFound": ("False", "Missing"), "RedisReachable": ("False", "SecretMissing"),
-            "IngressClassFound": ("False", "Missing"),
+        return second.get("Accepted") == ("False", "RedisInUse") and first == first | {
+            "SecretsFound": ("False", "NotFound"), "RedisReachable": ("False", "SecretNotFound"),
+            "IngressClassFound": ("False", "NotFound"),
         }  # fmt: skip
 
     await world.until("the conditions", told)

@@ -10,7 +10,7 @@ from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import Conflict, NotLeader
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
-from fairlead_operator.runtime.scaler import COST, scale
+from fairlead_operator.runtime.scale_executor import DELETION_COST, write_scale
 
 from support.operator_world import World, condition
 
@@ -96,7 +96,7 @@ async def test_what_may_not_be_removed_is_told(world: World) -> None:
     await world.allow(*NAMESPACED, *LEASE, without=("ingresses", "delete"))
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"ingress": {"enabled": False}}})
     held, reason, message = condition(await world.reconcile(reconciler), "Reconciled")
-    assert (held, reason) == ("False", "RightMissing")
+    assert (held, reason) == ("False", "AccessDenied")
     assert 'cannot delete resource "ingresses"' in message
     await world.allow(*NAMESPACED, *LEASE)
     assert condition(await world.reconcile(reconciler), "Reconciled")[:2] == ("True", "Applied")
@@ -153,7 +153,9 @@ async def test_links_make_pods(world: World) -> None:
     status = await world.reconcile(reconciler)
     assert (status["links"], status["utilisationPercent"], status["skew"]) == (1800, 90, "1.00")
     assert (status["decision"]["winner"], status["desiredReplicas"]) == ("load", 3)
-    assert status["decision"]["bounds"] == {"load": 3, "survive": 3, "herd": 1, "min": 2, "max": 10}
+    asked = {rule["name"]: rule["replicas"] for rule in status["decision"]["rules"]}
+    assert asked == {"utilisation": 3, "failureTolerance": 3, "reconnect": 1}
+    assert status["decision"]["bounds"] == {"min": 2, "max": 10}
     assert status["decision"]["inputs"]["fresh"] == 2
     assert (await world.deployment())["spec"]["replicas"] == 3
     assert any(reason == "ScaledUp" and "2 → 3" in text for reason, text in await world.events())
@@ -186,7 +188,7 @@ async def test_the_emptiest_pod_goes_first(world: World) -> None:
         return left if len(left) == 3 else None
 
     assert await world.until("one pod to go", fewer) == sorted(set(names) - {names[2]})
-    costs = {pod["metadata"]["name"]: pod["metadata"]["annotations"][COST] for pod in await world.pods()}
+    costs = {pod["metadata"]["name"]: pod["metadata"]["annotations"][DELETION_COST] for pod in await world.pods()}
     assert costs == {names[0]: "100", names[1]: "120", names[3]: "110"}
     status = await world.reconcile(world.reconcilers[0])
     assert not [reason for reason, _ in await world.events() if reason == "WrongPodRemoved"]
@@ -201,7 +203,7 @@ async def test_a_wrong_pod_that_went_is_told(world: World) -> None:
     taken = asyncio.create_task(world.reconcile(world.reconcilers[0], seconds=11))
 
     async def chosen() -> bool:
-        return any(COST in one["metadata"].get("annotations", {}) for one in await world.pods())
+        return any(DELETION_COST in one["metadata"].get("annotations", {}) for one in await world.pods())
 
     await world.until("the deletion costs", chosen)
     # Between the choice and the scale another pod falls ill, and those go first whatever they cost.
@@ -227,7 +229,7 @@ async def test_external_leaves_the_scale_to_others_and_keeps_the_costs_true(worl
     status = await world.reconcile(reconciler, seconds=31)
     assert (await world.deployment())["spec"]["replicas"] == 3
     assert condition(status, "ScalingActive")[:2] == ("True", "External")
-    costs = [pod["metadata"]["annotations"][COST] for pod in await world.pods()]
+    costs = [pod["metadata"]["annotations"][DELETION_COST] for pod in await world.pods()]
     assert costs == ["990", "1040", "1090"]
 
 
@@ -248,9 +250,9 @@ async def test_two_writers_of_the_scale_never_add_up(world: World) -> None:
     await world.reconcile(world.reconciler(await world.gateway()))
     await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
     with pytest.raises(Conflict, match="has set edge to 3 replicas"):
-        await scale(world.operator, world.namespace, "edge", 2, 4)
+        await write_scale(world.operator, world.namespace, "edge", 2, 4)
     assert (await world.deployment())["spec"]["replicas"] == 3
-    await scale(world.operator, world.namespace, "edge", 3, 4)
+    await write_scale(world.operator, world.namespace, "edge", 3, 4)
     assert (await world.deployment())["spec"]["replicas"] == 4
 
 
@@ -266,7 +268,7 @@ async def test_modes_that_only_tell(world: World, mode: str) -> None:
 async def test_the_table_of_rights_is_enough_and_nothing_of_it_is_idle(world: World) -> None:
     _, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
     assert status["desiredReplicas"] == 3
-    assert not [one for one in status["conditions"] if one["reason"] == "RightMissing"]
+    assert not [one for one in status["conditions"] if one["reason"] == "AccessDenied"]
 
 
 # -- writing ------------------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ async def test_a_secret_of_redis_that_is_missing_does_not_hide_an_unusable_token
     await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": {"agent-token": "short"}})
     status = await world.reconcile(world.reconciler(await world.gateway(redis={"secretRef": {"name": "nowhere"}})))
     assert condition(status, "SecretsFound")[:2] == ("False", "Unusable")
-    assert condition(status, "RedisReachable")[:2] == ("False", "SecretMissing")
+    assert condition(status, "RedisReachable")[:2] == ("False", "SecretNotFound")
 
 
 @pytest.mark.parametrize("agent", TOKENS, ids=range(len(TOKENS)))
@@ -86,7 +86,7 @@ async def test_an_operator_that_may_not_look_for_a_class_says_which_value_of_the
     await world.admin.apply({**role, "rules": []}, "test")
     status = await world.reconcile(world.reconciler(await world.gateway(ingress={"className": "traefik"})))
     held, reason, message = condition(status, "IngressClassFound")
-    assert (held, reason) == ("Unknown", "RightMissing")
+    assert (held, reason) == ("Unknown", "AccessDenied")
     assert 'cannot get resource "ingressclasses"' in message
     assert message.endswith("; operator.rbac.ingressClasses of the chart gives the right to look")
 

@@ -13,9 +13,7 @@ FILL_AFTER_FAILURE = 0.95
 
 class FailureToleranceRule(ScalingRule):
     name = "failureTolerance"
-    description = (
-        "that hold the links at 95 % of the capacity, and `scaling.failureTolerance` more, which may fail at once"
-    )
+    description = "hold the links at 95 % of the capacity while `scaling.failureTolerance` of the pods have failed"
 
     def required_pods(self, snapshot: Snapshot) -> int:
         needed = math.ceil(snapshot.inputs.links / (FILL_AFTER_FAILURE * snapshot.inputs.capacity))

@@ -10,9 +10,7 @@ from fairlead_operator.autoscaler.snapshot import Snapshot
 
 class ReconnectRule(ScalingRule):
     name = "reconnect"
-    description = (
-        "that accept all links anew within `scaling.reconnectSeconds`: links ÷ (`acceptRate` × `reconnectSeconds`)"
-    )
+    description = "accept all links again within `scaling.reconnectSeconds`, each pod `acceptRate` links per second"
 
     def required_pods(self, snapshot: Snapshot) -> int:
         spec = snapshot.spec

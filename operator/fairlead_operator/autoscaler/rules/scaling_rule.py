@@ -19,7 +19,7 @@ class ScalingRule(ABC):
     name: ClassVar[str]
     """In the status, in the metric `fairlead_operator_rule_replicas`, on the dashboard and in docs/operator.md."""
     description: ClassVar[str]
-    """The pods that it asks for, as Markdown: a cell of the table in docs/operator.md."""
+    """What it requires enough pods to do, as Markdown: a cell of the table in docs/operator.md."""
 
     @abstractmethod
     def required_pods(self, snapshot: Snapshot) -> int:

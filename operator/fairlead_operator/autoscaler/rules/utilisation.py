@@ -11,8 +11,8 @@ from fairlead_operator.autoscaler.snapshot import Snapshot
 class UtilisationRule(ScalingRule):
     name = "utilisation"
     description = (
-        "that hold the links at `targetUtilisation` of the capacity, with those that arrive (or are refused) until a "
-        "new pod is ready"
+        "hold the links, and those that arrive or are refused until a new pod is ready, at `targetUtilisation` of the "
+        "capacity"
     )
 
     def required_pods(self, snapshot: Snapshot) -> int:
