@@ -37,7 +37,7 @@ async def test_the_first_holds_and_the_second_follows(world: World) -> None:
     await looked(b, 2)
     assert (a.leads, b.leads, b.holder) == (True, False, "a")
     a.check()
-    with pytest.raises(NotLeader, match="does not hold the lease operators"):
+    with pytest.raises(NotLeader, match="does not hold the Lease operators"):
         b.check()
 
 

@@ -148,7 +148,7 @@ async def test_of_two_the_second_waits_and_says_for_which(world: World) -> None:
     await world.reconcile(reconciler)
     status = await world.operation("second")
     assert (status["phase"], condition(status, "Complete")) == ("Pending", ("False", "Queued"))
-    assert "waits for the operation first" in status["message"]
+    assert "waiting for the operation first" in status["message"]
     assert await leaving(world) == {one}
     # Deleted while it runs: what began goes on, the next one's turn has come, and the budget looks after the pods.
     await world.admin.delete("LinkOperation", world.namespace, "first", first["metadata"]["uid"])
@@ -177,7 +177,7 @@ async def test_a_budget_that_is_spent_is_waited_for(world: World) -> None:
     await world.reconcile(reconciler)
     status = await world.operation("away")
     assert (status["phase"], condition(status, "Complete")) == ("Running", ("False", "Blocked"))
-    assert f"{one} cannot go yet" in status["message"]
+    assert f"{one} cannot be replaced yet" in status["message"]
     assert "disruption budget" in status["message"]
     assert await leaving(world) == set()
     written = (await world.admin.get("LinkOperation", world.namespace, "away"))["metadata"]["resourceVersion"]
@@ -218,7 +218,7 @@ async def test_nothing_is_scaled_down_while_an_operation_runs(world: World) -> N
             await world.beat(name, 10)
         seen = (await world.reconcile(reconciler))["decision"]["reason"]
         assert (await world.deployment())["spec"]["replicas"] == 4
-    assert seen == "2 would do, but the operation away is under way"
+    assert seen == "2 pods would suffice, but the LinkOperation away is running"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +266,7 @@ async def test_a_gateway_that_is_not_accepted(world: World) -> None:
     await world.reconcile(world.reconciler(made[1]), younger)
     status = await world.operation("anew")
     assert condition(status, "Failed") == ("True", "GatewayNotAccepted")
-    assert f"the LinkGateway {younger} is not accepted: this Redis belongs to" in status["message"]
+    assert f"the LinkGateway {younger} is not accepted: the LinkGateway" in status["message"]
 
 
 async def test_it_goes_with_its_gateway(world: World) -> None:
@@ -316,8 +316,8 @@ async def test_nothing_is_begun_that_cannot_be_told(world: World) -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"type": "Drain"}, "a Drain names its pod"),
-        ({"type": "Restart", "pod": "a"}, "a Drain names its pod"),
+        ({"type": "Drain"}, "a Drain must name its pod"),
+        ({"type": "Restart", "pod": "a"}, "a Drain must name its pod"),
         ({"type": "Rebalance"}, "Unsupported value"),
         ({"pod": "a"}, "Required value"),
         ({"type": "Drain", "pod": "a,status.phase=Running"}, "should match"),

@@ -25,8 +25,8 @@ async def test_what_is_not_allowed_is_told_and_makes_nothing(world: World) -> No
     held, reason, message = condition(status, "Accepted")
     assert (held, reason) == ("False", "PolicyViolation")
     for words in (
-        "image evil.test/x:1 is of a repository that is not allowed",
-        f"the Secret payroll is not for LinkGateways: it has not the label {SECRET_LABEL}=true",
+        "image evil.test/x:1: its repository is not allowed",
+        f"the Secret payroll is not available to LinkGateways: it does not have the label {SECRET_LABEL}=true",
         "pod.priorityClassName system-node-critical is not allowed",
         "ingress: the host bank.test is not allowed",
     ):
