@@ -7,7 +7,7 @@ record, so looking twice, or late, changes nothing. Raises BusUnavailable when R
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.fleet import lua, schema
@@ -72,7 +72,7 @@ class Due:
             for shard, members in over.items()
         ]
 
-    def take(self, shards: Sequence[int] = range(schema.DUE_SHARDS)) -> Awaitable[Look]:
+    def take(self, shards: Sequence[int] = range(schema.DUE_SHARDS)) -> Coroutine[None, None, Look]:
         """What is due in `shards`, up to BATCH of each."""
         replies = [
             self._store.run(lua.TAKE_DUE, (schema.due_key(shard),), (BATCH, TAKEN_MS), expected=TAKE_BYTES)

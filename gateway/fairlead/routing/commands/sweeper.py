@@ -21,7 +21,7 @@ from fairlead.fleet import schema
 from fairlead.fleet.command import EXPIRED, OUTCOME_UNKNOWN, Command, Ending, Settled, Target
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due, Taken
+from fairlead.fleet.due import Due, Look, Taken
 from fairlead.fleet.schema import Presence, State
 from fairlead.fleet.sharing import chosen
 from fairlead.routing.commands.completion import Completion
@@ -107,17 +107,31 @@ class CommandSweeper:
     async def keep(self, shards: Sequence[int]) -> None:
         """See to all that is due in `shards`: first the ends, which callers wait for, then the rest of each."""
         ended: list[tuple[str, str]] = []
-        while shards:
-            look = await self._due.take(shards)
-            self._next.update(look.next)
-            async for part, answers in in_turn(self._time_out, _parts(look.taken), AT_ONCE):
-                await self._see_to_all(part, answers, ended)
-            shards = look.more
-            if len(ended) >= OWED or not shards:
-                # If this fails, or never comes to it, they are still due: see `_see_to_all`.
-                async for _ in in_turn(self._settle, _parts(ended), AT_ONCE):
-                    pass
-                ended.clear()
+        taking = self._take(shards)
+        try:
+            while taking is not None:
+                look = await taking
+                self._next.update(look.next)
+                # The next ones are taken meanwhile, so that Redis always has something to do.
+                taking = self._take(look.more) if len(ended) + len(look.taken) < OWED else None
+                async for part, answers in in_turn(self._time_out, _parts(look.taken), AT_ONCE):
+                    await self._see_to_all(part, answers, ended)
+                if taking is None:
+                    # If this fails, or never comes to it, they are still due: see `_see_to_all`.
+                    async for _ in in_turn(self._settle, _parts(ended), AT_ONCE):
+                        pass
+                    ended.clear()
+                    taking = self._take(look.more)
+        finally:
+            if taking is not None:
+                taking.cancel()  # what it has taken is due again after TAKEN_MS
+
+    def _take(self, shards: Sequence[int]) -> asyncio.Task[Look] | None:
+        if not shards:
+            return None
+        taking = asyncio.create_task(self._due.take(shards))
+        taking.add_done_callback(_retrieve)
+        return taking
 
     def _time_out(self, part: Sequence[Taken]) -> Answer[Sequence[Found]]:
         return self._records.time_out([(taken.command, taken.agent, taken.at - GRACE_MS) for taken in part], TIMEOUT)
@@ -228,6 +242,12 @@ def shards_of(turn: int, lease: str, living: Sequence[str]) -> list[int]:
 
 def _parts(targets: Sequence[T]) -> Iterator[Sequence[T]]:
     return (targets[start : start + PART] for start in range(0, len(targets), PART))
+
+
+def _retrieve(taking: asyncio.Task[Look]) -> None:
+    """What failed is told by whoever awaits it; nobody may."""
+    if not taking.cancelled():
+        taking.exception()
 
 
 def _failed(taken: Taken, error: Exception) -> None:
