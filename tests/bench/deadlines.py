@@ -157,7 +157,7 @@ async def run(counts: list[int], nodes: int, out: Path | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Thousands of commands with one deadline.")
-    parser.add_argument("--commands", type=int, nargs="+", default=[12_000], metavar="COUNT")
+    parser.add_argument("--commands", type=int, nargs="+", default=[12_000, 100_000], metavar="COUNT")
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
