@@ -15,16 +15,16 @@ from urllib.parse import urlsplit
 
 from fairlead.bus.doorbell import Doorbell, MembershipChanged
 from fairlead.bus.inbox import Inbox
-from fairlead.carrier.connection import Terms
-from fairlead.carrier.intake import Budget, Intake
+from fairlead.carrier.connection import ConnectionContext
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.reading.scheduler import ReadBudget, ReadScheduler
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError
 from fairlead.fleet.commands import Commands
+from fairlead.fleet.data_epoch import DataEpochs
+from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
-from fairlead.fleet.era import Eras
-from fairlead.fleet.load import Load
+from fairlead.fleet.node_rows import NodeRows
 from fairlead.hub.hub import Hub
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.lease_release import LeaseReleaser
@@ -50,11 +50,11 @@ from fairlead.routing.observability.worst_links import WorstLinks
 from fairlead.settings import Settings
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.server import check_server
-from fairlead.telemetry.export import Exporter
+from fairlead.store.server_check import check_server
+from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.pulse import Pulse
-from fairlead.telemetry.trace import Tracing
+from fairlead.telemetry.span_exporter import SpanExporter
+from fairlead.telemetry.tracing import Tracing
 from fairlead.version import __version__
 from fairlead.wire.messages import Limits
 
@@ -73,14 +73,14 @@ class Node:
         self.membership = membership = Membership(settings.node)
         self.tracing = tracing = Tracing(_exporter(settings), settings.trace_ratio, settings.trace_slow)
         self._telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
-        self._pulse = Pulse(metrics)
+        self._pulse = LoopLag(metrics)
         self.hub = hub = Hub(settings.pending_limit)
-        self.sweep = Sweep(silence=settings.heartbeat * SILENCE)
-        self.intake = intake = Intake(
-            Budget(settings.message_rate, settings.event_rate, settings.byte_rate, settings.incomplete_limit)
+        self.sweep = TimerWheel(silence=settings.heartbeat * SILENCE)
+        self.intake = intake = ReadScheduler(
+            ReadBudget(settings.message_rate, settings.event_rate, settings.byte_rate, settings.incomplete_limit)
         )
         slow: set[Connection] = set()
-        self.terms = Terms(
+        self.terms = ConnectionContext(
             self.sweep,
             max_message=settings.message_limit,
             max_buffered=settings.queue_limit,
@@ -90,10 +90,10 @@ class Node:
         self._store = store = Pipeliner(redis_url)
         store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
         self._tasks = tasks = BackgroundTasks()
-        eras = Eras(store)
+        eras = DataEpochs(store)
         self.directory = Directory(store)
         records = Commands(store, settings.output_limit)
-        due = Due(store)
+        due = DeadlineQueue(store)
         self._followers = followers = Followers()
         membership.epoch = secrets.token_hex(6)
         self._inbox = inbox = Inbox(store, redis_url, settings.node, membership.epoch, self._hear)
@@ -121,7 +121,7 @@ class Node:
         self._reconciler = Reconciler(store, self.directory, hub, takeover, tasks, membership, metrics)
         # A server that was killed may have lost its last moment, and with it claims of ours.
         store.on_connect = membership.reconciliation.request
-        load = Load(store)
+        load = NodeRows(store)
         self._heartbeat = Heartbeat(
             load,
             eras,
@@ -171,11 +171,11 @@ class Node:
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"
         """Why this node cannot serve, "" when it can."""
-        metrics.watch("fairlead_connections", "Open links, greeted or not", lambda: hub.connections)
+        metrics.watch("fairlead_links", "Open links, greeted or not", lambda: hub.connections)
         metrics.watch("fairlead_agents", "Agents that this node holds", lambda: len(hub))
-        metrics.watch("fairlead_connection_capacity", "Links that this node takes", lambda: settings.capacity)
+        metrics.watch("fairlead_link_capacity", "Links that this node takes", lambda: settings.capacity)
         metrics.watch("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
-        metrics.watch("fairlead_beat_age_seconds", "Since the last good beat", lambda: membership.since_heartbeat)
+        metrics.watch("fairlead_heartbeat_age_seconds", "Since the last good beat", lambda: membership.since_heartbeat)
         metrics.watch("fairlead_draining", "1 while this node empties itself", lambda: float(hub.draining))
         metrics.watch("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
         metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
@@ -186,9 +186,15 @@ class Node:
             "What waits for slow readers",
             lambda: sum(one.buffered() for one in slow),
         )
-        metrics.watch("fairlead_held_links", "Links over a budget, which are not read on", lambda: intake.waiting)
-        metrics.count("fairlead_link_holds_total", "Times that a link was held for its budget", lambda: intake.held)
-        metrics.watch("fairlead_incomplete_bytes", "Received of messages that are not whole", lambda: intake.kept)
+        metrics.watch(
+            "fairlead_links_read_paused", "Links over a budget, which are not read on", lambda: intake.waiting
+        )
+        metrics.count(
+            "fairlead_link_read_pauses_total", "Times that a link was held for its budget", lambda: intake.held
+        )
+        metrics.watch(
+            "fairlead_incomplete_message_bytes", "Received of messages that are not whole", lambda: intake.kept
+        )
         metrics.watch("fairlead_pending_bytes", "Received and not stored yet", lambda: hub.totals.pending)
         metrics.watch_each(
             "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
@@ -303,7 +309,7 @@ class Node:
             await self.tracing.exporter.aclose()
 
 
-def _exporter(settings: Settings) -> Exporter | None:
+def _exporter(settings: Settings) -> SpanExporter | None:
     """The way to the collector; None when no `trace_endpoint` is set, and then nothing is traced."""
     if not settings.trace_endpoint:
         return None
@@ -311,4 +317,4 @@ def _exporter(settings: Settings) -> Exporter | None:
     if not urlsplit(endpoint).path.strip("/"):
         endpoint = endpoint.rstrip("/") + "/v1/traces"
     about = {"service.name": "fairlead", "service.instance.id": settings.node, "service.version": __version__}
-    return Exporter(endpoint, about)
+    return SpanExporter(endpoint, about)

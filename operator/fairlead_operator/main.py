@@ -42,7 +42,7 @@ def main() -> None:
     parser.parse_args()
     try:
         settings = load(os.environ)
-        logs.set_up(settings.log_level, settings.log_format)
+        logs.configure_logging(settings.log_level, settings.log_format)
         logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
         logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns of not owning the signals
         asyncio.run(run(settings))

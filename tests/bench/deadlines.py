@@ -24,14 +24,14 @@ import msgspec
 import uvloop
 
 from fairlead.fleet import schema
-from fairlead.fleet.command import Record
+from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
+from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
-from fairlead.wire.identity import uuid7
+from fairlead.wire.ids import uuid7
 
 from bench.nodes import Gateway, running, say, table
 from bench.probe import cpu_us
@@ -68,7 +68,7 @@ class Crowd:
 
     def __init__(self, store: Pipeliner) -> None:
         self._store = store
-        self._directory, self._records, self._due = Directory(store), Commands(store, 1 << 24), Due(store)
+        self._directory, self._records, self._due = Directory(store), Commands(store, 1 << 24), DeadlineQueue(store)
 
     async def now(self) -> int:
         """Redis TIME in ms."""
@@ -88,7 +88,7 @@ class Crowd:
             calls: list[Awaitable[Any]] = []
             for agent in agents:
                 command = uuid7(now, random.randbytes(10))
-                record = Record(command, agent, "work", b"{}", "interactive", now, expires, 3_600_000, expires)
+                record = NewRecord(command, agent, "work", b"{}", "interactive", now, expires, 3_600_000, expires)
                 calls.append(self._records.create(record, far))
                 calls.append(self._directory.dispatch(agent, command, expires, far))
                 calls.append(self._records.fence(command, agent, far, "boot"))

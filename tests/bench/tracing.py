@@ -19,9 +19,9 @@ from pathlib import Path
 
 import uvloop
 
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from bench.nodes import Gateway, commands, running, say, table
 from support.otlp_collector import Collector, collecting
@@ -49,7 +49,7 @@ SCALES = {"full": Scale(), "quick": Scale(50, 16, 1_000, 9), "smoke": Scale(10, 
 async def measure(scale: Scale, folder: Path, collector: Collector) -> dict[str, dict[str, float]]:
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in RATIOS}
     async with AsyncExitStack() as stack:
-        sweep = await stack.enter_async_context(Sweep(silence=3600))
+        sweep = await stack.enter_async_context(TimerWheel(silence=3600))
         gateways: dict[str, Gateway] = {}
         fleets: list[Fleet] = []
         with ExitStack() as ending:

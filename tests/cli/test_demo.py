@@ -19,13 +19,13 @@ import psutil
 import pytest
 
 from fairlead.cli.child_processes import RESTART_MOST, restart_pause
-from fairlead.cli.commands.demo import restarts
+from fairlead.cli.demo import restarts
 from fairlead.cli.demo.load_balancer import LoadBalancer
 from fairlead.cli.demo.ports import check_ports, free_ports, ports_from
 from fairlead.cli.demo.processes import ChildProcess, ValkeyProcess, epitaph, tail
 from fairlead.cli.demo.restarts import RestartedProcess
 from fairlead.errors import ConfigError, FairleadError
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 WAIT = 100.0

@@ -178,7 +178,7 @@ async def _check_resources(world: World, before: dict[str, int]) -> None:
         grown = node.rss() - before[node.name]
         assert grown < GROWTH, f"{node.name} has grown by {grown >> 20} MiB"
     async with asyncio.timeout(20):
-        while sum([await world.metric(node, "fairlead_connections") for node in world.nodes]) != len(world.everybody):
+        while sum([await world.metric(node, "fairlead_links") for node in world.nodes]) != len(world.everybody):
             await asyncio.sleep(0.1)
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 from kubernetes.aio.client import ApiClient
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.policy import SECRET_LABEL
 from fairlead_operator.crd import crds
@@ -63,7 +63,7 @@ class ControlPlane:
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     missing = [name for name in PROGRAMS if not (BIN / name).exists()]
     if missing or shutil.which("openssl") is None:
-        text = f"no API server to test with ({', '.join(missing) or 'openssl'}): python3 -I k8s/cluster build"
+        text = f"no API server to test with ({', '.join(missing) or 'openssl'}): python3 -I tests/tools/cluster build"
         if os.environ.get("CI") == "1":
             pytest.fail(text)
         pytest.skip(text)

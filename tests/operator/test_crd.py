@@ -11,9 +11,9 @@ import msgspec
 import pytest
 import yaml
 
+from fairlead.configuration import InvalidValue
 from fairlead.errors import ConfigError
-from fairlead.settings.rules import RULES as GATEWAY_RULES
-from fairlead.settings.rules import Fault
+from fairlead.settings.table import SETTINGS as GATEWAY_SETTINGS
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.api.link_operation import LinkOperationSpec, Type, read_operation
 from fairlead_operator.api.validation import RULES, read
@@ -168,7 +168,7 @@ def test_an_address_is_taken_here_if_gateways_take_it(setting: str, value: str) 
     if setting == "redis" and "@" in value:
         assert not is_taken(read, ConfigError, LEAST | spec), "a password belongs into a Secret"
         return
-    assert is_taken(read, ConfigError, LEAST | spec) == is_taken(GATEWAY_RULES[setting].read, Fault, value)
+    assert is_taken(read, ConfigError, LEAST | spec) == is_taken(GATEWAY_SETTINGS[setting].parse, InvalidValue, value)
 
 
 async def test_addresses_that_gateways_refuse_are_refused_by_the_api_server(world: World) -> None:

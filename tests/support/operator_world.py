@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.fleet.load import Load
+from fairlead.fleet.node_rows import NodeRows
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.policy import Policy
 from fairlead_operator.kube.cluster import Cluster
@@ -151,7 +151,7 @@ class World:
             "state": "serving", "connections": connections, "capacity": capacity, "accepted": 0, "refused": 0,
             "lag_ms": 0, "in_flight": in_flight, "version": "test",
         }  # fmt: skip
-        await Load(self.store).beat(node, f"epoch-of-{node}", counts, begin=True)
+        await NodeRows(self.store).beat(node, f"epoch-of-{node}", counts, begin=True)
 
     async def until(self, what: str, condition: Callable[[], Any]) -> Any:
         """Waits for what controllers do; what it gives when it gives something."""

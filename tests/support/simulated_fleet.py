@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from fairlead.carrier.client import connect
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Chunk, Cmd, End, Hello, Welcome
 
@@ -66,7 +66,7 @@ class SimulatedAgent:
 class Fleet:
     """Agents of one process, held by the `sweep` of the caller."""
 
-    def __init__(self, url: str, token: str, sweep: Sweep) -> None:
+    def __init__(self, url: str, token: str, sweep: TimerWheel) -> None:
         self._url = url
         self._headers = (("Authorization", f"Bearer {token}"),)
         self._sweep = sweep

@@ -29,10 +29,10 @@ from fairlead.agent.host.signals import reset_ignored_signals
 from fairlead.agent.journal.journal import LIMIT, Journal
 from fairlead.agent.link.connector import ConnectOptions, Connector
 from fairlead.agent.link.sender import Sender
-from fairlead.carrier.tunnel import parse_proxy
+from fairlead.carrier.proxy_tunnel import parse_proxy
 from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
-from fairlead.wire.identity import check_agent_id, uuid7
+from fairlead.wire.ids import check_agent_id, uuid7
 from fairlead.wire.messages import FACTS_LIMIT, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
 
 logger = logging.getLogger("fairlead.agent")

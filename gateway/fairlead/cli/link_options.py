@@ -15,7 +15,7 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
-    from fairlead.agent.configuration.token_file import TokenFile
+    from fairlead.agent.settings.token_file import TokenFile
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -51,7 +51,7 @@ def chosen_token(url: str, token: str | None, file: Path | None, flag: str) -> s
 
 def agent_token(url: str, token: str | None, file: Path | None, flag: str = "--token-file") -> str | TokenFile:
     """The token for the gateway at `url`, or the file that is read for it at each attempt. Raises ConfigError."""
-    from fairlead.agent.configuration.token_file import TokenFile
+    from fairlead.agent.settings.token_file import TokenFile
     from fairlead.errors import ConfigError
     from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
 

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-ERA = "fl1:era"
+DATA_EPOCH = "fl1:era"
 NODES = "fl1:nodes"
 EVENTS = "fl1:events"
 INDEX_SHARDS = 64
@@ -115,7 +115,7 @@ def idem_key(digest: str) -> str:
     return f"fl1:idem:{{{digest}}}"
 
 
-class State(StrEnum):
+class TargetState(StrEnum):
     """Every target of a command is in exactly one of these."""
 
     QUEUED = "queued"
@@ -131,7 +131,7 @@ class State(StrEnum):
     @property
     def over(self) -> bool:
         """Set once, never left."""
-        return self not in (State.QUEUED, State.SENT, State.RUNNING)
+        return self not in (TargetState.QUEUED, TargetState.SENT, TargetState.RUNNING)
 
 
 class Presence(StrEnum):

@@ -14,13 +14,13 @@ from typing import Protocol
 
 from fairlead.errors import ProtocolViolation
 from fairlead.hub.totals import Totals
-from fairlead.telemetry.timing import Tally, Timing
-from fairlead.telemetry.traffic import Traffic
-from fairlead.telemetry.window import note, window
-from fairlead.wire.close import Close
+from fairlead.telemetry.command_timing import CommandStats, CommandTiming
+from fairlead.telemetry.decaying_histogram import new_histogram, observe
+from fairlead.telemetry.message_counters import MessageCounters
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
 from fairlead.wire.framing import is_close_code
-from fairlead.wire.gateway_link import Act, GatewayLink, Phase, Stream
+from fairlead.wire.gateway_link import Action, GatewayLink, LinkPhase, Stream
 from fairlead.wire.messages import Ack, Bye, Chunk, Credit, End, Event, FromAgent, Hb, Hello, Message
 from fairlead.wire.retry import HANDED_OUT_MS
 
@@ -57,7 +57,7 @@ class Connection(Protocol):
 class SessionHandler(Protocol):
     """Who serves sessions: routing. Called on the event loop; must not block."""
 
-    traffic: Traffic
+    traffic: MessageCounters
     """Where this node counts messages."""
     totals: Totals
     """The sums over all sessions of this node."""
@@ -88,10 +88,10 @@ class Session:
         "tally", "timings", "trips", "waiter",
     )  # fmt: skip
 
-    def __init__(self, codec: Codec[FromAgent], handler: SessionHandler, window: int) -> None:
+    def __init__(self, codec: Codec[FromAgent], handler: SessionHandler, new_histogram: int) -> None:
         self.codec = codec
         self.handler = handler
-        self.link = GatewayLink(window)
+        self.link = GatewayLink(new_histogram)
         self.connection: Connection | None = None
         self.agent = ""
         self.boot = ""
@@ -108,9 +108,9 @@ class Session:
         """The last round trip that the agent told, in ms."""
         self.trips: bytearray | None = None
         """The window of its round trips: most of what telemetry costs an idle session, so made with the first."""
-        self.tally: Tally | None = None
+        self.tally: CommandStats | None = None
         """What its commands took."""
-        self.timings: dict[str, Timing] | None = None
+        self.timings: dict[str, CommandTiming] | None = None
         """Of its open commands, those that were written on this link or taken up on it."""
         self.opening: list[int] | bytes | None = None
         """The stamps of its opening, packed once it is welcomed; empty when they are told, None when nobody asks."""
@@ -124,7 +124,7 @@ class Session:
         self.paused = False
         self.recording = False
         """Somebody stores `pending` right now."""
-        self.rung: dict[str, Timing] | None = None
+        self.rung: dict[str, CommandTiming] | None = None
         """Commands to be delivered, in order."""
         self.delivering = False
         """Somebody delivers `rung` right now."""
@@ -132,16 +132,16 @@ class Session:
 
     @property
     def ready(self) -> bool:
-        return self.link.phase is Phase.READY
+        return self.link.phase is LinkPhase.READY
 
     @property
     def open(self) -> bool:
-        return self.connection is not None and self.link.phase is not Phase.CLOSED
+        return self.connection is not None and self.link.phase is not LinkPhase.CLOSED
 
     def send(self, message: Message) -> None:
         """Write one message. An agent that does not read what it is sent is closed with 4408."""
         connection = self.connection
-        if connection is None or self.link.phase is Phase.CLOSED:
+        if connection is None or self.link.phase is LinkPhase.CLOSED:
             return
         data = self.codec.encode(message)
         self.handler.traffic.wrote(message, len(data))
@@ -157,14 +157,14 @@ class Session:
             before = connection.buffered()
             done, _ = await asyncio.wait({self.waiter}, timeout=patience)
             if not done and connection.buffered() >= before:
-                self.close(Close.SLOW_READER, f"nothing was read for {patience:g} s")
+                self.close(CloseCode.SLOW_READER, f"nothing was read for {patience:g} s")
 
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
         """Say bye and close. `on_close` follows when the connection is over."""
         connection = self.connection
-        if connection is None or self.link.phase is Phase.CLOSED:
+        if connection is None or self.link.phase is LinkPhase.CLOSED:
             return
-        if self.link.phase is not Phase.GREETING and code != Close.SLOW_READER:
+        if self.link.phase is not LinkPhase.GREETING and code != CloseCode.SLOW_READER:
             self.send(Bye(code=code, why=reason, retry=retry_ms))
         self._end_link()
         connection.close(code, reason)
@@ -221,7 +221,7 @@ class Session:
         self.handler.opened(self)
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
-        if self.link.phase is Phase.CLOSED:
+        if self.link.phase is LinkPhase.CLOSED:
             return
         try:
             message = self.codec.decode(data)
@@ -230,38 +230,38 @@ class Session:
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)
             return
-        if act is Act.STORE:
+        if act is Action.STORE:
             if type(message) is Event:
                 connection.charge(events=1)
             self._keep(message)
             return
-        if act is Act.SKIP:
+        if act is Action.SKIP:
             connection.charge(1)  # it is numbered, but nobody asked for it
             # Of a chunk that nobody wants only what it took of the credit is kept, to be granted back.
             self._keep(Credit(message.id, len(message.payload)) if isinstance(message, Chunk) else None)
             return
         if len(data) >= BULKY:
             connection.charge(len(data) // BULKY)
-        if act is Act.ANSWER:
+        if act is Action.ANSWER:
             assert isinstance(message, Hb)
             if message.echo is None:  # an echo is an answer already: answering it would never end
                 self.send(Hb(echo=message.ts))
             if message.rtt is not None and 0 <= message.rtt < INSANE_RTT_MS:
                 self.rtt = message.rtt
                 if self.trips is None:
-                    self.trips = window()
-                note(self.trips, message.rtt / 1000)
+                    self.trips = new_histogram()
+                observe(self.trips, message.rtt / 1000)
                 self.handler.answered(self, message.rtt)
-        elif act is Act.CLAIM:
+        elif act is Action.CLAIM:
             assert isinstance(message, Hello)
             self.handler.greeted(self, message)
-        elif act is Act.GRANT:
+        elif act is Action.GRANT:
             assert isinstance(message, Credit)
             self.handler.granted(self, message.id)
-        elif act is Act.LEAVE:
+        elif act is Action.LEAVE:
             assert isinstance(message, Bye)
             # With its own code, in case that its close frame never comes.
-            connection.close(message.code if is_close_code(message.code) else Close.NORMAL, message.why)
+            connection.close(message.code if is_close_code(message.code) else CloseCode.NORMAL, message.why)
         # An ignored message asks for nothing.
 
     @property
@@ -271,7 +271,7 @@ class Session:
         return self.link.received
 
     def on_excess(self, connection: Connection, reason: str) -> None:
-        self.close(Close.RATE, reason, random.randint(*RETURN_MS))
+        self.close(CloseCode.RATE, reason, random.randint(*RETURN_MS))
 
     def _keep(self, message: FromAgent | None) -> None:
         if self.timings is not None:
@@ -301,7 +301,7 @@ class Session:
         else:
             timing.acked = timing.acked or time.time_ns()
 
-    def timed(self, command: str) -> Timing | None:
+    def timed(self, command: str) -> CommandTiming | None:
         """The stamps of a command that is over on this link, for the last time."""
         timings = self.timings
         if timings is None:
@@ -312,14 +312,14 @@ class Session:
         return timing
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
-        self.ours = self.link.phase is Phase.CLOSED
+        self.ours = self.link.phase is LinkPhase.CLOSED
         self._end_link()
         self.connection = None
         self.on_writable(connection)
         self.handler.closed(self, code, reason)
 
     def on_silence(self, connection: Connection) -> None:
-        self.close(Close.SILENT, "nothing was heard for 2.5 heartbeats")
+        self.close(CloseCode.SILENT, "nothing was heard for 2.5 heartbeats")
 
     def on_writable(self, connection: Connection) -> None:
         waiter, self.waiter = self.waiter, None
@@ -327,7 +327,7 @@ class Session:
             waiter.set_result(None)
 
     def on_overflow(self, connection: Connection) -> None:
-        self.close(Close.SLOW_READER, "more waits to be read than the send queue holds")
+        self.close(CloseCode.SLOW_READER, "more waits to be read than the send queue holds")
 
 
 def pending_size(message: FromAgent | None) -> int:

@@ -20,7 +20,7 @@ import time
 
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 from fairlead.swarm.counters import Counters, count
 from fairlead.swarm.dial_queue import DialQueue
@@ -29,7 +29,7 @@ from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile, assign
 from fairlead.swarm.simulated_agent import SimulatedAgent
 from fairlead.version import __version__
-from fairlead.wire.close import Close, describe, may_reconnect
+from fairlead.wire.close_codes import CloseCode, CloseKind, describe, find_close_code, may_reconnect
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, WINDOW, Drain, Hello, Welcome
 from fairlead.wire.retry import STABLE_MS, RetryPolicy
@@ -51,8 +51,6 @@ LEAVE = 25.0
 BACK = 60.0
 """Seconds, the protocol's greatest delay, for which an agent that a storm has dropped may stay away."""
 MISCONFIGURED = ("400", "401", "403", "409", "426", "431")
-ASKED = (Close.RESTART, Close.REBALANCE, Close.AGE, Close.DISCONNECTED, Close.SERVICE_RESTART)
-"""Codes with which a gateway sends an agent elsewhere on purpose."""
 
 
 class AgentPool:
@@ -74,7 +72,7 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._headers = (("Authorization", f"Bearer {options.token}"),)
         self._facts: dict[Profile, dict[str, str]] = {}
-        self._sweep = Sweep(silence=SILENCE * FIRST_BEAT)
+        self._sweep = TimerWheel(silence=SILENCE * FIRST_BEAT)
         self._dial_queue = DialQueue(self._dial)
         self._waits: dict[int, float] = {}
         """By index: what a bye has said of the time, in ms."""
@@ -112,7 +110,7 @@ class AgentPool:
         if self._timer is not None:
             self._timer.cancel()
         for agent in self._agents:
-            agent.leave(Close.GOING_AWAY, "the swarm ends")
+            agent.leave(CloseCode.GOING_AWAY, "the swarm ends")
         deadline = time.monotonic() + LEAVE
         while len(self._sweep) and time.monotonic() < deadline:  # noqa: ASYNC110  # the last to go tells nobody
             await asyncio.sleep(0.02)
@@ -241,7 +239,7 @@ class AgentPool:
             return
         now = time.monotonic()
         self.counters.moved += 1
-        agent.leave(Close.NORMAL, "drained")
+        agent.leave(CloseCode.NORMAL, "drained")
         self._judge(agent, now)
         self.again(agent, now, 0.0 if now - agent.since >= SETTLED else random.uniform(0, 1000))
 
@@ -256,9 +254,9 @@ class AgentPool:
         count(self.counters.closed, str(code))
         if agent.profile is Profile.HALF_OPEN:
             self.counters.silenced += 1
-        elif code in ASKED:
+        elif (known := find_close_code(code)) is not None and known.kind is CloseKind.MOVED:
             self.counters.moved += 1
-        elif not (agent.profile is Profile.SLOW and code == Close.SLOW_READER):
+        elif not (agent.profile is Profile.SLOW and code == CloseCode.SLOW_READER):
             self.counters.lost += 1
         self._judge(agent, now)
         if may_reconnect(code):

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.load import Load
-from fairlead.store.allowance import Allowance
+from fairlead.fleet.node_rows import NodeRows
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
+from fairlead.store.reply_limit import ReplyLimit
 from fairlead_operator.autoscaler.history import NodeReport
 
 CONTACT = 2.0
@@ -29,7 +29,7 @@ class NodeMetrics:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self._allowance = Allowance(LOOK_BYTES)
+        self._allowance = ReplyLimit(LOOK_BYTES)
         self._store = Pipeliner(url, client_name="fairlead-operator", allowance=self._allowance)
         self.address = self._store.address
         self._started = False
@@ -54,7 +54,7 @@ class NodeMetrics:
             raise BusUnavailable(self._store.last_error.message)
         seconds, micros = items(await self._store.submit("TIME"))
         now = integer(seconds) * 1000 + integer(micros) // 1000
-        table = await Load(self._store).read(now, 0)
+        table = await NodeRows(self._store).read(now, 0)
         return {
             row.node: NodeReport(
                 age=max(0, now - row.at) / 1000,

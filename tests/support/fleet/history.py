@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis.stateful import invariant
 
 from fairlead.fleet import schema
-from fairlead.fleet.command import Page
+from fairlead.fleet.command_record import ResultPage
 from fairlead.store.reply import Reply, integer, items, octets, table, text
 
 from support.fleet.history_links import Links
@@ -73,7 +73,7 @@ class History(Links, Streams):
             ]
             assert set(text(await following[n]).split()) == set(model.followers)
             page = await pages[n]
-            assert isinstance(page, Page)
+            assert isinstance(page, ResultPage)
             assert [(r.n, r.kind, r.payload) for r in page.results] == model.stored[max(model.behind, model.void) :]
             assert (page.ended is not None) == model.state.over
             assert chunks_of(await inputs[n], model.consumed) == model.given[model.consumed :]

@@ -11,8 +11,8 @@ from hypothesis.stateful import initialize, rule
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.command import Record
-from fairlead.fleet.due import TAKEN_MS
+from fairlead.fleet.command_record import NewRecord
+from fairlead.fleet.deadline_queue import TAKEN_MS
 from fairlead.fleet.schema import AgentRow
 
 from support.fleet.history_play import ALL, Play, Session, again, agents, anyone, living, retains, retries, seldom
@@ -52,7 +52,7 @@ class Posting(Play):
 
     def _post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
         name, expires = self.agent(agent), self.now + (-1 if past else FAR_MS)
-        record = Record(
+        record = NewRecord(
             f"{self.name}-c{next(self.serial)}", name, "do", b"payload|1", "bulk", self.now, expires, RETENTION_MS,
             expires, retry, retain, "trace",
         )  # fmt: skip
@@ -117,7 +117,7 @@ class Posting(Play):
     def post_late(self, agent: str) -> None:
         """What the server executes after its caller gave it up changes nothing."""
         name = self.agent(agent)
-        record = Record(f"{self.name}-late", name, "do", b"", "bulk", 0, self.valid(False), 1000, 0)
+        record = NewRecord(f"{self.name}-late", name, "do", b"", "bulk", 0, self.valid(False), 1000, 0)
         with pytest.raises(BusUnavailable, match="too late"):
             self.world.call(lambda: self.records.create(record, self.valid(True)))
         assert self.world.call(lambda: self.records.look_up(record.id)) is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.hub.session import Session
 from fairlead.hub.totals import Totals
-from fairlead.telemetry.traffic import Traffic
+from fairlead.telemetry.message_counters import MessageCounters
 from fairlead.wire.codec import agent_codec, gateway_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello, Message
 
@@ -49,7 +49,7 @@ class SessionHandler:
     """Stores nothing until it is told to."""
 
     def __init__(self, totals: Totals) -> None:
-        self.traffic = Traffic()
+        self.traffic = MessageCounters()
         self.totals = totals
 
     def opened(self, session: Session) -> None: ...

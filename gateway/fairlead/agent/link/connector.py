@@ -26,11 +26,11 @@ import msgspec
 from fairlead.agent.link.sender import Sender
 from fairlead.agent.link.session import AgentSession, CommandReceiver
 from fairlead.carrier.client import ClientConnection, connect
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError, ConnectionRefused
 from fairlead.text import plain
 from fairlead.wire.agent_link import AgentLink
-from fairlead.wire.close import Close, describe, may_reconnect
+from fairlead.wire.close_codes import CloseCode, describe, may_reconnect
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import Hello, Retry, Welcome
 from fairlead.wire.retry import STABLE_MS, RetryPolicy, pause
@@ -48,7 +48,6 @@ SETTLED = 5.0
 """Seconds that a link must have lived for its drain to be followed by an attempt at once."""
 SETTLED_DELAY = 1000.0
 """Ceiling in ms for one that did not: the protocol wants the attempt within a second of the slot."""
-DRAINED = (Close.RESTART, Close.REBALANCE, Close.AGE)
 UNSENT = 4 << 20
 """Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what goes past them is acks,
 credit and heartbeats."""
@@ -109,7 +108,7 @@ class Connector:
         self._hello = hello
         self._policy = RetryPolicy()
         # Only the closing handshake's deadline: silence is the session's own matter.
-        self._sweep = Sweep(silence=3600.0, tick=1.0)
+        self._sweep = TimerWheel(silence=3600.0, tick=1.0)
         self._session: AgentSession | None = None
         self._connections: set[ClientConnection] = set()
         """That of the link, and of former ones that wait for the gateway to close."""
@@ -139,7 +138,7 @@ class Connector:
         """The process ends: say goodbye, if there is a link. `hold` was cancelled before."""
         session = self._session
         if session is not None and not session.closed.done():
-            session.leave(Close.GOING_AWAY, "the agent stops")
+            session.leave(CloseCode.GOING_AWAY, "the agent stops")
             await asyncio.wait({session.closed}, timeout=LEAVE_TIMEOUT)
         for connection in self._connections:
             connection.abort()
@@ -209,7 +208,7 @@ class Connector:
         if not session.welcome.done():
             if session.closed.done():
                 return self._closed(session, 0.0)
-            session.leave(Close.NORMAL, "no welcome in time")
+            session.leave(CloseCode.NORMAL, "no welcome in time")
             return LinkEnd(f"no welcome within {WELCOME_TIMEOUT:g} s")
         began = loop.time()
         welcome = session.welcome.result()
@@ -229,9 +228,9 @@ class Connector:
         lived = loop.time() - began
         if session.closed.done():
             ending = self._closed(session, lived)
-            if ending.final or ending.delay is not None or session.closed.result()[0] not in DRAINED:
+            if ending.final or ending.delay is not None or session.closed.result()[0] != CloseCode.RESTART:
                 return ending
-        session.leave(Close.NORMAL, "drained")
+        session.leave(CloseCode.NORMAL, "drained")
         why = f"drained ({drain.why})"
         if lived >= SETTLED:  # the slots have spread the fleet already
             return LinkEnd(why, moved=True, lived=lived)

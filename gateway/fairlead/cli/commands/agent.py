@@ -19,7 +19,7 @@ from fairlead.cli.link_options import DEFAULT_LINKS, agent_token, host_of
 
 if TYPE_CHECKING:
     from fairlead.agent import Agent
-    from fairlead.agent.configuration import Configuration
+    from fairlead.agent.settings import AgentSettings
 
 F = TypeVar("F", bound=Callable[..., object])
 FILE = click.Path(path_type=Path)
@@ -86,12 +86,12 @@ def run(config: Path | None, **flags: object) -> None:
     made.run()
 
 
-def _secrets(loaded: Configuration) -> set[str]:
+def _secrets(loaded: AgentSettings) -> set[str]:
     """What was given by flags and the environment, where each process of this user could read it."""
-    from fairlead.agent.configuration import variable
-    from fairlead.agent.configuration.rules import DIRECT, RULES
+    from fairlead.agent.settings import variable
+    from fairlead.agent.settings.table import DIRECT, SETTINGS
 
-    keys = [key for key, rule in RULES.items() if rule.secret]
+    keys = [key for key, rule in SETTINGS.items() if rule.secret]
     proxies = {value for name, value in os.environ.items() if name.upper().endswith("_PROXY") and "@" in value}
     given = {getattr(loaded, key) for key in keys} | {os.environ.get(variable(key)) for key in keys} | proxies
     return {secret for secret in given if secret and secret != DIRECT}
@@ -101,26 +101,25 @@ def _secrets(loaded: Configuration) -> set[str]:
 @_options
 def check(config: Path | None, **flags: object) -> None:
     """Check the configuration without connecting, and tell where each value comes from."""
-    from fairlead.agent.configuration.rules import RULES
+    from fairlead.agent.settings.table import SETTINGS
 
     loaded = _load(config, flags)
     _agent(loaded)
     for key in ("url", "id"):
         if key not in loaded.sources:
             click.echo(f"{key} = {getattr(loaded, key)} (default)")
-    for key in RULES:
+    for key in SETTINGS:
         if key in loaded.sources:
-            click.echo(f"{key} = {'…' if RULES[key].secret else _value(loaded, key)} ({loaded.sources[key]})")
+            click.echo(f"{key} = {'…' if SETTINGS[key].secret else _value(loaded, key)} ({loaded.sources[key]})")
 
 
-def _value(loaded: Configuration, key: str) -> object:
-    table, _, name = key.partition(".")
-    value = getattr(getattr(loaded.options, table), name) if name else getattr(loaded, key)
+def _value(loaded: AgentSettings, key: str) -> object:
+    value = loaded.value(key)
     return list(value) if isinstance(value, tuple) else value
 
 
-def _load(config: Path | None, flags: dict[str, object]) -> Configuration:
-    from fairlead.agent.configuration import load
+def _load(config: Path | None, flags: dict[str, object]) -> AgentSettings:
+    from fairlead.agent.settings import load
 
     facts = flags.pop("facts")
     assert isinstance(facts, tuple)
@@ -131,10 +130,10 @@ def _load(config: Path | None, flags: dict[str, object]) -> Configuration:
     return load(os.environ, config, flags | {"facts": given})
 
 
-def _agent(loaded: Configuration) -> Agent:
+def _agent(loaded: AgentSettings) -> Agent:
     """Raises ConfigError for what shows only when files are opened."""
     from fairlead.agent.builtin import builtin_agent
-    from fairlead.agent.configuration.proxies import choose_proxy
+    from fairlead.agent.settings.proxy import choose_proxy
     from fairlead.errors import ConfigError
     from fairlead.settings import is_loopback
 

@@ -157,12 +157,12 @@ def _detailed(one: AgentDetail) -> View:
         rows.append(("why", one.why))
     rows += [("labels", _labels(one)), ("facts", pairs(one.facts))]
     rows.append(("commands", f"{len(one.open_commands)} open"))
-    link = [("link", f"{one.session.sid}, attempt {one.session.conn} of boot {one.session.boot}")]
+    link = [("link", f"{one.link.sid}, attempt {one.link.conn} of boot {one.link.boot}")]
     if one.last_close:
         told = one.last_reason and one.last_reason not in one.last_close
         link.append(("last close", f"{one.last_close}{f': {one.last_reason}' if told else ''}"))
-    if one.troubles:
-        link.append(("last error", f"{one.troubles[0].at} {one.troubles[0].what}"))
+    if one.recent_failures:
+        link.append(("last error", f"{one.recent_failures[0].at} {one.recent_failures[0].what}"))
     link += [("open", command) for command in one.open_commands]
     short, wide = (["  ".join((key.ljust(10), value)) for key, value in part] for part in (rows, rows + link))
     return View([one.id], msgspec.to_builtins(one), short, wide)

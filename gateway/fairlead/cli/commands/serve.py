@@ -13,11 +13,11 @@ from pathlib import Path
 import click
 
 from fairlead.settings import TOKENS, Settings, load
-from fairlead.settings.rules import RULES
+from fairlead.settings.table import SETTINGS
 
 
 def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
-    for name, rule in reversed(list(RULES.items())):  # click lists the last first
+    for name, rule in reversed(list(SETTINGS.items())):  # click lists the last first
         if name in TOKENS:
             continue  # every user of a machine may read its processes' flags: --…-token-file stands in
         known = Settings.__dataclass_fields__.get(name)

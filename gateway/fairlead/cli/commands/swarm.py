@@ -77,7 +77,7 @@ def swarm(
     from fairlead.swarm.options import SwarmOptions, check_open_files, check_ports, needed_processes, parse_sources
     from fairlead.swarm.profile import parse_mix
     from fairlead.swarm.report import as_json, as_table
-    from fairlead.wire.identity import check_agent_id
+    from fairlead.wire.ids import check_agent_id
 
     check_agent_id(f"{id_prefix}-{agents - 1}")
     address = _address(url)

@@ -123,7 +123,7 @@ def _keys() -> Iterator[asyncio.Queue[str]]:
 
 
 def _print(found: Ranking, width: int | None = None) -> None:
-    rows = [HEAD, *map(_row, found.sessions)]
+    rows = [HEAD, *map(_row, found.links)]
     cells = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     for row in cells:
@@ -135,7 +135,7 @@ def _print(found: Ranking, width: int | None = None) -> None:
         click.echo(line.rstrip()[:width])
     if found.missing:
         click.echo(f"did not answer in time: {plain(', '.join(found.missing))}", err=True)
-    if not found.sessions and not found.missing:
+    if not found.links and not found.missing:
         click.echo("no agent is linked; `fairlead agents ls` lists all that were ever seen", err=True)
 
 

@@ -41,7 +41,7 @@ async def _look(client: Client, agent: str) -> View:
     silence = ""
     if detail.state == "online":
         try:
-            link = await client.session(agent)
+            link = await client.link(agent)
         except Unavailable as e:
             silence = e.message
     data = {"agent": msgspec.to_builtins(detail), "link": msgspec.to_builtins(link), "silence": silence or None}
@@ -57,7 +57,7 @@ def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
     where = f" on {detail.node}" if detail.node else ""
     because = f": {detail.why}" if detail.why else ""
     lines = [f"{detail.id} is {detail.state}{where} since {detail.since or 'ever'}{because}"]
-    lines.append(f"  attempt     {detail.session.conn} of this start ({detail.session.boot})")
+    lines.append(f"  attempt     {detail.link.conn} of this start ({detail.link.boot})")
     if link is not None:
         trip = "not known yet" if link.rtt is None else f"{link.rtt * 1000:.1f} ms"
         lines.append(
@@ -81,8 +81,8 @@ def _lines(detail: AgentDetail, link: Link | None, silence: str) -> list[str]:
         told = detail.last_reason and detail.last_reason not in detail.last_close
         said = f": {detail.last_reason}" if told else ""
         lines.append(f"  last close  {detail.last_close}{said}")
-    names = ["last error", *["before it"] * len(detail.troubles)]
-    lines += [f"  {name:10}  {one.at} {one.what}" for name, one in zip(names, detail.troubles, strict=False)]
+    names = ["last error", *["before it"] * len(detail.recent_failures)]
+    lines += [f"  {name:10}  {one.at} {one.what}" for name, one in zip(names, detail.recent_failures, strict=False)]
     return lines
 
 

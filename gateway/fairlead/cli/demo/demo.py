@@ -26,7 +26,7 @@ from fairlead.cli.demo.restarts import Ready, RestartedProcess
 from fairlead.cli.demo.welcome import call, invitation
 from fairlead.client import Client
 from fairlead.errors import ConfigError, FairleadError
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 READY_TIMEOUT = 30.0
 """Seconds for a part to answer: an interpreter starts in one, on a busy machine in some."""

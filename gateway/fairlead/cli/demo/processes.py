@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fairlead.cli.child_processes import how
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 TAIL_LINES = 12
 TAIL_BYTES = 8 << 10

@@ -14,7 +14,7 @@ from fairlead.carrier.listener import Connection
 from fairlead.cli.doctor.endpoint_checks import CheckFailed
 from fairlead.errors import ProtocolViolation
 from fairlead.version import __version__
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
 
@@ -37,7 +37,7 @@ async def measure(ear: DoctorLink, most: float) -> str:
     began = time.monotonic()
     lost = await ear.closed_within(most)
     silent = time.monotonic() - began
-    if lost and ear.code == Close.SILENT:
+    if lost and ear.code == CloseCode.SILENT:
         return f"{silent:.0f} s of silence pass; then the gateway itself ends the link, as it should"
     if lost and silent > beat:
         return f"the path ends what is silent for {silent:.0f} s; agents speak every {beat:g} s, so it is enough"
@@ -98,7 +98,7 @@ class DoctorLink:
             return f"nothing came within {seconds:g} s"
         return (
             "the connection was lost"
-            if self.code == Close.ABNORMAL
+            if self.code == CloseCode.ABNORMAL
             else f"closed with {self.code} {self._reason}".strip()
         )
 

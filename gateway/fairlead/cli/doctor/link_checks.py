@@ -11,14 +11,14 @@ import os
 from urllib.parse import urlsplit
 
 from fairlead.carrier.client import connect
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.cli.doctor.api_checks import get, read_answer
 from fairlead.cli.doctor.endpoint_checks import PATIENCE, Check, CheckFailed, EndpointChecks
 from fairlead.cli.doctor.idle_check import DoctorLink, measure
 from fairlead.cli.link_options import endpoint
 from fairlead.errors import ConnectionRefused
 from fairlead.wire import handshake
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, SUBPROTOCOLS, Bye
 
 PROXIES = (
@@ -125,7 +125,7 @@ class LinkChecks(EndpointChecks):
         """Be an agent that says hello and then nothing."""
         ear = DoctorLink()
         url = urlsplit(self.url)._replace(path=self._path).geturl()
-        async with Sweep() as sweep:
+        async with TimerWheel() as sweep:
             try:
                 connection = await connect(
                     url, ear, sweep=sweep, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
@@ -136,8 +136,8 @@ class LinkChecks(EndpointChecks):
                 ) from e
             try:
                 told = await measure(ear, self._idle)
-                ear.say(Bye(code=Close.NORMAL, why="doctor"))
-                connection.close(Close.NORMAL, "doctor")
+                ear.say(Bye(code=CloseCode.NORMAL, why="doctor"))
+                connection.close(CloseCode.NORMAL, "doctor")
                 await ear.closed_within(PATIENCE)
                 return told
             finally:

@@ -18,19 +18,19 @@ from pathlib import Path
 
 import uvloop
 
+from fairlead.app.access.guard import CredentialFailures
 from fairlead.app.admin import admin_app
+from fairlead.app.connection_close import closing_connections_while
 from fairlead.app.factory import api_app, link_app
-from fairlead.app.guard import Failures
-from fairlead.app.leaving import closing_while
-from fairlead.carrier.admission import ADMIN_LIMIT, Admission, admin_admission
-from fairlead.carrier.server import SAME_STOP, Server, config
+from fairlead.carrier.http_server.admission import ADMIN_LIMIT, Admission, admin_admission
+from fairlead.carrier.http_server.uvicorn_server import SAME_STOP, Server, config
 from fairlead.cli.child_processes import how
 from fairlead.cli.serve.sockets import NodeSockets, own_ports
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.node import Node
-from fairlead.settings import Settings, listed
-from fairlead.store.embedded import EmbeddedValkey
-from fairlead.telemetry.logs import set_up
+from fairlead.settings import Settings, split_list
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.telemetry.logs import configure_logging
 
 logger = logging.getLogger("fairlead")
 
@@ -50,7 +50,7 @@ GC_THRESHOLD = 100_000
 
 def prepared(settings: Settings) -> Settings:
     """The settings as this process can hold them; it logs from here on."""
-    set_up(settings.log_level, settings.log_format, settings.node if settings.log_format == "json" else "")
+    configure_logging(settings.log_level, settings.log_format, settings.node if settings.log_format == "json" else "")
     return _with_files(settings)
 
 
@@ -82,7 +82,7 @@ async def serve_node(
     """
     lost = ""
     async with Node(settings, redis_url) as node:
-        failures = Failures(node.metrics.credentials_refused)
+        failures = CredentialFailures(node.metrics.credentials_refused)
         public, probes = Admission(settings.unauthenticated_limit), admin_admission()
         api, admin, link = _servers(node, ports, failures, public, probes, same_stop)
         # What has been imported and made lives as long as the process: no collection need look at it again.
@@ -128,7 +128,7 @@ def valkey_ended(valkey: EmbeddedValkey) -> str:
 
 
 def _servers(
-    node: Node, ports: NodeSockets, failures: Failures, public: Admission, probes: Admission, same_stop: float
+    node: Node, ports: NodeSockets, failures: CredentialFailures, public: Admission, probes: Admission, same_stop: float
 ) -> tuple[Server, Server, Server]:
     settings, sweep = node.settings, node.sweep
     path = str(ports.admin) if isinstance(ports.admin, Path) else None
@@ -140,9 +140,9 @@ def _servers(
         "Connections without a valid token that were closed to make room",
         lambda: public.evicted + probes.evicted,
     )
-    proxies = listed(settings.trusted_proxies)
+    proxies = split_list(settings.trusted_proxies)
     api = config(
-        closing_while(lambda: node.hub.draining, api_app(node, failures)),
+        closing_connections_while(lambda: node.hub.draining, api_app(node, failures)),
         sweep=sweep, admission=public, trusted_proxies=proxies, stop_timeout=5,
     )  # fmt: skip
     admin = config(admin_app(node), path=path, sweep=sweep, admission=probes, stop_timeout=1)

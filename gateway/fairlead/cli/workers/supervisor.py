@@ -26,7 +26,7 @@ from tempfile import TemporaryDirectory
 
 from fairlead.app.board import Board
 from fairlead.app.merged import Worker
-from fairlead.carrier.server import SAME_STOP
+from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 from fairlead.cli import exit_codes
 from fairlead.cli.child_processes import how
 from fairlead.cli.serve.node_server import valkey_ended
@@ -35,7 +35,7 @@ from fairlead.cli.workers.forked_process import SIGNALS, ForkedProcess
 from fairlead.cli.workers.worker_process import READY, STOP_ADMIN, administer, work
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 logger = logging.getLogger("fairlead")
 

@@ -19,13 +19,13 @@ import uvloop
 
 from fairlead.app.board import Board
 from fairlead.app.merged import Worker, merged_app
-from fairlead.carrier.admission import admin_admission
-from fairlead.carrier.server import Server, config
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.http_server.admission import admin_admission
+from fairlead.carrier.http_server.uvicorn_server import Server, config
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.cli.serve.node_server import serve_node
 from fairlead.cli.serve.sockets import NodeSockets, bind
 from fairlead.settings import Settings
-from fairlead.telemetry.logs import set_up
+from fairlead.telemetry.logs import configure_logging
 
 READY = 128
 """A worker writes this plus its number to the wake-up pipe; bytes below are numbers of signals. The admin port has
@@ -42,7 +42,7 @@ def work(settings: Settings, redis_url: str, worker: Worker, admin: list[socket.
     """
     for one in admin:
         one.close()  # a worker that outlives its supervisor would keep the port, and answer nobody there
-    set_up(settings.log_level, settings.log_format, settings.node)
+    configure_logging(settings.log_level, settings.log_format, settings.node)
     ports = NodeSockets(
         bind("link", settings.link_host, settings.link_port, shared=True),
         bind("api", settings.api_host, settings.api_port, shared=True),
@@ -65,7 +65,7 @@ def administer(workers: list[Worker], board: Board, sockets: list[socket.socket]
         signal.signal(number, signal.SIG_IGN)
 
     async def serve() -> None:
-        async with Sweep() as sweep:
+        async with TimerWheel() as sweep:
             server = Server(
                 config(merged_app(workers, board), sweep=sweep, admission=admin_admission(), stop_timeout=1),
                 own_signals=False,

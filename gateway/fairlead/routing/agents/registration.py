@@ -16,9 +16,9 @@ import msgspec
 
 from fairlead.bus.doorbell import LinkSuperseded
 from fairlead.bus.inbox import Inbox
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import BusUnavailable, InvalidRequest
-from fairlead.fleet.command import Taken
+from fairlead.fleet.command_record import TakenOver
 from fairlead.fleet.directory import Claimed, Directory, Overtaken
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
@@ -33,9 +33,9 @@ from fairlead.routing.timeouts import VALID_MS, wait_for_redis
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.trace import wall_ns
-from fairlead.wire.close import Close
-from fairlead.wire.identity import check_agent_id
+from fairlead.telemetry.tracing import wall_ns
+from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.ids import check_agent_id
 from fairlead.wire.messages import FACTS_LIMIT, Hello, Limits, Retry, Welcome
 from fairlead.wire.retry import HANDED_OUT_MS, first_ceiling
 
@@ -70,7 +70,7 @@ class Registration:
         takeover: Takeover,
         lease_releaser: LeaseReleaser,
         membership: Membership,
-        sweep: Sweep,
+        sweep: TimerWheel,
         tasks: BackgroundTasks,
         telemetry: TelemetryRecorder,
         metrics: Metrics,
@@ -107,12 +107,13 @@ class Registration:
         try:
             session.agent = check_agent_id(hello.agent)
         except InvalidRequest as e:
-            session.close(Close.PROTOCOL, e.message)
+            session.close(CloseCode.PROTOCOL, e.message)
             return
         facts = msgspec.json.encode(hello.facts) if hello.facts else NO_FACTS
         if len(facts) > FACTS_LIMIT:
             session.close(
-                Close.PROTOCOL, f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter"
+                CloseCode.PROTOCOL,
+                f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter",
             )
             return
         session.boot, session.conn, session.facts = hello.boot, hello.conn, facts
@@ -158,16 +159,16 @@ class Registration:
                 unsure = True
                 left = self._terms.bus_grace - (loop.time() - started)
                 if left <= 0:
-                    session.close(Close.BUS_AWAY, "the gateway has lost Redis: come back later")
+                    session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: come back later")
                     break
                 logger.debug("claim of %s: %s", session.agent, e)
                 await wait_for_redis(self._store, left)
             except Exception:
                 logger.exception("the claim of %s failed", session.agent, extra=ids(agent=session.agent))
-                session.close(Close.INTERNAL, "the gateway could not take this agent in")
+                session.close(CloseCode.INTERNAL, "the gateway could not take this agent in")
         if not session.open and unsure:
             await asyncio.sleep(VALID_MS / 1000)
-            self._lease_releaser.add(session, Close.ABNORMAL, "the link was lost before its welcome")
+            self._lease_releaser.add(session, CloseCode.ABNORMAL, "the link was lost before its welcome")
 
     async def _attempt(self, session: Session, hello: Hello) -> bool:
         """One claim and what follows from it; False when this session does not become the agent's."""
@@ -175,7 +176,7 @@ class Registration:
         if not membership.alive:
             raise BusUnavailable("this node has no good beat: it may not claim")
         if self._hub.draining:
-            session.close(Close.RESTART, "the node restarts")
+            session.close(CloseCode.RESTART, "the node restarts")
             return False
         lease = membership.lease
         claimed = await self._directory.claim(
@@ -185,15 +186,15 @@ class Registration:
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":
                 raise BusUnavailable("the claim came too late and was refused")
-            session.close(Close.SUPERSEDED, "superseded by a newer attempt of the same process")
+            session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
             return False
         session.gen = claimed.gen
         _stamp(session, 4)
         if not session.open or not self._hub.add(session):
             newer = self._hub.get(session.agent)
             same = newer is None or newer.boot == session.boot
-            session.close(Close.SUPERSEDED if same else Close.REPLACED, "superseded by a newer link")
-            self._lease_releaser.add(session, Close.ABNORMAL, "superseded by a newer link")
+            session.close(CloseCode.SUPERSEDED if same else CloseCode.REPLACED, "superseded by a newer link")
+            self._lease_releaser.add(session, CloseCode.ABNORMAL, "superseded by a newer link")
             return False
         self._evict_elsewhere(session, claimed)
         taken = await self._takeover.fence(session, claimed.open)
@@ -201,7 +202,7 @@ class Registration:
             raise BusUnavailable("this node began a new life during the claim")
         if self._hub.draining:
             session.drained = True
-            session.close(Close.RESTART, "the node restarts")
+            session.close(CloseCode.RESTART, "the node restarts")
         if not session.open:
             return False
         self._welcome(session, hello, claimed, taken)
@@ -209,10 +210,10 @@ class Registration:
 
     def _evict_elsewhere(self, session: Session, claimed: Claimed) -> None:
         if claimed.previous and claimed.previous != self._membership.lease:
-            code = Close.SUPERSEDED if claimed.previous_boot == session.boot else Close.REPLACED
+            code = CloseCode.SUPERSEDED if claimed.previous_boot == session.boot else CloseCode.REPLACED
             self._inbox.ring(claimed.previous, (LinkSuperseded(session.agent, claimed.previous_gen, code),))
 
-    def _welcome(self, session: Session, hello: Hello, claimed: Claimed, taken: dict[str, Taken]) -> None:
+    def _welcome(self, session: Session, hello: Hello, claimed: Claimed, taken: dict[str, TakenOver]) -> None:
         terms = self._terms
         session.link.welcomed()
         session.since = asyncio.get_running_loop().time()
@@ -241,4 +242,4 @@ def _stamp(session: Session, step: int) -> None:
 
 def _late(session: Session) -> None:
     # Not the agent's fault alone: after a stall of this process every hello seems late. So: come again.
-    session.close(Close.SILENT, "no hello in time")
+    session.close(CloseCode.SILENT, "no hello in time")

@@ -12,34 +12,34 @@ from functools import partial
 from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import FairleadError
+from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.store.answer import Answer
+from fairlead.telemetry.command_timing import CommandOrigin
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.timing import Origin
-from fairlead.telemetry.trace import Context
+from fairlead.telemetry.tracing import TraceContext
 from fairlead.wire.messages import DEADLINE
 
 TROUBLE = frozenset({"failed", "timeout", "offline", "expired"})
-TIMEOUT = State.TIMEOUT.value
+TIMEOUT = TargetState.TIMEOUT.value
 
 
 class Completion:
     def __init__(
-        self, directory: Directory, due: Due, inbox: Inbox, metrics: Metrics, telemetry: TelemetryRecorder
+        self, directory: Directory, due: DeadlineQueue, inbox: Inbox, metrics: Metrics, telemetry: TelemetryRecorder
     ) -> None:
         self._directory = directory
         self._due = due
         self._inbox = inbox
         self._telemetry = telemetry
-        self._ended = {state.value: metrics.commands.labels(state.value) for state in State if state.over}
+        self._ended = {state.value: metrics.commands.labels(state.value) for state in TargetState if state.over}
 
     def over(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
-        origin: Origin | None = None, sid: str = "",
-    ) -> Context | None:  # fmt: skip
+        origin: CommandOrigin | None = None, sid: str = "",
+    ) -> TraceContext | None:  # fmt: skip
         """A target came into its terminal state just now; `code` is that of its error. With the command's `origin`
         it is told as a span, if its trace is kept: then where that belongs is returned."""
         self._ended[state].inc()
@@ -49,7 +49,9 @@ class Completion:
         self.wake(command, followers)
         return kept
 
-    def timed_out(self, command: str, agent: str, followers: Iterable[str], code: str, origin: Origin | None) -> None:
+    def timed_out(
+        self, command: str, agent: str, followers: Iterable[str], code: str, origin: CommandOrigin | None
+    ) -> None:
         """A target came into `timeout` just now: what callers wait for is done. The rest is for `settle_timed_out`."""
         self._ended[TIMEOUT].inc()
         self._telemetry.over(command, agent, TIMEOUT, code, origin, "")

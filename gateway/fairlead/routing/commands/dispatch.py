@@ -26,24 +26,24 @@ from fairlead.errors import (
     RecordExpired,
     Unavailable,
 )
-from fairlead.fleet.command import Command, Ending, Record
+from fairlead.fleet.command_record import CommandRecord, NewRecord, StoredEnd
 from fairlead.fleet.commands import Commands
-from fairlead.fleet.directory import Directory, Full
-from fairlead.fleet.due import Due
-from fairlead.fleet.era import Eras
-from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, REMEMBERED_MS, AgentRow, Presence, State
+from fairlead.fleet.data_epoch import DataEpochs
+from fairlead.fleet.deadline_queue import DeadlineQueue
+from fairlead.fleet.directory import Directory, LimitReached
+from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, REMEMBERED_MS, AgentRow, Presence, TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.request import AcceptedCommand, CommandRequest
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import CANCEL_AGAIN_MS, DOUBT, POST_VALID_MS, RING_AGAIN_MS, wait_for_redis
-from fairlead.store.answer import outcomes
+from fairlead.store.answer import answers_or_errors
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.story import Story
-from fairlead.telemetry.trace import Tracing, wall_ns
-from fairlead.wire.close import Close
-from fairlead.wire.identity import uuid7
+from fairlead.telemetry.request_trace import RequestTrace
+from fairlead.telemetry.tracing import Tracing, wall_ns
+from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.ids import uuid7
 
 REBUILDING = "Redis has lost its data, and the agents are being claimed again"
 
@@ -69,8 +69,8 @@ class Dispatcher:
         store: Pipeliner,
         directory: Directory,
         records: Commands,
-        eras: Eras,
-        due: Due,
+        eras: DataEpochs,
+        due: DeadlineQueue,
         inbox: Inbox,
         completion: Completion,
         followers: Followers,
@@ -92,7 +92,9 @@ class Dispatcher:
         self._tracing = tracing
         self._retention_ms = retention_ms
 
-    async def submit(self, order: CommandRequest, follow: bool = False, story: Story | None = None) -> AcceptedCommand:
+    async def submit(
+        self, order: CommandRequest, follow: bool = False, story: RequestTrace | None = None
+    ) -> AcceptedCommand:
         """Take the command in; with `follow` this node is its follower from the start. `story` is told how it goes.
 
         Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable and BusUnavailable, after all
@@ -140,7 +142,7 @@ class Dispatcher:
             )
         return first, None  # it was refused, or the node that took it died before it had written it down
 
-    async def _follow(self, command: str, order: CommandRequest, story: Story | None) -> AcceptedCommand:
+    async def _follow(self, command: str, order: CommandRequest, story: RequestTrace | None) -> AcceptedCommand:
         follower = self._followers.join(command)
         try:
             accepted = await self._place(command, order, follower, story)
@@ -152,7 +154,7 @@ class Dispatcher:
         return accepted
 
     async def _place(
-        self, command: str, order: CommandRequest, follower: Follower | None, story: Story | None
+        self, command: str, order: CommandRequest, follower: Follower | None, story: RequestTrace | None
     ) -> AcceptedCommand:  # fmt: skip
         membership = self._membership
         if not membership.alive:
@@ -160,7 +162,7 @@ class Dispatcher:
         now = membership.now()
         hold = now + (min(order.deadline, AWAY_MS) if order.queue is None else order.queue)
         expires = now + order.deadline + (order.queue or 0)
-        record = Record(
+        record = NewRecord(
             command, order.agent, order.method, order.payload, order.lane, now, expires, self._retention_ms, hold,
             order.retry, order.retain,
             self._tracing.record(command, order.traceparent) if story is None else story.traceparent,
@@ -175,7 +177,7 @@ class Dispatcher:
         except BusUnavailable as e:
             raise self._in_doubt(command, e) from e
 
-    async def _write(self, record: Record, look: int, lease: str) -> tuple[Write, AgentRow | Full | None]:
+    async def _write(self, record: NewRecord, look: int, lease: str) -> tuple[Write, AgentRow | LimitReached | None]:
         """Write the record, the time `look` (ms) of the keeper and the agent's list; returns the agent's row.
 
         Raises BusUnavailable when the command was not written down and will not be, else OutcomeUnknown.
@@ -184,7 +186,7 @@ class Dispatcher:
         scheduled = self._due.schedule(record.id, record.agent, look)
         creating = self._records.create(record, valid, lease)
         dispatching = self._directory.dispatch(record.agent, record.id, record.expires, valid)
-        answers = await outcomes((scheduled, creating, dispatching))
+        answers = await answers_or_errors((scheduled, creating, dispatching))
         failures = [answer for answer in answers if isinstance(answer, Exception)]
         _, created, row = answers
         if not failures:
@@ -200,7 +202,7 @@ class Dispatcher:
         except TimeoutError:
             raise self._in_doubt(record.id, failures[0]) from failures[0]
 
-    async def _ascertain(self, record: Record, look: int, valid: int) -> AgentRow | Full | None:
+    async def _ascertain(self, record: NewRecord, look: int, valid: int) -> AgentRow | LimitReached | None:
         """See to it that a command is dispatched which Redis may have been told of. Raises BusUnavailable when it was
         not: once its validity has passed that is final."""
         while True:
@@ -228,22 +230,22 @@ class Dispatcher:
         )
 
     async def _dispatched(
-        self, record: Record, order: CommandRequest, ours: bool, row: AgentRow | Full | None, follower: Follower | None,
-        story: Story | None,
+        self, record: NewRecord, order: CommandRequest, ours: bool, row: AgentRow | LimitReached | None,
+        follower: Follower | None, story: RequestTrace | None,
     ) -> AcceptedCommand:  # fmt: skip
         """The command is written down: ring at its agent's node, or end it. `ours`: nobody else has posted it."""
         membership, command = self._membership, record.id
         if row is None and await self._data_lost():
             # It may be linked, and is claimed again in some seconds: the keeper dispatches the command then.
             return AcceptedCommand(
-                command, State.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not ours, follower=follower
+                command, TargetState.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not ours, follower=follower
             )
         if not isinstance(row, AgentRow):
             error = self._refusal(order, row)
             if not ours or await self._take_back(command, order, error):
                 raise error
             # Under one Idempotency-Key another call has dispatched it meanwhile.
-            return AcceptedCommand(command, State.QUEUED, "", "", replayed=True, follower=follower)
+            return AcceptedCommand(command, TargetState.QUEUED, "", "", replayed=True, follower=follower)
         presence, since, why = membership.table.presence(row, membership.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease whose node is not in our table may be of one that has just started: ringing costs nothing.
@@ -254,7 +256,7 @@ class Dispatcher:
             await self._fail_offline(command, order, membership.now() - since, why)
         if ours:
             self._metrics.accepted.inc()
-        return AcceptedCommand(command, State.QUEUED, presence.value, why, replayed=not ours, follower=follower)
+        return AcceptedCommand(command, TargetState.QUEUED, presence.value, why, replayed=not ours, follower=follower)
 
     async def _data_lost(self) -> bool:
         """Whether Redis has just lost its data, and with it who is linked."""
@@ -270,7 +272,7 @@ class Dispatcher:
         if await self._eras.read() != self._membership.data_epoch or self._membership.incomplete:
             raise Rebuilding(f"{REBUILDING}: a list would leave some out; try in some seconds")
 
-    def _refusal(self, order: CommandRequest, row: Full | None) -> FairleadError:
+    def _refusal(self, order: CommandRequest, row: LimitReached | None) -> FairleadError:
         """Why a command cannot be dispatched."""
         if row is None:
             return AgentUnknown(f"no agent {order.agent!r} was ever seen here", agent=order.agent)
@@ -286,26 +288,26 @@ class Dispatcher:
             self._completion.forget(command, order.agent)
             await self._records.discard(command)  # nobody else knows of it
             return True
-        how = Ending(code=error.code, message=error.message, temporary=error.temporary)
-        done = await self._records.finish(command, order.agent, State.FAILED, how, only_from=State.QUEUED)
+        how = StoredEnd(code=error.code, message=error.message, temporary=error.temporary)
+        done = await self._records.finish(command, order.agent, TargetState.FAILED, how, only_from=TargetState.QUEUED)
         if done.why != "ok":
             return False
-        self._completion.over(command, order.agent, State.FAILED.value, done.followers, how.code)
+        self._completion.over(command, order.agent, TargetState.FAILED.value, done.followers, how.code)
         self._records.unbind(order.key_digest, order.body_digest, command)
         return True
 
     async def _fail_offline(self, command: str, order: CommandRequest, absent_ms: int, why: str) -> None:
         message = f"agent {order.agent!r} is offline for {absent_ms // 1000} s: {why}"
-        how = Ending(code="agent_offline", message=message, temporary=True)
-        done = await self._records.finish(command, order.agent, State.OFFLINE, how, only_from=State.QUEUED)
+        how = StoredEnd(code="agent_offline", message=message, temporary=True)
+        done = await self._records.finish(command, order.agent, TargetState.OFFLINE, how, only_from=TargetState.QUEUED)
         if done.why != "ok":
             return  # it came back in this very moment, and has the command
-        self._completion.over(command, order.agent, State.OFFLINE.value, done.followers, how.code)
+        self._completion.over(command, order.agent, TargetState.OFFLINE.value, done.followers, how.code)
         if order.key_digest:
             self._records.unbind(order.key_digest, order.body_digest, command)
         raise AgentOffline(message, agent=order.agent, id=command, why=why, absent_s=absent_ms // 1000)
 
-    async def look_up(self, command: str) -> Command:
+    async def look_up(self, command: str) -> CommandRecord:
         found = await self._records.look_up(command)
         if found is None:
             raise self._membership.unknown(command)
@@ -313,16 +315,16 @@ class Dispatcher:
 
     def disconnect(self, row: AgentRow) -> None:
         """Have the agent's link closed, wherever it is; the agent connects again."""
-        self._inbox.ring(row.lease, (LinkSuperseded(row.agent, row.gen, Close.DISCONNECTED),))
+        self._inbox.ring(row.lease, (LinkSuperseded(row.agent, row.gen, CloseCode.DISCONNECTED),))
 
-    async def cancel(self, command: str) -> State:
+    async def cancel(self, command: str) -> TargetState:
         """Ask for the end of a command; returns its state now. A command that is over stays as it is."""
         found = await self.look_up(command)
         for target in found.targets:
             done = await self._records.cancel(command, target.agent)
             if done.why == "ended":
                 self._completion.over(
-                    command, target.agent, State.CANCELLED.value, done.followers, origin=found.origin
+                    command, target.agent, TargetState.CANCELLED.value, done.followers, origin=found.origin
                 )  # fmt: skip
             elif done.why == "asked":
                 self._due.schedule(command, target.agent, self._membership.now() + CANCEL_AGAIN_MS)

@@ -13,8 +13,8 @@ from fairlead.bus.doorbell import InputAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import InputConflict, InvalidRequest, Unavailable
 from fairlead.fleet.commands import Commands
+from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import RING_AGAIN_MS
 
@@ -30,7 +30,9 @@ class InputFull(Unavailable):
 
 
 class InputWriter:
-    def __init__(self, directory: Directory, records: Commands, due: Due, inbox: Inbox, membership: Membership) -> None:
+    def __init__(
+        self, directory: Directory, records: Commands, due: DeadlineQueue, inbox: Inbox, membership: Membership
+    ) -> None:
         self._directory = directory
         self._records = records
         self._due = due

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.followers import Follower
 
 
@@ -37,7 +37,7 @@ class AcceptedCommand:
     """
 
     id: str
-    state: State
+    state: TargetState
     presence: str
     why: str
     replayed: bool = False

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fairlead.bus.doorbell import ResultsConsumed
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsTrimmed
-from fairlead.fleet.command import Beyond, Command, Page, Result
+from fairlead.fleet.command_record import CommandRecord, OutOfRange, Result, ResultPage
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.routing.followers import Follower, Followers
@@ -42,7 +42,7 @@ class ResultsUpdate:
     """
 
     results: list[Result]
-    ended: Command | None = None
+    ended: CommandRecord | None = None
     more: int | None = None
 
 
@@ -119,7 +119,7 @@ class ResultReader:
 
     async def _page(
         self, command: str, offset: int, follow: bool, known: bool, behind: int, size: int = PAGE_BYTES
-    ) -> Page:
+    ) -> ResultPage:
         lease = self._membership.lease if follow else ""
         page = await self._records.read(command, offset, size, lease, behind if follow else 0)
         if page is None and known:
@@ -129,12 +129,12 @@ class ResultReader:
             )
         if page is None:
             raise self._membership.unknown(command)
-        if isinstance(page, Beyond) and page.trimmed:
+        if isinstance(page, OutOfRange) and page.trimmed:
             raise ResultsTrimmed(
                 f"results before offset {page.edge} have been read and are gone: this command keeps a window only",
                 first=page.edge,
             )
-        if isinstance(page, Beyond):
+        if isinstance(page, OutOfRange):
             raise InvalidRequest(f"from={offset} is beyond the {page.edge} results that there are", field="from")
         return page
 

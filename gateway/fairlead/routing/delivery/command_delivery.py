@@ -26,7 +26,7 @@ from fairlead.bus.doorbell import (
     WorstLinksWritten,
 )
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command import Delivery, Settled
+from fairlead.fleet.command_record import Delivery, Settled
 from fairlead.fleet.commands import Commands
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
@@ -41,12 +41,12 @@ from fairlead.routing.observability.worst_links import WorstLinks
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
+from fairlead.telemetry.command_timing import CommandOrigin, CommandTiming
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.timing import Origin, Timing
-from fairlead.telemetry.trace import wall_ns
+from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire import messages
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import CANCELLED, Chunk, Cmd, End
 
 logger = logging.getLogger(__name__)
@@ -134,7 +134,7 @@ class CommandDelivery:
             if session.rung is None:
                 session.rung = {}
             if command not in session.rung:
-                session.rung[command] = timing = Timing(rung, wall_ns())
+                session.rung[command] = timing = CommandTiming(rung, wall_ns())
                 timing.waited = waited
         if session.rung and session.ready and not session.delivering:
             session.delivering = True
@@ -158,12 +158,12 @@ class CommandDelivery:
         except Exception:
             about = ids(agent=session.agent, session=session.sid)
             logger.exception("deliveries to %s failed; its link is closed", session.agent, extra=about)
-            session.close(Close.INTERNAL, "the gateway could not deliver a command")
+            session.close(CloseCode.INTERNAL, "the gateway could not deliver a command")
         finally:
             session.delivering = False
             session.rung = session.rung or None
 
-    async def _deliver(self, session: Session, command: str, timing: Timing) -> None:
+    async def _deliver(self, session: Session, command: str, timing: CommandTiming) -> None:
         if not self._membership.alive:
             raise BusUnavailable("this node has no good beat: it may not deliver")
         priority = Priority.BACKGROUND if timing.waited else Priority.COMMANDS
@@ -183,20 +183,20 @@ class CommandDelivery:
         elif found.why != "stale":
             self._completion.forget(command, agent)
 
-    def _over(self, agent: str, command: str, found: Settled, origin: Origin | None) -> None:
+    def _over(self, agent: str, command: str, found: Settled, origin: CommandOrigin | None) -> None:
         code = "outcome_unknown" if found.state == "failed" else ""
         self._completion.over(command, agent, found.state, found.followers, code, origin)
 
     async def _told(self, agent: str, command: str, found: Settled) -> None:
         """`_over`, with what the command's trace is to be found by."""
-        origin: Origin | None = None
+        origin: CommandOrigin | None = None
         try:
             origin = await self._records.origin(command)
         except BusUnavailable as e:
             logger.debug("the end of %s has no span: %s", command, e)
         self._over(agent, command, found, origin)
 
-    def _send(self, session: Session, command: str, found: Delivery, timing: Timing) -> None:
+    def _send(self, session: Session, command: str, found: Delivery, timing: CommandTiming) -> None:
         if session.link.stream(command) is None:
             session.begin(command, found.next)
         if found.running:

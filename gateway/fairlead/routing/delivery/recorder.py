@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command import Ending, Stored
+from fairlead.fleet.command_record import AppendResult, StoredEnd
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 from fairlead.hub.session import Session, pending_size
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
@@ -22,13 +22,13 @@ from fairlead.routing.delivery.append_ops import append_ops, error_code
 from fairlead.routing.eviction import close_superseded
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.timeouts import wait_for_redis
-from fairlead.store.answer import Answer, outcomes
+from fairlead.store.answer import Answer, answers_or_errors
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.trace import wall_ns
-from fairlead.wire.close import Close
+from fairlead.telemetry.tracing import wall_ns
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import OVER, Ack, Cancel, Chunk, Credit, End, Event, FromAgent
 
 logger = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Recorder:
             # What was not stored is not receipted: the agent sends it again on its next link.
             about = ids(agent=session.agent, session=session.sid)
             logger.exception("storing for %s failed; its link is closed", session.agent, extra=about)
-            session.close(Close.INTERNAL, "the gateway could not store what was sent")
+            session.close(CloseCode.INTERNAL, "the gateway could not store what was sent")
             session.forgo()
         finally:
             session.recording = False
@@ -109,7 +109,7 @@ class Recorder:
                     return False
                 if not await wait_for_redis(self._store, PATIENCE):
                     # What is in hand is given up with the link: the agent was not told that it is stored.
-                    session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect again")
+                    session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False
         self._confirm(session, numbered, pending, sizes, grants)
         return True
@@ -119,11 +119,11 @@ class Recorder:
     ) -> bool:
         """One attempt at all that is left; what succeeds leaves `steps` and `events`."""
         agent, gen = session.agent, session.gen
-        asked: list[tuple[str, Answer[Stored]]] = [
+        asked: list[tuple[str, Answer[AppendResult]]] = [
             (command, self._records.append(command, agent, gen, todo)) for command, todo in steps.items()
         ]
         added = [self._records.add_event(agent, e.type, e.id, e.time, e.payload) for e in events]
-        answers = await outcomes([answer for _, answer in asked])
+        answers = await answers_or_errors([answer for _, answer in asked])
         failure: Exception | None = None
         fenced = False
         for (command, _), stored in zip(asked, answers, strict=True):
@@ -147,16 +147,16 @@ class Recorder:
             raise failure
         return True
 
-    async def _settle(self, session: Session, command: str, stored: Stored, code: str) -> None:
+    async def _settle(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
         """`code`: of the error that the agent has just ended it with."""
         if stored.why == "gap":
             about = ids(agent=session.agent, session=session.sid, command=command)
             logger.error("results of %s from %s have a gap; the command is ended", command, session.agent, extra=about)
-            how = Ending(code="results_gap", message="a part of the results was lost")
-            ended = await self._records.finish(command, session.agent, State.FAILED, how)
+            how = StoredEnd(code="results_gap", message="a part of the results was lost")
+            ended = await self._records.finish(command, session.agent, TargetState.FAILED, how)
             self._dismiss(session, command)
             if ended.why == "ok":
-                self._completion.over(command, session.agent, State.FAILED.value, ended.followers, how.code)
+                self._completion.over(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
         elif stored.why == "fenced":
             session.end(command)
             session.timed(command)
@@ -165,7 +165,7 @@ class Recorder:
             self._dismiss(session, command)
             self._completion.forget(command, session.agent)
             self._completion.wake(command, stored.followers)
-        elif State(stored.state).over:
+        elif TargetState(stored.state).over:
             session.end(command)
             await self._over(session, command, stored, code)
         else:
@@ -174,7 +174,7 @@ class Recorder:
             if stream is not None and stored.held > HELD_LIMIT:
                 stream.full = True
 
-    async def _over(self, session: Session, command: str, stored: Stored, code: str) -> None:
+    async def _over(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
         """The agent ended the command."""
         timing = session.timed(command)
         if timing is None:

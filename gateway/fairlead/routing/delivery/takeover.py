@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fairlead.fleet.command import Settled, Taken
+from fairlead.fleet.command_record import Settled, TakenOver
 from fairlead.fleet.commands import Commands
 from fairlead.hub.session import Session
 from fairlead.routing.delivery.command_delivery import CommandDelivery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
-from fairlead.store.answer import Answer, in_turn
+from fairlead.store.answer import Answer, map_bounded
 
 AT_ONCE = 16
 """Commands of one agent that are fenced at once: of many agents that come back together, each gets on."""
@@ -25,21 +25,21 @@ class Takeover:
         self._deliveries = deliveries
         self._telemetry = telemetry
 
-    async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, Taken]:
+    async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, TakenOver]:
         """Own `commands` from the session's generation on; returns those that go on."""
 
-        def fence(command: str) -> Answer[Taken | Settled]:
+        def fence(command: str) -> Answer[TakenOver | Settled]:
             return self._records.take_over(command, session.agent, session.gen, session.memory)
 
-        taken: dict[str, Taken] = {}
-        async for command, found in in_turn(fence, commands, AT_ONCE):
-            if isinstance(found, Taken):
+        taken: dict[str, TakenOver] = {}
+        async for command, found in map_bounded(fence, commands, AT_ONCE):
+            if isinstance(found, TakenOver):
                 taken[command] = found
             else:
                 self._deliveries.settled(session.agent, command, found)
         return taken
 
-    def take_up(self, session: Session, taken: Mapping[str, Taken], have: Mapping[str, int]) -> None:
+    def take_up(self, session: Session, taken: Mapping[str, TakenOver], have: Mapping[str, int]) -> None:
         """Open the streams that the agent may know, and deliver what it has not acked.
 
         `have`: the input chunk that it expects next, by command.

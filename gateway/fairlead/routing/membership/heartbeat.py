@@ -16,16 +16,16 @@ import secrets
 from fairlead.bus.doorbell import MembershipChanged
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.era import Era, Eras
-from fairlead.fleet.load import Load
+from fairlead.fleet.data_epoch import DataEpoch, DataEpochs
+from fairlead.fleet.node_rows import NodeRows
 from fairlead.fleet.schema import NodeRow
 from fairlead.hub.hub import Hub
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
+from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.pulse import Pulse
 from fairlead.version import __version__
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +39,13 @@ it, so that a fleet whose Redis was away does not come back in one moment."""
 class Heartbeat:
     def __init__(
         self,
-        load: Load,
-        eras: Eras,
+        load: NodeRows,
+        eras: DataEpochs,
         inbox: Inbox,
         hub: Hub,
         name: NodeName,
         membership: Membership,
-        pulse: Pulse,
+        pulse: LoopLag,
         metrics: Metrics,
         capacity: int,
         grace: float,
@@ -157,13 +157,13 @@ class Heartbeat:
         if not self.name_taken:
             logger.error("%s; this node closes its links until that one has left: give one of them another name", taken)
             for session in self._hub:
-                session.close(Close.RESTART, "another gateway has taken this node's name: connect again")
+                session.close(CloseCode.RESTART, "another gateway has taken this node's name: connect again")
         self.name_taken = taken
 
     async def _check_data_epoch(self, now: int) -> None:
         """See whether Redis still has the data that it had."""
         known = self._membership.data_epoch
-        era = await self._eras.read() or await self._eras.mark(Era(secrets.token_hex(8), now if known else 0))
+        era = await self._eras.read() or await self._eras.mark(DataEpoch(secrets.token_hex(8), now if known else 0))
         self._membership.data_epoch = era
         if known is not None and era != known:
             self._metrics.data_lost.inc()
@@ -175,7 +175,7 @@ class Heartbeat:
 
     def _give_up_links(self) -> None:
         for session in self._hub:
-            session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
+            session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
 
     def _counts(self) -> dict[str, str | int | float]:
         return {

@@ -11,24 +11,17 @@ import logging
 from fairlead.hub.session import Session
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry import spans
-from fairlead.telemetry.export import Value
-from fairlead.telemetry.logs import Digest, plain
+from fairlead.telemetry.command_timing import CommandOrigin, CommandStats, CommandTiming
+from fairlead.telemetry.decaying_histogram import quantile
+from fairlead.telemetry.logs import LogAggregator, plain
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.timing import Origin, Tally, Timing
-from fairlead.telemetry.trace import Context, Tracing, span_id, wall_ns, write
-from fairlead.telemetry.window import quantile
-from fairlead.wire.close import MEANING, Close, may_reconnect
+from fairlead.telemetry.span_exporter import Value
+from fairlead.telemetry.tracing import TraceContext, Tracing, format_traceparent, span_id, wall_ns
+from fairlead.wire.close_codes import find_close_code, may_reconnect, meaning_of, was_orderly
 
 logger = logging.getLogger("fairlead.routing")
 
 FAILED = frozenset({"failed", "timeout", "offline", "expired"})
-ORDERLY = frozenset(
-    {
-        Close.NORMAL, Close.GOING_AWAY, Close.SERVICE_RESTART, Close.RESTART, Close.REBALANCE, Close.AGE,
-        Close.DISCONNECTED, Close.SUPERSEDED, Close.REPLACED,
-    }
-)  # fmt: skip
-"""Closes that somebody wanted: their spans are no failures."""
 TOLD = b""
 """An opening whose spans are on their way."""
 
@@ -38,7 +31,7 @@ class TelemetryRecorder:
         self.tracing = tracing
         self._metrics = metrics
         self._membership = membership
-        self._digest = Digest(logger)
+        self._digest = LogAggregator(logger)
 
     def aclose(self) -> None:
         self._digest.aclose()
@@ -71,7 +64,7 @@ class TelemetryRecorder:
         if isinstance(session.opening, bytes) and session.opening:
             stamps, session.opening = spans.unpack_opening(session.opening), TOLD
             facts: dict[str, Value] = {"fairlead.attempt": session.conn, "fairlead.encoding": session.codec.subprotocol}
-            self.tracing.put(spans.opening(stamps, session.agent, session.sid, facts))
+            self.tracing.put(spans.open_spans(stamps, session.agent, session.sid, facts))
 
     def left(self, session: Session, lived: float, code: int, reason: str) -> None:
         """A link that had been claimed, or was about to be, is over."""
@@ -83,7 +76,7 @@ class TelemetryRecorder:
         if session.agent:
             self._digest.note(
                 "agents left", str(code), logging.INFO, "agent %s left: closed by the %s with %d, %s",
-                session.agent, by, code, plain(reason) or MEANING.get(code, "no reason"), agent=session.agent,
+                session.agent, by, code, plain(reason) or meaning_of(code, "no reason"), agent=session.agent,
                 session=session.sid,
             )  # fmt: skip
         lost, session.timings = session.timings, None
@@ -93,9 +86,11 @@ class TelemetryRecorder:
             if timing.origin is not None:
                 context = tracing.context(command, timing.origin.traceparent)
                 if context.sampled:
-                    tracing.put(spans.stay(context, command, session.agent, session.sid, timing, begin, "link lost"))
+                    tracing.put(
+                        spans.delivery_spans(context, command, session.agent, session.sid, timing, begin, "link lost")
+                    )
         if session.opening == TOLD:
-            tally = session.tally or Tally()
+            tally = session.tally or CommandStats()
             facts: dict[str, Value] = {
                 "fairlead.close_code": code, "fairlead.closed_by": by, "fairlead.duration_s": round(lived, 3),
                 "fairlead.messages": session.link.received, "fairlead.commands": tally.commands,
@@ -104,16 +99,16 @@ class TelemetryRecorder:
             for name, share in (("p50", 0.5), ("p99", 0.99)):
                 if (trip := quantile(session.trips, share)) is not None:
                     facts[f"fairlead.rtt_{name}_ms"] = round(trip * 1000, 3)
-            error = "" if code in ORDERLY else str(code)
-            tracing.put([spans.closing(begin, wall_ns(), session.agent, session.sid, facts, error)])
+            error = "" if was_orderly(code) else str(code)
+            tracing.put([spans.close_span(begin, wall_ns(), session.agent, session.sid, facts, error)])
 
     def _count_close(self, code: int, by: str) -> None:
         # An agent may send any code: those that mean nothing are counted as one.
-        self._metrics.closed.labels(str(code) if code in MEANING else "other", _then(code), by).inc()
+        self._metrics.closed.labels("other" if find_close_code(code) is None else str(code), _then(code), by).inc()
 
     # -- commands ----------------------------------------------------------------------------------
 
-    def send(self, session: Session, command: str, timing: Timing, origin: Origin, attempt: int) -> str:
+    def send(self, session: Session, command: str, timing: CommandTiming, origin: CommandOrigin, attempt: int) -> str:
         """The command is being written to the link; the traceparent that the agent is told."""
         timing.origin = origin
         timing.attempt = attempt
@@ -126,22 +121,24 @@ class TelemetryRecorder:
         context = self.tracing.context(command, origin.traceparent)
         if context.sampled:
             timing.span = span_id()
-        return write(context.trace, timing.span or context.root, context.sampled)
+        return format_traceparent(context.trace, timing.span or context.root, context.sampled)
 
     def taken_up(self, session: Session, command: str) -> None:
         """The command runs on the agent already, and goes on over this link."""
-        timing = Timing(0, 0)
+        timing = CommandTiming(0, 0)
         timing.written, timing.resumed = wall_ns(), True
         if session.timings is None:
             session.timings = {}
         session.timings[command] = timing
 
-    def ended(self, session: Session, command: str, timing: Timing, state: str, kept: Context | None) -> None:
+    def ended(
+        self, session: Session, command: str, timing: CommandTiming, state: str, kept: TraceContext | None
+    ) -> None:
         """The agent ended a command and that is stored; `kept` is what `over` said."""
         failed = state in FAILED
         stages = timing.stages()
         if session.tally is None:
-            session.tally = Tally()
+            session.tally = CommandStats()
         session.tally.add(stages, failed)
         for child, seconds in zip(self._metrics.stages, stages, strict=True):
             if seconds is not None:
@@ -152,16 +149,18 @@ class TelemetryRecorder:
         if kept is not None:
             self._show_opening(session)
             self.tracing.put(
-                spans.stay(
+                spans.delivery_spans(
                     kept, command, session.agent, session.sid, timing, timing.stored,
                     timing.code or state if failed else "",
                 )
             )  # fmt: skip
 
-    def over(self, command: str, agent: str, state: str, code: str, origin: Origin | None, sid: str) -> Context | None:
+    def over(
+        self, command: str, agent: str, state: str, code: str, origin: CommandOrigin | None, sid: str
+    ) -> TraceContext | None:
         """A command came into its terminal state on this node just now; where its spans belong, if it is kept."""
         tracing, failed = self.tracing, state in FAILED
-        context: Context | None = None
+        context: TraceContext | None = None
         if tracing.on and origin is not None:
             end = wall_ns()
             worth = failed or (origin.began > 0 and end - origin.began >= tracing.slow)
@@ -170,7 +169,7 @@ class TelemetryRecorder:
                 found = tracing.context(command, origin.traceparent)
                 if worth or found.sampled:
                     context = found
-                    tracing.put([spans.command(found, command, agent, sid, origin, state, code, end)])
+                    tracing.put([spans.command_span(found, command, agent, sid, origin, state, code, end)])
         if failed:
             trace = f"{context.trace:032x}" if context is not None else ""
             self._digest.note(
