@@ -49,7 +49,7 @@ class World:
     now: float = 1000.0
     reconcilers: list[Reconciler] = field(default_factory=list)
 
-    def spec(self, **more: Any) -> Object:
+    def spec(self, **more: object) -> Object:
         return {
             "image": "fairlead/gateway:test",
             "capacity": 1000,
@@ -59,7 +59,7 @@ class World:
             **more,
         }
 
-    async def gateway(self, name: str = "edge", **more: Any) -> Object:
+    async def gateway(self, name: str = "edge", **more: object) -> Object:
         """Made as a user would; what is given replaces the defaults of `spec`."""
         return await self.admin.create(
             {
@@ -88,7 +88,7 @@ class World:
         status: Object = (await self.admin.get("LinkGateway", self.namespace, name)).get("status", {})
         return status
 
-    async def operate(self, name: str, *, gateway: str = "edge", **more: Any) -> Object:
+    async def operate(self, name: str, *, gateway: str = "edge", **more: object) -> Object:
         """A LinkOperation, made as a user would."""
         return await self.admin.create(
             {
