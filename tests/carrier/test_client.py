@@ -30,11 +30,11 @@ MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b
 
 
 async def test_against_our_server(
-    serve: Serve, heard: Any, attached_app: Any, sweep: Any, until: Until, no_errors: None
+    serve: Serve, heard: Any, attached_app: Any, timer_wheel: Any, until: Until, no_errors: None
 ) -> None:
     port = await serve(attached_app(lambda: heard(echo=True)))
     listener = heard()
-    connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+    connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
     assert listener.opened == 1
     for message in MESSAGES:
         connection.send(message)
@@ -47,7 +47,7 @@ async def test_against_our_server(
     await until(connection.transport.is_closing)
 
 
-async def test_against_the_websockets_library(heard: Any, sweep: Any, until: Until, no_errors: None) -> None:
+async def test_against_the_websockets_library(heard: Any, timer_wheel: Any, until: Until, no_errors: None) -> None:
     async def echo(peer: Any) -> None:
         with suppress(websockets.exceptions.ConnectionClosedError):  # raised for every code but 1000 and 1001
             async for message in peer:
@@ -56,7 +56,9 @@ async def test_against_the_websockets_library(heard: Any, sweep: Any, until: Unt
     async with websockets.asyncio.server.serve(echo, "127.0.0.1", 0, subprotocols=["b"]) as server:  # type: ignore[list-item]  # a NewType of str
         port = next(iter(server.sockets)).getsockname()[1]
         listener = heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep, subprotocols=["a", "b"])
+        connection = await connect(
+            f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel, subprotocols=["a", "b"]
+        )
         assert connection.subprotocol == "b"
         for message in MESSAGES:
             connection.send(message)
@@ -67,14 +69,14 @@ async def test_against_the_websockets_library(heard: Any, sweep: Any, until: Unt
         assert listener.closed == [(4000, "done")]
 
         other = heard()
-        await connect(f"ws://127.0.0.1:{port}/", other, sweep=sweep, subprotocols=["b"])
+        await connect(f"ws://127.0.0.1:{port}/", other, timer_wheel=timer_wheel, subprotocols=["b"])
         for peer in server.connections:
             await peer.close(4321, "by the server")
         await until(lambda: other.closed)
         assert other.closed == [(4321, "by the server")]
 
 
-async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, sweep: Any) -> None:
+async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, timer_wheel: Any) -> None:
     seen: dict[str, Any] = {}
 
     async def endpoint(websocket: WebSocket) -> None:
@@ -87,7 +89,7 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, sweep: 
     connection = await connect(
         f"ws://localhost:{port}/v1/link?x=%20",
         heard(),
-        sweep=sweep,
+        timer_wheel=timer_wheel,
         subprotocols=["fairlead.v1.msgpack", "fairlead.v1.json"],
         headers=[("Authorization", "Bearer abc")],
         local_address="127.0.0.1",
@@ -99,44 +101,44 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, sweep: 
     connection.abort()
 
 
-async def test_frames_behind_the_answer_are_not_lost(heard: Any, sweep: Any, until: Until) -> None:
+async def test_frames_behind_the_answer_are_not_lost(heard: Any, timer_wheel: Any, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x05first\x81\x06second\x88\x02\x0f\xa1")
         await reader.read()
 
     async with scripted(script) as port:
         listener = heard()
-        await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         await until(lambda: listener.closed)
     assert listener.messages == [b"first", "second"]
     assert listener.closed == [(4001, "")]
 
 
-async def test_a_server_that_masks(heard: Any, sweep: Any, until: Until) -> None:
+async def test_a_server_that_masks(heard: Any, timer_wheel: Any, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x85" + bytes(4) + b"hello")
         await reader.read()
 
     async with scripted(script) as port:
         listener = heard()
-        await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         await until(lambda: listener.closed)
     assert listener.closed[0][0] == 1002
 
 
-async def test_a_message_that_is_too_big_for_the_client(heard: Any, sweep: Any, until: Until) -> None:
+async def test_a_message_that_is_too_big_for_the_client(heard: Any, timer_wheel: Any, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x7e\x03\xe9" + bytes(1001))
         await reader.read()
 
     async with scripted(script) as port:
         listener = heard()
-        await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep, max_message=1000)
+        await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel, max_message=1000)
         await until(lambda: listener.closed)
     assert listener.closed[0][0] == 1009
 
 
-async def test_our_frames_are_masked_anew_each_time(heard: Any, sweep: Any) -> None:
+async def test_our_frames_are_masked_anew_each_time(heard: Any, timer_wheel: Any) -> None:
     got: list[bytes] = []
     done = asyncio.Event()
 
@@ -146,7 +148,7 @@ async def test_our_frames_are_masked_anew_each_time(heard: Any, sweep: Any) -> N
         done.set()
 
     async with scripted(script) as port:
-        connection = await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep)
+        connection = await connect(f"ws://127.0.0.1:{port}/", heard(), timer_wheel=timer_wheel)
         connection.send(b"hello")
         connection.send(b"hello")
         await asyncio.wait_for(done.wait(), 20)
@@ -156,7 +158,7 @@ async def test_our_frames_are_masked_anew_each_time(heard: Any, sweep: Any) -> N
         assert bytes(b ^ frame[2 + i % 4] for i, b in enumerate(frame[6:])) == b"hello"
 
 
-async def test_a_server_that_never_closes_the_socket(heard: Any, sweep: Any, until: Until) -> None:
+async def test_a_server_that_never_closes_the_socket(heard: Any, timer_wheel: Any, until: Until) -> None:
     """RFC 6455 §7.1.1 lets the server close first; the client waits, but not for ever."""
     gone = asyncio.Event()
 
@@ -171,8 +173,8 @@ async def test_a_server_that_never_closes_the_socket(heard: Any, sweep: Any, unt
 
     async with scripted(script) as port:
         listener = heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
-        connection.terms = ConnectionContext(sweep, close_timeout=1.0)
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
+        connection.context = ConnectionContext(timer_wheel, close_timeout=1.0)
         connection.close()
         await until(lambda: listener.closed)
         assert listener.closed == [(1000, "")]

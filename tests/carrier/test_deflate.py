@@ -108,10 +108,12 @@ async def test_the_websockets_library_as_client(serve: Serve, echo_app: Any, bit
             assert await peer.recv() == message
 
 
-async def test_our_client_against_our_server(serve: Serve, echo_app: Any, heard: Any, sweep: Any, until: Any) -> None:
+async def test_our_client_against_our_server(
+    serve: Serve, echo_app: Any, heard: Any, timer_wheel: Any, until: Any
+) -> None:
     port = await serve(echo_app, deflate=True)
     listener = heard()
-    connection = await our_connect(f"ws://127.0.0.1:{port}", listener, sweep=sweep, deflate=True)
+    connection = await our_connect(f"ws://127.0.0.1:{port}", listener, timer_wheel=timer_wheel, deflate=True)
     assert connection.deflate
     for message in (LONG, LONG.decode(), b"short", LONG * 300):
         connection.send(message)

@@ -59,13 +59,13 @@ def grown(before: Counter[str], spare: int) -> dict[str, int]:
 
 
 async def test_connections_come_and_go(
-    serve: Any, heard: Any, attached_app: Any, sweep: Any, until: Any, collector_off: None
+    serve: Any, heard: Any, attached_app: Any, timer_wheel: Any, until: Any, collector_off: None
 ) -> None:
     port = await serve(attached_app(lambda: heard(echo=True)))
 
     async def once(how: str) -> None:
         listener = heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.send(b"x")
         connection.send("y" * 70_000)
         await until(lambda: len(listener.messages) == 2)
@@ -78,38 +78,40 @@ async def test_connections_come_and_go(
         await until(lambda: listener.closed)
 
     await once("close")
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     before = census()
     for _ in range(ROUNDS):
         for how in ("close", "abort", "violate"):
             await once(how)
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     await until(lambda: not grown(before, 3))
 
 
 async def test_plain_applications_come_and_go(
-    serve: Any, heard: Any, plain_echo_app: Any, sweep: Any, until: Any, collector_off: None
+    serve: Any, heard: Any, plain_echo_app: Any, timer_wheel: Any, until: Any, collector_off: None
 ) -> None:
     port = await serve(plain_echo_app())
 
     async def once() -> None:
         listener = heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.send(b"x")
         await until(lambda: listener.messages)
         connection.close()
         await until(lambda: listener.closed)
 
     await once()
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     before = census()
     for _ in range(ROUNDS):
         await once()
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     await until(lambda: not grown(before, 3))
 
 
-async def test_refusals_leave_nothing(serve: Any, heard: Any, sweep: Any, until: Any, collector_off: None) -> None:
+async def test_refusals_leave_nothing(
+    serve: Any, heard: Any, timer_wheel: Any, until: Any, collector_off: None
+) -> None:
     async def deny(websocket: WebSocket) -> None:
         await websocket.send_denial_response(Response(b"no", 503))
 
@@ -117,7 +119,7 @@ async def test_refusals_leave_nothing(serve: Any, heard: Any, sweep: Any, until:
 
     async def once(port: int) -> None:
         with pytest.raises(ConnectionRefused):
-            await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep)
+            await connect(f"ws://127.0.0.1:{port}/", heard(), timer_wheel=timer_wheel)
 
     await once(port)
     before = census()
