@@ -55,7 +55,7 @@ def heard() -> Callable[..., Heard]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def sweep() -> AsyncIterator[TimerWheel]:
+async def timer_wheel() -> AsyncIterator[TimerWheel]:
     """Ticks fast, and calls nobody silent unless a test lowers `silence`."""
     async with TimerWheel(silence=60.0, tick=0.02) as ticking:
         yield ticking

@@ -16,18 +16,18 @@ fl1:cmd:{id}           hash    a command's record, a row for its target, its fol
                                commands; deadline + retention, and `retention` from the end on
 fl1:out:{id}           stream  results; entry `k-0` has offset k-1. Written by append_results; as long as the record
 fl1:in:{id}            stream  input; entry `k-0` has chunk k-1. Written by append_input; as long as the record
-fl1:outcome:{id}       string  state and time of the end of a command with an Idempotency-Key, when that key outlives the
-                               record. Written by finish; as long as the key
-fl1:deadlines:{0..15}  zset    `id agent` → when the command sweeper checks it next (ms). Written by dispatch; emptied by
-                               the command sweeper
+fl1:outcome:{id}       string  state and time of the end of a command with an Idempotency-Key, when that key
+                               outlives the record. Written by finish; as long as the key
+fl1:deadlines:{0..15}  zset    `id agent` → when the command sweeper checks it next (ms). Written by dispatch;
+                               emptied by the command sweeper
 fl1:idem:{hash}        string  body hash and command id of an Idempotency-Key. Written by dispatch; 24 h
 fl1:link_stats:{a}     string  how an agent's link is doing, written by its node when somebody asks; 10 s
 fl1:worst_links:{n} by string  a node's worst links by a measure, written by that node when somebody asks; 10 s
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema: nodes of two versions never misread each other's data. The keys of one script share
-one hash tag ({n}, {a} or {id}), so that the layout fits Redis Cluster. Whether a node is alive is decided here, from its
-row and Redis TIME, and never inside a script.
+one hash tag ({n}, {a} or {id}), so that the layout fits Redis Cluster. Whether a node is alive is decided here, from
+its row and Redis TIME, and never inside a script.
 """
 
 from __future__ import annotations

@@ -156,7 +156,8 @@ class AgentPool:
         try:
             await connect(
                 self.options.url, agent, timer_wheel=self._timer_wheel, subprotocols=(SUBPROTOCOL_MSGPACK,),
-                headers=self._headers, timeout=DIAL_TIMEOUT, local_address=sources[agent.number % len(sources)] if sources else None,
+                headers=self._headers, timeout=DIAL_TIMEOUT,
+                local_address=sources[agent.number % len(sources)] if sources else None,
             )  # fmt: skip
         except ConnectionRefused as e:
             wait = None

@@ -1,8 +1,8 @@
 """The trace of one request that posts a command, on the node that took it: from the request to the doorbell, and to
 the end of the streamed answer.
 
-The API makes a `RequestTrace` when traces are on, dispatch fills it in, and whoever answers the caller ends it. The spans
-of a sampled command are exported at once. Those of any other command are exported only if the answer shows that the
+The API makes a `RequestTrace` when traces are on, dispatch fills it in, and whoever answers the caller ends it. The
+spans of a sampled command are exported at once. Those of any other command are exported only if the answer shows that the
 command was slow or failed, so a request whose trace is not kept costs a few timestamps.
 """
 
