@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,26 +13,27 @@ import websockets.exceptions
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
+from websockets.asyncio.server import ServerConnection
 
 from fairlead.carrier.client import connect
 from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.timer_wheel import TimerWheel
 
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Serve, Until
 from support.scripted_server import accept, scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-Serve = Callable[..., Awaitable[int]]
-Until = Callable[..., Awaitable[None]]
-
 MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b"y" * 65536, "z" * 300_000]
 
 
 async def test_against_our_server(
-    serve: Serve, heard: Any, attached_app: Any, timer_wheel: Any, until: Until, no_errors: None
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, no_errors: None
 ) -> None:
-    port = await serve(attached_app(lambda: heard(echo=True)))
-    listener = heard()
+    port = await serve(attached_app(lambda: Heard(echo=True)))
+    listener = Heard()
     connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
     assert listener.opened == 1
     for message in MESSAGES:
@@ -47,15 +47,15 @@ async def test_against_our_server(
     await until(connection.transport.is_closing)
 
 
-async def test_against_the_websockets_library(heard: Any, timer_wheel: Any, until: Until, no_errors: None) -> None:
-    async def echo(peer: Any) -> None:
+async def test_against_the_websockets_library(timer_wheel: TimerWheel, until: Until, no_errors: None) -> None:
+    async def echo(peer: ServerConnection) -> None:
         with suppress(websockets.exceptions.ConnectionClosedError):  # raised for every code but 1000 and 1001
             async for message in peer:
                 await peer.send(message)
 
     async with websockets.asyncio.server.serve(echo, "127.0.0.1", 0, subprotocols=["b"]) as server:  # type: ignore[list-item]  # a NewType of str
         port = next(iter(server.sockets)).getsockname()[1]
-        listener = heard()
+        listener = Heard()
         connection = await connect(
             f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel, subprotocols=["a", "b"]
         )
@@ -68,7 +68,7 @@ async def test_against_the_websockets_library(heard: Any, timer_wheel: Any, unti
         await until(lambda: listener.closed)
         assert listener.closed == [(4000, "done")]
 
-        other = heard()
+        other = Heard()
         await connect(f"ws://127.0.0.1:{port}/", other, timer_wheel=timer_wheel, subprotocols=["b"])
         for peer in server.connections:
             await peer.close(4321, "by the server")
@@ -76,7 +76,7 @@ async def test_against_the_websockets_library(heard: Any, timer_wheel: Any, unti
         assert other.closed == [(4321, "by the server")]
 
 
-async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, timer_wheel: Any) -> None:
+async def test_headers_and_subprotocols_arrive(serve: Serve, timer_wheel: TimerWheel) -> None:
     seen: dict[str, Any] = {}
 
     async def endpoint(websocket: WebSocket) -> None:
@@ -88,7 +88,7 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, timer_w
     port = await serve(Starlette(routes=[WebSocketRoute("/v1/link", endpoint)]))
     connection = await connect(
         f"ws://localhost:{port}/v1/link?x=%20",
-        heard(),
+        Heard(),
         timer_wheel=timer_wheel,
         subprotocols=["fairlead.v1.msgpack", "fairlead.v1.json"],
         headers=[("Authorization", "Bearer abc")],
@@ -101,44 +101,44 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, timer_w
     connection.abort()
 
 
-async def test_frames_behind_the_answer_are_not_lost(heard: Any, timer_wheel: Any, until: Until) -> None:
+async def test_frames_behind_the_answer_are_not_lost(timer_wheel: TimerWheel, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x05first\x81\x06second\x88\x02\x0f\xa1")
         await reader.read()
 
     async with scripted(script) as port:
-        listener = heard()
+        listener = Heard()
         await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         await until(lambda: listener.closed)
     assert listener.messages == [b"first", "second"]
     assert listener.closed == [(4001, "")]
 
 
-async def test_a_server_that_masks(heard: Any, timer_wheel: Any, until: Until) -> None:
+async def test_a_server_that_masks(timer_wheel: TimerWheel, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x85" + bytes(4) + b"hello")
         await reader.read()
 
     async with scripted(script) as port:
-        listener = heard()
+        listener = Heard()
         await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         await until(lambda: listener.closed)
     assert listener.closed[0][0] == 1002
 
 
-async def test_a_message_that_is_too_big_for_the_client(heard: Any, timer_wheel: Any, until: Until) -> None:
+async def test_a_message_that_is_too_big_for_the_client(timer_wheel: TimerWheel, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x7e\x03\xe9" + bytes(1001))
         await reader.read()
 
     async with scripted(script) as port:
-        listener = heard()
+        listener = Heard()
         await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel, max_message=1000)
         await until(lambda: listener.closed)
     assert listener.closed[0][0] == 1009
 
 
-async def test_our_frames_are_masked_anew_each_time(heard: Any, timer_wheel: Any) -> None:
+async def test_our_frames_are_masked_anew_each_time(timer_wheel: TimerWheel) -> None:
     got: list[bytes] = []
     done = asyncio.Event()
 
@@ -148,7 +148,7 @@ async def test_our_frames_are_masked_anew_each_time(heard: Any, timer_wheel: Any
         done.set()
 
     async with scripted(script) as port:
-        connection = await connect(f"ws://127.0.0.1:{port}/", heard(), timer_wheel=timer_wheel)
+        connection = await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel)
         connection.send(b"hello")
         connection.send(b"hello")
         await asyncio.wait_for(done.wait(), 20)
@@ -158,7 +158,7 @@ async def test_our_frames_are_masked_anew_each_time(heard: Any, timer_wheel: Any
         assert bytes(b ^ frame[2 + i % 4] for i, b in enumerate(frame[6:])) == b"hello"
 
 
-async def test_a_server_that_never_closes_the_socket(heard: Any, timer_wheel: Any, until: Until) -> None:
+async def test_a_server_that_never_closes_the_socket(timer_wheel: TimerWheel, until: Until) -> None:
     """RFC 6455 §7.1.1 lets the server close first; the client waits, but not for ever."""
     gone = asyncio.Event()
 
@@ -172,7 +172,7 @@ async def test_a_server_that_never_closes_the_socket(heard: Any, timer_wheel: An
             gone.set()
 
     async with scripted(script) as port:
-        listener = heard()
+        listener = Heard()
         connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.context = ConnectionContext(timer_wheel, close_timeout=1.0)
         connection.close()

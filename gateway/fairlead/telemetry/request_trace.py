@@ -2,8 +2,8 @@
 the end of the streamed answer.
 
 The API makes a `RequestTrace` when traces are on, dispatch fills it in, and whoever answers the caller ends it. The
-spans of a sampled command are exported at once. Those of any other command are exported only if the answer shows that the
-command was slow or failed, so a request whose trace is not kept costs a few timestamps.
+spans of a sampled command are exported at once. Those of any other command are exported only if the answer shows that
+the command was slow or failed, so a request whose trace is not kept costs a few timestamps.
 """
 
 from __future__ import annotations
