@@ -86,8 +86,8 @@ async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: 
     node = make_node("stormy", "--log-format", "json")
     rounds = 10
     began = time.monotonic()
-    async with TimerWheel(silence=3600) as sweep:
-        fleet = Fleet(f"{node.link}/v1/link", "development-agent-token", sweep)
+    async with TimerWheel(silence=3600) as timer_wheel:
+        fleet = Fleet(f"{node.link}/v1/link", "development-agent-token", timer_wheel)
         for _ in range(rounds):
             await fleet.join(STORM // rounds, prefix="storm")
             await fleet.leave()
