@@ -100,7 +100,7 @@ class Crowd:
 
     async def left(self) -> int:
         """Entries in the list of what is due."""
-        shards = [self._store.submit("ZCARD", schema.due_key(shard)) for shard in range(schema.DUE_SHARDS)]
+        shards = [self._store.submit("ZCARD", schema.deadlines_key(shard)) for shard in range(schema.DEADLINE_SHARDS)]
         return sum([integer(await count) for count in shards])
 
 
