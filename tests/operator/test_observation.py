@@ -18,11 +18,11 @@ from fairlead_operator.runtime.pass_report import says_more
 SETTLED = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3}
 
 
-def deployment(**status: Any) -> Object:
+def deployment(**status: object) -> Object:
     return {"metadata": {"generation": 2}, "spec": {"replicas": 3}, "status": {**SETTLED, **status}}
 
 
-def pod(name: str, *, ready: bool = True, phase: str = "Running", **meta: Any) -> Object:
+def pod(name: str, *, ready: bool = True, phase: str = "Running", **meta: object) -> Object:
     conditions = [{"type": "Ready", "status": str(ready)}]
     return {
         "metadata": {"name": name, "uid": f"uid-{name}", **meta},
@@ -31,7 +31,7 @@ def pod(name: str, *, ready: bool = True, phase: str = "Running", **meta: Any) -
 
 
 def row(node: str, at: int, links: int) -> NodeRow:
-    fields = {b"at": at, b"connections": links, b"capacity": 100, b"in_flight": 2, b"refused": 4}
+    fields = {b"at": at, b"links": links, b"capacity": 100, b"in_flight": 2, b"refused": 4}
     return NodeRow.parse(node, {name: str(value).encode() for name, value in fields.items()})
 
 

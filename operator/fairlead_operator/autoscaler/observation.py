@@ -64,7 +64,7 @@ class PodObservation:
         return replace(
             self,
             age=max(0, now - row.at) / 1000,
-            links=row.connections,
+            links=row.links,
             capacity=row.capacity,
             commands=row.in_flight,
             refused=row.refused,

@@ -55,7 +55,7 @@ class NodeMetricsReader:
             raise BusUnavailable(self._store.last_error.message)
         seconds, micros = items(await self._store.submit("TIME"))
         now = integer(seconds) * 1000 + integer(micros) // 1000
-        table = await NodeRows(self._store).read(now, 0)
+        table = await NodeRows(self._store).read_all(now, 0)
         return NodeMetrics({row.node: row for row in table.rows()}, now)
 
     async def aclose(self) -> None:
