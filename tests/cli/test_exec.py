@@ -53,7 +53,7 @@ def test_request_carries_what_was_asked(api: Api, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", [("exec", "agent-1", "--", "prog"), ("results", COMMAND), ("results", COMMAND, "--follow")]
+    "command", [("exec", "agent-1", "--", "prog"), ("results", COMMAND), ("results", COMMAND, "--follow")], ids=" ".join
 )
 def test_json_has_the_members_of_the_apis_stream(api: Api, run: Run, command: tuple[str, ...]) -> None:
     api.say("é\x1b\u2028".encode())

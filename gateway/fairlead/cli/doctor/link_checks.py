@@ -127,10 +127,10 @@ class LinkChecks(EndpointChecks):
         """Connect as an agent that says hello and then nothing."""
         link = IdleLink()
         url = urlsplit(self.url)._replace(path=self._path).geturl()
-        async with TimerWheel() as sweep:
+        async with TimerWheel() as timer_wheel:
             try:
                 connection = await connect(
-                    url, link, sweep=sweep, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
+                    url, link, timer_wheel=timer_wheel, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
                 )
             except ConnectionRefused as e:
                 raise CheckFailed(

@@ -68,9 +68,11 @@ def run_admin(
         signal.signal(number, signal.SIG_IGN)
 
     async def serve() -> None:
-        async with TimerWheel() as sweep:
+        async with TimerWheel() as timer_wheel:
             server = Server(
-                config(admin_app(workers, status), sweep=sweep, admission=admin_admission(), stop_timeout=1),
+                config(
+                    admin_app(workers, status), timer_wheel=timer_wheel, admission=admin_admission(), stop_timeout=1
+                ),
                 own_signals=False,
             )
             asyncio.get_running_loop().add_signal_handler(STOP_ADMIN, server.stop)
