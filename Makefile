@@ -1,12 +1,15 @@
-# Everything a developer runs. Needs python3 (3.11 or newer) with venv, and a package index; builds the rest into .venv.
+# Everything a developer runs. Needs python3 (3.11 or newer) with pip or venv, and a package index; builds the rest into .venv.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 # -I: neither the working directory nor the user's site on sys.path. The folder operator/ must never meet `import operator`.
 PY     := $(BIN)/python -I
-# The stamp is newer than all that the environment is made of, so a changed requirement rebuilds it.
+# Each stamp is newer than all that its environment is made of, so a changed requirement rebuilds it.
 STAMP  := $(VENV)/.installed
+# What needs only the gateway takes the environment of the tests where it is already there.
+GATEWAY := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-run)
+MKDOCS := .cache/docs/bin/python -I -m mkdocs
 # Twice the processors of a small machine: the tests start real servers and wait for them for much of their time. None
 # of them judges speed.
 JOBS   ?= 4
@@ -14,25 +17,28 @@ JOBS   ?= 4
 TESTS  ?=
 # Minutes.
 SOAK   ?= 30
-UV     := .cache/uv/bin/uv
-UV_VERSION := 0.13.8
+UV     := .cache/uv/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
+.PHONY: help venv fmt lint test run docs docs-serve bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## Build .venv from the hashed requirements (rebuilt when they change)
 
+# One .venv in two steps: `make run` needs only the gateway's packages, the tests and linters add theirs.
 $(STAMP): requirements/dev.txt pyproject.toml
+	$(call install,dev)
+
+$(VENV)/.installed-run: requirements/gateway.txt requirements/build.txt pyproject.toml
+	$(call install,run)
+
+define install
 	@command -v $(PYTHON) >/dev/null 2>&1 || { echo "error: $(PYTHON) was not found; install Python 3.11 or newer, or name one: make PYTHON=python3.12" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "error: $$($(PYTHON) --version 2>&1) is too old, Fairlead needs 3.11 or newer; name another: make PYTHON=python3.12" >&2; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "error: $(PYTHON) has no venv module (Debian and Ubuntu: apt install python3-venv)" >&2; exit 1; }
-	$(PYTHON) -m venv --clear $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	$(PY) -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
-	@touch $@
+	@$(PYTHON) -I requirements/install.py $(1)
+endef
 
 fmt: $(STAMP) ## Format the code and sort the imports
 	$(PY) -m ruff check --fix-only --quiet .
@@ -43,28 +49,39 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m mypy --strict --explicit-package-bases tests charts
-	MYPYPATH=k8s/cluster $(PY) -m mypy --strict k8s/cluster/*.py k8s/image/*.py
-	$(PY) -m mypy --strict k8s/programs/__main__.py
+	MYPYPATH=tests/tools/cluster $(PY) -m mypy --strict tests/tools/cluster/*.py
+	$(PY) -m mypy --strict tests/tools/programs/__main__.py requirements/*.py
+	$(PY) -m mypy --strict --ignore-missing-imports docs/theme
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
 	$(PY) -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
-run: $(STAMP) ## Two gateway nodes, their Valkey and three agents on this machine (RUN="--port 0" for free ports)
+run: $(GATEWAY) ## Two gateway nodes, their Valkey and three agents on this machine (RUN="--port 0" for free ports)
 	@exec $(BIN)/fairlead demo $(RUN)
 
+docs: $(GATEWAY) .cache/docs/.installed ## The documentation as a site, into site/; a broken link or diagram fails
+	@NO_MKDOCS_2_WARNING=1 $(MKDOCS) build --clean --quiet
+	@echo "site/index.html"
+
+docs-serve: $(GATEWAY) .cache/docs/.installed ## The documentation at http://127.0.0.1:8000, rebuilt when a page changes
+	@NO_MKDOCS_2_WARNING=1 $(MKDOCS) serve --quiet
+
+.cache/docs/.installed: requirements/docs.txt
+	$(call install,docs)
+
 soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 minutes, SEED=… replays)
-	$(PY) tests/faults/play.py --soak $(SOAK) $(if $(SEED),--seed $(SEED))
+	$(PY) -m faults.run --soak $(SOAK) $(if $(SEED),--seed $(SEED))
 
 abuse: $(STAMP) ## Attacks on a real node, with what its owner sees meanwhile (ATTACK=… one of them; SOAK=… minutes of fuzzing)
-	$(PY) tests/abuse/abuse.py $(if $(ATTACK),--attack $(ATTACK)) $(if $(filter command line,$(origin SOAK)),--soak $(SOAK))
+	$(PY) -m abuse.run $(if $(ATTACK),--attack $(ATTACK)) $(if $(filter command line,$(origin SOAK)),--soak $(SOAK))
 
 bench: $(STAMP) ## The benchmarks
-	$(PY) tests/bench/run.py
-	$(PY) tests/bench/nodes.py
-	$(PY) tests/bench/lanes.py
-	$(PY) tests/bench/tracing.py
-	$(PY) tests/bench/hold.py
+	$(PY) -m bench.run
+	$(PY) -m bench.nodes
+	$(PY) -m bench.lanes
+	$(PY) -m bench.tracing
+	$(PY) -m bench.hold
 
 chart-docs: $(STAMP) ## The chart's CRDs, schema, README, dashboards and alerts from their sources
 	$(PY) charts/generate.py
@@ -74,19 +91,19 @@ manifests: chart-docs ## k8s/*.yaml from the chart (HELM=… names the program)
 	$(PY) charts/manifests.py $(if $(HELM),--helm $(HELM))
 
 prometheus: ## Prometheus and promtool from their Go module (minutes once); tests/observability asks them
-	@$(PYTHON) -I k8s/programs prometheus
+	@$(PYTHON) -I tests/tools/programs prometheus
 
 helm4: ## Helm 4 from its Go module (minutes once); tests/chart and make e2e hold the chart against it
-	@$(PYTHON) -I k8s/programs helm4
+	@$(PYTHON) -I tests/tools/programs helm4
 
 image: ## Build the images gateway, operator and valkey, and load them into the cluster that runs
-	@$(PYTHON) -I k8s/cluster image $(IMAGES)
+	@$(PYTHON) -I tests/tools/cluster image $(IMAGES)
 
 cluster: ## A real Kubernetes on this machine (Linux, root, Go), or the one that KUBECONFIG names
-	@$(PYTHON) -I k8s/cluster up
+	@$(PYTHON) -I tests/tools/cluster up
 
 cluster-down: ## End that cluster and remove its data
-	@$(PYTHON) -I k8s/cluster down
+	@$(PYTHON) -I tests/tools/cluster down
 
 # -s: the story is told while it is played; -x: each chapter begins where the one before it ended; --tb=short: so that
 # the last lines hold the reason and the state of the cluster.
@@ -99,6 +116,8 @@ requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGR
 	$(call compile,operator,--extra operator)
 	$(call compile,dev,--extra gateway --extra cli --extra operator --group dev)
 	$(call compile,build,,requirements/build.in)
+	$(call compile,docs,-c requirements/dev.txt,requirements/docs.in)
+	$(call compile,uv,,requirements/uv.in)
 	$(call compile,bench,-c requirements/dev.txt,requirements/bench.in)
 
 # No header, no annotation, no index: the files hold versions and hashes, and the address of no host.
@@ -107,10 +126,9 @@ $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --
 	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) $(2) $(or $(3),pyproject.toml) -o requirements/$(1).txt
 endef
 
-$(UV):
-	$(PYTHON) -m venv --clear .cache/uv
-	.cache/uv/bin/python -I -m pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+$(UV): requirements/uv.txt
+	$(call install,uv)
 
 clean: ## Remove the environment, the caches and the demo's data
-	rm -rf $(VENV) .cache .fairlead .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf $(VENV) .cache .fairlead .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build site
 	find gateway operator tests -name __pycache__ -type d -prune -exec rm -rf {} +

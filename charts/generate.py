@@ -19,8 +19,8 @@ from typing import Any
 
 import yaml
 
+from fairlead_operator.api.validation import OPERATORS_ENV
 from fairlead_operator.crd import crds, gateway_crd
-from fairlead_operator.rules import OPERATORS_ENV
 
 CHART = Path(__file__).resolve().parent / "fairlead"
 FILLED = ("image", "redis", "tokens")

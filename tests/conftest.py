@@ -9,7 +9,6 @@ import resource
 import signal
 import ssl as tls
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -19,11 +18,11 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from fairlead.agent.dispositions import default_for_children
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.agent.host.signals import reset_ignored_signals
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
+pytest.register_assert_rewrite("support")
 
 FILES = 8_192
 PLATFORM = {"authorization": "Bearer development-platform-token"}
@@ -44,7 +43,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def signals_of_children() -> None:
     """What tests start hears SIGHUP and SIGINT, also when the tests run under nohup or as a background job."""
-    default_for_children()
+    reset_ignored_signals()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -73,8 +73,15 @@ def test_operator_is_a_folder_and_no_module() -> None:
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
 
 
-def test_tests_are_no_packages() -> None:
-    assert not list((ROOT / "tests").rglob("__init__.py")), "importlib mode: a package here collides with the source's"
+def test_only_support_is_a_package_of_the_tests() -> None:
+    packages = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("__init__.py")}
+    assert packages == {"support"}, "importlib mode: a package here collides with the source's"
+
+
+def test_tests_and_tools_change_no_import_path() -> None:
+    """`tests` is on the path (see pyproject.toml), so `support` and the programs are imported by their names."""
+    changing = "sys.path" + ".insert"
+    assert not [path for path in (ROOT / "tests").rglob("*.py") if changing in path.read_text()]
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
@@ -98,7 +105,7 @@ def test_no_file_knows_the_machine_it_was_written_on() -> None:
 
 def test_requirements_are_hashed_and_name_no_host() -> None:
     files = sorted((ROOT / "requirements").glob("*.txt"))
-    assert {path.stem for path in files} == {"base", "bench", "build", "dev", "gateway", "operator"}
+    assert {path.stem for path in files} == {"base", "bench", "build", "dev", "docs", "gateway", "operator", "uv"}
     for path in files:
         text = path.read_text()
         assert "://" not in text, f"{path.name} names a host"

@@ -1,4 +1,4 @@
-"""Settings: the order of the layers, every rule's bounds, and faults that tell what to do, all at once."""
+"""Settings: the order of the layers, the bounds of every setting, and errors that say what to do, all at once."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.configuration import InvalidValue
 from fairlead.errors import ConfigError
 from fairlead.settings import (
     DEVELOPMENT_AGENT_TOKEN,
@@ -21,7 +22,7 @@ from fairlead.settings import (
     load,
     node_name,
 )
-from fairlead.settings.rules import RULES, Fault
+from fairlead.settings.table import SETTINGS
 
 SECRET_A = "a-token-for-the-agents"
 SECRET_P = "a-token-for-the-platform"
@@ -44,14 +45,14 @@ def test_defaults_bind_this_machine_alone_and_pass_their_own_rules() -> None:
     assert settings.platform_token == DEVELOPMENT_PLATFORM_TOKEN
     for one in fields(settings):
         value = getattr(settings, one.name)
-        again = RULES[one.name].read(str(value))
+        again = SETTINGS[one.name].parse(str(value))
         assert again == value
         assert type(again) is type(value), one.name
 
 
-def test_each_setting_has_one_rule() -> None:
+def test_each_setting_is_in_the_table() -> None:
     names = {one.name for one in fields(Settings)} | {f"{secret}_file" for secret in FROM_FILES} | {"redis_ca_file"}
-    assert set(RULES) == names
+    assert set(SETTINGS) == names
 
 
 def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None:
@@ -69,13 +70,13 @@ def test_all_faults_are_told_at_once_with_source_key_limit_and_advice(tmp_path: 
     file.write_text('windwo = 1\ncapacity = "many"\nlog_level = 3\n')
     faults = faults_of({"FAIRLEAD_LINK_PRT": "1", "FAIRLEAD_HEARTBEAT": "0"}, file, {"node": "-x", "redis": "ftp://r"})
     expected = [
-        (f"file {file}", "'windwo' is not a setting", "did you mean window?"),
+        (f"file {file}", "unknown setting 'windwo'", "did you mean window?"),
         (f"file {file}: capacity", "'many' is not a whole number", "from 1 to 1000000", "18000"),
-        (f"file {file}: log_level", "3 is not allowed", "debug, info, warning or error"),
+        (f"file {file}: log_level", "3 is not valid", "debug, info, warning or error"),
         ("environment FAIRLEAD_LINK_PRT", "did you mean FAIRLEAD_LINK_PORT?"),
         ("environment FAIRLEAD_HEARTBEAT", "'0' is out of range", "from 1 to 3600", "25"),
         ("flag --node", "'-x'", "the first a letter or digit"),
-        ("flag --redis", "is not the address of a Redis", "redis://"),
+        ("flag --redis", "is not a valid Redis URL", "expected `embedded`, redis://host:6379"),
     ]
     for words in expected:
         assert any(all(word in fault for word in words) for fault in faults), words
@@ -87,9 +88,9 @@ def test_file_that_cannot_be_used_is_a_fault_beside_the_others(tmp_path: Path) -
     assert len(faults_of({"FAIRLEAD_CAPACITY": "x"}, missing)) == 2
     broken = tmp_path / "broken.toml"
     broken.write_text("link_port = \n")
-    assert "is not TOML" in faults_of({}, broken)[0]
+    assert "not valid TOML" in faults_of({}, broken)[0]
     broken.write_bytes(b"node = '\xff'\n")
-    assert "is not TOML" in faults_of({}, broken)[0]
+    assert "not valid TOML" in faults_of({}, broken)[0]
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "gateway.example"])
@@ -146,11 +147,11 @@ def test_the_url_of_redis_is_read_from_a_file_and_names_the_authorities(tmp_path
     asked = load({"FAIRLEAD_REDIS": "rediss://r?timeout=1"} | ca, None, {}).redis
     assert asked == f"rediss://r?timeout=1&ssl_ca_certs={tmp_path}/ca"
     for more, told in [
-        ({"FAIRLEAD_REDIS": "rediss://r"}, "only one of them can hold"),
-        ({"FAIRLEAD_REDIS_CA_FILE": str(tmp_path / "url")}, "holds no certificate"),
+        ({"FAIRLEAD_REDIS": "rediss://r"}, "only one of them is allowed"),
+        ({"FAIRLEAD_REDIS_CA_FILE": str(tmp_path / "url")}, "contains no PEM certificate"),
         ({"FAIRLEAD_REDIS_CA_FILE": str(tmp_path / "none")}, "cannot be read"),
         ({"FAIRLEAD_REDIS_FILE": str(tmp_path / "none"), **ca}, "cannot be read"),
-        ({"FAIRLEAD_REDIS_FILE": str(tmp_path / "ca")}, "is not the address"),
+        ({"FAIRLEAD_REDIS_FILE": str(tmp_path / "ca")}, "is not a valid Redis URL"),
     ]:
         (fault,) = faults_of(by_file | more)
         assert told in fault
@@ -173,7 +174,7 @@ def test_contradictions() -> None:
     assert "could never" in faults_of({"FAIRLEAD_QUEUE_LIMIT": "200000"})[0]
     same = {"FAIRLEAD_AGENT_TOKEN": SECRET_A, "FAIRLEAD_PLATFORM_TOKEN": SECRET_A}
     assert "are the same" in faults_of(same)[0]
-    assert "called " + "n" * 63 + "-1;" in faults_of({"FAIRLEAD_NODE": "n" * 63, "FAIRLEAD_WORKERS": "2"})[0]
+    assert "called " + "n" * 63 + "-1:" in faults_of({"FAIRLEAD_NODE": "n" * 63, "FAIRLEAD_WORKERS": "2"})[0]
     assert load({"FAIRLEAD_NODE": "n" * 62}, None, {"workers": "10"}).workers == 10
     free = load({}, None, {"link_port": 0, "api_port": 0, "admin_port": 0})
     assert free.link_port == free.api_port == 0
@@ -222,7 +223,7 @@ def test_wrong_redis_addresses(url: str) -> None:
 @given(st.text(max_size=300))
 def test_any_host_name_makes_a_legal_node_name(hostname: str) -> None:
     name = node_name(hostname)
-    assert RULES["node"].read(name) == name
+    assert SETTINGS["node"].parse(name) == name
 
 
 @pytest.mark.parametrize(
@@ -245,20 +246,20 @@ values = (
 )
 
 
-@given(st.sampled_from(sorted(RULES)), values)
-def test_a_rule_reads_any_value_or_calls_it_a_fault_and_reads_its_own_text_back(name: str, raw: object) -> None:
+@given(st.sampled_from(sorted(SETTINGS)), values)
+def test_a_setting_parses_or_refuses_any_value_and_parses_its_own_text_back(name: str, raw: object) -> None:
     try:
-        value = RULES[name].read(raw)
-    except Fault:
+        value = SETTINGS[name].parse(raw)
+    except InvalidValue:
         return
-    assert RULES[name].read(str(value)) == value
+    assert SETTINGS[name].parse(str(value)) == value
     if isinstance(value, float):
         assert math.isfinite(value)
 
 
 @given(
     st.dictionaries(
-        st.sampled_from([PREFIX + name.upper() for name in RULES])
+        st.sampled_from([PREFIX + name.upper() for name in SETTINGS])
         | st.from_regex(r"FAIRLEAD_[A-Z_]{1,12}", fullmatch=True),
         st.integers().map(str) | st.text(st.characters(codec="ascii"), max_size=20),
         max_size=6,

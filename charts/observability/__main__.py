@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import yaml
+
 from alerts import rules
 from dashboards import DASHBOARDS
 from panels import dashboard_json

@@ -7,13 +7,12 @@ labels `namespace` and `gateway`, which the chart's PodMonitor gives them and th
 
 from __future__ import annotations
 
+from alerts import LOST_CODES
 from panels import Dashboard, Panel, Query, Row, Variable
 
 FLEET = 'namespace=~"$namespace",gateway=~"$gateway"'
 NODE = f'{FLEET},pod=~"$pod"'
 RATE = "[$__rate_interval]"
-LOST = 'code=~"1006|1011|4003|4008|4408"'
-"""Closes that nobody meant: cut, failed, Redis away, silent, not reading. All others are asked for or deserved."""
 
 NAMESPACE = Variable("namespace", "label_values(fairlead_build_info, namespace)")
 GATEWAY = Variable("gateway", 'label_values(fairlead_build_info{namespace=~"$namespace"}, gateway)')
@@ -59,10 +58,10 @@ OVERVIEW = Dashboard(
     "How the fleet is doing: links, commands, errors, and room for more.",
     (
         Row("Now", (
-            stat("Links", "short", "Open links.", f"sum(fairlead_connections{{{FLEET}}})"),
+            stat("Links", "short", "Open links.", f"sum(fairlead_links{{{FLEET}}})"),
             stat("Agents", "short", "Agents that nodes hold.", f"sum(fairlead_agents{{{FLEET}}})"),
             stat("Capacity in use", "percentunit", "Links, of those that the nodes take.",
-                 f"sum(fairlead_connections{{{FLEET}}}) / sum(fairlead_connection_capacity{{{FLEET}}})"),
+                 f"sum(fairlead_links{{{FLEET}}}) / sum(fairlead_link_capacity{{{FLEET}}})"),
             stat("Nodes", "short", "Nodes that are scraped.", f"count(fairlead_build_info{{{FLEET}}})"),
             stat("Redis", "short", "1 while Redis answers all nodes.", f"min(fairlead_redis_up{{{FLEET}}})"),
             stat("Leaving", "short", "Agents that draining nodes have yet to close.",
@@ -70,19 +69,19 @@ OVERVIEW = Dashboard(
         )),
         Row("Links", (
             Panel("Links and capacity", "short", "When the lines meet, agents are refused with 503.", (
-                Query(f"sum(fairlead_connections{{{FLEET}}})", "links"),
-                Query(f"sum(fairlead_connection_capacity{{{FLEET}}})", "capacity"),
+                Query(f"sum(fairlead_links{{{FLEET}}})", "links"),
+                Query(f"sum(fairlead_link_capacity{{{FLEET}}})", "capacity"),
             )),
             Panel("Links opened", "ops", "Welcomed each second: new starts of agents, and those that came back.",
-                  (rate("fairlead_connections_opened_total", FLEET, "result"),)),
+                  (rate("fairlead_links_opened_total", FLEET, "result"),)),
             Panel("Links closed", "ops", "Each second, by close code; docs/protocol.md says what each means.",
-                  (rate("fairlead_connections_closed_total", FLEET, "code"),)),
+                  (rate("fairlead_links_closed_total", FLEET, "code"),)),
             Panel("Lost links", "short", "Lost, per link and hour: cut, silent, not reading. The objective is 0.01.", (
-                Query(f"3600 * sum(rate(fairlead_connections_closed_total{{{FLEET},{LOST}}}{RATE}))"
-                      f" / clamp_min(sum(fairlead_connections{{{FLEET}}}), 1)", "lost per link and hour"),
+                Query(f"3600 * sum(rate(fairlead_links_closed_total{{{FLEET},{LOST_CODES}}}{RATE}))"
+                      f" / clamp_min(sum(fairlead_links{{{FLEET}}}), 1)", "lost per link and hour"),
             )),
             Panel("Upgrades refused", "ops", "By reason: token, subprotocol, full, rate, draining.",
-                  (rate("fairlead_handshake_rejected_total", FLEET, "reason"),)),
+                  (rate("fairlead_handshakes_rejected_total", FLEET, "reason"),)),
             Panel("Heartbeat round trip", "s", "As agents measure it, with each heartbeat.",
                   quantiles("fairlead_heartbeat_rtt_seconds", FLEET)),
         )),
@@ -128,13 +127,13 @@ NODES = Dashboard(
     "Each node: how full it is, whether its event loop keeps up, and what waits in it.",
     (
         Row("Fill", (
-            Panel("Links", "short", "Open links of each node.", (Query(f"fairlead_connections{{{NODE}}}", "{{pod}}"),)),
+            Panel("Links", "short", "Open links of each node.", (Query(f"fairlead_links{{{NODE}}}", "{{pod}}"),)),
             Panel("Fill", "percentunit", "Links, of the capacity of the node.", (
-                Query(f"fairlead_connections{{{NODE}}} / fairlead_connection_capacity{{{NODE}}}", "{{pod}}"),
+                Query(f"fairlead_links{{{NODE}}} / fairlead_link_capacity{{{NODE}}}", "{{pod}}"),
             )),
             Panel("Imbalance", "short", "The fullest node against the average: 1 is even.", (
-                Query(f"max by (namespace, gateway) (fairlead_connections{{{NODE}}})"
-                      f" / clamp_min(avg by (namespace, gateway) (fairlead_connections{{{NODE}}}), 1)",
+                Query(f"max by (namespace, gateway) (fairlead_links{{{NODE}}})"
+                      f" / clamp_min(avg by (namespace, gateway) (fairlead_links{{{NODE}}}), 1)",
                       "{{gateway}}"),
             )),
             Panel("Agents", "short", "Agents that each node holds.", (Query(f"fairlead_agents{{{NODE}}}", "{{pod}}"),)),
@@ -158,7 +157,7 @@ NODES = Dashboard(
             Panel("Claims", "s", "From hello to welcome, all attempts of it.",
                   quantiles("fairlead_claim_duration_seconds", NODE)),
             Panel("Lives of links", "s", "From welcome to the close, of those that were closed.",
-                  quantiles("fairlead_connection_duration_seconds", NODE, shares=(0.5, 0.99))),
+                  quantiles("fairlead_link_duration_seconds", NODE, shares=(0.5, 0.99))),
             Panel("Slow readers", "short", "Agents that do not read as fast as they are sent to.",
                   (Query(f"fairlead_slow_readers{{{NODE}}}", "{{pod}}"),)),
             Panel("Send queues", "bytes", "What waits for them.",
@@ -175,7 +174,7 @@ NODES = Dashboard(
         )),
         Row("Standing", (
             Panel("Age of the last beat", "s", "Above 15 s the others take the node for dead.",
-                  (Query(f"fairlead_beat_age_seconds{{{NODE}}}", "{{pod}}"),)),
+                  (Query(f"fairlead_heartbeat_age_seconds{{{NODE}}}", "{{pod}}"),)),
             Panel("Lives begun anew", "short", "Times a node lost its row, and found Redis without its data.", (
                 Query(f"sum by (pod) (increase(fairlead_node_fenced_total{{{NODE}}}{RATE}))", "{{pod}} fenced"),
                 Query(f"sum by (pod) (increase(fairlead_data_lost_total{{{NODE}}}{RATE}))", "{{pod}} data lost"),
@@ -264,8 +263,8 @@ REDIS = Dashboard(
         )),
         Row("Doorbells", (
             Panel("Doorbells", "ops", "How nodes tell each other of commands.", (
-                Query(f"sum(rate(fairlead_doorbells_rung_total{{{NODE}}}{RATE}))", "rung"),
-                Query(f"sum(rate(fairlead_doorbells_heard_total{{{NODE}}}{RATE}))", "heard"),
+                Query(f"sum(rate(fairlead_doorbells_sent_total{{{NODE}}}{RATE}))", "rung"),
+                Query(f"sum(rate(fairlead_doorbells_received_total{{{NODE}}}{RATE}))", "heard"),
             ), width=12),
             Panel("Doorbells lost", "ops", "Their commands are found all the same, later.",
                   (rate("fairlead_doorbells_lost_total", NODE, "pod"),), width=12),

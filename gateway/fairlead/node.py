@@ -15,10 +15,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fairlead.bus.inbox import Inbox
-from fairlead.carrier.connection import Terms
-from fairlead.carrier.intake import Budget, Intake
+from fairlead.carrier.connection import ConnectionContext
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.reading.scheduler import ReadBudget, ReadScheduler
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError
 from fairlead.hub.hub import Hub
 from fairlead.routing.fleet_store import FleetStore
@@ -28,10 +28,10 @@ from fairlead.routing.observability.gauges import watch_links, watch_reading, wa
 from fairlead.routing.routing import Routing
 from fairlead.settings import Settings
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.server import check_server
-from fairlead.telemetry.export import Exporter
+from fairlead.store.server_check import check_server
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.trace import Tracing
+from fairlead.telemetry.span_exporter import SpanExporter
+from fairlead.telemetry.tracing import Tracing
 from fairlead.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -48,12 +48,12 @@ class Node:
         self.metrics = metrics = Metrics()
         self.tracing = Tracing(_exporter(settings), settings.trace_ratio, settings.trace_slow)
         self.hub = Hub(settings.pending_limit)
-        self.sweep = Sweep(silence=settings.heartbeat * SILENCE)
-        self.intake = Intake(
-            Budget(settings.message_rate, settings.event_rate, settings.byte_rate, settings.incomplete_limit)
+        self.sweep = TimerWheel(silence=settings.heartbeat * SILENCE)
+        self.intake = ReadScheduler(
+            ReadBudget(settings.message_rate, settings.event_rate, settings.byte_rate, settings.incomplete_limit)
         )
         slow_readers: set[Connection] = set()
-        self.terms = Terms(
+        self.terms = ConnectionContext(
             self.sweep,
             max_message=settings.message_limit,
             max_buffered=settings.queue_limit,
@@ -167,7 +167,7 @@ class Node:
             await self.tracing.exporter.aclose()
 
 
-def _exporter(settings: Settings) -> Exporter | None:
+def _exporter(settings: Settings) -> SpanExporter | None:
     """Exports spans to the collector; None if no `trace_endpoint` is set, and then nothing is traced."""
     if not settings.trace_endpoint:
         return None
@@ -175,4 +175,4 @@ def _exporter(settings: Settings) -> Exporter | None:
     if not urlsplit(endpoint).path.strip("/"):
         endpoint = endpoint.rstrip("/") + "/v1/traces"
     about = {"service.name": "fairlead", "service.instance.id": settings.node, "service.version": __version__}
-    return Exporter(endpoint, about)
+    return SpanExporter(endpoint, about)

@@ -1,7 +1,7 @@
 """Text that others wrote, made safe to show: the one place where it is done.
 
 Used wherever what an agent, a gateway or a caller has said meets a terminal, a line of a log or the service manager.
-JSON is not cleaned, it escapes: see `fairlead.cli.output`. Imports nothing, so that every room may import it.
+JSON is not cleaned, it escapes: see `fairlead.cli.output.view`. Imports nothing, so that every room may import it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,14 @@
-"""The Kubernetes operator: deploys gateway pods and scales them on the connections that each reports.
+"""The Kubernetes operator: makes the objects of every LinkGateway, scales its pods and carries out LinkOperations.
 
-It reads `fairlead.fleet` (the rows that nodes beat into Redis) and writes a Deployment's scale; it never opens a
-link and never serves HTTP to agents or platforms. Its rooms are built with the cluster that proves them.
+`main` starts the process and `crd` prints the CustomResourceDefinitions. The packages, from the top down:
+
+- `runtime`: the process at work: informer, controller, reconciler, leader election, health
+- `operations`: LinkOperations, one step at a time
+- `inputs`: what a reconciliation reads from Secrets, the IngressClass and Redis
+- `autoscaler`: how many pods there should be, and why
+- `resources`: the manifests of the child objects
+- `api`: the custom resources, their validation, and what their authors may ask for
+- `kube`: the API server: client, errors, Events, rights
+
+It never opens a link and never serves agents or platforms.
 """

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 import yaml
 
-from fairlead_operator import operation, rules, spec
-from fairlead_operator.operation import LinkOperationSpec, LinkOperationStatus
-from fairlead_operator.rules import Rule
-from fairlead_operator.spec import GROUP, VERSION, LinkGatewaySpec
-from fairlead_operator.state import LinkGatewayStatus
+from fairlead_operator.api import gateway_spec, link_operation, validation
+from fairlead_operator.api.gateway_spec import GROUP, VERSION, LinkGatewaySpec
+from fairlead_operator.api.gateway_status import LinkGatewayStatus
+from fairlead_operator.api.link_operation import LinkOperationSpec, LinkOperationStatus
+from fairlead_operator.api.validation import Rule
 
 Schema = dict[str, Any]
 FIELD_MANAGER = "helm"
@@ -77,7 +77,9 @@ def gateway_crd() -> Schema:
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     }
-    return _definition(spec.KIND, spec.PLURAL, "lgw", _columns(COLUMNS), body, {"status": {}, "scale": scale})
+    return _definition(
+        gateway_spec.KIND, gateway_spec.PLURAL, "lgw", _columns(COLUMNS), body, {"status": {}, "scale": scale}
+    )
 
 
 def operation_crd() -> Schema:
@@ -89,7 +91,7 @@ def operation_crd() -> Schema:
         "properties": _properties(LinkOperationSpec, LinkOperationStatus),
     }
     columns = [*_columns(OPERATION_COLUMNS), *_columns(OPERATION_WIDE, priority=1)]
-    return _definition(operation.KIND, operation.PLURAL, "lop", columns, body, {"status": {}})
+    return _definition(link_operation.KIND, link_operation.PLURAL, "lop", columns, body, {"status": {}})
 
 
 def _definition(
@@ -144,7 +146,7 @@ def _properties(asked: type[msgspec.Struct], told: type[msgspec.Struct]) -> Sche
 def schema(shape: type[msgspec.Struct], *, defaults: bool = True) -> Schema:
     """`shape` as a structural schema. A status has no defaults: what was not written is not known."""
     (top,), parts = msgspec.json.schema_components([shape])
-    said = {one.__name__: made for one, made in (*rules.RULES.items(), *operation.RULES.items())}
+    said = {one.__name__: made for one, made in (*validation.RULES.items(), *link_operation.RULES.items())}
     return _inline(top, parts, said, defaults)
 
 
@@ -200,7 +202,7 @@ def _validation(rule: Rule) -> Schema:
 
 def main() -> int:
     if sys.argv[1:] == ["--apply"]:
-        from fairlead_operator.cluster import apply_crds
+        from fairlead_operator.kube.cluster import apply_crds
 
         return asyncio.run(apply_crds(crds(), FIELD_MANAGER))
     if sys.argv[1:]:

@@ -18,12 +18,12 @@ from kubernetes.aio.client import ApiClient
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.telemetry import logs
 from fairlead.version import __version__
-from fairlead_operator.cluster import Cluster, configuration
-from fairlead_operator.health import Health
-from fairlead_operator.lease import Lease
+from fairlead_operator.kube.cluster import Cluster, configuration
 from fairlead_operator.metrics import Metrics
+from fairlead_operator.runtime.controller import Controller
+from fairlead_operator.runtime.health import Health
+from fairlead_operator.runtime.leader_election import LeaderElector
 from fairlead_operator.settings import KNOWN, PREFIX, OperatorSettings, load
-from fairlead_operator.watch import Watch
 
 logger = logging.getLogger("fairlead_operator")
 
@@ -42,7 +42,7 @@ def main() -> None:
     parser.parse_args()
     try:
         settings = load(os.environ)
-        logs.set_up(settings.log_level, settings.log_format)
+        logs.configure_logging(settings.log_level, settings.log_format)
         logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
         logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns of not owning the signals
         asyncio.run(run(settings))
@@ -58,8 +58,8 @@ async def run(settings: OperatorSettings) -> None:
     client = ApiClient(await configuration())
     metrics = Metrics()
     unfenced = Cluster(client, lambda: None)
-    lease = Lease(unfenced, settings.namespace, settings.lease, settings.identity)
-    watch = Watch(Cluster(client, lease.check), lease, settings.namespaces, settings.policies, metrics)
+    lease = LeaderElector(unfenced, settings.namespace, settings.lease, settings.identity)
+    watch = Controller(Cluster(client, lease.check), lease, settings.namespaces, settings.policies, metrics)
     health = Health(watch, lease, metrics)
     try:
         where = await health.start(settings.host, settings.port)
@@ -73,15 +73,15 @@ async def run(settings: OperatorSettings) -> None:
         await unfenced.aclose()
 
 
-async def _run_until_told(watch: Watch, lease: Lease, unfenced: Cluster) -> None:
+async def _run_until_told(watch: Controller, lease: LeaderElector, unfenced: Cluster) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     tasks = [
         asyncio.create_task(lease.hold_forever(watch.wake), name="lease"),
-        asyncio.create_task(watch.watch_forever(), name="loop"),
-        asyncio.create_task(watch.view.follow_forever(unfenced), name="view"),
+        asyncio.create_task(watch.run_forever(), name="loop"),
+        asyncio.create_task(watch.view.run_forever(unfenced), name="view"),
         asyncio.create_task(stop.wait(), name="stop"),
     ]
     try:

@@ -1,7 +1,7 @@
 """Metrics of the operator: what it saw, what it decided, what it did, and what keeps it from it.
 
 Made once by `main`, read at /metrics. Labels are namespaces and names of LinkGateways, which are few; those of a
-LinkGateway that is gone are removed with its steward.
+LinkGateway that is gone are removed with its reconciler.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from fairlead_operator.decide import Decision
-from fairlead_operator.load import FleetLoad
-from fairlead_operator.state import Condition
+from fairlead_operator.api.gateway_status import Condition
+from fairlead_operator.autoscaler.decision import Decision
+from fairlead_operator.autoscaler.history import FleetObservation
 
 LABELS = ("namespace", "gateway")
 
@@ -75,7 +75,7 @@ class GatewayMetrics:
         self._labels = labels
         self.wrong_removals = metrics.wrong.labels(*labels)
 
-    def saw(self, decision: Decision, load: FleetLoad, wanted: int) -> None:
+    def saw(self, decision: Decision, load: FleetObservation, wanted: int) -> None:
         """`wanted` pods are asked for, whatever the decision would ask for."""
         m, labels, inputs = self._metrics, self._labels, decision.inputs
         m.desired.labels(*labels).set(wanted)

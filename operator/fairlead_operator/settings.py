@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fairlead.errors import ConfigError
-from fairlead_operator.policy import Policies, read_policies
+from fairlead_operator.api.policy import Policies, read_policies
 
 PREFIX = "FAIRLEAD_OPERATOR_"
 KNOWN = {

@@ -1,8 +1,8 @@
 """One attack as a process of its own, so that it takes no turn of the event loop that measures its effect.
 
-    python attacker.py NAME PORTS SHARE SECONDS
+    python -m abuse.attacker NAME PORTS SHARE SECONDS
 
-`abuse.py` starts it. PORTS is the victim's place as JSON; the last line that it prints is what it counted, as JSON.
+`run.py` starts it. PORTS is the victim's place as JSON; the last line that it prints is what it counted, as JSON.
 """
 
 from __future__ import annotations
@@ -13,17 +13,10 @@ import resource
 import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(1, str(Path(__file__).parent.parent / "helpers"))
-
-import fuzzers
-import http_attacks
-import link_attacks
-import parser_attacks
-from http_attacks import Ports, Scale
+from abuse import fuzzers, http_attacks, link_attacks, parser_attacks
+from abuse.http_attacks import Ports, Scale
 
 Play = Callable[[Ports, Scale], Coroutine[Any, Any, Counter[str]]]
 

@@ -1,6 +1,6 @@
 """Random input for the link and for HTTP: nothing may raise in the node, and nothing may hold it up.
 
-Run by `attacker.py` like the attacks, for as long as its scale says; `abuse.py --soak` plays them for minutes. What is
+Run by `attacker.py` like the attacks, for as long as its scale says; `run.py --soak` plays them for minutes. What is
 sent hangs on the seed alone, which is counted with the result.
 """
 
@@ -12,11 +12,11 @@ import random
 import time
 from collections import Counter
 
-from http_attacks import SOURCE, STATUS, Ports, Scale
-from link_attacks import BINARY, FIN, KINDS, RawLink, frame
-from victim import AGENT_TOKEN, PLATFORM_TOKEN, upgrade_request
-
 from fairlead.wire.messages import Hello
+
+from abuse.http_attacks import SOURCE, STATUS, Ports, Scale
+from abuse.link_attacks import BINARY, FIN, KINDS, RawLink, frame
+from abuse.victim import AGENT_TOKEN, PLATFORM_TOKEN, upgrade_request
 
 WORKERS = 8
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
-from victim import PLATFORM_TOKEN, status_of, upgrade_request
+from abuse.victim import PLATFORM_TOKEN, status_of, upgrade_request
 
 SOURCE = "127.0.0.66"
 OTHERS = "127.0.0.67"

@@ -16,10 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from http_attacks import SOURCE, Ports, Scale
-from scripted_server import accept, scripted
-from victim import AGENT_TOKEN, upgrade_request
-
 from fairlead.wire.codec import agent_codec, gateway_codec
 from fairlead.wire.messages import (
     SUBPROTOCOL_MSGPACK,
@@ -35,6 +31,10 @@ from fairlead.wire.messages import (
     Retry,
     Welcome,
 )
+
+from abuse.http_attacks import SOURCE, Ports, Scale
+from abuse.victim import AGENT_TOKEN, upgrade_request
+from support.scripted_server import accept, scripted
 
 CODEC = agent_codec(SUBPROTOCOL_MSGPACK)
 GATEWAY = gateway_codec(SUBPROTOCOL_MSGPACK, 1 << 20)

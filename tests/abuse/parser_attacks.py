@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import Counter
 
-from http_attacks import SOURCE, Ports, Scale
+from abuse.http_attacks import SOURCE, Ports, Scale
 
 CONNECTIONS = 4
 BODY = b"POST /v1/commands HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"

@@ -1,16 +1,10 @@
-"""Every attack once, small: see abuse.py, which plays them at the size that is published."""
+"""Every attack once, small: see run.py, which plays them at the size that is published."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(1, str(Path(__file__).parent.parent / "helpers"))
-
-from abuse import ATTACKS, play
+from abuse.run import ATTACKS, play
 
 
 @pytest.mark.timeout(180)

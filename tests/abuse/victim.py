@@ -1,6 +1,6 @@
 """What is attacked: a Valkey and one `fairlead serve`, with agents that behave and commands that go on all the time.
 
-Made by `abuse.py` for each attack anew. `Healthy` is what the node's owner sees meanwhile: commands to agents that
+Made by `run.py` for each attack anew. `Healthy` is what the node's owner sees meanwhile: commands to agents that
 behave, new links, and the probes of the admin port. It never attacks; that is done by processes of their own.
 """
 
@@ -19,10 +19,11 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx2
-from serve_process import READY
 
 from fairlead.agent import Agent
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+from support.gateway_process import READY
 
 AGENT_TOKEN = "development-agent-token"
 PLATFORM_TOKEN = "development-platform-token"

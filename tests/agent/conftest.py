@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-
-from agent_process import AgentProcess, alive
-from connect_proxy import Proxy
-from scripted_gateway import Gateway
-from scripted_link import PATIENCE, Link
-
 from fairlead.agent import Agent
+
+from support.agent.agent_process import AgentProcess, alive
+from support.agent.connect_proxy import Proxy
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import PATIENCE, Link
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.agent.builtin.execute import Exec
+from fairlead.agent.builtin.exec import Exec
 from fairlead.agent.builtin.file_get import FileGet
 from fairlead.agent.builtin.file_put import FilePut
 from fairlead.agent.builtin.proc_list import ProcList
 from fairlead.agent.builtin.shell import Shell
-from fairlead.agent.configuration import variable
-from fairlead.agent.configuration.rules import RULES
+from fairlead.agent.settings import variable
+from fairlead.agent.settings.table import SETTINGS
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = (ROOT / "docs" / "agent.md").read_text()
@@ -35,7 +35,7 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_each_key_has_its_row() -> None:
     table = {row[0].strip("`"): row for row in rows("Configuration")}
-    assert list(table) == list(RULES)
+    assert list(table) == list(SETTINGS)
     for key, row in table.items():
         assert f"`{variable(key)}`" in row[2], key
         assert row[4], key
@@ -47,10 +47,10 @@ def test_each_key_has_its_row() -> None:
 def raised() -> set[str]:
     """Codes in the sources of the built-in methods."""
     found: set[str] = set()
-    for path in (SOURCES / "builtin").glob("*.py"):
+    for path in (SOURCES / "builtin").rglob("*.py"):
         text = path.read_text()
         found |= set(re.findall(r'CommandError\(\s*"([a-z_]+)"', text))
-        if path.name == "faults.py":
+        if path.name == "os_errors.py":
             found |= set(re.findall(r'(?:= |: |\()\(?"([a-z]+_[a-z_]+)", "', text))
     return found
 

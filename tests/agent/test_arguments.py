@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import Literal
 
 import pytest
-from scripted_link import Link
 
 from fairlead.agent import Agent
 from fairlead.wire.messages import Ack, End
+
+from support.agent.scripted_link import Link
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 

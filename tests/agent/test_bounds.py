@@ -6,14 +6,11 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from delivery_script import Script
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_gateway import Gateway
-from scripted_link import SOON
 
 from fairlead.agent import Agent
-from fairlead.agent.bounds import (
+from fairlead.agent.link.bounds import (
     DEADLINE_MOST,
     HEARTBEAT_LEAST,
     HEARTBEAT_MOST,
@@ -36,6 +33,10 @@ from fairlead.wire.messages import (
     Welcome,
 )
 from fairlead.wire.outbox import Outbox
+
+from support.agent.delivery_methods import Script
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import SOON
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 LARGEST = (1 << 53) - 1

@@ -17,10 +17,11 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_gateway import Gateway
-from scripted_link import PATIENCE, Link
 
-from fairlead.agent.builtin.environment import inherited
+from fairlead.agent.builtin.process.environment import inherited_environment
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import PATIENCE, Link
 
 SECRET = "a-token-that-nobody-may-see"
 PASSWORD = "proxy-password"
@@ -75,7 +76,7 @@ names = st.one_of(st.sampled_from(["PATH", "HOME", "LC_TIME", "FAIRLEAD_X", "SEC
 
 @given(st.dictionaries(names, st.text()), st.lists(names))
 def test_nothing_is_inherited_that_is_not_named(environment: dict[str, str], keep: list[str]) -> None:
-    got = inherited(environment, keep)
+    got = inherited_environment(environment, keep)
     assert "PATH" in got
     assert "SECRET" not in got or "SECRET" in keep
     assert not [name for name in got if name.startswith("FAIRLEAD_")]
@@ -113,7 +114,7 @@ async def test_a_token_does_not_stand_in_proc(gateway: Gateway, run_agent: Any, 
 UNPRIVILEGED = """
 import ctypes, os, sys
 from fairlead.agent.builtin import builtin_agent
-from fairlead.agent.privacy import PR_SET_DUMPABLE, conceal
+from fairlead.agent.host.process_secrets import PR_SET_DUMPABLE, hide_secrets
 agent = builtin_agent(sys.argv[1], "edge-1", "token-1")
 if os.getuid() == 0:
     os.setgroups([])
@@ -121,7 +122,7 @@ if os.getuid() == 0:
     os.setuid(65534)
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 1)  # as after an exec: a change of the user has closed it already
 if sys.argv[2] == "concealed":
-    conceal({"token-1"})
+    hide_secrets({"token-1"})
 agent.run()
 """
 

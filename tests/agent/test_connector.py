@@ -8,12 +8,13 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
-from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.errors import ConnectionRefused
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Chunk, Hello, Retry
 from fairlead.wire.retry import RetryPolicy
+
+from support.agent.scripted_gateway import Gateway
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 NEVER = Retry(first=600_000, base=600_000, cap=600_000)
@@ -280,7 +281,7 @@ async def test_a_welcome_that_never_comes(
     gateway: Gateway, agent: Agent, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The protocol's 30 s, made short for the test."""
-    import fairlead.agent.connector as connector
+    import fairlead.agent.link.connector as connector
 
     monkeypatch.setattr(connector, "WELCOME_TIMEOUT", 0.3)
     serve(agent)

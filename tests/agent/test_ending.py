@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_link import Link
 
 from fairlead.agent import Agent, Command
 from fairlead.wire.messages import Ack, Chunk, End
+
+from support.agent.scripted_link import Link
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 

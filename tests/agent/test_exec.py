@@ -14,11 +14,12 @@ from typing import Any
 
 import psutil
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
 
 from fairlead.agent.builtin import builtin_agent
 from fairlead.wire.messages import Ack, Chunk, Credit, End
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 MB = 1 << 20
 C1, C2 = (f"exec-{os.getpid()}-{n}" for n in (1, 2))

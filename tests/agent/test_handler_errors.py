@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
-from scripted_link import Link
 
 from fairlead.agent import Agent, CommandError
+
+from support.agent.scripted_link import Link
 
 
 async def test_a_command_error_ends_as_it_says(agent: Agent, link: Link) -> None:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
 
 from fairlead.agent import Agent
 from fairlead.wire.messages import End, Hb
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.wire.messages import Bye, End, Hb, Hello, Retry
+
+from support.agent.scripted_gateway import Gateway
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 NEVER = Retry(first=600_000, base=600_000, cap=600_000)

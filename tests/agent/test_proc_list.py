@@ -13,13 +13,14 @@ from typing import Any
 
 import psutil
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
 
 from fairlead.agent.builtin import builtin_agent
 from fairlead.agent.builtin.proc_list import processes
 from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import End
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 KEYS = {"pid", "ppid", "user", "state", "cpu_s", "rss_bytes", "started", "argv"}
 

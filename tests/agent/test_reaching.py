@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from connect_proxy import Proxy
-from scripted_gateway import Gateway
-from scripted_server import scripted
 
 from fairlead.agent import Agent
-from fairlead.agent.configuration.token_file import TokenFile
+from fairlead.agent.settings.token_file import TokenFile
 from fairlead.errors import ConfigError
+
+from support.agent.connect_proxy import Proxy
+from support.agent.scripted_gateway import Gateway
+from support.scripted_server import scripted
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 PATIENCE = 20.0

@@ -10,11 +10,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.agent.records import PREFIX, VERSION, Accepted, Entry, Head, Over, State, Told, frame, replay
+from fairlead.agent.journal.records import (
+    PREFIX,
+    VERSION,
+    Accepted,
+    CommandClosed,
+    Entry,
+    EventStored,
+    Header,
+    JournalState,
+    frame,
+    replay,
+)
 from fairlead.wire.messages import Chunk, Cmd, End, Error, Event
 from fairlead.wire.outbox import FINISHED
 
-HEAD = Head(VERSION, "memory-1", "edge-1")
+HEAD = Header(VERSION, "memory-1", "edge-1")
 IDS = ("c1", "c2", "c3")
 payloads = st.binary(max_size=40)
 STEPS = st.lists(
@@ -47,17 +58,17 @@ def history(steps: list[tuple[object, ...]]) -> list[Entry]:
                 records.append(End(id=id, total=total, payload=b"1"))
                 del following[id]
             case ("over", str(id)):
-                records.append(Over(id))
+                records.append(CommandClosed(id))
                 following.pop(id, None)
             case ("event", str(id), bytes(payload)):
                 records.append(Event(id=id, type="t", payload=payload))
             case ("told", str(id)):
-                records.append(Told(id))
+                records.append(EventStored(id))
     return records
 
 
-def state_of(records: list[Entry]) -> State:
-    state = State()
+def state_of(records: list[Entry]) -> JournalState:
+    state = JournalState()
     for record in records:
         state.apply(record, len(frame(record)))
     return state
@@ -126,7 +137,7 @@ def test_a_changed_octet_is_never_believed(records: list[Entry], data: st.DataOb
 def test_garbage_is_no_journal(data: bytes) -> None:
     found = replay(data)
     assert found.end == 0
-    assert found.state == State()
+    assert found.state == JournalState()
 
 
 @given(histories)
@@ -175,7 +186,7 @@ def test_stored_chunks_do_not_matter_any_more() -> None:
 
 
 def test_the_ids_of_the_last_commands_are_kept() -> None:
-    state = state_of([HEAD, *(Over(f"c{n}") for n in range(FINISHED + 10))])
+    state = state_of([HEAD, *(CommandClosed(f"c{n}") for n in range(FINISHED + 10))])
     assert list(state.finished) == [f"c{n}" for n in range(10, FINISHED + 10)]
     assert state.live == len(frame(HEAD)) + sum(state.finished.values())
 

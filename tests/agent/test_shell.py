@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
 
 from fairlead.agent.builtin import builtin_agent
 from fairlead.agent.builtin.options import ExecOptions, Options, ProcListOptions, ShellOptions
 from fairlead.wire.messages import Ack, Credit, End
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 MB = 1 << 20
 C1 = f"shell-{os.getpid()}"

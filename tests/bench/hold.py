@@ -24,18 +24,15 @@ from pathlib import Path
 
 import uvloop
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+from fairlead.fleet.schema import INDEX_SHARDS, index_key
+from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import integer, text
 
-from api import round_trips  # noqa: E402  # the folder is a script's, not a package
-from nodes import Gateway, running, say, table  # noqa: E402
-from probe import children, cpu_us, memory  # noqa: E402
-
-from fairlead.fleet.schema import INDEX_SHARDS, index_key  # noqa: E402
-from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN  # noqa: E402
-from fairlead.store.embedded import EmbeddedValkey  # noqa: E402
-from fairlead.store.pipeliner import Pipeliner  # noqa: E402
-from fairlead.store.reply import integer, text  # noqa: E402
+from bench.api import round_trips
+from bench.nodes import Gateway, running, say, table
+from bench.probe import children, cpu_us, memory
 
 EACH = 16_500
 """Agents for one process at most: 20,000 open files are a usual limit, and the kernel spreads within some per cent."""
@@ -176,7 +173,7 @@ async def hold(agents: int, workers: int, rate: float, watched: float, count: in
                 links = [
                     float(line.rpartition(" ")[2])
                     for line in gateway.get("/metrics").splitlines()
-                    if line.startswith("fairlead_connections{")
+                    if line.startswith("fairlead_links{")
                 ]
             finally:
                 told = swarm.end()

@@ -1,8 +1,8 @@
 """A large file and a terminal on one agent: how long an echo takes alone, beside the transfer, and while its reader
 has stopped. Prints a table and writes a JSON file.
 
-`python lanes.py --mib 256`: one node with its own Valkey, one `fairlead agent run`, all on this machine. The file is
-read through the API with retain=window by a process of its own, so that its decoding does not count as latency. An
+`python -m bench.lanes --mib 256`: one node with its own Valkey, one `fairlead agent run`, all on this machine. The file
+is read through the API with retain=window by a process of its own, so that its decoding does not count as latency. An
 echo is one octet typed into `shell` through the API and its coming back: input, agent, pty, results, follower.
 """
 
@@ -23,14 +23,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+from fairlead.client import Client, Command
+from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 
-from nodes import Gateway, running, say  # noqa: E402  # the folder is a script's, not a package
-from probe import children, memory  # noqa: E402
-
-from fairlead.client import Client, Command  # noqa: E402
-from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN  # noqa: E402
+from bench.nodes import Gateway, running, say
+from bench.probe import children, memory
 
 MIB = 1 << 20
 PATIENCE = 60.0
@@ -106,7 +103,7 @@ class Watched:
 @contextmanager
 def reader(port: int, path: Path, stop_after: int = 0) -> Iterator[subprocess.Popen[str]]:
     """A process that reads the file through the API. Its line on stdout tells how it went."""
-    arguments = [str(HERE / "lanes.py"), "--read", str(port), str(path), str(stop_after)]
+    arguments = ["-m", "bench.lanes", "--read", str(port), str(path), str(stop_after)]
     with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process

@@ -23,18 +23,15 @@ from pathlib import Path
 
 import uvloop
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import text
 
-from api import round_trips  # noqa: E402  # the folder is a script's, not a package
-from fleet import Fleet  # noqa: E402
-from probe import cpu_us, free_port  # noqa: E402
-
-from fairlead.carrier.sweep import Sweep  # noqa: E402
-from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN  # noqa: E402
-from fairlead.store.embedded import EmbeddedValkey  # noqa: E402
-from fairlead.store.pipeliner import Pipeliner  # noqa: E402
-from fairlead.store.reply import text  # noqa: E402
+from bench.api import round_trips
+from bench.probe import cpu_us, free_port
+from support.simulated_fleet import Fleet
 
 PATIENCE = 60.0
 WRITES = frozenset(
@@ -132,7 +129,7 @@ async def commands(port: int, pids: dict[str, int], agents: int, in_flight: int,
 
 async def across(scale: Scale, folder: Path) -> dict[str, list[dict[str, float]]]:
     """Agents on one node, callers on the other; then callers on the same."""
-    async with EmbeddedValkey(folder / "across") as valkey, Sweep(silence=3600) as sweep:
+    async with EmbeddedValkey(folder / "across") as valkey, TimerWheel(silence=3600) as sweep:
         caller, holder = Gateway("caller", valkey.url, folder), Gateway("holder", valkey.url, folder)
         with running(caller, holder):
             fleet = Fleet(f"ws://127.0.0.1:{holder.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep)
@@ -152,7 +149,7 @@ async def across(scale: Scale, folder: Path) -> dict[str, list[dict[str, float]]
 async def idle(scale: Scale, folder: Path) -> list[dict[str, float]]:
     """Commands that Redis executes per second for a fleet that does nothing, on two nodes."""
     figures = []
-    async with EmbeddedValkey(folder / "idle") as valkey, Sweep(silence=3600) as sweep:
+    async with EmbeddedValkey(folder / "idle") as valkey, TimerWheel(silence=3600) as sweep:
         one, two = Gateway("one", valkey.url, folder), Gateway("two", valkey.url, folder)
         store = Pipeliner(valkey.url)
         store.start()
@@ -196,7 +193,7 @@ async def calls(store: Pipeliner) -> dict[str, int]:
 
 async def spread(scale: Scale, folder: Path) -> dict[str, float]:
     """Links of each worker behind one port, told by the supervisor's merged metrics."""
-    async with EmbeddedValkey(folder / "spread") as valkey, Sweep(silence=3600) as sweep:
+    async with EmbeddedValkey(folder / "spread") as valkey, TimerWheel(silence=3600) as sweep:
         gateway = Gateway("spread", valkey.url, folder, "--workers", str(scale.workers))
         with running(gateway):
             say(f"{scale.spread} links over {scale.workers} workers")
@@ -205,7 +202,7 @@ async def spread(scale: Scale, folder: Path) -> dict[str, float]:
             held = [
                 float(line.rpartition(" ")[2])
                 for line in gateway.get("/metrics").splitlines()
-                if line.startswith("fairlead_connections{")
+                if line.startswith("fairlead_links{")
             ]
             await fleet.leave()
     if len(held) != scale.workers or sum(held) != scale.spread:

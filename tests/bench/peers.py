@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from probe import Process, free_port
+from bench.probe import Process, free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent

@@ -10,15 +10,15 @@ import asyncio
 import os
 import statistics
 
-from fleet import each
-from peers import Peers, say
-from probe import Process, cpu_us, pss
-from rounds import Round, stamped
-from scale import Scale
-
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
+
+from bench.peers import Peers, say
+from bench.probe import Process, cpu_us, pss
+from bench.rounds import Round, stamped
+from bench.scale import Scale
+from support.simulated_fleet import each
 
 SUBPROTOCOL = "fairlead.v1.msgpack"
 
@@ -50,7 +50,7 @@ class Pinger(Plain):
             self.done.set_result(None)
 
 
-async def hold(process: Process, sweep: Sweep, count: int, listener: Plain) -> list[ClientConnection]:
+async def hold(process: Process, sweep: TimerWheel, count: int, listener: Plain) -> list[ClientConnection]:
     """`count` connections that `listener` hears."""
     held: list[ClientConnection] = []
 
@@ -78,7 +78,7 @@ async def idle(peers: Peers, name: str, scale: Scale) -> dict[str, float]:
     """Bytes and CPU of plain idle connections, then the pause of a full collection among some more of them."""
     process = peers.start(name)
     try:
-        async with Sweep(silence=3600) as sweep:
+        async with TimerWheel(silence=3600) as sweep:
             await closed(await hold(process, sweep, 200, Plain()))  # warm: code paths, allocator
             process.collect()
             memory, cpu = pss(process.pid), cpu_us(process.pid)
@@ -112,7 +112,7 @@ async def idle_in_turn(peers: Peers, scale: Scale) -> dict[str, dict[str, float]
 async def echo(processes: dict[str, Process], connections: int, messages: int, rounds: int) -> dict[str, float]:
     """CPU µs per 128 B echo at each server, the rounds in turn; medians."""
     taken: dict[str, list[float]] = {name: [] for name in processes}
-    async with Sweep(silence=3600) as sweep:
+    async with TimerWheel(silence=3600) as sweep:
         for _ in range(rounds):
             for name, process in processes.items():
                 pinger = Pinger(os.urandom(128), messages)
@@ -130,7 +130,7 @@ async def echo(processes: dict[str, Process], connections: int, messages: int, r
 async def stamps(processes: dict[str, Process], scale: Scale) -> dict[int, dict[str, Round]]:
     """Connect-and-timestamp rounds at each server, in turn; medians of each figure."""
     found: dict[int, dict[str, Round]] = {}
-    async with Sweep(silence=3600) as sweep:
+    async with TimerWheel(silence=3600) as sweep:
         for clients, times in scale.clients:
             taken: dict[str, list[Round]] = {name: [] for name in processes}
             for turn in range(scale.rounds):

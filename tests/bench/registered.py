@@ -8,18 +8,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from api import round_trips
-from fleet import Fleet
-from peers import Peers, say
-from probe import Process, cpu_us, pin, pss
-from scale import Scale
-
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.fleet.schema import INDEX_SHARDS, index_key
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, octets
+
+from bench.api import round_trips
+from bench.peers import Peers, say
+from bench.probe import Process, cpu_us, pin, pss
+from bench.scale import Scale
+from support.simulated_fleet import Fleet
 
 
 async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]:
@@ -33,7 +33,7 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
         store.start()
         try:
             assert await store.wait_available(10)
-            async with Sweep(silence=3600) as sweep:
+            async with TimerWheel(silence=3600) as sweep:
                 fleet = Fleet(f"ws://127.0.0.1:{process.port}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep)
                 await fleet.join(min(200, count))  # warm
                 await fleet.leave()

@@ -13,12 +13,12 @@ import statistics
 import time
 from dataclasses import asdict, dataclass
 
-from fleet import SOURCES
-from probe import Process, cpu_us
-
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
+
+from bench.probe import Process, cpu_us
+from support.simulated_fleet import SOURCES
 
 AT_ONCE = 100
 """Clients that are on their way at the same time."""
@@ -71,7 +71,7 @@ class Client:
     def on_overflow(self, connection: Connection) -> None: ...
 
 
-async def stamped(process: Process, sweep: Sweep, clients: int) -> Round:
+async def stamped(process: Process, sweep: TimerWheel, clients: int) -> Round:
     """One round at the server."""
     numbers = iter(range(clients))
     held: list[ClientConnection] = []

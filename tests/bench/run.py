@@ -11,7 +11,6 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -19,15 +18,12 @@ from pathlib import Path
 
 import uvloop
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
-
-from peers import Peers, say  # noqa: E402
-from plain import echo, idle_in_turn, stamps  # noqa: E402
-from probe import pin  # noqa: E402
-from registered import registered  # noqa: E402
-from scale import SCALES, Scale  # noqa: E402
-from tables import report, report_rounds  # noqa: E402
+from bench.peers import Peers, say
+from bench.plain import echo, idle_in_turn, stamps
+from bench.probe import pin
+from bench.registered import registered
+from bench.scale import SCALES, Scale
+from bench.tables import report, report_rounds
 
 LIMIT = 2400.0
 """Seconds for all of it. A full run takes a third of that on two quiet cores."""

@@ -60,15 +60,15 @@ async def fairlead(port: int) -> None:
     from starlette.websockets import WebSocket
 
     from fairlead.carrier.attach import attach
-    from fairlead.carrier.server import Server, config
-    from fairlead.carrier.sweep import Sweep
+    from fairlead.carrier.http_server.uvicorn_server import Server, config
+    from fairlead.carrier.timer_wheel import TimerWheel
 
     echo = Echo()
 
     async def enter(websocket: WebSocket) -> None:
         await attach(websocket, echo, SUBPROTOCOL)
 
-    async with Sweep() as sweep:
+    async with TimerWheel() as sweep:
         app = Starlette(routes=[WebSocketRoute("/v1/link", enter)])
         await Server(config(app, port=port, sweep=sweep)).serve()
 

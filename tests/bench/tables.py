@@ -5,9 +5,9 @@ from __future__ import annotations
 import statistics
 from typing import Any
 
-from peers import WHAT
-from rounds import Round
-from scale import Scale
+from bench.peers import WHAT
+from bench.rounds import Round
+from bench.scale import Scale
 
 
 def ratio(figure: float, ours: float) -> float:

@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 def test_the_whole_benchmark_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(HERE / "run.py"), "--scale", "smoke", "--out", str(out)],
+        [sys.executable, "-I", "-m", "bench.run", "--scale", "smoke", "--out", str(out)],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -34,7 +34,7 @@ def test_the_whole_benchmark_at_a_tiny_scale(tmp_path: Path) -> None:
 def test_the_benchmark_of_several_nodes_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(HERE / "nodes.py"), "--scale", "smoke", "--out", str(out)],
+        [sys.executable, "-I", "-m", "bench.nodes", "--scale", "smoke", "--out", str(out)],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -47,7 +47,7 @@ def test_the_benchmark_of_several_nodes_at_a_tiny_scale(tmp_path: Path) -> None:
 def test_agents_are_held_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(HERE / "hold.py"), "--agents=60", "--watched=1", "--commands=100", f"--out={out}"],
+        [sys.executable, "-I", "-m", "bench.hold", "--agents=60", "--watched=1", "--commands=100", f"--out={out}"],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

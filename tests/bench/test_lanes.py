@@ -18,7 +18,7 @@ MIB = 1 << 20
 def test_lanes_at_a_small_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
-        [sys.executable, str(HERE / "lanes.py"), "--mib", "12", "--echoes", "10", "--out", str(out)],
+        [sys.executable, "-I", "-m", "bench.lanes", "--mib", "12", "--echoes", "10", "--out", str(out)],
         capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -33,7 +33,11 @@ def test_lanes_at_a_small_scale(tmp_path: Path) -> None:
 
 def test_a_file_that_shows_nothing_is_refused() -> None:
     done = subprocess.run(
-        [sys.executable, str(HERE / "lanes.py"), "--mib", "4"], capture_output=True, text=True, timeout=60, check=False
-    )
+        [sys.executable, "-I", "-m", "bench.lanes", "--mib", "4"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )  # fmt: skip
     assert done.returncode == 2
     assert "--mib 4 is out of range: give 12 to 1024" in done.stderr

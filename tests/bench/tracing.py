@@ -1,6 +1,6 @@
 """What traces cost: CPU time per command of a node that makes none, and of nodes that keep 0 %, 1 % and all of them.
 
-`python tests/bench/tracing.py` prints a table and may write a JSON file. The nodes take turns, round by round, so that
+`python -m bench.tracing` prints a table and may write a JSON file. The nodes take turns, round by round, so that
 a busy machine disturbs all alike; figures are medians of rounds, differences those of neighbours. Spans go to a
 real OTLP/HTTP receiver in this process, whose time is not counted. Bounded in count and time.
 """
@@ -12,7 +12,6 @@ import asyncio
 import json
 import random
 import statistics
-import sys
 import tempfile
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
@@ -20,16 +19,13 @@ from pathlib import Path
 
 import uvloop
 
-HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from collector import Collector, collecting  # noqa: E402  # the folder is a script's, not a package
-from fleet import Fleet  # noqa: E402
-from nodes import Gateway, commands, running, say, table  # noqa: E402
-
-from fairlead.carrier.sweep import Sweep  # noqa: E402
-from fairlead.settings import DEVELOPMENT_AGENT_TOKEN  # noqa: E402
-from fairlead.store.embedded import EmbeddedValkey  # noqa: E402
+from bench.nodes import Gateway, commands, running, say, table
+from support.otlp_collector import Collector, collecting
+from support.simulated_fleet import Fleet
 
 RATIOS = {"no collector": None, "the same again": None, "0 %": "0", "1 %": "0.01", "100 %": "1"}
 """What is given as `trace_ratio`, and to two nodes nothing: by how much two equal processes differ is what the other
@@ -53,7 +49,7 @@ SCALES = {"full": Scale(), "quick": Scale(50, 16, 1_000, 9), "smoke": Scale(10, 
 async def measure(scale: Scale, folder: Path, collector: Collector) -> dict[str, dict[str, float]]:
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in RATIOS}
     async with AsyncExitStack() as stack:
-        sweep = await stack.enter_async_context(Sweep(silence=3600))
+        sweep = await stack.enter_async_context(TimerWheel(silence=3600))
         gateways: dict[str, Gateway] = {}
         fleets: list[Fleet] = []
         with ExitStack() as ending:

@@ -11,7 +11,7 @@ import pytest
 from fairlead.bus.doorbell import MAX_PER_ENTRY, CommandQueued, Doorbell, LinkSuperseded, ResultsAdded, encode
 from fairlead.bus.inbox import TTL, Inbox, inbox_key
 from fairlead.errors import BusUnavailable
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer
 

@@ -7,10 +7,8 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,15 +20,13 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
-from fairlead.carrier.connection import Terms
-from fairlead.carrier.server import Server, config
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.http_server.uvicorn_server import Server, config
+from fairlead.carrier.timer_wheel import TimerWheel
 
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-
-from gate import Gate
-from heard import Heard
-from raw_client import PATIENCE, Raw
+from support.carrier.gate import Gate
+from support.carrier.heard import Heard
+from support.carrier.raw_client import PATIENCE, Raw
 
 CLOSE_TIMEOUT = 0.3
 REQUEST_TIMEOUT = 0.5
@@ -59,9 +55,9 @@ def heard() -> Callable[..., Heard]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def sweep() -> AsyncIterator[Sweep]:
+async def sweep() -> AsyncIterator[TimerWheel]:
     """Ticks fast, and calls nobody silent unless a test lowers `silence`."""
-    async with Sweep(silence=60.0, tick=0.02) as ticking:
+    async with TimerWheel(silence=60.0, tick=0.02) as ticking:
         yield ticking
 
 
@@ -89,7 +85,7 @@ async def run(server: uvicorn.Server, running: Running) -> int:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def serve(sweep: Sweep, running: Running) -> AsyncIterator[Serve]:
+async def serve(sweep: TimerWheel, running: Running) -> AsyncIterator[Serve]:
     """Run an application on our carrier; returns the port."""
     before = len(running)
 
@@ -120,7 +116,7 @@ async def foreign(running: Running) -> AsyncIterator[Serve]:
         server.should_exit = True
 
 
-def attached_app(make: Callable[[], Heard], terms: Terms | None = None) -> Starlette:
+def attached_app(make: Callable[[], Heard], terms: ConnectionContext | None = None) -> Starlette:
     async def endpoint(websocket: WebSocket) -> None:
         await attach(websocket, make(), terms=terms)
 
@@ -149,7 +145,7 @@ def plain_echo_app() -> Starlette:
 async def echo_port(request: pytest.FixtureRequest, running: Running) -> AsyncIterator[int]:
     """An echo server on each of the two roads through our carrier; one for a whole module of tests."""
     app = attached_app(lambda: Heard(echo=True)) if request.param == "attached" else plain_echo_app()
-    async with Sweep(silence=60.0, tick=0.02) as sweep:
+    async with TimerWheel(silence=60.0, tick=0.02) as sweep:
         server = Server(config(app, sweep=sweep, close_timeout=CLOSE_TIMEOUT), own_signals=False)
         yield await run(server, running)
         server.should_exit = True
@@ -163,13 +159,13 @@ def plain_echo_app_fixture() -> Callable[[], Starlette]:
 
 @pytest_asyncio.fixture(loop_scope="module", params=["ours", "foreign"])
 async def gate(
-    request: pytest.FixtureRequest, heard: Any, attached_app: Any, serve: Any, foreign: Any, sweep: Sweep
+    request: pytest.FixtureRequest, heard: Any, attached_app: Any, serve: Any, foreign: Any, sweep: TimerWheel
 ) -> Gate:
     made = Gate(heard)
     if request.param == "ours":
         made.port = await serve(attached_app(made), max_buffered=made.limit)
     else:
-        terms = Terms(sweep, max_buffered=made.limit, close_timeout=CLOSE_TIMEOUT)
+        terms = ConnectionContext(sweep, max_buffered=made.limit, close_timeout=CLOSE_TIMEOUT)
         made.port = await foreign(attached_app(made, terms))
     return made
 

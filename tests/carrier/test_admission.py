@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.carrier.admission import Admission, authenticated
+from fairlead.carrier.http_server.admission import Admission, authenticated
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

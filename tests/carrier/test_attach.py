@@ -13,8 +13,8 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from fairlead.carrier.attach import attach
-from fairlead.carrier.connection import Terms
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
@@ -67,7 +67,7 @@ def test_closing_under_the_test_client(heard: Any) -> None:
 
 def test_too_big_under_the_test_client(heard: Any) -> None:
     listener = heard()
-    terms = Terms(Sweep(), max_message=1000)
+    terms = ConnectionContext(TimerWheel(), max_message=1000)
     with (
         TestClient(app(lambda: listener, terms=terms)) as client,
         client.websocket_connect("/") as peer,

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from gate import Gate
 
-from fairlead.carrier.connection import Terms
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.timer_wheel import TimerWheel
+
+from support.carrier.gate import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -144,7 +145,7 @@ async def test_paused_reading_makes_the_peer_wait(gate: Gate, dial: Dial, until:
 
 async def test_a_write_buffer_cannot_be_smaller_than_the_transports_mark() -> None:
     with pytest.raises(ValueError, match="max_buffered of 1000 bytes"):
-        Terms(Sweep(), max_buffered=1000)
+        ConnectionContext(TimerWheel(), max_buffered=1000)
 
 
 async def test_pings_from_a_peer_that_reads_nothing_overflow_too(

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import websockets.asyncio.server
 import websockets.exceptions
-from scripted_server import accept, scripted
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.client import connect
-from fairlead.carrier.connection import Terms
+from fairlead.carrier.connection import ConnectionContext
+
+from support.scripted_server import accept, scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -171,7 +172,7 @@ async def test_a_server_that_never_closes_the_socket(heard: Any, sweep: Any, unt
     async with scripted(script) as port:
         listener = heard()
         connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
-        connection.terms = Terms(sweep, close_timeout=1.0)
+        connection.terms = ConnectionContext(sweep, close_timeout=1.0)
         connection.close()
         await until(lambda: listener.closed)
         assert listener.closed == [(1000, "")]
@@ -183,7 +184,7 @@ async def test_the_client_needs_no_server_packages() -> None:
     """The base install has none of them."""
     code = (
         "import sys\n"
-        "import fairlead.carrier.client, fairlead.carrier.sweep, fairlead.carrier.listener\n"
+        "import fairlead.carrier.client, fairlead.carrier.timer_wheel, fairlead.carrier.listener\n"
         "heavy = {'starlette', 'uvicorn', 'uvloop', 'httptools', 'redis', 'prometheus_client'}\n"
         "print(sorted(heavy & {name.partition('.')[0] for name in sys.modules}))"
     )

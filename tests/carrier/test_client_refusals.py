@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from scripted_server import scripted
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import WebSocketRoute
@@ -16,6 +15,8 @@ from starlette.websockets import WebSocket
 
 from fairlead.carrier.client import connect
 from fairlead.errors import ConnectionRefused
+
+from support.scripted_server import scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,10 +13,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from gate import Gate
 
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing
+
+from support.carrier.gate import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -174,9 +175,9 @@ async def test_an_exception_in_on_close_is_logged(
 
 
 async def test_uvicorns_shutdown_closes_with_1012(
-    heard: Any, attached_app: Any, serve: Any, dial: Dial, until: Until, sweep: Sweep
+    heard: Any, attached_app: Any, serve: Any, dial: Dial, until: Until, sweep: TimerWheel
 ) -> None:
-    from fairlead.carrier.server import Server, config
+    from fairlead.carrier.http_server.uvicorn_server import Server, config
 
     listener = heard()
     server = Server(config(attached_app(lambda: listener), sweep=sweep, close_timeout=0.3), own_signals=False)

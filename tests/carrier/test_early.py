@@ -14,7 +14,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
-from fairlead.carrier.upgrade import MAX_EARLY
+from fairlead.carrier.http_server.websocket_upgrade import MAX_EARLY
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

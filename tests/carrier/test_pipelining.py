@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.carrier.admission import Admission, authenticated
-from fairlead.carrier.requests import MAX_CODED
-from fairlead.carrier.server import Config, Server, config
+from fairlead.carrier.http_server.admission import Admission, authenticated
+from fairlead.carrier.http_server.http_connection import MAX_CODED
+from fairlead.carrier.http_server.uvicorn_server import Server, ServerConfig, config
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -235,7 +235,7 @@ async def test_without_a_token_a_connection_has_some_time(serve: Serve, dial: Di
 
 
 async def test_who_is_closed_while_requests_wait_leaves_nothing(sweep: Any, dial: Dial, until: Any) -> None:
-    made: Config = config(Counting(), sweep=sweep, admission=Admission(pace=0.3), stop_timeout=2)
+    made: ServerConfig = config(Counting(), sweep=sweep, admission=Admission(pace=0.3), stop_timeout=2)
     server = Server(made, own_signals=False)
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)

@@ -219,7 +219,7 @@ async def test_the_server_stops_while_the_application_decides(
 ) -> None:
     import asyncio
 
-    from fairlead.carrier.server import Server, config
+    from fairlead.carrier.http_server.uvicorn_server import Server, config
 
     deciding = asyncio.Event()
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from fairlead.carrier.server import SAME_STOP
+from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -24,8 +24,8 @@ import uvloop
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from fairlead.carrier.attach import attach
-from fairlead.carrier.server import Server, config
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.http_server.uvicorn_server import Server, config
+from fairlead.carrier.timer_wheel import Sweep
 
 MODE = sys.argv[1]
 

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
-from gate import Gate
 
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
+
+from support.carrier.gate import Gate
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -22,7 +23,7 @@ Until = Callable[..., Awaitable[None]]
 
 
 async def test_silence_is_told_in_periods_and_any_byte_ends_it(
-    gate: Gate, dial: Dial, until: Until, sweep: Sweep, ours: bool
+    gate: Gate, dial: Dial, until: Until, sweep: TimerWheel, ours: bool
 ) -> None:
     sweep.silence = 0.4
     raw = await dial(gate.port)
@@ -37,7 +38,7 @@ async def test_silence_is_told_in_periods_and_any_byte_ends_it(
     await until(lambda: listener.silences.count(1) == 2)
 
 
-async def test_talking_or_paused_is_not_silent(gate: Gate, dial: Dial, until: Until, sweep: Sweep) -> None:
+async def test_talking_or_paused_is_not_silent(gate: Gate, dial: Dial, until: Until, sweep: TimerWheel) -> None:
     sweep.silence = 0.4
     talker, sleeper, mute = await dial(gate.port), await dial(gate.port), await dial(gate.port)
     await until(lambda: len(gate.all) == 3 and all(one.connection for one in gate.all))

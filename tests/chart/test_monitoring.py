@@ -8,8 +8,9 @@ from typing import Any
 
 import yaml
 
-from fairlead_operator.children import Owner, children
-from fairlead_operator.rules import read
+from fairlead_operator.api.validation import read
+from fairlead_operator.resources.children import children
+from fairlead_operator.resources.owner import Owner
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "fairlead"
 ALL = CHART / "ci" / "monitoring-values.yaml"

@@ -11,11 +11,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from reachability import Pod, connects
-from rendered import named, pods
 
-from fairlead_operator.children import Owner, children
-from fairlead_operator.rules import read
+from fairlead_operator.api.validation import read
+from fairlead_operator.resources.children import children
+from fairlead_operator.resources.owner import Owner
+
+from support.chart.manifests import named, pods
+from support.chart.network_policy import Pod, connects
 
 LINKS, API, ADMIN, REDIS, METRICS = 8080, 8081, 8082, 6379, 8080
 HERE, THERE = "fleet", "shop"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_operator import rbac
+from fairlead_operator.kube import rbac
 
 CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import yaml
-from rendered import named, of_kind, pods
 
 from fairlead.version import __version__
-from fairlead_operator.children import Owner
-from fairlead_operator.policy import Policies, SecretState, read_policies, secrets_to_read, violations
-from fairlead_operator.rules import read
-from fairlead_operator.spec import GROUP, VERSION
+from fairlead_operator.api.gateway_spec import GROUP, VERSION
+from fairlead_operator.api.policy import Policies, SecretState, read_policies, secrets_to_read, violations
+from fairlead_operator.api.validation import read
+from fairlead_operator.resources.owner import Owner
+
+from support.chart.manifests import named, of_kind, pods
 
 CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
 SETS = sorted(CI.glob("*-values.yaml"))

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 import yaml
 
-from fairlead_operator.rules import OPERATORS_ENV
-from fairlead_operator.spec import Drain, LinkGatewaySpec, Replicas
+from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Replicas
+from fairlead_operator.api.validation import OPERATORS_ENV
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "charts" / "fairlead" / "values.schema.json").read_text())

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-
-from patience import WAIT, wait_until
-from processes import Fleet, Part, environment, gateway
-from relay import Relay
-from screen import Screen
-from scripted_api import Api, scripted
+from support.cli.processes import Fleet, Part, environment, gateway
+from support.cli.relay import Relay
+from support.cli.scripted_api import Api, scripted
+from support.cli.terminal import Screen
+from support.waiting import WAIT, wait_until
 
 
 @pytest.fixture

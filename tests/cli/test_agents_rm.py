@@ -7,12 +7,13 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from processes import Fleet
-from screen import Screen
 
 from fairlead.agent import Agent
 from fairlead.client import Client
 from fairlead.errors import AgentOnline
+
+from support.cli.processes import Fleet
+from support.cli.terminal import Screen
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 MakeScreen = Callable[..., Screen]

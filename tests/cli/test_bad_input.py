@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from processes import Fleet
 
 from fairlead.cli.main import cli
+
+from support.cli.processes import Fleet
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 UNKNOWN = "01990000-0000-7000-8000-00000000000f"

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from processes import Fleet, environment
-from screen import Screen
+
+from support.cli.processes import Fleet, environment
+from support.cli.terminal import Screen
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 WaitUntil = Callable[[Callable[[], object]], object]

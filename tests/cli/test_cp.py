@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 import pytest
-from processes import Fleet
-from relay import Relay
+
+from support.cli.processes import Fleet
+from support.cli.relay import Relay
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 MIB = 1 << 20

@@ -18,14 +18,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fairlead.cli import restarts
-from fairlead.cli.backoff import RESTART_MOST, restart_pause
-from fairlead.cli.balancer import Balancer
-from fairlead.cli.child import Child, ValkeyProcess, epitaph, tail
-from fairlead.cli.doors import check_ports, free_ports, ports_from
-from fairlead.cli.restarts import Part
+from fairlead.cli.child_processes import RESTART_MOST, restart_pause
+from fairlead.cli.commands.demo import restarts
+from fairlead.cli.demo.load_balancer import LoadBalancer
+from fairlead.cli.demo.ports import check_ports, free_ports, ports_from
+from fairlead.cli.demo.processes import ChildProcess, ValkeyProcess, epitaph, tail
+from fairlead.cli.demo.restarts import RestartedProcess
 from fairlead.errors import ConfigError, FairleadError
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 WAIT = 100.0
@@ -69,7 +69,7 @@ def python(code: str) -> list[str]:
 
 
 async def test_a_child_ends_when_told_to(tmp_path: Path) -> None:
-    child = Child("sleeper", python("import time; time.sleep(1000)"), tmp_path / "log", {})
+    child = ChildProcess("sleeper", python("import time; time.sleep(1000)"), tmp_path / "log", {})
     await child.start()
     assert child.alive
     assert (tmp_path / "log.pid").read_text() == f"{child.pid}\n"
@@ -81,7 +81,7 @@ async def test_a_child_ends_when_told_to(tmp_path: Path) -> None:
 
 async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     code = "import signal as s; s.signal(s.SIGTERM, s.SIG_IGN); print('deaf', flush=True); s.pause(); s.pause()"
-    child = Child("deaf", python(code), tmp_path / "log", {})
+    child = ChildProcess("deaf", python(code), tmp_path / "log", {})
     await child.start()
     while "deaf" not in tail(child.log):  # bounded by the test's own timeout
         assert child.alive
@@ -91,7 +91,7 @@ async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
 
 async def test_a_dead_child_leaves_its_last_words(tmp_path: Path) -> None:
     code = "import sys; [print('line', i, flush=True) for i in range(100)]; sys.exit('no more')"
-    child = Child("talker", python(code), tmp_path / "log", {})
+    child = ChildProcess("talker", python(code), tmp_path / "log", {})
     await child.start()
     await child.ended()
     last = epitaph(child)
@@ -128,7 +128,7 @@ async def test_the_balancer_spreads_connections_over_those_that_listen() -> None
         except ConnectionResetError:
             return b""
 
-    balancer = Balancer("127.0.0.1", entry, [one_port, two_port])
+    balancer = LoadBalancer("127.0.0.1", entry, [one_port, two_port])
     await balancer.start()
     async with asyncio.timeout(20):
         assert [await ask() for _ in range(4)] == [b"1", b"2", b"1", b"2"]
@@ -144,7 +144,7 @@ async def test_the_balancer_spreads_connections_over_those_that_listen() -> None
         one.close()
         assert await ask() == b""
     with pytest.raises(ConfigError, match=f"port {entry} on 127.0.0.1 cannot be had"):
-        await Balancer("127.0.0.1", entry, []).start()
+        await LoadBalancer("127.0.0.1", entry, []).start()
     await balancer.stop()
     for _, writer in made:
         writer.close()
@@ -170,7 +170,7 @@ async def test_a_store_that_does_not_come_back_is_given_up(tmp_path: Path, monke
 
     await valkey.start()
     assert (tmp_path / "valkey.pid").read_text() == f"{valkey.pid}\n"
-    part = asyncio.ensure_future(Part(valkey, is_ready, "Links stay up", told.append).keep())
+    part = asyncio.ensure_future(RestartedProcess(valkey, is_ready, "Links stay up", told.append).keep())
     try:
         os.kill(valkey.pid, signal.SIGKILL)
         with (tmp_path / "valkey" / "valkey.lock").open() as lock:

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Fleet
-from relay import Relay
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+from support.cli.processes import Fleet
+from support.cli.relay import Relay
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 

@@ -9,9 +9,10 @@ import subprocess
 from collections.abc import Callable
 
 import pytest
-from patience import WAIT
-from scripted_api import COMMAND, Api, problem
 from starlette.responses import PlainTextResponse, Response
+
+from support.cli.scripted_api import COMMAND, Api, problem
+from support.waiting import WAIT
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 Start = Callable[..., subprocess.Popen[bytes]]

@@ -12,10 +12,11 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
-from scripted_api import Api
 
 from fairlead.cli.main import cli
 from fairlead.version import __version__
+
+from support.cli.scripted_api import Api
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 

@@ -15,15 +15,16 @@ import yaml
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patience import WAIT
-from processes import Fleet
-from screen import Screen
-from scripted_api import Api
 
 from fairlead.cli.main import cli
-from fairlead.cli.output import table
-from fairlead.cli.progress import clock, line, size
-from fairlead.cli.yamltext import dump
+from fairlead.cli.output.view import table
+from fairlead.cli.output.yamltext import dump
+from fairlead.cli.transfer.progress import clock, line, size
+
+from support.cli.processes import Fleet
+from support.cli.scripted_api import Api
+from support.cli.terminal import Screen
+from support.waiting import WAIT
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 Start = Callable[..., subprocess.Popen[bytes]]

@@ -9,10 +9,11 @@ from collections.abc import Callable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scripted_api import COMMAND, Api, problem
 
-from fairlead.cli.output import as_json
+from fairlead.cli.output.view import as_json
 from fairlead.text import plain
+
+from support.cli.scripted_api import COMMAND, Api, problem
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 

@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from patience import WAIT
-from processes import Fleet
-from relay import Relay
-from screen import Screen
 
-from fairlead.cli.terminal import Escape
+from fairlead.cli.terminal.raw_terminal import Escape
+
+from support.cli.processes import Fleet
+from support.cli.relay import Relay
+from support.cli.terminal import Screen
+from support.waiting import WAIT
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 SH = ("--", "sh")

@@ -12,17 +12,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from kube import ROOT, Kube, find
-from outside import Platform, agents, runs_commands
-
 from fairlead.version import __version__
+
+from support.kube import ROOT, Kube, find
+from support.outside_agents import Platform, agents, runs_commands
 
 HOSTS = {"by-ingress": "smoke.fairlead.test", "by-route": "route.fairlead.test"}
 DOOR = {

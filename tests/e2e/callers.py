@@ -17,8 +17,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import httpx2
-from ledger import Entry, Judgement, Ledger, Way
-from workers import name
+
+from e2e.workers import name
+from support.ledger import Entry, Judgement, Ledger, Way
 
 DEADLINE = 300.0
 """Seconds that a command has: longer than any fault of the story, on a machine that is slow and busy."""

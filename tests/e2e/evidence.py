@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from kube import RUN
+from support.kube import RUN
 
 ACCESS = RUN / "log" / "traefik-access.json"
 AUDIT = RUN / "log" / "audit.json"

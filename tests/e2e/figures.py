@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kube import RUN
-from release import Release
+from e2e.release import Release
+from support.kube import RUN
 
 STARTED = RUN / "seconds-to-start"
 """Written by `make cluster`."""

@@ -6,9 +6,9 @@ that of the API server, the times are Traefik's, so that a slow machine changes 
 
 from __future__ import annotations
 
-from evidence import Link
-from release import RATE
-from watch import Change
+from e2e.evidence import Link
+from e2e.release import RATE
+from e2e.watch import Change
 
 
 def judge_removals(changes: list[Change]) -> list[str]:

@@ -1,6 +1,6 @@
 """The program of the pod that takes traces: a real OTLP/HTTP receiver that tells every span in its log, as JSON.
 
-Runs in the image of the gateway, which holds what decodes OTLP; it and collector.py come by a ConfigMap. The story
+Runs in the image of the gateway, which holds what decodes OTLP; it and otlp_collector.py come by a ConfigMap. The story
 reads it by `kubectl logs`, so that nothing but the cluster's own ways leads out of the cluster.
 """
 
@@ -10,7 +10,7 @@ import json
 import time
 from dataclasses import asdict
 
-from collector import Collector
+from support.otlp_collector import Collector
 
 PORT = 4318
 

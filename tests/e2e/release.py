@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kube import ROOT, Kube
+from support.kube import ROOT, Kube
 
 RELEASE = "fairlead"
 HOST = "agents.fairlead.test"

@@ -20,15 +20,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from callers import Callers
-from evidence import now
-from figures import Figures
-from kube import INGRESS, Kube, behind
-from release import HOST, Release
-from traces import Traces
+from e2e.callers import Callers
+from e2e.evidence import now
+from e2e.figures import Figures
+from e2e.release import HOST, Release
+from e2e.traces import Traces
+from support.kube import INGRESS, Kube, behind
 
 FAIRLEAD = [sys.executable, "-m", "fairlead"]
-WORKERS = Path(__file__).with_name("workers.py")
 URL = f"ws://{HOST}:{INGRESS.rpartition(':')[2]}"
 METRICS = f"http://{INGRESS.partition(':')[0]}:8001/metrics"
 STOP_TIMEOUT = 120.0
@@ -45,7 +44,6 @@ class Program:
         environment = {
             **os.environ,
             "FAIRLEAD_AGENT_TOKEN": scene.release.token("agent"),
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "OTEL_EXPORTER_OTLP_ENDPOINT": scene.traces.outside,
         }
         with self.log.open("wb") as log, self._shown.open("wb") as shown:
@@ -120,7 +118,7 @@ class Scene:
 
     def workers(self, prefix: str, count: int) -> Program:
         """Agents of the SDK."""
-        return self.start(f"{prefix}s", sys.executable, str(WORKERS), URL, prefix, str(count), str(self.book))
+        return self.start(f"{prefix}s", sys.executable, "-m", "e2e.workers", URL, prefix, str(count), str(self.book))
 
     @property
     def book(self) -> Path:
@@ -213,7 +211,7 @@ class Scene:
                 return len(places) == agents
             for agent in here:
                 with suppress(urllib.error.HTTPError):  # it moves of itself at this moment
-                    self.ask(f"/v1/agents/{agent}/session", "DELETE")
+                    self.ask(f"/v1/agents/{agent}/link", "DELETE")
                 sleep(0.1)  # what moves faster than pods report is counted twice for a while, and calls for a pod more
             return False
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -19,24 +18,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "faults"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "cluster"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-from collector import tree
-from evidence import ACCESS, AUDIT, Write, links, most_in_a_second, now, writes
-from judges import assert_paced, judge_removals
-from kube import INGRESS, Kube, find
-from release import CAPACITY, HOST, RATE, RELEASE, WINDOW, is_ready, name
-from scene import FAIRLEAD, URL, Scene, sleep
-from traces import SPANS, Traces, where
-from watch import Watch
-from workers import WORKER
+from e2e.evidence import ACCESS, AUDIT, Write, links, most_in_a_second, now, writes
+from e2e.judges import assert_paced, judge_removals
+from e2e.release import CAPACITY, HOST, RATE, RELEASE, WINDOW, is_ready, name
+from e2e.scene import FAIRLEAD, URL, Scene, sleep
+from e2e.traces import SPANS, Traces, where
+from e2e.watch import Watch
+from e2e.workers import WORKER
+from support.kube import INGRESS, Kube, find
+from support.otlp_collector import tree
 
 pytestmark = pytest.mark.timeout(1200)
 NAMESPACE, OF_TRACES = "fairlead-e2e", "fairlead-e2e-traces"

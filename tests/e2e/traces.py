@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from collector import Span
-from kube import ROOT, Kube
-
 from fairlead.version import __version__
+
+from support.kube import ROOT, Kube
+from support.otlp_collector import Span
 
 HERE = Path(__file__).parent
 SPANS = {
@@ -20,7 +20,7 @@ SPANS = {
     "run greet", "look up",
 }  # fmt: skip
 """The whole trace of one command; names are as docs/telemetry.md tells them."""
-PROGRAM = (HERE / "receiver.py", ROOT / "tests" / "bench" / "collector.py")
+PROGRAM = (HERE / "receiver.py", ROOT / "tests" / "support" / "otlp_collector.py")
 
 
 class Traces:

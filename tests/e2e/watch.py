@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
-from release import Release
+from e2e.release import Release
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ others that only hold their links.
 Started by the story behind the Ingress' host name. What was executed is written to a file before anybody can be told of
 it, so that a second run of a command cannot hide:
 
-    python workers.py URL PREFIX COUNT BOOK
+    python -m e2e.workers URL PREFIX COUNT BOOK
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import sys
 from collections.abc import AsyncIterator
 
-from ledger import line
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
@@ -22,6 +21,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from fairlead.agent import Agent, Command
+
+from support.ledger import line
 
 TRACER = trace.get_tracer("workers")
 

@@ -3,7 +3,7 @@
 `enlist` is called for the agents in the harness's process, and by `main` here. A process books what it does in files
 that are written before anybody can be told of it, so that its death hides nothing:
 
-    python crew.py URL NAME FOLDER
+    python -m faults.crew URL NAME FOLDER
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-from ledger import line
-
 from fairlead.agent import Agent, Command
+
+from support.ledger import line
 
 TOKEN = "development-agent-token"
 PERIOD = 1.0

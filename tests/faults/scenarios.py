@@ -13,10 +13,10 @@ import signal
 import time
 from collections.abc import Awaitable, Callable
 
-from ledger import Way
-from traffic import Traffic
-from unruly import HABITS, meet
-from world import NodeProcess, World
+from faults.traffic import Traffic
+from faults.unruly import HABITS, meet
+from faults.world import NodeProcess, World
+from support.ledger import Way
 
 Scenario = Callable[[World, Traffic], Awaitable[None]]
 FROZEN = 5.0
@@ -211,7 +211,7 @@ async def cut_off(world: World, traffic: Traffic) -> None:
     await asyncio.sleep(BUSY)
     line.hushed = True
     line.hush(1.0)
-    fenced = "fairlead_beat_age_seconds"
+    fenced = "fairlead_heartbeat_age_seconds"
     await _until(lambda: _over(world, node, fenced, 16), "the node that was cut off does not know it", 40)
     line.hushed = False
     line.cut()

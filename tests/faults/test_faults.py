@@ -1,4 +1,4 @@
-"""Every fault once, small: see play.py, which plays them longer and in any order."""
+"""Every fault once, small: see run.py, which plays them longer and in any order."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from play import Tally, play
-from scenarios import SCENARIOS, kill
-from world import World
+from faults.run import Tally, play
+from faults.scenarios import SCENARIOS, kill
+from faults.world import World
 
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 

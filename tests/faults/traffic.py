@@ -14,8 +14,9 @@ from collections.abc import Coroutine
 from typing import Any
 
 import httpx2
-from ledger import Entry, Way, line
-from world import NodeProcess, World
+
+from faults.world import NodeProcess, World
+from support.ledger import Entry, Way, line
 
 DEADLINE = 120.0
 """Seconds that a command has: far longer than any fault here lasts, on a busy machine too. None may run into it."""

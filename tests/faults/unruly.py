@@ -10,12 +10,13 @@ import json
 from collections.abc import Awaitable, Callable
 
 import websockets
-from crew import TOKEN
 from websockets.asyncio.client import ClientConnection
-from world import NodeProcess, World
 
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Chunk, Cmd, End, Hello, Message
+
+from faults.crew import TOKEN
+from faults.world import NodeProcess, World
 
 CODEC = agent_codec(SUBPROTOCOL_MSGPACK)
 DEADLINE = 2.0

@@ -20,21 +20,21 @@ from pathlib import Path
 from types import TracebackType
 
 import httpx2
-from balancer import Balancer
-from crew import TOKEN, enlist, tell
-from ledger import Ledger
 
 from fairlead.agent import Agent
 from fairlead.errors import BusUnavailable
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply
+
+from faults.balancer import Balancer
+from faults.crew import TOKEN, enlist, tell
+from support.ledger import Ledger
 
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 READY = re.compile(r"is ready: links on [\d.]+:(\d+), api on [\d.]+:(\d+), admin on [\d.]+:(\d+)")
 PATIENCE = 60.0
 HEARTBEAT = 3
-CREW = Path(__file__).with_name("crew.py")
 
 
 class NodeProcess:
@@ -114,7 +114,7 @@ class Machine:
     def start(self, port: int) -> None:
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, str(CREW), f"ws://127.0.0.1:{port}", self.name, str(self._folder)],
+                [sys.executable, "-m", "faults.crew", f"ws://127.0.0.1:{port}", self.name, str(self._folder)],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 

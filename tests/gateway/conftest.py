@@ -25,7 +25,7 @@ import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import (

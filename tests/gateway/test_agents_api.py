@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, End, Error, Hb, Rx
 
 
@@ -127,28 +127,28 @@ async def test_a_label_for_nobody(api: Any) -> None:
 async def test_an_agent_is_disconnected_and_told_to_come_back(gateway: Any, api: Any, dial: Any, until: Any) -> None:
     peer = await dial(gateway)
     await peer.greet()
-    answer = await api.http.delete(f"/v1/agents/{peer.agent}/session")
+    answer = await api.http.delete(f"/v1/agents/{peer.agent}/link")
     assert (answer.status_code, answer.json()) == (202, {"id": peer.agent, "node": "node-1"})
-    assert await peer.close_code() == Close.DISCONNECTED
+    assert await peer.close_code() == CloseCode.DISCONNECTED
 
     async def told() -> bool:
         found = await api.agent(peer.agent)
         return bool(found["state"] == "away" and found["last_reason"] == "disconnected by the platform: reconnect")
 
     await until(told)
-    answer = await api.http.delete(f"/v1/agents/{peer.agent}/session")
+    answer = await api.http.delete(f"/v1/agents/{peer.agent}/link")
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
 
 
 async def test_an_agent_tells_its_last_troubles(gateway: Any, api: Any, dial: Any, until: Any) -> None:
     peer = await dial(gateway)
     await peer.greet()
-    assert (await api.agent(peer.agent))["troubles"] == []
+    assert (await api.agent(peer.agent))["recent_failures"] == []
     command = await api.start(peer.agent, deadline=0.2)
     await peer.command()
 
     async def told() -> bool:
-        troubles = (await api.agent(peer.agent))["troubles"]
+        troubles = (await api.agent(peer.agent))["recent_failures"]
         return bool(troubles and troubles[0]["what"] == f"command {command} ended as timeout: deadline")
 
     await until(told)
@@ -160,7 +160,7 @@ async def test_the_last_five_troubles_are_told_the_latest_first(gateway: Any, ap
     expected: list[str] = []
 
     async def told() -> bool:
-        return [one["what"] for one in (await api.agent(peer.agent))["troubles"]] == expected[:5]
+        return [one["what"] for one in (await api.agent(peer.agent))["recent_failures"]] == expected[:5]
 
     for n in range(6):
         command = await api.start(peer.agent)
@@ -185,7 +185,7 @@ async def test_a_refusal_is_trouble_by_its_code(
     assert (await api.end(command))["error"]["code"] == code
 
     async def told() -> bool:
-        troubles = (await api.agent(peer.agent))["troubles"]
+        troubles = (await api.agent(peer.agent))["recent_failures"]
         return bool(troubles and troubles[0]["what"] == f"command {command} ended as failed: {code}")
 
     await until(told)
@@ -236,19 +236,19 @@ async def test_how_a_link_is_doing_is_asked_of_its_node(
     await peer.send(Ack(id=command))
     await peer.expect(Rx)
     for api in (api_of(holder), api_of(other)):
-        answer = await api.http.get(f"/v1/agents/{peer.agent}/session")
+        answer = await api.http.get(f"/v1/agents/{peer.agent}/link")
         assert answer.status_code == 200, answer.text
         found = answer.json()
         assert (found["node"], found["sid"], found["rtt"]) == ("node-1", welcome.sid, 0.0125)
         assert (found["commands"], found["messages"], found["congested"]) == (1, 1, False)
         assert found["age"] >= 0
-        assert (await api.agent(peer.agent))["session"]["rtt"] == 0.0125
+        assert (await api.agent(peer.agent))["link"]["rtt"] == 0.0125
     holder.signal(signal.SIGSTOP)
-    answer = await api_of(other).http.get(f"/v1/agents/{peer.agent}/session")
+    answer = await api_of(other).http.get(f"/v1/agents/{peer.agent}/link")
     page = await api_of(other).agent(peer.agent)
     holder.signal(signal.SIGCONT)
     assert (answer.status_code, "did not answer" in answer.json()["detail"]) == (503, True)
-    assert (page["state"], page["node"], page["session"]["rtt"]) == ("online", "node-1", None)
+    assert (page["state"], page["node"], page["link"]["rtt"]) == ("online", "node-1", None)
 
 
 async def test_the_link_of_an_agent_that_has_none(gateway: Any, api: Any, dial: Any, until: Any) -> None:
@@ -260,5 +260,5 @@ async def test_the_link_of_an_agent_that_has_none(gateway: Any, api: Any, dial: 
         return bool((await api.agent(peer.agent))["state"] == "away")
 
     await until(away)
-    answer = await api.http.get(f"/v1/agents/{peer.agent}/session")
+    answer = await api.http.get(f"/v1/agents/{peer.agent}/link")
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairlead.fleet.schema import ORDERED_MS, agent_key
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import CONN_LIMIT, Hello
 
 
@@ -18,7 +18,7 @@ async def test_a_number_that_is_too_high_keeps_an_agent_out_for_a_time_only(
     thief.socket.transport.abort()
     refused = await dial(gateway, "victim")
     await refused.send(Hello(agent="victim", boot="boot-1", conn=5))
-    assert await refused.close_code() == Close.SUPERSEDED
+    assert await refused.close_code() == CloseCode.SUPERSEDED
     key = agent_key("victim")
     up = int(await store.submit("HGET", key, "up"))
     await store.submit("HSET", key, "up", up - ORDERED_MS)  # that was so long ago
@@ -27,7 +27,7 @@ async def test_a_number_that_is_too_high_keeps_an_agent_out_for_a_time_only(
     assert await store.submit("HGET", key, "conn") == b"6"
     older = await dial(gateway, "victim")
     await older.send(Hello(agent="victim", boot="boot-1", conn=5))
-    assert await older.close_code() == Close.SUPERSEDED, "from now on attempts are ordered again"
+    assert await older.close_code() == CloseCode.SUPERSEDED, "from now on attempts are ordered again"
 
 
 async def test_a_number_beyond_the_bound_is_no_hello(gateway: Any, dial: Any) -> None:
@@ -37,4 +37,4 @@ async def test_a_number_beyond_the_bound_is_no_hello(gateway: Any, dial: Any) ->
             CONN_LIMIT.to_bytes(4, "big"), (CONN_LIMIT + 1).to_bytes(4, "big")
         )
     )
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL

@@ -48,7 +48,7 @@ async def test_commands_go_on_beside_a_flood_of_heartbeats(
     tasks = [asyncio.create_task(work(flooder)) for flooder in flooders for work in (flood, hear)]
     try:
         async with asyncio.timeout(20):
-            while await metric(gateway, "fairlead_held_links") < 10:  # a gauge has no event
+            while await metric(gateway, "fairlead_links_read_paused") < 10:  # a gauge has no event
                 await asyncio.sleep(0.05)
         for _ in range(20):
             command = await api.start(good.agent)

@@ -13,11 +13,11 @@ import pytest
 from fairlead.bus.doorbell import CancelRequested, Doorbell
 from fairlead.bus.inbox import Inbox
 from fairlead.fleet import schema
-from fairlead.fleet.command import Record
+from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
+from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
-from fairlead.fleet.schema import NodeRow, NodeTable, State
+from fairlead.fleet.schema import NodeRow, NodeTable, TargetState
 from fairlead.routing.agents import index_sweeper
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.removal import AgentRemoval
@@ -25,12 +25,12 @@ from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.sweeper import CommandSweeper, shards_of
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, text
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.trace import Tracing
-from fairlead.wire.identity import uuid7
+from fairlead.telemetry.tracing import Tracing
+from fairlead.wire.ids import uuid7
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -45,7 +45,7 @@ class World:
         self.store = store
         self.membership = Membership("node-1")
         self.membership.epoch = "a"
-        self.directory, self.due = Directory(store), Due(store)
+        self.directory, self.due = Directory(store), DeadlineQueue(store)
         self.records = Commands(store, 1 << 24)
         self.heard: list[Doorbell] = []
         self.inbox = Inbox(store, url, "node-1", "a", self.heard.extend)
@@ -76,7 +76,7 @@ class World:
             calls.append(
                 self.directory.claim(agent, self.membership.lease, "boot", 1, f"s{number}", b"{}", now + FAR_MS)
             )
-            record = Record(command, agent, "work", payload, "interactive", now, now + FAR_MS, 60_000, now + FAR_MS)
+            record = NewRecord(command, agent, "work", payload, "interactive", now, now + FAR_MS, 60_000, now + FAR_MS)
             calls.append(self.records.create(record, now + FAR_MS))
             calls.append(self.records.fence(command, agent, now + FAR_MS, "boot"))
             calls.append(self.due.schedule(command, agent, now))
@@ -121,7 +121,7 @@ async def test_one_look_goes_on_until_nothing_is_due(world: World) -> None:
         found = await world.records.look_up(command)
         assert found is not None
         ending = found.targets[0].ending
-        assert (found.targets[0].state, ending.code if ending else "") == (State.TIMEOUT, "deadline")
+        assert (found.targets[0].state, ending.code if ending else "") == (TargetState.TIMEOUT, "deadline")
         assert await world.directory.open_commands(found.agent) == []
         row = await world.directory.look_up(found.agent)
         assert row is not None
@@ -139,7 +139,7 @@ async def test_the_keeper_reads_no_payloads(world: World) -> None:
     await world.look()
     assert await _sent(world.store) - before < 100_000
     states = [found.targets[0].state for c in commands if (found := await world.records.look_up(c)) is not None]
-    assert states == [State.TIMEOUT] * 10 + [State.SENT] * 30
+    assert states == [TargetState.TIMEOUT] * 10 + [TargetState.SENT] * 30
     assert await world.left() == 30
 
 

@@ -306,6 +306,6 @@ async def test_events_are_receipted_once_stored(gateway: Any, dial: Any) -> None
 async def test_metrics_and_health(gateway: Any, api: Any) -> None:
     metrics = await api.http.get(f"{gateway.admin}/metrics")
     assert metrics.status_code == 200
-    assert "fairlead_connections " in metrics.text
+    assert "fairlead_links " in metrics.text
     assert (await api.http.get(f"{gateway.admin}/livez")).text == "ok\n"
     assert (await api.http.get(f"{gateway.admin}/readyz")).text == "ok\n"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.fleet.schema import agent_key
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import FACTS_LIMIT
 
 
@@ -68,5 +68,5 @@ async def test_facts_beyond_the_budget_are_refused_with_the_reason(
             with pytest.raises(Exception, match="facts of") as refused:
                 await peer.greet(facts=facts)
             assert f"max {FACTS_LIMIT}" in str(refused.value)
-            assert await peer.close_code() == Close.PROTOCOL
+            assert await peer.close_code() == CloseCode.PROTOCOL
         assert await store.submit("EXISTS", agent_key(peer.agent)) == int(taken)

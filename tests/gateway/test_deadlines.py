@@ -17,14 +17,14 @@ from redis.asyncio import Redis
 from fairlead.bus.doorbell import CancelRequested, decode
 from fairlead.bus.inbox import inbox_key
 from fairlead.fleet import schema
-from fairlead.fleet.command import Ending, Record
+from fairlead.fleet.command_record import NewRecord, StoredEnd
 from fairlead.fleet.commands import Commands, ending
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.schema import State
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.fleet.schema import TargetState
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, octets, table
-from fairlead.wire.identity import uuid7
+from fairlead.wire.ids import uuid7
 from fairlead.wire.messages import DEADLINE
 
 pytestmark = pytest.mark.timeout(180)
@@ -62,7 +62,9 @@ class Crowd:
             for agent in agents:
                 command = uuid7(now, random.randbytes(10))
                 self.targets[command] = agent
-                record = Record(command, agent, "work", b"{}", "interactive", now, now + FAR_MS, 600_000, now + FAR_MS)
+                record = NewRecord(
+                    command, agent, "work", b"{}", "interactive", now, now + FAR_MS, 600_000, now + FAR_MS
+                )
                 # They are executed in this order, since they are of one priority.
                 calls.append(self.records.create(record, valid))
                 calls.append(self.directory.dispatch(agent, command, record.expires, valid))
@@ -112,7 +114,7 @@ class Crowd:
         shards = [self.store.submit("ZCARD", schema.due_key(shard)) for shard in range(schema.DUE_SHARDS)]
         return sum([integer(await count) for count in shards])
 
-    async def states(self) -> dict[str, State]:
+    async def states(self) -> dict[str, TargetState]:
         found = {}
         records = [self.records.look_up(command) for command in self.targets]
         for (command, agent), reading in zip(self.targets.items(), records, strict=True):
@@ -160,7 +162,7 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
     async def answer(commands: list[str]) -> None:
         """The agents' own ends, which come just then."""
         for command in commands:
-            end = ending(0, State.OK, Ending(payload=b"1"))
+            end = ending(0, TargetState.OK, StoredEnd(payload=b"1"))
             stored = await crowd.records.append(command, crowd.targets[command], GEN, end)
             assert stored.why in ("ok", "over")
             if stored.why == "ok":
@@ -175,8 +177,8 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
         await crowd.all_dealt_with()
     assert crowd.ends == dict.fromkeys(commands, 1)
     states = await crowd.states()
-    assert {command for command, state in states.items() if state is State.OK} == set(answered)
-    timed_out = {command for command, state in states.items() if state is State.TIMEOUT}
+    assert {command for command, state in states.items() if state is TargetState.OK} == set(answered)
+    timed_out = {command for command, state in states.items() if state is TargetState.TIMEOUT}
     assert len(timed_out) == COUNT - len(answered)
     assert await crowd.stopped() == dict.fromkeys(timed_out, 1)
     await crowd.are_closed(timed_out)
@@ -199,13 +201,13 @@ async def test_a_keeper_is_killed_among_thousands_and_the_other_ends_the_rest(
         victim.signal(signal.SIGKILL)
         victim.wait()
         states = await crowd.states()
-        ended = {command for command, state in states.items() if state is State.TIMEOUT}
+        ended = {command for command, state in states.items() if state is TargetState.TIMEOUT}
         assert 100 <= len(ended) < COUNT
         assert await crowd.left() > 0
         other.signal(signal.SIGCONT)
         await crowd.all_dealt_with()
     assert crowd.ends == dict.fromkeys(crowd.targets, 1)
-    assert set((await crowd.states()).values()) == {State.TIMEOUT}
+    assert set((await crowd.states()).values()) == {TargetState.TIMEOUT}
     assert set(await crowd.stopped()) == set(crowd.targets)
     await crowd.are_closed(set(crowd.targets))
 

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 import websockets
 
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Ack, Chunk, Hb, Hello, Welcome
 
 
@@ -78,24 +78,24 @@ async def test_too_many_at_once_are_sent_away_with_a_time(make_gateway: Any, own
 async def test_an_illegal_agent_id_is_refused(gateway: Any, dial: Any, agent: str) -> None:
     peer = await dial(gateway)
     await peer.send(Hello(agent=agent, boot="b", conn=1))
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
 async def test_a_late_hello_is_closed(gateway: Any, dial: Any) -> None:
-    assert await (await dial(gateway)).close_code() == Close.SILENT
+    assert await (await dial(gateway)).close_code() == CloseCode.SILENT
 
 
 async def test_a_second_hello_is_out_of_order(gateway: Any, dial: Any) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Hello(agent=peer.agent, boot="b", conn=1))
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
 async def test_anything_before_hello_is_out_of_order(gateway: Any, dial: Any) -> None:
     peer = await dial(gateway)
     await peer.send(Ack(id="x"))
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
 async def test_text_on_a_binary_link_and_binary_on_a_text_link(gateway: Any, dial: Any) -> None:
@@ -105,8 +105,8 @@ async def test_text_on_a_binary_link_and_binary_on_a_text_link(gateway: Any, dia
     text = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
     await text.greet()
     await text.socket.send(b"\x81\xa1t\x03")
-    assert await binary.close_code() == Close.ENCODING
-    assert await text.close_code() == Close.ENCODING
+    assert await binary.close_code() == CloseCode.ENCODING
+    assert await text.close_code() == CloseCode.ENCODING
 
 
 async def test_both_encodings_say_the_same(gateway: Any, dial: Any) -> None:
@@ -121,7 +121,7 @@ async def test_a_message_above_the_limit(gateway: Any, dial: Any) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.send(b"\x81\xa1t" + bytes(1 << 20))
-    assert await peer.close_code() == Close.FRAME_TOO_BIG
+    assert await peer.close_code() == CloseCode.FRAME_TOO_BIG
 
 
 async def test_a_chunk_above_the_limit(gateway: Any, dial: Any, api: Any) -> None:
@@ -130,7 +130,7 @@ async def test_a_chunk_above_the_limit(gateway: Any, dial: Any, api: Any) -> Non
     command = await api.start(peer.agent)
     await peer.command()
     await peer.send(Chunk(id=command, n=0, kind="stdout", payload=bytes((64 << 10) + 1)))
-    assert await peer.close_code() == Close.TOO_BIG
+    assert await peer.close_code() == CloseCode.TOO_BIG
 
 
 async def test_chunks_out_of_order(gateway: Any, dial: Any, api: Any) -> None:
@@ -140,7 +140,7 @@ async def test_chunks_out_of_order(gateway: Any, dial: Any, api: Any) -> None:
     await peer.command()
     await peer.say(command, 0, "first")
     await peer.say(command, 2, "third")
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
 async def test_more_than_the_credit(gateway: Any, dial: Any, api: Any) -> None:
@@ -154,7 +154,7 @@ async def test_more_than_the_credit(gateway: Any, dial: Any, api: Any) -> None:
         except websockets.ConnectionClosed:
             break
     code = await peer.close_code()
-    assert code in (Close.PROTOCOL, 1006)  # 1006: our unread flood made the kernel reset the connection
+    assert code in (CloseCode.PROTOCOL, 1006)  # 1006: our unread flood made the kernel reset the connection
 
 
 @pytest.mark.parametrize("kind", [0, 2, 4, 15, 63])
@@ -162,7 +162,7 @@ async def test_an_unknown_type_below_64(gateway: Any, dial: Any, kind: int) -> N
     peer = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
     await peer.greet()
     await peer.socket.send(f'{{"t":{kind}}}')
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
 async def test_unknown_types_from_64_and_unknown_keys_are_ignored(gateway: Any, dial: Any) -> None:
@@ -182,7 +182,7 @@ async def test_a_hundred_thousand_nested_arrays(gateway: Any, dial: Any, subprot
     peer = await dial(gateway, subprotocol=subprotocol)
     await peer.greet()
     await peer.socket.send(data)
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
     other = await dial(gateway)
     assert isinstance(await other.greet(), Welcome)
 

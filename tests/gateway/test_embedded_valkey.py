@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 
 
 def valkey_of(gateway: Any) -> int:
@@ -25,7 +25,7 @@ async def test_a_node_ends_with_an_error_when_its_valkey_dies(
     agent = await dial(gateway, "agent-1")
     await agent.greet()
     os.kill(valkey_of(gateway), signal.SIGKILL)
-    assert await agent.close_code() == Close.RESTART
+    assert await agent.close_code() == CloseCode.RESTART
     assert await asyncio.to_thread(gateway.wait) == 1
     assert "the embedded Valkey ended by signal 9 (SIGKILL)" in gateway.log()
     gateway.start()

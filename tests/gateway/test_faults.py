@@ -14,7 +14,7 @@ from typing import Any
 import websockets
 
 from fairlead.fleet.schema import agent_key
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, Cmd, Drain, End, Hb, Hello, Resume, Rx
 
 
@@ -163,16 +163,16 @@ async def test_takeover_tells_the_older_link_why(gateway: Any, dial: Any) -> Non
     await peer.greet(conn=1)
     same_boot = await dial(gateway, peer.agent)
     await same_boot.greet(conn=2)
-    assert await peer.close_code() == Close.SUPERSEDED
+    assert await peer.close_code() == CloseCode.SUPERSEDED
     other_boot = await dial(gateway, peer.agent)
     await other_boot.greet(boot="boot-2")
-    assert await same_boot.close_code() == Close.REPLACED
+    assert await same_boot.close_code() == CloseCode.REPLACED
     late = await dial(gateway, peer.agent)
     await other_boot.socket.close()
     newest = await dial(gateway, peer.agent)
     await newest.greet(boot="boot-2", conn=9)
     await late.send(Hello(agent=peer.agent, boot="boot-2", conn=5))
-    assert await late.close_code() == Close.SUPERSEDED
+    assert await late.close_code() == CloseCode.SUPERSEDED
 
 
 async def test_an_agent_that_stops_reading_is_closed_and_costs_bounded_memory(
@@ -258,7 +258,7 @@ async def test_sigterm_tells_first_then_closes_paced_and_exits_0(
         return await peer.close_code(), loop.time() - told
 
     closes = await asyncio.gather(*map(closed_after, peers))
-    assert {code for code, _ in closes} == {Close.RESTART}
+    assert {code for code, _ in closes} == {CloseCode.RESTART}
     assert max(at for _, at in closes) > 0.6  # paced: not all at once
     assert await asyncio.to_thread(gateway.wait) == 0
     gateway.start()

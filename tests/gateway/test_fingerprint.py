@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.app.fingerprint import fingerprint, number
+from fairlead.app.api.body_fingerprint import fingerprint, number
 
 TERMS = ("web-1", "exec", 60_000)
 texts = st.text(st.characters(codec="utf-8"), max_size=8)

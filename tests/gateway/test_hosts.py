@@ -12,7 +12,7 @@ import websockets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.app.hosts import Hosts
+from fairlead.app.access.hosts import HostRules
 from fairlead.errors import Forbidden
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
 
@@ -20,7 +20,7 @@ OWN = ("a-token-for-the-platform", "a-token-for-the-agents")
 FOREIGN = "https://attacker.example"
 
 
-def admits(hosts: Hosts, host: str | None, origin: str | None = None) -> bool:
+def admits(hosts: HostRules, host: str | None, origin: str | None = None) -> bool:
     headers = [(name, value.encode()) for name, value in ((b"host", host), (b"origin", origin)) if value is not None]
     try:
         hosts.check(headers)
@@ -33,34 +33,34 @@ def admits(hosts: Hosts, host: str | None, origin: str | None = None) -> bool:
     "host", ["localhost", "LOCALHOST:8081", "127.0.0.1:8081", "127.1.2.3", "[::1]:80", "localhost."]
 )
 def test_names_of_this_machine(host: str) -> None:
-    assert admits(Hosts(loopback_only=True), host)
+    assert admits(HostRules(loopback_only=True), host)
 
 
 @pytest.mark.parametrize(
     "host", ["attacker.example", "127.0.0.1.attacker.example:8081", "192.0.2.1", "", None, "localhost.attacker.example"]
 )
 def test_names_of_others(host: str | None) -> None:
-    assert not admits(Hosts(loopback_only=True), host)
-    assert not admits(Hosts(["gateway.example.com", "*.links.example.com"]), host)
-    assert admits(Hosts(), host)
+    assert not admits(HostRules(loopback_only=True), host)
+    assert not admits(HostRules(["gateway.example.com", "*.links.example.com"]), host)
+    assert admits(HostRules(), host)
 
 
 def test_patterns() -> None:
-    hosts = Hosts(["gateway.example.com", "*.links.example.com", "192.0.2.7"])
+    hosts = HostRules(["gateway.example.com", "*.links.example.com", "192.0.2.7"])
     for host in ("gateway.example.com:443", "Gateway.Example.Com", "eu.links.example.com", "a.b.links.example.com"):
         assert admits(hosts, host)
     for host in ("links.example.com", "x.gateway.example.com", "xlinks.example.com", "192.0.2.70", "localhost"):
         assert not admits(hosts, host)
     assert admits(hosts, "192.0.2.7:8080")
-    assert admits(Hosts(["gateway.test"], loopback_only=True), "localhost")
+    assert admits(HostRules(["gateway.test"], loopback_only=True), "localhost")
 
 
 def test_origins_are_refused_unless_listed() -> None:
-    listed = Hosts(origins=["https://console.example.com"])
+    listed = HostRules(origins=["https://console.example.com"])
     assert admits(listed, "x", "https://console.example.com")
     for origin in (FOREIGN, "null", "", "https://console.example.com.attacker.example", "http://localhost:3000"):
         assert not admits(listed, "x", origin)
-    development = Hosts(loopback_only=True)
+    development = HostRules(loopback_only=True)
     assert admits(development, "localhost", "http://localhost:3000")
     assert admits(development, "localhost", "http://[::1]:3000")
     for origin in (FOREIGN, "null", "file://", "://localhost", "http://localhost.attacker.example"):
@@ -75,22 +75,22 @@ def test_origins_are_refused_unless_listed() -> None:
     ],
 )  # fmt: skip
 def test_origins_that_only_begin_like_this_machine(origin: str) -> None:
-    assert not admits(Hosts(loopback_only=True), "localhost", origin)
-    assert admits(Hosts(loopback_only=True), "localhost", "http://[::1]:3000")
+    assert not admits(HostRules(loopback_only=True), "localhost", origin)
+    assert admits(HostRules(loopback_only=True), "localhost", "http://[::1]:3000")
 
 
 def test_each_of_several_origins_counts() -> None:
     both = [(b"host", b"localhost"), (b"origin", FOREIGN.encode()), (b"origin", b"http://localhost")]
     for headers in (both, list(reversed(both))):
         with pytest.raises(Forbidden):
-            Hosts(loopback_only=True).check(headers)
+            HostRules(loopback_only=True).check(headers)
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_any_header_is_admitted_or_forbidden(host: bytes, origin: bytes) -> None:
     headers = [(b"host", host), (b"origin", origin)]
     with contextlib.suppress(Forbidden):
-        Hosts(loopback_only=True).check(headers)
+        HostRules(loopback_only=True).check(headers)
 
 
 async def statuses(gateway: Any, token: str, agent_token: str, **headers: str) -> list[int]:

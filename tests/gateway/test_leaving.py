@@ -13,7 +13,7 @@ import httpx2
 import pytest
 import websockets
 
-from fairlead.carrier.server import SAME_STOP
+from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
 
 LEARNS = 1.5

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fairlead.app.turns import PLACES, Turns
+from fairlead.app.routes.list_scheduler import PLACES, ListScheduler
 from fairlead.fleet import schema
 from fairlead.fleet.directory import Claimed, Directory
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
 
@@ -115,7 +115,7 @@ async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
 @pytest.mark.timeout(60)
 async def test_lists_take_turns_and_a_short_one_is_not_kept_waiting_by_long_ones() -> None:
     """Slices go round among the lists, none beside another, and nobody's begins within the pause after one."""
-    turns = Turns()
+    turns = ListScheduler()
     under_way, order = 0, []
 
     async def build(name: str, slices: int) -> None:
@@ -137,7 +137,7 @@ async def test_lists_take_turns_and_a_short_one_is_not_kept_waiting_by_long_ones
 
 
 async def test_a_list_beyond_the_places_waits_for_one_and_whoever_gives_up_takes_none() -> None:
-    turns = Turns()
+    turns = ListScheduler()
     async with contextlib.AsyncExitStack() as taken:
         for _ in range(PLACES):
             await taken.enter_async_context(turns.place())

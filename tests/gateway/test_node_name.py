@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fairlead.routing.membership.process_identity import ProcessIdentity
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
 
@@ -78,7 +78,7 @@ async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
         assert f"process {frozen.pid} on " in taker.log()
         assert "has been silent for 15 s" in taker.log()
         frozen.signal(signal.SIGCONT)
-        assert await peer.close_code() == Close.RESTART
+        assert await peer.close_code() == CloseCode.RESTART
         http = api_of(frozen).http
 
         async def unready() -> bool:

@@ -20,8 +20,8 @@ import pytest
 from aiohttp import ClientSession, web
 from websockets import ConnectionClosed
 
-from fairlead.app.openapi import document
-from fairlead.fleet.schema import State
+from fairlead.app.api.openapi import document
+from fairlead.fleet.schema import TargetState
 from fairlead.wire.messages import Ack, Cmd, End
 
 TOKEN = "development-platform-token"
@@ -117,8 +117,8 @@ async def test_a_member_that_is_missing_from_an_answer_is_found(forgetful: str, 
 def test_the_document_and_the_page_name_every_state_and_no_other() -> None:
     """The states are those that a record can have: `fleet.schema.State`."""
     schemas = json.loads(document())["components"]["schemas"]
-    states = {state.value for state in State}
-    assert set(schemas["State"]["enum"]) == states
+    states = {state.value for state in TargetState}
+    assert set(schemas["TargetState"]["enum"]) == states
     for shape in ("Accepted", "Command", "Target", "End", "Cancelled"):
         assert "#/components/schemas/State" in json.dumps(schemas[shape]["properties"]["state"]), shape
     page = Path(__file__).resolve().parents[2].joinpath("docs", "delivery.md").read_text()

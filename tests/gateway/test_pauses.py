@@ -11,10 +11,10 @@ from typing import Any
 import httpx2
 import pytest
 
-from fairlead.agent.connector import DIAL_TIMEOUT
+from fairlead.agent.link.connector import DIAL_TIMEOUT
 from fairlead.fleet.schema import AWAY_MS
 from fairlead.hub.session import RETRY_MS
-from fairlead.settings.rules import RULES
+from fairlead.settings.table import SETTINGS
 from fairlead.wire.retry import HANDED_OUT_MS, RETRY_AFTER_MOST, first_ceiling
 
 SPREAD = 1.5
@@ -30,8 +30,8 @@ def test_away_outlasts_the_longest_pause_and_an_attempt() -> None:
 @pytest.mark.parametrize("capacity", [1, 18_000, 1_000_000])
 @pytest.mark.parametrize("rate", [0.1, 200.0, 100_000.0])
 def test_whatever_the_settings_are(capacity: int, rate: float) -> None:
-    assert RULES["capacity"].read(capacity) == capacity
-    assert RULES["accept_rate"].read(rate) == rate
+    assert SETTINGS["capacity"].parse(capacity) == capacity
+    assert SETTINGS["accept_rate"].parse(rate) == rate
     assert first_ceiling(capacity, rate) <= HANDED_OUT_MS
 
 

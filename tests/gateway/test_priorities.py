@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fairlead.fleet.command import Record
+from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
-from fairlead.store.backlog import BOUNDS, Priority
-from fairlead.wire.identity import uuid7
+from fairlead.store.backlog import LIMITS, Priority
+from fairlead.wire.ids import uuid7
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -37,7 +37,7 @@ async def _nothing_was_missed(api: Any, gateway: Any) -> None:
             name, _, value = line.rpartition(" ")
             figures[name] = float(value)
     assert figures["fairlead_node_fenced_total"] == figures["fairlead_redis_errors_total"] == 0
-    assert figures["fairlead_beat_age_seconds"] < 15
+    assert figures["fairlead_heartbeat_age_seconds"] < 15
     backlog = {name for name in figures if name.startswith("fairlead_redis_backlog")}
     assert backlog == {
         f'fairlead_redis_backlog{{priority="{name}"}}' for name in ("control", "results", "commands", "background")
@@ -80,13 +80,13 @@ async def test_a_site_that_comes_back_with_queued_commands_costs_no_post(
     api, store = api_of(gateway), await redis_of(own_valkey)
     directory, records = Directory(store), Commands(store, 1 << 24)
     agents, queued, now = 12, 800, int(time.time() * 1000)
-    assert agents * queued > BOUNDS[Priority.BACKGROUND].waiting
+    assert agents * queued > LIMITS[Priority.BACKGROUND].waiting
     for number in range(agents):
         name = f"site-{number}"
         made: list[Any] = [directory.claim(name, "", "b", 1, f"s{number}", b"{}", now + 600_000)]
         for _ in range(queued):
             command = uuid7(now, random.randbytes(10))
-            record = Record(command, name, "work", b"{}", "interactive", now, now + 600_000, 600_000, now + 600_000)
+            record = NewRecord(command, name, "work", b"{}", "interactive", now, now + 600_000, 600_000, now + 600_000)
             made.append(records.create(record, now + 600_000))
             made.append(directory.dispatch(name, command, now + 600_000, now + 600_000))
         for call in made:

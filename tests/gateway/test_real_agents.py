@@ -109,7 +109,7 @@ async def test_why_names_the_code_of_what_an_agent_refused(
     assert (await api.end(command))["error"]["code"] == "unknown_method"
 
     async def told() -> bool:
-        return bool((await api.agent("host-choosy"))["troubles"])
+        return bool((await api.agent("host-choosy"))["recent_failures"])
 
     await until(told)
     code, out, err = await run_cli(gateway, "why", "host-choosy")

@@ -23,7 +23,7 @@ from fairlead.routing.agents.reconciler import Reconciler
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Cancel, Caps, Chunk, Cmd, Drain, End, Hb, Rx
 
 
@@ -169,7 +169,7 @@ async def test_an_eviction_that_was_never_heard(own_valkey: Any, make_gateway: A
         "HSET", agent_key(peer.agent), "lease", "node-2#elsewhere", "gen", welcome.gen + 1, "sid", "newer"
     )  # fmt: skip
     await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    assert await peer.close_code() == Close.SUPERSEDED
+    assert await peer.close_code() == CloseCode.SUPERSEDED
 
 
 async def test_a_command_posted_right_after_a_node_died_waits(
@@ -204,7 +204,7 @@ async def test_after_a_long_outage_no_linked_agent_is_called_offline(
     deadline = time.monotonic() + 75
     while True:  # until the other node, too, has been cut off for longer than an agent counts as away
         metrics = (await api.http.get(f"{other.admin}/metrics")).text
-        if value(metrics, "fairlead_beat_age_seconds") * 1000 > AWAY_MS + 1_000:
+        if value(metrics, "fairlead_heartbeat_age_seconds") * 1000 > AWAY_MS + 1_000:
             break
         assert time.monotonic() < deadline
         await asyncio.sleep(0.2)
@@ -226,7 +226,7 @@ async def test_links_are_given_up_when_redis_stays_away(
     await peer.greet()
     os.kill(own_valkey.pid, signal.SIGSTOP)
     began = time.monotonic()
-    assert await peer.close_code() == Close.BUS_AWAY
+    assert await peer.close_code() == CloseCode.BUS_AWAY
     assert time.monotonic() - began >= 2
 
 
@@ -323,7 +323,7 @@ async def test_a_drain_hands_an_agent_over_with_what_it_runs(
     followed = asyncio.ensure_future(api.lines(command))
     leaving.signal(signal.SIGTERM)
     assert (await peer.expect(Drain)).why == "shutdown"
-    assert await peer.close_code() == Close.RESTART
+    assert await peer.close_code() == CloseCode.RESTART
     while (found := await api.agent(peer.agent))["state"] != "away":
         await asyncio.sleep(0.02)
     assert found["why"] == "it moves to another node"
@@ -370,7 +370,7 @@ async def test_an_older_process_behind_a_frozen_node_stays_away(
     await store.submit("UNLINK", inbox_key(lease))  # the eviction is lost
     await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     frozen.signal(signal.SIGCONT)
-    assert await old.close_code() == Close.REPLACED
+    assert await old.close_code() == CloseCode.REPLACED
     await new.send(Hb(ts=1))
     await new.expect(Hb)
 

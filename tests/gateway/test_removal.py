@@ -127,4 +127,4 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
         assert await directory.page(shard, "", 10) == ["aa", broken], "the one behind them is forgotten"
     assert [agent_key(agent) in caplog.text for agent in ("aa", broken)] == [True, True]
     assert caplog.text.count("the sweep skips") == 2
-    assert metrics.registry.get_sample_value("fairlead_rows_passed_over_total") == 4
+    assert metrics.registry.get_sample_value("fairlead_index_rows_skipped_total") == 4

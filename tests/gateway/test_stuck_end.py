@@ -88,7 +88,7 @@ async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: Any, api: 
     target = (await api.get(command))["targets"][0]
     assert (target["state"], target["end"]["error"]) == ("cancelled", None), "it was not left to time out"
     assert set(holder.cancels) == {"cancelled"}
-    assert (await api.http.get(f"/v1/agents/{peer.agent}/session")).json()["commands"] == 0
+    assert (await api.http.get(f"/v1/agents/{peer.agent}/link")).json()["commands"] == 0
 
 
 @pytest.mark.timeout(90)
@@ -108,7 +108,7 @@ async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: Any, api: A
     assert (await api.get(command))["targets"][0]["state"] == "timeout"
     await holder.finish("timeout")
     assert set(holder.cancels) == {"deadline"}
-    assert (await api.http.get(f"/v1/agents/{peer.agent}/session")).json()["commands"] == 0
+    assert (await api.http.get(f"/v1/agents/{peer.agent}/link")).json()["commands"] == 0
 
 
 async def test_a_command_that_nobody_knows_is_receipted_and_credited(gateway: Any, api: Any, dial: Any) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import signal
 from typing import Any
 
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Rx
 
 
@@ -40,10 +40,10 @@ async def test_an_agent_moves_and_the_older_link_is_told(
     await first.greet(conn=1)
     second = await dial(two, first.agent)
     await second.greet(conn=2)
-    assert await first.close_code() == Close.SUPERSEDED
+    assert await first.close_code() == CloseCode.SUPERSEDED
     third = await dial(one, first.agent)
     await third.greet(boot="boot-2")
-    assert await second.close_code() == Close.REPLACED
+    assert await second.close_code() == CloseCode.REPLACED
     assert (await api_of(two).agent(first.agent))["node"] == "node-1"
 
 
@@ -94,7 +94,7 @@ async def test_a_frozen_node_delivers_nothing_when_it_wakes(
     await again.say(command, 0, "fresh ")
     await again.expect(Rx)
     frozen.signal(signal.SIGCONT)
-    assert await peer.close_code() == Close.SUPERSEDED
+    assert await peer.close_code() == CloseCode.SUPERSEDED
     await again.say(command, 1, "end")
     await again.send(End(id=command, total=2))
     assert (await api.end(command))["state"] == "ok"

@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.agent import Agent
 from fairlead.app.exposition import merge
-from fairlead.carrier.server import SAME_STOP
+from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 
 AGENTS = 20
 PLATFORM = {"authorization": "Bearer development-platform-token"}

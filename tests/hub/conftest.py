@@ -1,8 +1,3 @@
 """Lets the tests of the hub import what they share."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))

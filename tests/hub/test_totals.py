@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from linked import AGENT, linked, say
 
 from fairlead.hub.pending_messages import PENDING_BYTES, pending_size
 from fairlead.hub.session import RETRY_MS
 from fairlead.hub.totals import Totals
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Bye, Chunk, Event
+
+from support.hub.linked_session import AGENT, linked, say
 
 
 def event(size: int) -> Event:
@@ -53,7 +54,7 @@ def test_the_sums_are_what_a_walk_would_find(history: list[tuple[int, str, str, 
             case "stored":
                 session.confirm_stored(sum(map(pending_size, session.take_pending())))
             case "close":
-                session.close(Close.RESTART, "told to")
+                session.close(CloseCode.RESTART, "told to")
             case "lost":
                 session.on_close(wire, 1006, "")
             case "forgo":
@@ -101,7 +102,7 @@ def test_excess_is_told_with_the_time_to_come_back() -> None:
     session.on_excess(wire, "more than 500 messages a second for 30 s")
     bye = AGENT.decode(wire.sent[-1])
     assert isinstance(bye, Bye)
-    assert (bye.code, wire.closed) == (Close.RATE, [Close.RATE])
+    assert (bye.code, wire.closed) == (CloseCode.RATE, [CloseCode.RATE])
     assert bye.retry is not None
     assert RETRY_MS[0] <= bye.retry <= RETRY_MS[1]
 

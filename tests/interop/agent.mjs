@@ -2,9 +2,9 @@
 // test_interop.py runs it against real gateways. It was written from that page alone and shares no code with the
 // Python SDK: what works here is what the page says. The section that a rule comes from is named as §n.
 //
-//   AGENT_TOKEN=… node agent.mjs ws://host:port[,ws://…] edge-17 [--puppet]
+//   AGENT_TOKEN=… node agent.mjs ws://host:port[,ws://…] edge-17 [--orders]
 //
-// It tells what it does as JSON lines on stdout. With --puppet its method `exec` is run by orders on stdin, one JSON
+// It tells what it does as JSON lines on stdout. With --orders its method `exec` is run by orders on stdin, one JSON
 // object a line, so that `fairlead mock-gateway` can play conversations to it (§14). SIGUSR2 makes it open a second link.
 import { randomBytes, randomUUID } from "node:crypto";
 import { createInterface } from "node:readline";
@@ -349,7 +349,7 @@ class Agent {
 
 // ---- what it can do ----
 
-const puppets = new Map(); // id → its stream, given the orders of stdin
+const ordered = new Map(); // id → its stream, given the orders of stdin
 
 const METHODS = {
   async echo(s, { text = "", input = false }) {
@@ -381,17 +381,17 @@ const obey = async ({ order, id, payload, kind, type, qos }, agent) => { // §14
   const data = Buffer.from(payload ?? "", "base64");
   if (order === "event") return agent.event({ type, qos, payload: data });
   if (order === "leave") return agent.leave();
-  const s = puppets.get(id);
+  const s = ordered.get(id);
   if (order === "write") await s.write(data, kind);
   else if (order === "end") s.end("ok", { payload: data });
   else if (order === "take") await s.read();
 };
 
 const [urls, id, mode] = process.argv.slice(2);
-const puppet = { exec: (s) => (puppets.set(s.id, s), new Promise(() => {})) };
-const agent = new Agent(urls.split(","), id, process.env.AGENT_TOKEN, mode === "--puppet" ? puppet : METHODS);
+const onOrders = { exec: (s) => (ordered.set(s.id, s), new Promise(() => {})) };
+const agent = new Agent(urls.split(","), id, process.env.AGENT_TOKEN, mode === "--orders" ? onOrders : METHODS);
 tell("start", { boot: agent.boot });
-if (mode === "--puppet") {
+if (mode === "--orders") {
   createInterface({ input: process.stdin }).on("line", (line) => {
     const order = JSON.parse(line); // each at once: a write that waits for credit holds up nothing but its stream
     obey(order, agent).then(

@@ -18,9 +18,10 @@ from typing import Any, Protocol
 
 import httpx2
 import pytest
-from serve_process import ServeProcess
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+from support.gateway_process import ServeProcess
 
 PROGRAM = Path(__file__).resolve().with_name("agent.mjs")
 AGENT_TOKEN = "development-agent-token"

@@ -88,7 +88,7 @@ async def test_a_cancel_where_nobody_reads(nodes: Any, api_of: Any, start_foreig
             assert (await api.http.delete(f"/v1/commands/{command}")).is_success
         _, end = await api.window_end(command)
         assert end["error"]["code"] == ("deadline" if deadline else "cancelled"), end
-        assert (await api.http.get("/v1/agents/floods/session")).json()["commands"] == 0
+        assert (await api.http.get("/v1/agents/floods/link")).json()["commands"] == 0
     assert not foreign.all("violation")
     assert not foreign.all("closed")
 

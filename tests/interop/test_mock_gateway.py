@@ -17,7 +17,7 @@ import pytest
 from fairlead.mock.script import load
 
 HERE = Path(__file__).resolve().parent
-NODE_AGENT, SDK_AGENT = HERE / "agent.mjs", HERE / "puppet_agent.py"
+NODE_AGENT, SDK_AGENT = HERE / "agent.mjs", HERE / "controlled_agent.py"
 PLAYABLE = [conversation for conversation in load() if conversation.for_agents]
 
 
@@ -56,7 +56,7 @@ async def test_the_sdk_plays_all_conversations(tmp_path: Path, encoding: str) ->
 
 @pytest.mark.timeout(300)
 async def test_an_agent_in_another_language_plays_all_conversations(node_js: str) -> None:
-    command = [node_js, str(NODE_AGENT), "{link}", "edge-17", "--puppet"]
+    command = [node_js, str(NODE_AGENT), "{link}", "edge-17", "--orders"]
     code, printed = await run("--patience", "20", "--", *command)
     assert code == 0, printed
     assert judged(printed, "left") == ["a new start of a durable agent"]
@@ -126,7 +126,7 @@ async def test_a_broken_agent_is_told_what_was_wrong(
     source = program.read_text()
     assert fault[0] in source
     program.write_text(source.replace(*fault))
-    command = [node_js, str(program), "{link}", "edge-17", "--puppet"]
+    command = [node_js, str(program), "{link}", "edge-17", "--orders"]
     code, printed = await run("--only", conversation, "--patience", "5", "--", *command)
     assert code == 1, printed
     assert judged(printed, "FAIL") == [conversation]

@@ -155,7 +155,7 @@ async def test_invalid_messages_are_refused(script: Script, start_foreign: Any) 
 
 
 async def test_the_window_bounds_what_is_sent_and_what_is_held(script: Script, start_foreign: Any) -> None:
-    foreign = await start_foreign([script.link], "edge-17", "--puppet")
+    foreign = await start_foreign([script.link], "edge-17", "--orders")
     await script.accept()
     await script.hear()
     await script.say({**GREETING, "limits": {"window": 16}}, {"t": 4, "id": "c1", "method": "exec", "credit": 16})

@@ -10,12 +10,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "operator"))
-sys.path.insert(0, str(Path(__file__).resolve().parent / "helpers"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "charts" / "observability"))
-
-from prometheus_server import program
+from support.observability.prometheus_server import program
 
 
 def _needed(name: str) -> str:

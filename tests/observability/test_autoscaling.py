@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers import answers, shown, table
-from dashboards import AUTOSCALING
-from operator_world import World
-from prometheus_server import RATE, Target, scraping
-from watched_fleet import Node, ended, swarm
 
-from fairlead_operator import objects
+from fairlead_operator.kube import objects
+
+from dashboards import AUTOSCALING
+from support.observability.dashboard_answers import answers, shown, table
+from support.observability.prometheus_server import RATE, Target, scraping
+from support.observability.watched_fleet import Node, ended, swarm
+from support.operator_world import World
 
 PATIENCE = 90.0
 """The operator looks every ten seconds; the machine may do much else."""
@@ -93,7 +94,7 @@ async def test_a_real_prometheus_answers_what_the_operator_tells(
     prometheus_program: str, world: World, control_plane: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")
-    monkeypatch.setitem(objects.PLACES, "ValidatingWebhookConfiguration", place)
+    monkeypatch.setitem(objects.KINDS, "ValidatingWebhookConfiguration", place)
     await world.gateway(capacity=CAPACITY, replicas={"min": 2, "max": 3}, scaling={"survive": 0})
     with ExitStack() as stack:
         operator = Operator(tmp_path, control_plane.operator, world.namespace)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from answers import GATEWAY, Answer, answers, shown
+
 from dashboards import DASHBOARDS
 from panels import Panel
-from prometheus_server import Series, metrics_that_exist
-from watched_fleet import AGENTS, LINKS, Watched, watched_fleet
+from support.observability.dashboard_answers import GATEWAY, Answer, answers, shown
+from support.observability.prometheus_server import Series, metrics_that_exist
+from support.observability.watched_fleet import AGENTS, LINKS, Watched, watched_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"\bfairlead_\w+")

@@ -14,7 +14,6 @@ import shutil
 import socket
 import ssl
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -26,18 +25,16 @@ from pathlib import Path
 import pytest
 from kubernetes.aio.client import ApiClient
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
-from fairlead_operator import objects
-from fairlead_operator.cluster import Cluster, configuration
+from fairlead_operator.api.policy import SECRET_LABEL
 from fairlead_operator.crd import crds
-from fairlead_operator.objects import Object
-from fairlead_operator.policy import SECRET_LABEL
-from fairlead_operator.rbac import CLUSTER, LEASE, NAMESPACED
+from fairlead_operator.kube import objects
+from fairlead_operator.kube.cluster import Cluster, configuration
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.rbac import CLUSTER, LEASE, NAMESPACED
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".cache" / "cluster" / "bin"
@@ -66,7 +63,7 @@ class ControlPlane:
 def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
     missing = [name for name in PROGRAMS if not (BIN / name).exists()]
     if missing or shutil.which("openssl") is None:
-        text = f"no API server to test with ({', '.join(missing) or 'openssl'}): python3 -I k8s/cluster build"
+        text = f"no API server to test with ({', '.join(missing) or 'openssl'}): python3 -I tests/tools/cluster build"
         if os.environ.get("CI") == "1":
             pytest.fail(text)
         pytest.skip(text)
@@ -195,8 +192,8 @@ async def world(
     namespace = f"t-{os.urandom(4).hex()}"
     for kind, resource in (("Role", "roles"), ("RoleBinding", "rolebindings"), ("ClusterRole", "clusterroles"),
                            ("ClusterRoleBinding", "clusterrolebindings")):  # fmt: skip
-        monkeypatch.setitem(objects.PLACES, kind, ("rbac.authorization.k8s.io/v1", resource))
-    monkeypatch.setitem(objects.PLACES, "Namespace", ("v1", "namespaces"))
+        monkeypatch.setitem(objects.KINDS, kind, ("rbac.authorization.k8s.io/v1", resource))
+    monkeypatch.setitem(objects.KINDS, "Namespace", ("v1", "namespaces"))
     clients = []
     for file in (control_plane.admin, control_plane.operator):
         monkeypatch.setenv("KUBECONFIG", str(file))
@@ -243,8 +240,8 @@ async def world(
     try:
         yield made
     finally:
-        for steward in made.stewards:
-            await steward.aclose()
+        for reconciler in made.reconcilers:
+            await reconciler.aclose()
         await admin.delete("Namespace", "", namespace, (await admin.get("Namespace", "", namespace))["metadata"]["uid"])
         await store.aclose()
         for client in clients:

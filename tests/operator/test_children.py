@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from fairlead.errors import ConfigError
-from fairlead.settings.rules import RULES
-from fairlead_operator.children import Owner, children
-from fairlead_operator.objects import Object
-from fairlead_operator.rules import OPERATORS_ENV, read
+from fairlead.settings.table import SETTINGS
+from fairlead_operator.api.validation import OPERATORS_ENV, read
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.resources.children import children
+from fairlead_operator.resources.owner import Owner
 
 OWNER = Owner("edge", "fleet", "1f0c")
 LEAST: dict[str, Any] = {
@@ -79,14 +80,14 @@ def test_environment_of_the_user_comes_after_ours() -> None:
 def test_environment_that_is_the_operators_is_refused_with_what_to_set_instead() -> None:
     ours = container(telemetry={"otlpEndpoint": "http://collector:4318"})["env"]
     assert {one["name"] for one in ours} <= set(OPERATORS_ENV)
-    assert set(OPERATORS_ENV) <= {f"FAIRLEAD_{name.upper()}" for name in RULES}
+    assert set(OPERATORS_ENV) <= {f"FAIRLEAD_{name.upper()}" for name in SETTINGS}
     for name, instead in OPERATORS_ENV.items():
         with pytest.raises(ConfigError, match=re.escape(f"pod.env must not set {name}: {instead}")):
             read(LEAST | {"pod": {"env": [{"name": name, "value": "1"}]}})
 
 
 def test_whatever_else_gateways_can_be_told_is_let_through() -> None:
-    names = sorted({f"FAIRLEAD_{name.upper()}" for name in RULES} - set(OPERATORS_ENV))
+    names = sorted({f"FAIRLEAD_{name.upper()}" for name in SETTINGS} - set(OPERATORS_ENV))
     assert {"FAIRLEAD_TRACE_RATIO", "FAIRLEAD_HEARTBEAT", "FAIRLEAD_RETENTION"} <= set(names)
     env = container(pod={"env": [{"name": name, "value": "1"} for name in names]})["env"]
     assert [one["name"] for one in env[-len(names) :]] == names

@@ -11,19 +11,17 @@ import msgspec
 import pytest
 import yaml
 
+from fairlead.configuration import InvalidValue
 from fairlead.errors import ConfigError
-from fairlead.settings.rules import RULES as GATEWAY_RULES
-from fairlead.settings.rules import Fault
+from fairlead.settings.table import SETTINGS as GATEWAY_SETTINGS
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
+from fairlead_operator.api.link_operation import LinkOperationSpec, Type, read_operation
+from fairlead_operator.api.validation import RULES, read
 from fairlead_operator.crd import COLUMNS, OPERATION_COLUMNS, crds, gateway_crd, operation_crd
-from fairlead_operator.errors import ClusterAway, ClusterRefused
-from fairlead_operator.objects import Object, path
-from fairlead_operator.operation import LinkOperationSpec, Type, read_operation
-from fairlead_operator.rules import RULES, read
-from fairlead_operator.spec import LinkGatewaySpec, Mode
+from fairlead_operator.kube.errors import ApiServerRefused, ApiServerUnavailable
+from fairlead_operator.kube.objects import Object, path
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST: dict[str, Any] = {
@@ -144,7 +142,7 @@ async def test_what_cannot_drain_in_time_is_refused_with_the_number(
         read(LEAST | spec)
     advice = "raise drain.rate or drain.maxSeconds, or lower capacity"
     assert here.value.message == f"a full pod could not drain in time: {said}{advice}"
-    with pytest.raises(ClusterRefused) as there:
+    with pytest.raises(ApiServerRefused) as there:
         await world.gateway(**spec)
     assert there.value.message.endswith(f": {here.value.message}")
 
@@ -170,7 +168,7 @@ def test_an_address_is_taken_here_if_gateways_take_it(setting: str, value: str) 
     if setting == "redis" and "@" in value:
         assert not is_taken(read, ConfigError, LEAST | spec), "a password belongs into a Secret"
         return
-    assert is_taken(read, ConfigError, LEAST | spec) == is_taken(GATEWAY_RULES[setting].read, Fault, value)
+    assert is_taken(read, ConfigError, LEAST | spec) == is_taken(GATEWAY_SETTINGS[setting].parse, InvalidValue, value)
 
 
 async def test_addresses_that_gateways_refuse_are_refused_by_the_api_server(world: World) -> None:
@@ -181,7 +179,7 @@ async def test_addresses_that_gateways_refuse_are_refused_by_the_api_server(worl
             try:
                 read(LEAST | spec)
             except ConfigError:
-                with pytest.raises(ClusterRefused, match=f"spec.{part}.{field} in body should match"):
+                with pytest.raises(ApiServerRefused, match=f"spec.{part}.{field} in body should match"):
                     await world.gateway(**spec)
             else:
                 await world.gateway(f"{part}-{number}", **spec)
@@ -190,7 +188,7 @@ async def test_addresses_that_gateways_refuse_are_refused_by_the_api_server(worl
 async def test_a_scale_that_was_never_set_cannot_be_read_but_can_be_set(world: World) -> None:
     """Why docs/kubernetes.md has an autoscaler wait for a first `kubectl scale`."""
     await world.gateway(scaling={"mode": "External"})
-    with pytest.raises(ClusterAway, match=r"500: .*\.spec\.scaling\.replicas. does not exist"):
+    with pytest.raises(ApiServerUnavailable, match=r"500: .*\.spec\.scaling\.replicas. does not exist"):
         await world.admin.get("LinkGateway", world.namespace, "edge", "scale")
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": 5}}, "scale")
     found = await world.admin.get("LinkGateway", world.namespace, "edge", "scale")
@@ -233,6 +231,6 @@ async def test_a_field_that_does_not_exist_is_refused_by_kubectl_and_dropped_wit
         "spec": world.spec(capacty=5),
     }
     where = path("LinkGateway", world.namespace)
-    with pytest.raises(ClusterRefused, match=r'unknown field "spec.capacty"'):
+    with pytest.raises(ApiServerRefused, match=r'unknown field "spec.capacty"'):
         await world.admin._write("POST", where, body, "application/json", {"fieldValidation": "Strict"})
     assert "capacty" not in (await world.admin.create(body))["spec"]

@@ -3,42 +3,39 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fairlead_operator.conductor import MARK
-from fairlead_operator.errors import ClusterRefused
-from fairlead_operator.objects import Object
-from fairlead_operator.rbac import LEASE, NAMESPACED
-from fairlead_operator.steward import Steward
+from fairlead_operator.kube.errors import ApiServerRefused
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED
+from fairlead_operator.operations.runner import RESTART_ANNOTATION
+from fairlead_operator.runtime.reconciler import Reconciler
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 KUBECTL = Path(__file__).resolve().parents[2] / ".cache" / "cluster" / "bin" / "kubectl"
 """Built with the API server that the fixtures start."""
 
 
-async def fleet(world: World, count: int = 2, **more: Any) -> tuple[Steward, list[str]]:
+async def fleet(world: World, count: int = 2, **more: Any) -> tuple[Reconciler, list[str]]:
     """A settled fleet, each pod on a node and with some links."""
-    steward = world.steward(await world.gateway(replicas={"min": count, "max": 9}, **more))
-    await world.tend(steward)
+    reconciler = world.reconciler(await world.gateway(replicas={"min": count, "max": 9}, **more))
+    await world.reconcile(reconciler)
     names = await world.run_pods(count)
     for i, name in enumerate(names):
         await world.place(name)
         await world.beat(name, 100 + i)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
 
     async def allowed() -> bool:
         budget = await world.admin.get("PodDisruptionBudget", world.namespace, "edge")
         return bool(budget.get("status", {}).get("disruptionsAllowed") == 1)
 
     await world.until("the budget to allow an eviction", allowed)
-    return steward, names
+    return reconciler, names
 
 
 def condition(status: Object, kind: str) -> tuple[str, str]:
@@ -51,24 +48,24 @@ async def leaving(world: World) -> set[str]:
 
 
 async def test_a_drain_evicts_the_pod_and_is_complete_when_another_is_ready(world: World) -> None:
-    steward, (one, _) = await fleet(world)
+    reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one, reason="a bad disk")
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     assert await leaving(world) == {one}
     status = await world.operation("away")
     assert (status["phase"], status["linksAtStart"], status["linksLeft"]) == ("Running", 100, 100)
     assert condition(status, "Complete") == ("False", "Leaving")
     # Its node goes on telling: agents leave at their slots.
     await world.beat(one, 40)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     status = await world.operation("away")
     assert (status["linksLeft"], status["message"]) == (40, f"{one} has 40 links left")
     await world.end(one)
     await world.until("its place to be taken", lambda: world._exactly(2))
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     assert condition(await world.operation("away"), "Complete") == ("False", "Replacing")
     await world.run_pods(2)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     status = await world.operation("away")
     assert (status["phase"], status["linksLeft"]) == ("Succeeded", 0)
     assert (condition(status, "Complete"), condition(status, "Failed")) == (
@@ -91,12 +88,12 @@ async def test_kubectl_shows_it_waits_for_it_and_refuses_to_change_it(world: Wor
         out, _ = await asyncio.wait_for(process.communicate(), 110)
         return process.returncode or 0, out.decode()
 
-    steward, (one, _) = await fleet(world)
+    reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     await world.beat(one, 7)
     waiting = asyncio.create_task(kubectl("wait", "--for=condition=Complete", "lop/away", "--timeout=100s"))
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     _, shown = await kubectl("get", "lop")
     head, row = (line.split() for line in shown.splitlines())
     assert head == ["NAME", "GATEWAY", "TYPE", "POD", "PHASE", "LEFT", "AGE"]
@@ -107,18 +104,18 @@ async def test_kubectl_shows_it_waits_for_it_and_refuses_to_change_it(world: Wor
     assert "cannot be changed: create another one" in said
     await world.end(one)
     await world.run_pods(2)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     assert await waiting == (0, "linkoperation.fairlead.dev/away condition met\n")
 
 
 async def test_a_restart_is_complete_when_all_pods_are_new(world: World) -> None:
-    steward, old = await fleet(world)
+    reconciler, old = await fleet(world)
     made = await world.operate("anew", type="Restart")
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     status = await world.operation("anew")
     assert (status["phase"], status["linksAtStart"]) == ("Running", 201)
     template = (await world.deployment())["spec"]["template"]["metadata"]
-    assert template["annotations"][MARK] == made["metadata"]["uid"]
+    assert template["annotations"][RESTART_ANNOTATION] == made["metadata"]["uid"]
     generation = (await world.deployment())["metadata"]["generation"]
 
     async def rolled() -> bool:
@@ -129,7 +126,7 @@ async def test_a_restart_is_complete_when_all_pods_are_new(world: World) -> None
                 await world.end(name)
             else:
                 await world.run(name)
-        await world.tend(steward, seconds=1)
+        await world.reconcile(reconciler, seconds=1)
         return bool((await world.operation("anew"))["phase"] != "Running")
 
     await world.until("all pods to be new", rolled)
@@ -139,16 +136,16 @@ async def test_a_restart_is_complete_when_all_pods_are_new(world: World) -> None
     assert len(names) == 2
     assert not names & set(old)
     # The mark is no drift: applying our own fields leaves it, and nothing rolls again.
-    await world.tend(steward, seconds=31)
+    await world.reconcile(reconciler, seconds=31)
     assert (await world.deployment())["metadata"]["generation"] == generation
 
 
 async def test_of_two_the_second_waits_and_says_for_which(world: World) -> None:
-    steward, (one, other) = await fleet(world)
+    reconciler, (one, other) = await fleet(world)
     first = await world.operate("first", type="Drain", pod=one)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     await world.operate("second", type="Drain", pod=other)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     status = await world.operation("second")
     assert (status["phase"], condition(status, "Complete")) == ("Pending", ("False", "Queued"))
     assert "waits for the operation first" in status["message"]
@@ -159,7 +156,7 @@ async def test_of_two_the_second_waits_and_says_for_which(world: World) -> None:
     await world.run_pods(2)
 
     async def begun() -> bool:
-        await world.tend(steward, seconds=1)
+        await world.reconcile(reconciler, seconds=1)
         return await leaving(world) == {other}
 
     await world.until("the second to begin", begun)
@@ -167,7 +164,7 @@ async def test_of_two_the_second_waits_and_says_for_which(world: World) -> None:
 
 
 async def test_a_budget_that_is_spent_is_waited_for(world: World) -> None:
-    steward, (one, other) = await fleet(world)
+    reconciler, (one, other) = await fleet(world)
     ill = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     await world.admin.patch("Pod", world.namespace, other, ill, "status")
 
@@ -177,49 +174,49 @@ async def test_a_budget_that_is_spent_is_waited_for(world: World) -> None:
 
     await world.until("the budget to be spent", spent)
     await world.operate("away", type="Drain", pod=one)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     status = await world.operation("away")
     assert (status["phase"], condition(status, "Complete")) == ("Running", ("False", "Blocked"))
     assert f"{one} cannot go yet" in status["message"]
     assert "disruption budget" in status["message"]
     assert await leaving(world) == set()
     written = (await world.admin.get("LinkOperation", world.namespace, "away"))["metadata"]["resourceVersion"]
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     again = (await world.admin.get("LinkOperation", world.namespace, "away"))["metadata"]["resourceVersion"]
     assert again == written  # nothing new was told
     await world.run(other)
 
     async def gone() -> bool:
-        await world.tend(steward, seconds=1)
+        await world.reconcile(reconciler, seconds=1)
         return await leaving(world) == {one}
 
     await world.until("the pod to be evicted", gone)
 
 
 async def test_a_new_leader_goes_on_where_the_old_one_was(world: World) -> None:
-    steward, (one, _) = await fleet(world)
+    reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     began = await world.operation("away")
-    await steward.aclose()
+    await reconciler.aclose()
     await world.end(one)
     await world.run_pods(2)
     body = await world.admin.get("LinkGateway", world.namespace, "edge")
-    await world.tend(world.steward(body))
+    await world.reconcile(world.reconciler(body))
     status = await world.operation("away")
     assert (status["phase"], status["startedAt"]) == ("Succeeded", began["startedAt"])
 
 
 async def test_nothing_is_scaled_down_while_an_operation_runs(world: World) -> None:
     """The same fleet without the operation shrinks: test_the_emptiest_pod_goes_first."""
-    steward, names = await fleet(world, 4, scaling={"windowSeconds": 30, "stepDownSeconds": 10})
+    reconciler, names = await fleet(world, 4, scaling={"windowSeconds": 30, "stepDownSeconds": 10})
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 2}}})
     await world.operate("away", type="Drain", pod=names[0])
     seen = ""
     for _ in range(6):
         for name in names:
             await world.beat(name, 10)
-        seen = (await world.tend(steward))["decision"]["reason"]
+        seen = (await world.reconcile(reconciler))["decision"]["reason"]
         assert (await world.deployment())["spec"]["replicas"] == 4
     assert seen == "2 would do, but the operation away is under way"
 
@@ -232,12 +229,12 @@ async def test_nothing_is_scaled_down_while_an_operation_runs(world: World) -> N
     ],
 )
 async def test_a_pod_that_is_none_of_its(world: World, asked: Object, reason: str, words: str) -> None:
-    steward, _ = await fleet(world)
+    reconciler, _ = await fleet(world)
     alien: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alien", "namespace": world.namespace}}
     alien["spec"] = (await world.pods())[0]["spec"] | {"nodeName": ""}
     await world.admin.create(alien)
     await world.operate("away", **asked)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     status = await world.operation("away")
     assert (status["phase"], condition(status, "Failed")) == ("Failed", ("True", reason))
     assert words in status["message"]
@@ -248,15 +245,17 @@ async def test_a_pod_that_is_none_of_its(world: World, asked: Object, reason: st
 
 @pytest.mark.parametrize("kind", ["Drain", "Restart"])
 async def test_a_gateway_that_is_paused_is_left_alone(world: World, kind: str) -> None:
-    steward, names = await fleet(world)
+    reconciler, names = await fleet(world)
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Paused"}}})
     await world.operate("away", type=kind, **({"pod": names[0]} if kind == "Drain" else {}))
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     status = await world.operation("away")
     assert condition(status, "Failed") == ("True", "GatewayPaused")
     assert "scaling.mode of edge is Paused" in status["message"]
     assert await leaving(world) == set()
-    assert MARK not in ((await world.deployment())["spec"]["template"]["metadata"].get("annotations") or {})
+    assert RESTART_ANNOTATION not in (
+        (await world.deployment())["spec"]["template"]["metadata"].get("annotations") or {}
+    )
 
 
 async def test_a_gateway_that_is_not_accepted(world: World) -> None:
@@ -264,16 +263,16 @@ async def test_a_gateway_that_is_not_accepted(world: World) -> None:
     made.sort(key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["uid"]))
     younger = made[1]["metadata"]["name"]
     await world.operate("anew", gateway=younger, type="Restart")
-    await world.tend(world.steward(made[1]), younger)
+    await world.reconcile(world.reconciler(made[1]), younger)
     status = await world.operation("anew")
     assert condition(status, "Failed") == ("True", "GatewayNotAccepted")
     assert f"the LinkGateway {younger} is not accepted: this Redis belongs to" in status["message"]
 
 
 async def test_it_goes_with_its_gateway(world: World) -> None:
-    steward, (one, _) = await fleet(world)
+    reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one)
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     found = await world.admin.get("LinkOperation", world.namespace, "away")
     assert "finalizers" not in found["metadata"]
     uid = (await world.admin.get("LinkGateway", world.namespace, "edge"))["metadata"]["uid"]
@@ -290,10 +289,10 @@ async def test_it_goes_with_its_gateway(world: World) -> None:
     [("pods/eviction", "create", "Drain"), ("linkoperations", "patch", "Drain"), ("deployments", "patch", "Restart")],
 )
 async def test_a_right_that_is_missing_is_named(world: World, lost: str, verb: str, asked: str) -> None:
-    steward, (one, _) = await fleet(world)
+    reconciler, (one, _) = await fleet(world)
     await world.allow(*NAMESPACED, *LEASE, without=(lost, verb))
     await world.operate("away", type=asked, **({"pod": one} if asked == "Drain" else {}))
-    await world.tend(steward)
+    await world.reconcile(reconciler)
     status = await world.operation("away")
     assert condition(status, "Failed") == ("True", "RightMissing")
     assert "cannot" in status["message"]
@@ -302,10 +301,10 @@ async def test_a_right_that_is_missing_is_named(world: World, lost: str, verb: s
 
 
 async def test_nothing_is_begun_that_cannot_be_told(world: World) -> None:
-    steward, (one, _) = await fleet(world)
+    reconciler, (one, _) = await fleet(world)
     await world.allow(*NAMESPACED, *LEASE, without=("linkoperations/status", "patch"))
     await world.operate("away", type="Drain", pod=one)
-    status = await world.tend(steward)
+    status = await world.reconcile(reconciler)
     assert await world.operation("away") == {}
     assert await leaving(world) == set()
     assert [held["status"] for held in status["conditions"] if held["type"] == "Ready"] == ["True"]
@@ -326,12 +325,12 @@ async def test_nothing_is_begun_that_cannot_be_told(world: World) -> None:
     ],
 )
 async def test_requests_that_are_refused(world: World, asked: Object, why: str) -> None:
-    with pytest.raises(ClusterRefused, match=why):
+    with pytest.raises(ApiServerRefused, match=why):
         await world.operate("away", **asked)
 
 
 async def test_a_request_is_never_changed(world: World) -> None:
     await world.operate("away", type="Drain", pod="one")
     for change in ({"pod": "another"}, {"type": "Restart", "pod": None}, {"activeDeadlineSeconds": 60}):
-        with pytest.raises(ClusterRefused, match="cannot be changed: create another one"):
+        with pytest.raises(ApiServerRefused, match="cannot be changed: create another one"):
             await world.admin.patch("LinkOperation", world.namespace, "away", {"spec": change})

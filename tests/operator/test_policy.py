@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import ConfigError
-from fairlead_operator.policy import (
+from fairlead_operator.api.policy import (
     OWN_IMAGE,
     Policies,
     Policy,
@@ -21,7 +21,7 @@ from fairlead_operator.policy import (
     secrets_to_read,
     violations,
 )
-from fairlead_operator.rules import read
+from fairlead_operator.api.validation import read
 
 LEAST: dict[str, Any] = {
     "image": "fairlead/gateway:1", "redis": {"url": "redis://r"}, "tokens": {"secretRef": {"name": "tokens"}},

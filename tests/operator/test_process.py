@@ -17,12 +17,10 @@ from typing import Any
 
 import pytest
 
-from fairlead_operator.objects import Object
-from fairlead_operator.rbac import LEASE, NAMESPACED
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from operator_world import World
+from support.operator_world import World
 
 TAKEOVER = 20.0
 """Seconds: what the issue asks for. Computed: 13 of silence, a look every 2, and one call."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead_operator.status import LinkCount
+from fairlead_operator.runtime.status import LinkCount
 
 
 def test_links_do_not_dip_while_agents_go_from_pod_to_pod() -> None:

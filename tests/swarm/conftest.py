@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from serve_process import ServeProcess
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+from support.gateway_process import ServeProcess
 
 PATIENCE = 60.0
 

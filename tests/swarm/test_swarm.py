@@ -17,9 +17,9 @@ import pytest
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 
 if TYPE_CHECKING:
-    from serve_process import ServeProcess
+    from swarm.conftest import MakeGateway, MakeSwarm, Swarm
 
-    from tests.swarm.conftest import MakeGateway, MakeSwarm, Swarm
+    from support.gateway_process import ServeProcess
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 

@@ -14,14 +14,12 @@ import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "bench"))
-
-from collector import Collector, collecting
-from serve_process import ServeProcess
-
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
+
+from support.gateway_process import ServeProcess
+from support.otlp_collector import Collector, collecting
 
 M = TypeVar("M", bound=Message)
 PATIENCE = 60.0
@@ -139,7 +137,7 @@ class Platform:
     async def ranked(self, query: str = "") -> dict[str, Any]:
         """The ranking, once all nodes have answered in time."""
         async with asyncio.timeout(PATIENCE):
-            while (found := await self.get(f"/v1/sessions{query}"))["missing"]:
+            while (found := await self.get(f"/v1/links{query}"))["missing"]:
                 await asyncio.sleep(0.2)
         return found
 

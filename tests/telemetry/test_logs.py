@@ -11,11 +11,12 @@ import time
 from typing import Any
 
 import pytest
-from fleet import Fleet
 
-from fairlead.carrier.sweep import Sweep
-from fairlead.telemetry.logs import Digest, Json, ids
+from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.telemetry.logs import JsonFormatter, LogAggregator, ids
 from fairlead.wire.messages import Cmd, End, Error
+
+from support.simulated_fleet import Fleet
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -31,7 +32,7 @@ async def test_each_event_is_one_json_line_with_its_ids(make_node: Any, platform
     agent = await dial(node, "told-1")
     platform = platform_of(node)
     await platform.online("told-1")
-    sid = (await platform.get("/v1/agents/told-1"))["session"]["sid"]
+    sid = (await platform.get("/v1/agents/told-1"))["link"]["sid"]
     command = await platform.post("told-1", "work")
     failure = Error(code="no_luck", message="none")
     await agent.send(End(id=(await agent.expect(Cmd)).id, total=0, state="error", error=failure))
@@ -79,7 +80,7 @@ async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: 
     node = make_node("stormy", "--log-format", "json")
     rounds = 10
     began = time.monotonic()
-    async with Sweep(silence=3600) as sweep:
+    async with TimerWheel(silence=3600) as sweep:
         fleet = Fleet(f"{node.link}/v1/link", "development-agent-token", sweep)
         for _ in range(rounds):
             await fleet.join(STORM // rounds, prefix="storm")
@@ -109,7 +110,7 @@ def _sum(node: Any, event: str, single: str) -> int:
 class Kept(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(Json())
+        self.setFormatter(JsonFormatter())
         self.told: list[dict[str, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -147,7 +148,7 @@ def test_an_exception_stays_in_its_line(kept: Any) -> None:
 
 async def test_a_digest_tells_the_first_at_once_and_the_rest_by_number(kept: Any) -> None:
     logger, handler = kept
-    digest = Digest(logger)
+    digest = LogAggregator(logger)
     for n in range(50):
         digest.note("agents left", str(n), logging.INFO, "agent %d left", n, agent=f"a{n}")
     digest.note("agents linked", "new", logging.INFO, "agent %d linked", 1, agent="a1")

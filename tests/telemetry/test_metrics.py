@@ -12,12 +12,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from collector import Collector
 from prometheus_client import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
 from fairlead.wire.messages import Cmd, End
+
+from support.otlp_collector import Collector
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -63,7 +64,7 @@ async def test_the_page_lists_all_metrics_and_no_others(
     await platform.online("counted-1")
     await platform.post("counted-1", "work")
     await agent.send(End(id=(await agent.expect(Cmd)).id, total=0))
-    assert (await platform.http.delete("/v1/agents/counted-1/session")).status_code == 202
+    assert (await platform.http.delete("/v1/agents/counted-1/link")).status_code == 202
     async with httpx2.AsyncClient(trust_env=False) as http:  # an upgrade without a credential
         upgrade = {
             "connection": "upgrade",
@@ -72,7 +73,7 @@ async def test_the_page_lists_all_metrics_and_no_others(
             "sec-websocket-key": "a" * 22 + "==",
         }
         assert (await http.get(f"{node.link.replace('ws', 'http')}/v1/link", headers=upgrade)).status_code == 401
-    await until(lambda: "fairlead_connections_closed_total{" in node.metrics())
+    await until(lambda: "fairlead_links_closed_total{" in node.metrics())
     await until(lambda: "fairlead_command_duration_seconds_count" in node.metrics())
     assert exported(plain(node.metrics())) == documented()
     richer = httpx2.get(f"{node.admin}/metrics", headers=OPENMETRICS, trust_env=False)
@@ -107,7 +108,7 @@ async def test_what_platforms_and_agents_name_makes_few_series(make_node: Any, p
     await until(lambda: node.metric('fairlead_command_duration_seconds_count{method="other"}') == 10)
     for code in (3001, 4999):
         await (await dial(node, f"few-{code}")).socket.close(code)
-    closed = 'fairlead_connections_closed_total{by="agent",code="other",then="%s"}'
+    closed = 'fairlead_links_closed_total{by="agent",code="other",then="%s"}'
     await until(lambda: node.metric(closed % "reconnect") == 1 and node.metric(closed % "stay_away") == 1)
     series = [line for line in node.metrics().splitlines() if not line.startswith("#")]
     assert not [line for line in series if "few-" in line], "an agent's name is in a label"
@@ -125,7 +126,7 @@ async def test_what_is_counted_is_what_happened(make_node: Any, platform_of: Any
         await agent.send(End(id=(await agent.expect(Cmd)).id, total=0))
     await until(lambda: node.metric('fairlead_commands_total{state="ok"}') == 3)
     for line, value in {
-        'fairlead_connections_opened_total{result="new"}': 1,
+        'fairlead_links_opened_total{result="new"}': 1,
         'fairlead_messages_total{direction="in",type="hb"}': 3,
         'fairlead_messages_total{direction="out",type="cmd"}': 3,
         'fairlead_messages_total{direction="in",type="end"}': 3,
@@ -138,8 +139,8 @@ async def test_what_is_counted_is_what_happened(make_node: Any, platform_of: Any
         assert node.metric(line) == value, line
     await until(lambda: node.metric("fairlead_event_loop_lag_seconds_count") > 4)
     await dial(node, "counts-1", conn=2)
-    await until(lambda: node.metric('fairlead_connections_opened_total{result="resumed"}') == 1)
-    superseded = 'fairlead_connections_closed_total{by="gateway",code="4007",then="reconnect"}'
+    await until(lambda: node.metric('fairlead_links_opened_total{result="resumed"}') == 1)
+    superseded = 'fairlead_links_closed_total{by="gateway",code="4007",then="reconnect"}'
     await until(lambda: node.metric(superseded) == 1)
 
 
@@ -176,11 +177,11 @@ async def test_a_drain_tells_how_far_it_is(make_node: Any, dial: Any) -> None:
 async def test_pauses_of_the_collector_are_seen() -> None:
     import gc
 
+    from fairlead.telemetry.loop_lag import LoopLag
     from fairlead.telemetry.metrics import Metrics
-    from fairlead.telemetry.pulse import Pulse
 
     metrics = Metrics()
-    pulse = Pulse(metrics)
+    pulse = LoopLag(metrics)
     before = len(gc.callbacks)
     pulse.start()
     gc.collect()

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from collector import Collector, Span, tree
+
+from support.otlp_collector import Collector, Span, tree
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -71,7 +72,7 @@ async def test_one_command_over_two_nodes_is_one_trace(
     assert only(spans, "dispatch").end <= only(spans, "doorbell").end
 
     # All of it is of one session, and linked to its opening.
-    row = (await platform.get("/v1/agents/traced-1"))["session"]["sid"]
+    row = (await platform.get("/v1/agents/traced-1"))["link"]["sid"]
     assert {span.facts.get("session.id") for span in spans if span.name != "look up"} == {row}
     collector.wait(lambda: bool(collector.named("session.open", session__id=row)), "the opening")
     opening = collector.named("session.open", session__id=row)[0]
@@ -90,12 +91,12 @@ async def test_the_end_of_a_link_is_a_span_that_tells_what_it_was(
     platform = platform_of(node)
     await platform.online("closer-1")
     await platform.run("closer-1", "greet")
-    sid = (await platform.get("/v1/agents/closer-1"))["session"]["sid"]
+    sid = (await platform.get("/v1/agents/closer-1"))["link"]["sid"]
 
     async with asyncio.timeout(60):
-        while not (await platform.get("/v1/agents/closer-1/session"))["rtt"]:
+        while not (await platform.get("/v1/agents/closer-1/link"))["rtt"]:
             await asyncio.sleep(0.1)
-    assert (await platform.http.delete("/v1/agents/closer-1/session")).status_code == 202
+    assert (await platform.http.delete("/v1/agents/closer-1/link")).status_code == 202
     collector.wait(lambda: bool(collector.named("session.close", session__id=sid)), "the close")
     close = collector.named("session.close", session__id=sid)[0]
     assert close.trace == collector.named("session.open", session__id=sid)[0].trace
@@ -166,7 +167,7 @@ async def test_a_command_that_meets_no_agent_is_kept(
     await start_agent(node, "absent-1", collector)
     platform = platform_of(node)
     await platform.online("absent-1")
-    row = (await platform.get("/v1/agents/absent-1"))["session"]
+    row = (await platform.get("/v1/agents/absent-1"))["link"]
     assert row
     command = await platform.post("absent-1", "wait", {"seconds": 60}, deadline=120)
     assert (await platform.http.delete(f"/v1/commands/{command}")).status_code == 202
@@ -189,12 +190,12 @@ async def test_a_command_that_changes_its_link_stays_one_trace(
     trace, parent = CALLER.split("-")[1:3]
     running = asyncio.create_task(platform.run("moved-1", "wait", {"seconds": 3}, traceparent=CALLER))
     async with asyncio.timeout(60):
-        while not (await platform.get("/v1/agents/moved-1/session"))["commands"]:
+        while not (await platform.get("/v1/agents/moved-1/link"))["commands"]:
             await asyncio.sleep(0.05)
-    first = (await platform.get("/v1/agents/moved-1"))["session"]["sid"]
-    assert (await platform.http.delete("/v1/agents/moved-1/session")).status_code == 202
+    first = (await platform.get("/v1/agents/moved-1"))["link"]["sid"]
+    assert (await platform.http.delete("/v1/agents/moved-1/link")).status_code == 202
     assert (await running)[-1]["end"]["state"] == "ok"
-    second = (await platform.get("/v1/agents/moved-1"))["session"]["sid"]
+    second = (await platform.get("/v1/agents/moved-1"))["link"]["sid"]
     assert first != second
     collector.wait(lambda: bool(collector.named("command wait")), "the whole command")
     spans = collector.trace(trace)

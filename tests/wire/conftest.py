@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent / "helpers"))
-
-from agent_memory import WINDOW
 
 from fairlead.wire.messages import Cmd
 from fairlead.wire.outbox import Outbox
+
+from support.wire.agent_memory import WINDOW
 
 
 @pytest.fixture

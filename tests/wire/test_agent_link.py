@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from agent_memory import WINDOW, Ledger, linked, welcome
 
 from fairlead.errors import ProtocolViolation, Unavailable
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.messages import Ack, Chunk, Cmd, Credit, End, Event, Rx
 from fairlead.wire.outbox import FINISHED, Outbox
+
+from support.wire.agent_memory import WINDOW, Ledger, linked, welcome
 
 
 def test_a_chunk_stands_until_its_receipt(outbox: Outbox) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agent_history import COMMANDS, SMALL, History
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from support.wire.agent_history import COMMANDS, SMALL, History
 
 commands = st.sampled_from(COMMANDS)
 sizes = st.integers(0, SMALL // 2)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from agent_memory import WINDOW, linked
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.messages import Chunk, Cmd, Credit, End
 from fairlead.wire.outbox import Outbox
+
+from support.wire.agent_memory import WINDOW, linked
 
 
 def test_input_waits_for_the_handler_and_is_granted_when_taken(outbox: Outbox) -> None:

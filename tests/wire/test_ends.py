@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.agent.records import Accepted, Head, State
+from fairlead.agent.journal.records import Accepted, Header, JournalState
 from fairlead.wire.codec import agent_codec, gateway_codec
 from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import (
@@ -52,8 +52,8 @@ def test_behind_a_cut_the_end_follows_what_was_sent(sizes: list[int], have: int,
 
 
 def test_the_journal_forgets_what_was_cut_and_keeps_what_was_sent() -> None:
-    state = State()
-    state.apply(Head(1, "j", "a"), 10)
+    state = JournalState()
+    state.apply(Header(1, "j", "a"), 10)
     state.apply(Accepted(Cmd(id="c", method="m"), 0), 10)
     before = state.live
     for n in range(4):

@@ -22,7 +22,7 @@ if sys.platform == "win32":
     raise ImportError("fairlead.agent needs Linux: on Windows run it in a container or in WSL, the Linux of Windows")
 
 from fairlead.agent.agent import Agent
-from fairlead.agent.command import Command
+from fairlead.agent.commands.command import Command
 from fairlead.agent.errors import CommandError
 
 __all__ = ["Agent", "Command", "CommandError"]

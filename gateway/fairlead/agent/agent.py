@@ -20,18 +20,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from fairlead.agent import host, output
-from fairlead.agent.commands import Commands
-from fairlead.agent.connector import Connector, Route
-from fairlead.agent.dispositions import default_for_children
-from fairlead.agent.handler import Handler, Place, describe
-from fairlead.agent.journal import LIMIT, Journal
-from fairlead.agent.outlet import Outlet
-from fairlead.agent.supervisor import Supervisor
-from fairlead.carrier.tunnel import parse_proxy
+from fairlead.agent.commands import output
+from fairlead.agent.commands.handler import Handler, RunsIn, make_handler
+from fairlead.agent.commands.runner import CommandRunner
+from fairlead.agent.host.facts import host_facts
+from fairlead.agent.host.sd_notify import SystemdNotifier
+from fairlead.agent.host.signals import reset_ignored_signals
+from fairlead.agent.journal.journal import LIMIT, Journal
+from fairlead.agent.link.connector import ConnectOptions, Connector
+from fairlead.agent.link.sender import Sender
+from fairlead.carrier.proxy_tunnel import parse_proxy
 from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
-from fairlead.wire.identity import check_agent_id, uuid7
+from fairlead.wire.ids import check_agent_id, uuid7
 from fairlead.wire.messages import FACTS_LIMIT, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
 
 logger = logging.getLogger("fairlead.agent")
@@ -71,10 +72,10 @@ class Agent:
         Raises InvalidRequest or ConfigError when the id, the url or a fact cannot be.
         """
         self.id = check_agent_id(id)
-        self._facts = _checked({key: value[:256] for key, value in host.facts().items()} | dict(facts or {}))
+        self._facts = _checked({key: value[:256] for key, value in host_facts().items()} | dict(facts or {}))
         self._handlers: dict[str, Handler] = {}
         self._off: dict[str, str] = {}
-        self._outlet = Outlet()
+        self._sender = Sender()
         self._boot = secrets.token_hex(8)
         self._conn = 0
         self._folder = journal
@@ -83,7 +84,7 @@ class Agent:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = 0
         self._stopping: asyncio.Event | None = None
-        self._supervisor = Supervisor()
+        self._notifier = SystemdNotifier()
         if proxy is not None:
             try:
                 parse_proxy(proxy)
@@ -92,14 +93,14 @@ class Agent:
         if encoding not in ("msgpack", "json"):
             raise ConfigError(f"encoding {encoding!r} must be msgpack or json")
         self._connector = Connector(
-            Route(_endpoint(url), token if callable(token) else lambda: token, ssl, proxy),
+            ConnectOptions(_endpoint(url), token if callable(token) else lambda: token, ssl, proxy),
             SUBPROTOCOL_JSON if encoding == "json" else SUBPROTOCOL_MSGPACK,
-            self._outlet,
+            self._sender,
             self._hello,
-            self._supervisor,
+            self._notifier,
         )
 
-    def command(self, method: str, *, run: Place | None = None) -> Callable[[F], F]:
+    def command(self, method: str, *, run: RunsIn | None = None) -> Callable[[F], F]:
         """Decorate a function, coroutine or generator (sync or async) to serve `method`.
 
         `run` says where: coroutines run on the event loop; plain functions in a "thread", unless a "process" is
@@ -111,7 +112,7 @@ class Agent:
         def register(function: F) -> F:
             if method in self._handlers:
                 raise ConfigError(f"method {method!r} is registered twice")
-            self._handlers[method] = describe(method, function, run)
+            self._handlers[method] = make_handler(method, function, run)
             return function
 
         return register
@@ -134,14 +135,14 @@ class Agent:
         if loop is None:
             if multiprocessing.parent_process() is not None:
                 raise RuntimeError("no agent serves in this process: a handler in a process yields what it has to say")
-            self._outlet.emit(event)
+            self._sender.emit(event)
         elif self._thread == threading.get_ident():
-            self._outlet.emit(event)
+            self._sender.emit(event)
         else:
             asyncio.run_coroutine_threadsafe(self._emit(event), loop).result()
 
     async def _emit(self, event: Event) -> None:
-        self._outlet.emit(event)
+        self._sender.emit(event)
 
     def run(self) -> None:
         """Hold the link until SIGTERM or Ctrl-C: then end what runs, say goodbye and return.
@@ -155,27 +156,27 @@ class Agent:
             raise RuntimeError('agent.run() is not under `if __name__ == "__main__":`, as run="process" needs')
         if not logging.getLogger().handlers:
             logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        self._supervisor.attach(os.environ)
-        default_for_children()
+        self._notifier.attach(os.environ)
+        reset_ignored_signals()
         try:
             asyncio.run(self._until_signal())
         except FairleadError as e:
             logger.error("%s", e.message)
             sys.exit(WRONG if isinstance(e, ConfigError) else UNWANTED if isinstance(e, ConnectionRefused) else 1)
         finally:
-            self._supervisor.close()
+            self._notifier.close()
 
     async def _until_signal(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop)
         self._stopping = asyncio.Event()
-        self._supervisor.begin()
+        self._notifier.begin()
         await self.serve()
 
     def stop(self) -> None:
         """Make `serve` end: running commands are cancelled and reported so, then the link is closed."""
-        self._supervisor.stopping()
+        self._notifier.stopping()
         if self._stopping is not None:
             self._stopping.set()
 
@@ -184,20 +185,20 @@ class Agent:
         ConfigError when the journal's folder cannot be used.
         """
         for handler in self._handlers.values():
-            handler.check_place()
+            handler.check_runs_in()
         if self._folder is None:
-            await self._serve(Commands(self._handlers, self._outlet, off=self._off), set())
+            await self._serve(CommandRunner(self._handlers, self._sender, off=self._off), set())
             return
         # Not before: a child process that imports the agent's module must not take the folder.
         self._journal = journal = Journal(self._folder, self.id, self._journal_limit)
         try:
-            commands = Commands(self._handlers, self._outlet, journal, self._outlet.remember(journal), self._off)
+            commands = CommandRunner(self._handlers, self._sender, journal, self._sender.remember(journal), self._off)
             await self._serve(commands, {journal.start(commands.freed)})
         finally:
-            self._outlet.forget()
+            self._sender.forget()
             await journal.close()
 
-    async def _serve(self, commands: Commands, others: set[asyncio.Task[None]]) -> None:
+    async def _serve(self, commands: CommandRunner, others: set[asyncio.Task[None]]) -> None:
         """`others` end only by a defect, and the agent with them."""
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._stopping = self._stopping or asyncio.Event()
@@ -223,7 +224,7 @@ class Agent:
         """Give the last results a moment to be stored; without a link there is nothing to wait for."""
         deadline = time.monotonic() + FLUSH_TIMEOUT
         while (  # noqa: ASYNC110  # at the end of the process only; an event would have to be kept all its life
-            self._outlet.linked and not self._outlet.empty and time.monotonic() < deadline
+            self._sender.linked and not self._sender.empty and time.monotonic() < deadline
         ):
             await asyncio.sleep(FLUSH_STEP)
 
@@ -237,7 +238,7 @@ class Agent:
             caps=Caps(journal=self._journal.id if self._journal is not None else ""),
             facts=self._facts,
             resume=Resume(sid) if sid else None,
-            have=self._outlet.outbox.have(),
+            have=self._sender.outbox.have(),
         )
 
 

@@ -17,8 +17,8 @@ from functools import partial
 from fairlead.bus.doorbell import Canary, Doorbell, decode, encode, in_entries
 from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.store.backlog import Priority
+from fairlead.store.blocking_reader import BlockingReader, Entry
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.store.reader import BlockingReader, Entry
 from fairlead.store.reply import Reply, integer
 
 logger = logging.getLogger(__name__)

@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final, Protocol
 
-from fairlead.carrier.connection import HIGH_WATER, Terms
-from fairlead.carrier.listener import Listener, Metered
-from fairlead.carrier.sweep import VISITS, Sweep
+from fairlead.carrier.connection import HIGH_WATER, ConnectionContext
+from fairlead.carrier.listener import Listener, MeteredListener
+from fairlead.carrier.timer_wheel import VISITS, TimerWheel
 from fairlead.wire.framing import Framing, close_payload
 
 logger = logging.getLogger("fairlead.carrier")
@@ -48,7 +48,7 @@ async def attach(
     subprotocol: str | None = None,
     headers: Iterable[tuple[bytes, bytes]] = (),
     *,
-    terms: Terms | None = None,
+    terms: ConnectionContext | None = None,
 ) -> None:
     """Accept `websocket` for `listener`. `terms` count only where the server is not ours."""
     accept: dict[str, Any] = {
@@ -64,14 +64,14 @@ async def attach(
     if terms is not None:
         await AsgiConnection(websocket, listener, terms).run()
         return
-    async with Sweep() as sweep:
-        await AsgiConnection(websocket, listener, Terms(sweep)).run()
+    async with TimerWheel() as sweep:
+        await AsgiConnection(websocket, listener, ConnectionContext(sweep)).run()
 
 
 class AsgiConnection:
     """A connection over a foreign ASGI server: what `FramedConnection` is, at the price of two tasks."""
 
-    def __init__(self, websocket: WebSocket, listener: Listener, terms: Terms) -> None:
+    def __init__(self, websocket: WebSocket, listener: Listener, terms: ConnectionContext) -> None:
         self._websocket = websocket
         self.listener: Listener | None = listener
         self.terms = terms
@@ -217,7 +217,7 @@ class AsgiConnection:
 
     def _hear(self, message: bytes | str) -> None:
         intake, listener = self.terms.intake, self.listener
-        metered = listener if intake is not None and isinstance(listener, Metered) else None
+        metered = listener if intake is not None and isinstance(listener, MeteredListener) else None
         asked = 0 if metered is None else metered.asked
         self._tell(lambda listener: listener.on_message(self, message))
         if intake is not None:

@@ -17,10 +17,10 @@ from functools import cache
 from typing import cast
 from urllib.parse import urlsplit
 
-from fairlead.carrier.connection import FramedConnection, Terms
+from fairlead.carrier.connection import ConnectionContext, FramedConnection
 from fairlead.carrier.listener import Listener
-from fairlead.carrier.sweep import Sweep
-from fairlead.carrier.tunnel import open_tunnel, parse_proxy
+from fairlead.carrier.proxy_tunnel import open_tunnel, parse_proxy
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 from fairlead.wire import framing, handshake
 
@@ -33,7 +33,7 @@ class ClientConnection(FramedConnection):
     MASKED = False
 
     def __init__(
-        self, transport: asyncio.Transport, listener: Listener, terms: Terms, agreed: handshake.Agreement
+        self, transport: asyncio.Transport, listener: Listener, terms: ConnectionContext, agreed: handshake.Agreement
     ) -> None:
         super().__init__(transport, listener, terms, deflate=agreed.deflate)
         self.subprotocol = agreed.subprotocol
@@ -49,7 +49,7 @@ async def connect(
     url: str,
     listener: Listener,
     *,
-    sweep: Sweep,
+    sweep: TimerWheel,
     subprotocols: Sequence[str] = (),
     headers: Iterable[tuple[str, str]] = (),
     ssl: tls.SSLContext | None = None,
@@ -67,7 +67,7 @@ async def connect(
     searches long for a free port.
     """
     secure, host, port, authority, target = _split(url)
-    terms = Terms(sweep, max_message, max_buffered, deflate=deflate)
+    terms = ConnectionContext(sweep, max_message, max_buffered, deflate=deflate)
     key = handshake.new_key(os.urandom(16))
     head = handshake.request(authority, target, key, subprotocols=subprotocols, headers=headers, deflate=deflate)
     loop = asyncio.get_running_loop()
@@ -154,7 +154,7 @@ class _Opening(asyncio.Protocol):
     def __init__(
         self,
         listener: Listener,
-        terms: Terms,
+        terms: ConnectionContext,
         head: bytes,
         key: bytes,
         subprotocols: Sequence[str],

@@ -3,7 +3,7 @@
 Made by `carrier.upgrade` (server) and `carrier.client` when the handshake is done, and handed to a
 `Listener`. It makes no task, no timer and no future, and keeps no buffer while idle: some 100 bytes of our
 own per connection, which is what a million links per machine rest on. All that depends on time is in the
-shared `Sweep`. The reference to the listener is dropped at close, so that no cycle survives and no
+shared `TimerWheel`. The reference to the listener is dropped at close, so that no cycle survives and no
 collector is needed.
 """
 
@@ -15,13 +15,13 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Final, cast
 
-from fairlead.carrier.intake import Intake
 from fairlead.carrier.listener import Connection, Listener
-from fairlead.carrier.sweep import VISITS, Sweep
+from fairlead.carrier.reading.scheduler import ReadScheduler
+from fairlead.carrier.timer_wheel import VISITS, TimerWheel
 from fairlead.wire import framing
 from fairlead.wire.framing import BINARY, CLOSE, COMPRESS_ABOVE, FIN, PING, PONG, RSV1, TEXT, Framing
 
-__all__ = ["Connection", "FramedConnection", "ServerConnection", "Terms"]
+__all__ = ["Connection", "ConnectionContext", "FramedConnection", "ServerConnection"]
 
 logger = logging.getLogger("fairlead.carrier")
 
@@ -34,16 +34,16 @@ not accounted for by the intake: idle links and most that are busy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ConnectionContext:
     """What all connections of one server, or of one client process, share. Without an `intake` whatever comes is
     read."""
 
-    sweep: Sweep
+    sweep: TimerWheel
     max_message: int = 1 << 20
     max_buffered: int = 1 << 20
     close_timeout: float = 5.0  # a peer that lives answers within its round trip; 5 s is a bad mobile link
     deflate: bool = False
-    intake: Intake | None = None
+    intake: ReadScheduler | None = None
     slow: set[Connection] | None = None
     """Where those that are congested are kept, whose peers do not read as fast as they are sent to. None keeps nobody:
     a client has terms for each connection, and no use for the set."""
@@ -67,7 +67,9 @@ class FramedConnection(Framing, asyncio.Protocol):
 
     __slots__ = ("_ending", "congested", "listener", "quiet", "terms", "transport")
 
-    def __init__(self, transport: asyncio.Transport, listener: Listener, terms: Terms, *, deflate: bool) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, listener: Listener, terms: ConnectionContext, *, deflate: bool
+    ) -> None:
         super().__init__(deflate)
         self.transport = transport
         self.listener: Listener | None = listener
@@ -305,7 +307,7 @@ class ServerConnection(FramedConnection):
         self,
         transport: asyncio.Transport,
         listener: Listener,
-        terms: Terms,
+        terms: ConnectionContext,
         roster: set[ServerConnection],
         *,
         deflate: bool = False,

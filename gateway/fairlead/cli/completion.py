@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
-from fairlead.cli.connection import DEFAULT_API, connect
+from fairlead.cli.api_options import DEFAULT_API, connect
 
 if TYPE_CHECKING:
     from fairlead.client import Client

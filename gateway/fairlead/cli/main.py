@@ -13,72 +13,25 @@ from typing import NoReturn
 
 import click
 
-from fairlead.cli.agent import agent
-from fairlead.cli.agents import agents
-from fairlead.cli.commands import cancel, exec_, results
+from fairlead.cli import exit_codes
+from fairlead.cli.click_extensions import Group
+from fairlead.cli.commands.agent import agent
+from fairlead.cli.commands.agents import agents
+from fairlead.cli.commands.cp import cp
+from fairlead.cli.commands.demo import demo
+from fairlead.cli.commands.doctor import doctor
+from fairlead.cli.commands.exec import cancel, exec_, results
+from fairlead.cli.commands.mock_gateway import mock_gateway
+from fairlead.cli.commands.serve import serve
+from fairlead.cli.commands.shell import shell
+from fairlead.cli.commands.swarm import swarm
+from fairlead.cli.commands.top import top
+from fairlead.cli.commands.why import why
 from fairlead.cli.completion import completion
-from fairlead.cli.cp import cp
-from fairlead.cli.demo import demo
-from fairlead.cli.doctor import doctor
-from fairlead.cli.group import Group
-from fairlead.cli.mock_gateway import mock_gateway
-from fairlead.cli.node import serve
-from fairlead.cli.shell import shell
-from fairlead.cli.swarm import swarm
-from fairlead.cli.top import top
-from fairlead.cli.why import why
-from fairlead.errors import (
-    AgentOffline,
-    AgentOnline,
-    AgentUnknown,
-    BusUnavailable,
-    CommandUnknown,
-    ConfigError,
-    ConnectionRefused,
-    FairleadError,
-    Forbidden,
-    InvalidRequest,
-    NodeBusy,
-    RecordLost,
-    ResultsTrimmed,
-    Unauthorized,
-    Unavailable,
-)
+from fairlead.cli.error_report import exit_code, report_error
+from fairlead.errors import FairleadError
 from fairlead.text import plain
 from fairlead.version import __version__
-
-FAILED, USAGE, UNAVAILABLE, INTERRUPTED = 1, 2, 3, 130
-
-_ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
-    (Unauthorized, "give the token in FAIRLEAD_TOKEN, the one the gateway has as platform_token"),
-    (Forbidden, "name the gateway as it is known, or add the name to its `allowed_hosts` or `allowed_origins`"),
-    (AgentOnline, "stop the agent itself; `fairlead agents disconnect AGENT` closes a link, but the agent comes back"),
-    (AgentUnknown, "`fairlead agents ls` lists those that were ever seen"),
-    (CommandUnknown, "results are kept for an hour unless the gateway's `retention` says otherwise"),
-    (
-        ResultsTrimmed,
-        "a window keeps what was not read yet: begin at the offset that is named, or run it again",
-    ),
-    (RecordLost, "Redis has lost its data; look whether the command had its effect before you run it again"),
-    (AgentOffline, "`fairlead why AGENT` says why; --queue SECONDS waits for it"),
-    (BusUnavailable, "the gateway has lost its Redis; it repairs itself, try again in some seconds"),
-    (NodeBusy, "try again in some seconds"),
-    (
-        ConnectionRefused,
-        "is it running? `fairlead demo` starts one here (as does `make run` in the sources); --api or FAIRLEAD_API "
-        "names another; `fairlead doctor` tells more",
-    ),
-    (Unavailable, "try again in some seconds; `fairlead doctor` tells more"),
-)
-"""The next step for each error, the special ones before their bases."""
-
-_FIELDS = {
-    "selector": "an example: --selector 'env in (prod,dev),os=linux,!retired'",
-    "from": "`fairlead results ID` shows all that there is",
-    "id": "`fairlead why AGENT` lists the ids of what is open for it",
-    "api": "--api http://HOST:8081, or FAIRLEAD_API",
-}
-"""The next step for a fault in one field, where the message alone does not tell it."""
 
 
 class _Group(Group):
@@ -88,52 +41,26 @@ class _Group(Group):
         try:
             return super().invoke(ctx)
         except FairleadError as e:
-            _tell(e)
+            report_error(e)
             ctx.exit(exit_code(e))
         except KeyboardInterrupt:
-            ctx.exit(INTERRUPTED)
+            ctx.exit(exit_codes.INTERRUPTED)
         except BrokenPipeError:
             # The reader of our output has gone (`… | head`): Python's exit must not flush anything to it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(141)  # 128 + SIGPIPE, as the shell would show it
+            ctx.exit(exit_codes.BROKEN_PIPE)
         except OSError as e:
             # What concerns a file or a connection was told where it happened: what is left is our own output.
             click.echo(f"fairlead: {plain(str(e.filename or 'stdout'))}: {e.strerror or e}", err=True)
             click.echo("  → look at where the output goes to: is that disk full?", err=True)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(FAILED)
+            ctx.exit(exit_codes.FAILED)
         except ModuleNotFoundError as e:
             if (e.name or "").partition(".")[0] == "fairlead":
                 raise
             click.echo(f"fairlead: this command needs the package {e.name}", err=True)
             click.echo("  → pip install 'fairlead[gateway,cli]'", err=True)
-            ctx.exit(FAILED)
-
-
-def exit_code(error: FairleadError) -> int:
-    if isinstance(error, RecordLost | AgentOnline):
-        return FAILED
-    if isinstance(error, InvalidRequest | ConfigError):
-        return USAGE
-    return UNAVAILABLE if isinstance(error, Unavailable | ConnectionRefused) else FAILED
-
-
-def _tell(error: FairleadError) -> None:
-    # Only the faults of a configuration are lines of our own; in all else others may have had a say.
-    lines = error.message.split("\n") if isinstance(error, ConfigError) else [error.message]
-    message = "\n".join(map(plain, lines))
-    click.echo(f"fairlead: {message}", err=True)
-    for kind, advice in _ADVICE:
-        if isinstance(error, kind):
-            click.echo(f"  → {advice}", err=True)
-            return
-    field = str(error.details.get("field", "")).partition("[")[0]
-    if field in _FIELDS:
-        click.echo(f"  → {_FIELDS[field]}", err=True)
-    elif error.details.get("status") and not error.details.get("code"):
-        click.echo("  → is that the address of Fairlead's API? `fairlead doctor` tells more", err=True)
-    elif error.details.get("code") == "internal":
-        click.echo("  → the gateway's log tells more", err=True)
+            ctx.exit(exit_codes.FAILED)
 
 
 @click.group(

@@ -13,19 +13,19 @@ Errors are the gateway's own tree, `fairlead.errors`: a problem document of code
 
 from fairlead.client.client import Client
 from fairlead.client.command import Command
-from fairlead.client.shapes import (
+from fairlead.client.models import (
     Agent,
     AgentDetail,
     Chunk,
     End,
     Exit,
+    FailedCommand,
     Failure,
     LastLink,
     Latency,
     Link,
+    RankedLink,
     Ranking,
-    Standout,
-    Trouble,
 )
 from fairlead.client.transport import ConnectionLost, addresses, check_address
 
@@ -38,13 +38,13 @@ __all__ = [
     "ConnectionLost",
     "End",
     "Exit",
+    "FailedCommand",
     "Failure",
     "LastLink",
     "Latency",
     "Link",
+    "RankedLink",
     "Ranking",
-    "Standout",
-    "Trouble",
     "addresses",
     "check_address",
 ]

@@ -14,8 +14,8 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from types import TracebackType
 
-from fairlead.client.lines import Line, More, Started
-from fairlead.client.shapes import Chunk, End
+from fairlead.client.models import Chunk, End
+from fairlead.client.result_lines import Continuation, Line, Started
 from fairlead.client.transport import ConnectionLost, Request, Transport
 from fairlead.errors import ConnectionRefused, FairleadError, Unavailable
 from fairlead.wire.retry import RetryPolicy
@@ -94,17 +94,17 @@ class Command:
                 last = end and i == len(pieces) - 1
                 params: dict[str, str | int] = {"n": self._sent, **({"end": "true"} if last else {})}
                 headers = {"Content-Type": "application/octet-stream"}
-                await self._insist(Request("POST", f"/v1/commands/{self.id}/input", params, headers, piece))
+                await self._send_with_retries(Request("POST", f"/v1/commands/{self.id}/input", params, headers, piece))
                 self._sent += 1
 
-    async def _insist(self, request: Request) -> None:
+    async def _send_with_retries(self, request: Request) -> None:
         failures = 0
         while True:
             try:
                 await self._transport.call(request)
                 return
             except (Unavailable, ConnectionRefused) as e:
-                if not _passes(e) or failures == RETRIES:
+                if not _is_retryable(e) or failures == RETRIES:
                     raise
                 # An agent that does not read its input is no failure; the command's deadline ends that.
                 failures = 0 if e.details.get("code") == "input_full" else failures + 1
@@ -121,7 +121,7 @@ class Command:
                 again = False
                 async with self._transport.stream(self._request()) as lines:
                     async for line in lines:
-                        if isinstance(line, More):
+                        if isinstance(line, Continuation):
                             again = True
                             break
                         if (shown := self._note(line)) is not None:
@@ -138,7 +138,7 @@ class Command:
             except (ConnectionRefused, Unavailable) as e:
                 posted = posted or isinstance(e, ConnectionLost)
                 if self.id:
-                    final = not _passes(e)
+                    final = not _is_retryable(e)
                 else:
                     # A refusal is the gateway's answer; only a post that got none is repeated, under the same key.
                     final = not posted or not isinstance(e, ConnectionLost | ConnectionRefused)
@@ -171,6 +171,6 @@ class Command:
         return None  # it was handed on before the connection was lost
 
 
-def _passes(e: FairleadError) -> bool:
+def _is_retryable(e: FairleadError) -> bool:
     """Whether the same may succeed later, at this node or another."""
     return isinstance(e, ConnectionRefused) or e.temporary

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import httpx2
 
-from fairlead.client.lines import Line, lines_of
-from fairlead.client.problems import problem
+from fairlead.client.problem_details import error_of_answer
+from fairlead.client.result_lines import Line, lines_of
 from fairlead.errors import ConnectionRefused, FairleadError, InvalidRequest, NodeBusy, Unavailable
 from fairlead.settings import is_loopback
 from fairlead.version import __version__
@@ -146,7 +146,7 @@ class Transport:
                     answer = await address.http.send(made, stream=True)
                     if answer.is_success:
                         return address, answer
-                    raise problem(address.api, answer.status_code, await _head_of(answer))
+                    raise error_of_answer(address.api, answer.status_code, await _head_of(answer))
             except (ConnectionRefused, NodeBusy) as e:  # it was not taken, so another may be asked
                 refusals.append(e)
         if len(refusals) > 1:

@@ -7,8 +7,8 @@ fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels (and whe
                              troubles. By claim, release and the platform; no TTL, the sweep forgets by `forget_after`
 fl1:open:{a}         hash    open command id → its deadline (ms). By dispatch and settle; the last deadline and a minute
 fl1:agents:{0..63}   zset    index of agent ids, all of score 0: paged by name. By claim; no TTL, owned by the sweep
-fl1:cmd:{id}         hash    the record, a row per target, followers. By create … finish; deadline + retention, then
-                             retention from the end
+fl1:cmd:{id}         hash    the record, a row per target, followers. By create … finish; deadline + retention + 1 min,
+                             then retention from the end, but for a deadline that has just passed
 fl1:out:{id}         stream  results; entry `k-0` holds offset k-1. By append; with the command
 fl1:in:{id}          stream  input; entry `k-0` holds chunk k-1. By input; with the command
 fl1:outcome:{id}     string  state and time of the end of a command that has an Idempotency-Key, when that outlives the
@@ -32,7 +32,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-ERA = "fl1:era"
+DATA_EPOCH = "fl1:era"
 NODES = "fl1:nodes"
 EVENTS = "fl1:events"
 INDEX_SHARDS = 64
@@ -115,7 +115,7 @@ def idem_key(digest: str) -> str:
     return f"fl1:idem:{{{digest}}}"
 
 
-class State(StrEnum):
+class TargetState(StrEnum):
     """Every target of a command is in exactly one of these."""
 
     QUEUED = "queued"
@@ -131,7 +131,7 @@ class State(StrEnum):
     @property
     def over(self) -> bool:
         """Set once, never left."""
-        return self not in (State.QUEUED, State.SENT, State.RUNNING)
+        return self not in (TargetState.QUEUED, TargetState.SENT, TargetState.RUNNING)
 
 
 class Presence(StrEnum):

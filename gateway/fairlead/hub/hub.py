@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from fairlead.hub.session import Session
 from fairlead.hub.totals import PENDING_LIMIT, Totals
-from fairlead.wire.close import MEANING, Close
+from fairlead.wire.close_codes import CloseCode, meaning_of
 
 SLOT_STEP = 0.05
 """Seconds between two waves of closes: smooth enough, and 20 wake-ups a second cost nothing."""
@@ -56,9 +56,9 @@ class Hub:
             if older.gen > session.gen:
                 return False
             if older.boot == session.boot:
-                older.close(Close.SUPERSEDED, "superseded by a newer attempt of the same process")
+                older.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
             else:
-                older.close(Close.REPLACED, "another start of this agent has taken over")
+                older.close(CloseCode.REPLACED, "another start of this agent has taken over")
         self._sessions[session.agent] = session
         return True
 
@@ -74,7 +74,7 @@ class Hub:
         """Close the agent's session if its generation is `gen` or older."""
         session = self._sessions.get(agent)
         if session is not None and session.gen <= gen:
-            session.close(code, MEANING.get(code, "closed by another node"))
+            session.close(code, meaning_of(code, "closed by another node"))
 
     async def drain(self, rate: float, timeout: float) -> int:
         """Tell every agent its slot, then close each link at its slot, `rate` a second. Returns the number of agents.

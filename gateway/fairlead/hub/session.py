@@ -15,12 +15,12 @@ import time
 from fairlead.errors import ProtocolViolation
 from fairlead.hub.pending_messages import PendingMessages
 from fairlead.hub.session_handler import SessionConnection, SessionHandler
-from fairlead.telemetry.timing import Tally, Timing
-from fairlead.telemetry.window import note, window
-from fairlead.wire.close import Close
+from fairlead.telemetry.command_timing import CommandStats, CommandTiming
+from fairlead.telemetry.decaying_histogram import new_histogram, observe
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
 from fairlead.wire.framing import is_close_code
-from fairlead.wire.gateway_link import Act, GatewayLink, Phase, Stream
+from fairlead.wire.gateway_link import Action, GatewayLink, LinkPhase, Stream
 from fairlead.wire.messages import (
     Ack,
     Bye,
@@ -46,7 +46,7 @@ MAX_RTT_MS = 1e7
 """Nearly three hours: no round trip, but a number that the agent made up. NaN and infinity fail the comparison too."""
 
 
-class DeliveryQueue(dict[str, Timing]):
+class DeliveryQueue(dict[str, CommandTiming]):
     """The commands that wait to be sent on one session, in order. Exists only while there are any."""
 
     __slots__ = ("sending",)
@@ -88,9 +88,9 @@ class Session(PendingMessages):
         """The last round trip that the agent reported, in ms."""
         self.rtt_histogram: bytearray | None = None
         """Created with the first round trip, since it is most of what telemetry costs an idle session."""
-        self.tally: Tally | None = None
+        self.tally: CommandStats | None = None
         """The durations of the commands that ended on this link; created with the first one."""
-        self.timings: dict[str, Timing] | None = None
+        self.timings: dict[str, CommandTiming] | None = None
         """The time stamps of the open commands that were sent, or taken over, on this link."""
         self.opening: list[int] | bytes | None = opening
         """The time stamps of the link's opening: a list until welcome, then packed, empty once they are exported, and
@@ -107,11 +107,11 @@ class Session(PendingMessages):
     @property
     def ready(self) -> bool:
         """True from welcome until the link closes."""
-        return self.link.phase is Phase.READY
+        return self.link.phase is LinkPhase.READY
 
     @property
     def open(self) -> bool:
-        return self.connection is not None and self.link.phase is not Phase.CLOSED
+        return self.connection is not None and self.link.phase is not LinkPhase.CLOSED
 
     # -- from hello to welcome ---------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Session(PendingMessages):
     def send(self, message: Message) -> None:
         """Send one message. Closes the link with 4408 if too much waits for the agent to read it."""
         connection = self.connection
-        if connection is None or self.link.phase is Phase.CLOSED:
+        if connection is None or self.link.phase is LinkPhase.CLOSED:
             return
         data = self.codec.encode(message)
         self.handler.traffic.wrote(message, len(data))
@@ -151,14 +151,14 @@ class Session(PendingMessages):
             before = connection.buffered()
             done, _ = await asyncio.wait({self.waiter}, timeout=patience)
             if not done and connection.buffered() >= before:
-                self.close(Close.SLOW_READER, f"nothing was read for {patience:g} s")
+                self.close(CloseCode.SLOW_READER, f"nothing was read for {patience:g} s")
 
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
         """Send bye and close. `on_close` follows when the connection is over."""
         connection = self.connection
-        if connection is None or self.link.phase is Phase.CLOSED:
+        if connection is None or self.link.phase is LinkPhase.CLOSED:
             return
-        if self.link.phase is not Phase.GREETING and code != Close.SLOW_READER:
+        if self.link.phase is not LinkPhase.GREETING and code != CloseCode.SLOW_READER:
             self.send(Bye(code=code, why=reason, retry=retry_ms))
         self._close_link()
         connection.close(code, reason)
@@ -172,7 +172,7 @@ class Session(PendingMessages):
     def close_for_restart(self) -> None:
         """Close the link because this node stops. The agent connects to another node."""
         self.drained = True
-        self.close(Close.RESTART, "the node restarts")
+        self.close(CloseCode.RESTART, "the node restarts")
 
     # -- streams of commands -----------------------------------------------------------------------
 
@@ -202,13 +202,13 @@ class Session(PendingMessages):
 
     # -- durations of commands ---------------------------------------------------------------------
 
-    def start_timing(self, command: str, timing: Timing) -> None:
+    def start_timing(self, command: str, timing: CommandTiming) -> None:
         """Stamp the messages of an open command from now on."""
         if self.timings is None:
             self.timings = {}
         self.timings[command] = timing
 
-    def stop_timing(self, command: str) -> Timing | None:
+    def stop_timing(self, command: str) -> CommandTiming | None:
         """The time stamps of a command that is over on this link."""
         timings = self.timings
         if timings is None:
@@ -218,7 +218,7 @@ class Session(PendingMessages):
             self.timings = None
         return timing
 
-    def stop_timings(self) -> dict[str, Timing]:
+    def stop_timings(self) -> dict[str, CommandTiming]:
         """The time stamps of all commands that are open when the link closes."""
         timings, self.timings = self.timings or {}, None
         return timings
@@ -226,7 +226,7 @@ class Session(PendingMessages):
     def add_to_tally(self, stages: tuple[float | None, ...], failed: bool) -> None:
         """Count a command that ended on this link. `stages`: its durations, in seconds."""
         if self.tally is None:
-            self.tally = Tally()
+            self.tally = CommandStats()
         self.tally.add(stages, failed)
 
     def _stamp(self, message: FromAgent | None) -> None:
@@ -247,7 +247,7 @@ class Session(PendingMessages):
         self.handler.link_opened(self)
 
     def on_message(self, connection: SessionConnection, data: bytes | str) -> None:
-        if self.link.phase is Phase.CLOSED:
+        if self.link.phase is LinkPhase.CLOSED:
             return
         try:
             message = self.codec.decode(data)
@@ -256,40 +256,40 @@ class Session(PendingMessages):
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)
             return
-        if act is Act.STORE:
+        if act is Action.STORE:
             if type(message) is Event:
                 connection.charge(events=1)
             if self.timings is not None:
                 self._stamp(message)
             self.add_pending(message)
             return
-        if act is Act.SKIP:
+        if act is Action.SKIP:
             connection.charge(1)  # it is numbered, but belongs to no open command
             # Of a chunk that nobody wants, only the credit that it used is kept, to be granted back.
             self.add_pending(Credit(message.id, len(message.payload)) if isinstance(message, Chunk) else None)
             return
         if len(data) >= LARGE_MESSAGE:
             connection.charge(len(data) // LARGE_MESSAGE)
-        if act is Act.ANSWER:
+        if act is Action.ANSWER:
             assert isinstance(message, Hb)
             if message.echo is None:  # an echo is an answer itself: answering it would never end
                 self.send(Hb(echo=message.ts))
             if message.rtt is not None and 0 <= message.rtt < MAX_RTT_MS:
                 self.rtt = message.rtt
                 if self.rtt_histogram is None:
-                    self.rtt_histogram = window()
-                note(self.rtt_histogram, message.rtt / 1000)
+                    self.rtt_histogram = new_histogram()
+                observe(self.rtt_histogram, message.rtt / 1000)
                 self.handler.rtt_reported(self, message.rtt)
-        elif act is Act.CLAIM:
+        elif act is Action.CLAIM:
             assert isinstance(message, Hello)
             self.handler.hello_received(self, message)
-        elif act is Act.GRANT:
+        elif act is Action.GRANT:
             assert isinstance(message, Credit)
             self.handler.input_credit_received(self, message.id)
-        elif act is Act.LEAVE:
+        elif act is Action.LEAVE:
             assert isinstance(message, Bye)
             # With the agent's own code, in case that its close frame never arrives.
-            connection.close(message.code if is_close_code(message.code) else Close.NORMAL, message.why)
+            connection.close(message.code if is_close_code(message.code) else CloseCode.NORMAL, message.why)
         # Act.IGNORE needs nothing.
 
     @property
@@ -300,17 +300,17 @@ class Session(PendingMessages):
         return self.link.received
 
     def on_excess(self, connection: SessionConnection, reason: str) -> None:
-        self.close(Close.RATE, reason, random.randint(*RETRY_MS))
+        self.close(CloseCode.RATE, reason, random.randint(*RETRY_MS))
 
     def on_close(self, connection: SessionConnection, code: int, reason: str) -> None:
-        self.closed_by_gateway = self.link.phase is Phase.CLOSED
+        self.closed_by_gateway = self.link.phase is LinkPhase.CLOSED
         self._close_link()
         self.connection = None
         self.on_writable(connection)
         self.handler.link_closed(self, code, reason)
 
     def on_silence(self, connection: SessionConnection) -> None:
-        self.close(Close.SILENT, "nothing was heard for 2.5 heartbeats")
+        self.close(CloseCode.SILENT, "nothing was heard for 2.5 heartbeats")
 
     def on_writable(self, connection: SessionConnection) -> None:
         waiter, self.waiter = self.waiter, None
@@ -318,4 +318,4 @@ class Session(PendingMessages):
             waiter.set_result(None)
 
     def on_overflow(self, connection: SessionConnection) -> None:
-        self.close(Close.SLOW_READER, "the send queue is full: the agent reads too slowly")
+        self.close(CloseCode.SLOW_READER, "the send queue is full: the agent reads too slowly")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from fairlead.hub.totals import Totals
-from fairlead.telemetry.traffic import Traffic
+from fairlead.telemetry.message_counters import MessageCounters
 from fairlead.wire.messages import Hello
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class SessionConnection(Protocol):
 class SessionHandler(Protocol):
     """Handles what happens on sessions. Called on the event loop; must not block."""
 
-    traffic: Traffic
+    traffic: MessageCounters
     """Counts the messages of this node."""
     totals: Totals
     """The sums over all sessions of this node."""

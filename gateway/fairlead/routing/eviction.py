@@ -12,7 +12,7 @@ from fairlead.fleet.directory import Directory
 from fairlead.hub.session import Session
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.pipeliner import Pipeliner
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 
 PATIENCE = 120.0
 """Seconds to wait for Redis, which alone knows the owner: a wrong close code does more harm than a late one."""
@@ -25,9 +25,9 @@ async def close_superseded(session: Session, directory: Directory, store: Pipeli
         except BusUnavailable:
             if await wait_for_redis(store, PATIENCE):
                 continue
-            session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
+            session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
             return
         if owner.boot in ("", session.boot):
-            session.close(Close.SUPERSEDED, "superseded by a newer link of the same process")
+            session.close(CloseCode.SUPERSEDED, "superseded by a newer link of the same process")
         else:
-            session.close(Close.REPLACED, "another start of this agent has taken over")
+            session.close(CloseCode.REPLACED, "another start of this agent has taken over")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.fleet.commands import Commands
+from fairlead.fleet.data_epoch import DataEpochs
+from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
-from fairlead.fleet.era import Eras
-from fairlead.fleet.load import Load
+from fairlead.fleet.node_rows import NodeRows
 from fairlead.store.pipeliner import Pipeliner
 
 
@@ -19,11 +19,18 @@ class FleetStore:
     store: Pipeliner
     directory: Directory
     records: Commands
-    due: Due
-    load: Load
-    eras: Eras
+    due: DeadlineQueue
+    load: NodeRows
+    eras: DataEpochs
 
     @classmethod
     def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:
         """The parts that use `store`. `output_limit`: bytes of results that are kept of one command."""
-        return cls(store, Directory(store), Commands(store, output_limit), Due(store), Load(store), Eras(store))
+        return cls(
+            store,
+            Directory(store),
+            Commands(store, output_limit),
+            DeadlineQueue(store),
+            NodeRows(store),
+            DataEpochs(store),
+        )

@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from fairlead.bus.inbox import Inbox
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.hub.hub import Hub
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.lease_release import LeaseReleaser
@@ -34,9 +34,9 @@ from fairlead.routing.observability.link_query import LinkQuery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.observability.worst_links import WorstLinks
 from fairlead.settings import Settings
+from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.pulse import Pulse
-from fairlead.telemetry.trace import Tracing
+from fairlead.telemetry.tracing import Tracing
 from fairlead.wire.messages import Limits
 
 
@@ -48,7 +48,7 @@ class Routing:
         hub: Hub,
         inbox: Inbox,
         membership: Membership,
-        sweep: Sweep,
+        sweep: TimerWheel,
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
@@ -79,7 +79,7 @@ class Routing:
             hub, sweep.deadline(settings.hello_timeout), self.registration, recorder, delivery, self.lease_releaser,
             telemetry, tasks,
         )  # fmt: skip
-        self.loop_lag = Pulse(metrics)
+        self.loop_lag = LoopLag(metrics)
         self.heartbeat = Heartbeat(
             fleet, inbox, hub, NodeName(fleet.load, settings.node, settings.pod_uid), membership,
             LoadReport(hub, self.loop_lag, settings.capacity), metrics, settings.bus_grace,

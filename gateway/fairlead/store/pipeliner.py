@@ -19,11 +19,11 @@ from typing import Any
 from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseError
 
 from fairlead.errors import BusUnavailable, FairleadError, NotAnswered
-from fairlead.store.allowance import Allowance
 from fairlead.store.backlog import EXPECTED_REPLY, Backlog, Call, Priority
-from fairlead.store.endpoint import CONNECT_TIMEOUT, Connection, Endpoint, pack, patience, reconnect_delay
+from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, pack, patience, reconnect_delay
 from fairlead.store.errors import ScriptError, reply_error
 from fairlead.store.reply import Arg, Reply
+from fairlead.store.reply_limit import ReplyLimit
 from fairlead.store.script import Script
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Pipeliner:
         connect_timeout: float = CONNECT_TIMEOUT,
         waiting_timeout: float = WAITING_TIMEOUT,
         client_name: str = "fairlead",
-        allowance: Allowance | None = None,
+        allowance: ReplyLimit | None = None,
     ) -> None:
         self._endpoint = Endpoint(url, client_name, allowance)
         self.address = self._endpoint.address
@@ -217,7 +217,7 @@ class Pipeliner:
             attempt = 0 if self.batches > served else attempt + 1
             await asyncio.sleep(reconnect_delay(attempt))
 
-    async def _pump(self, connection: Connection) -> None:
+    async def _pump(self, connection: RedisConnection) -> None:
         """Exchange batches until the server hangs up between two of them."""
         served = self.batches
         while True:
@@ -252,7 +252,7 @@ class Pipeliner:
                 missing[script.sha] = script
         return list(missing.values())
 
-    async def _exchange(self, connection: Connection) -> None:
+    async def _exchange(self, connection: RedisConnection) -> None:
         """One batch out, all its replies in; `BusUnavailable` when that fails, with `_out` left to
         `_trip`."""
         missing = self._take_batch()
@@ -325,7 +325,11 @@ class Pipeliner:
             self.on_batch(self.last_latency, count)
 
     async def _read_each(
-        self, connection: Connection, call: Call, replies: list[Reply | FairleadError], progress: Callable[[], None]
+        self,
+        connection: RedisConnection,
+        call: Call,
+        replies: list[Reply | FairleadError],
+        progress: Callable[[], None],
     ) -> bool:
         """The replies to all commands of one call; whether one of them says that the server has become a replica.
 

@@ -6,25 +6,25 @@ late, it says so, because then its latencies are partly its own.
 
 from __future__ import annotations
 
-from fairlead.swarm.conductor import Result
-from fairlead.swarm.tally import Latencies, Tally
+from fairlead.swarm.coordinator import SwarmResult
+from fairlead.swarm.counters import Counters, LatencyHistogram
 
 LATE = 0.05
 """Seconds of lateness of the swarm's own timer, at p99, from which on its latencies are not to be trusted."""
 
 
-def progress_line(phase: str, tally: Tally, agents: int, seconds: float) -> str:
-    parts = [f"{seconds:5.0f} s  {phase}: {tally.linked:,} of {agents:,} linked"]
-    if tally.refused:
-        parts.append("refused " + counts(tally.refused))
-    if tally.lost or tally.gone:
-        parts.append(f"lost {tally.lost + tally.gone:,}")
-    if tally.moved:
-        parts.append(f"moved {tally.moved:,}")
-    if tally.drops:
-        parts.append(f"dropped {tally.drops:,}, back {tally.back.count:,}")
-    if tally.commands:
-        parts.append(f"commands {tally.answered:,} of {tally.commands:,}")
+def progress_line(phase: str, counters: Counters, agents: int, seconds: float) -> str:
+    parts = [f"{seconds:5.0f} s  {phase}: {counters.linked:,} of {agents:,} linked"]
+    if counters.refused:
+        parts.append("refused " + counts(counters.refused))
+    if counters.lost or counters.gone:
+        parts.append(f"lost {counters.lost + counters.gone:,}")
+    if counters.moved:
+        parts.append(f"moved {counters.moved:,}")
+    if counters.drops:
+        parts.append(f"dropped {counters.drops:,}, back {counters.back.count:,}")
+    if counters.commands:
+        parts.append(f"commands {counters.answered:,} of {counters.commands:,}")
     return ", ".join(parts)
 
 
@@ -32,13 +32,13 @@ def counts(by: dict[str, int]) -> str:
     return ", ".join(f"{name}: {count:,}" for name, count in sorted(by.items(), key=lambda item: -item[1])) or "none"
 
 
-def as_json(result: Result) -> dict[str, object]:
-    plan, t = result.plan, result.tally
+def as_json(result: SwarmResult) -> dict[str, object]:
+    options, t = result.options, result.counters
     return {
         "ok": result.well,
-        "agents": plan.agents,
-        "processes": plan.processes,
-        "profiles": dict(plan.mix),
+        "agents": options.agents,
+        "processes": options.processes,
+        "profiles": dict(options.mix),
         "ramp_s": round(t.ramp.longest, 3),
         "held_s": round(result.held, 3),
         "linked": t.linked,
@@ -62,16 +62,16 @@ def as_json(result: Result) -> dict[str, object]:
         "storm": {"dropped": t.drops, "back": _latency(t.back)},
         "generator": {
             "cpu_s": round(t.cpu, 3), "lag": _latency(t.lag), "late": late(t),
-            "bytes_per_agent": t.memory // plan.agents if t.memory else None, "bytes": t.footprint or None,
+            "bytes_per_agent": t.memory // options.agents if t.memory else None, "bytes": t.footprint or None,
             "bytes_grown": t.memory or None,
         },
     }  # fmt: skip
 
 
-def as_table(result: Result) -> str:
-    plan, t = result.plan, result.tally
+def as_table(result: SwarmResult) -> str:
+    options, t = result.options, result.counters
     rows: list[tuple[str, str]] = [
-        ("agents", f"{plan.agents:,} in {plan.processes} processes; {', '.join(_share(plan.mix))}"),
+        ("agents", f"{options.agents:,} in {options.processes} processes; {', '.join(_share(options.mix))}"),
         ("linked at the end", f"{t.linked:,}" + (f", {t.missing:,} missing" if t.missing else "")),
         ("welcomed", f"{'all' if result.complete else f'{t.once:,}'} after {t.ramp.longest:.2f} s"),
         ("held for", f"{result.held:.1f} s"),
@@ -86,19 +86,19 @@ def as_table(result: Result) -> str:
     ]  # fmt: skip
     if t.events or t.events_skipped:
         rows.append(("events", f"{t.events:,} sent, {t.events_stored:,} stored, {t.events_skipped:,} skipped"))
-    if t.silenced or t.unnoticed or "half-open" in plan.mix:
+    if t.silenced or t.unnoticed or "half-open" in options.mix:
         rows.append(("half-open links", f"{t.silenced:,} ended by the gateway, {t.unnoticed:,} not noticed in time"))
     if t.drops:
         rows.append(("storms", f"{t.drops:,} links dropped, {t.back.count:,} back; {_words(t.back)}"))
     if t.violations:
         rows.append(("violations", f"{t.violations:,}: the gateway broke the protocol"))
     if result.died:
-        rows.append(("processes died", f"{result.died} of {plan.processes}"))
+        rows.append(("processes died", f"{result.died} of {options.processes}"))
     if t.reason:
         rows.append(("last refusal", t.reason))
     own = f"{t.cpu:.1f} s of CPU"
     if t.memory:
-        own += f", {t.memory // plan.agents:,} bytes of memory an agent, {t.footprint / 2**20:,.0f} MiB in all"
+        own += f", {t.memory // options.agents:,} bytes of memory an agent, {t.footprint / 2**20:,.0f} MiB in all"
     rows.append(("the swarm itself", own))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name.ljust(width)}  {text}" for name, text in rows]
@@ -110,8 +110,8 @@ def as_table(result: Result) -> str:
     return "\n".join(lines)
 
 
-def late(tally: Tally) -> bool:
-    lag = tally.lag.quantile(0.99)
+def late(counters: Counters) -> bool:
+    lag = counters.lag.quantile(0.99)
     return lag is not None and lag > LATE
 
 
@@ -120,7 +120,7 @@ def _share(mix: dict[str, int]) -> list[str]:
     return [f"{share * 100 / total:g} % {name}" for name, share in mix.items()]
 
 
-def _latency(latencies: Latencies) -> dict[str, float | int | None]:
+def _latency(latencies: LatencyHistogram) -> dict[str, float | int | None]:
     """In milliseconds."""
 
     def ms(seconds: float | None) -> float | None:
@@ -134,7 +134,7 @@ def _latency(latencies: Latencies) -> dict[str, float | int | None]:
     }
 
 
-def _words(latencies: Latencies) -> str:
+def _words(latencies: LatencyHistogram) -> str:
     if not latencies.count:
         return "not measured"
     return f"p50 {_ms(latencies.quantile(0.5))}, p99 {_ms(latencies.quantile(0.99))}, longest {_ms(latencies.longest)}"

@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from delivery_script import Script
-from scripted_gateway import Gateway
-from scripted_link import Link
 
 from fairlead.agent import Agent
+
+from support.agent.delivery_methods import Script
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 

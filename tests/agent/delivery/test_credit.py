@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Callable
 
 import pytest
-from delivery_script import SIZE, Script
-from scripted_gateway import Gateway
-from scripted_link import Link
 
 from fairlead.agent import Agent
 from fairlead.wire.messages import Chunk, Credit
+
+from support.agent.delivery_methods import SIZE, Script
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 Serve = Callable[[Agent], "asyncio.Task[None]"]
 

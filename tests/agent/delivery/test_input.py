@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from delivery_script import Script
-from scripted_gateway import Gateway
-from scripted_link import Link
-
 from fairlead.wire.messages import Ack, Chunk, Credit, End, Hello
+
+from support.agent.delivery_methods import Script
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 
 async def test_input_reaches_the_handler_once_and_in_order(script: Script, link: Link) -> None:

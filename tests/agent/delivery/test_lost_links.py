@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from delivery_script import SIZE, Script
-from scripted_gateway import Gateway
-from scripted_link import Link
-
 from fairlead.wire.messages import Ack, Chunk, End, Hello
+
+from support.agent.delivery_methods import SIZE, Script
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
 
 
 async def test_a_stream_goes_on_where_the_store_ends(gateway: Gateway, script: Script, link: Link) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from delivery_script import SIZE, Script
-from scripted_link import Link
-
 from fairlead.wire.messages import Ack, End
+
+from support.agent.delivery_methods import SIZE, Script
+from support.agent.scripted_link import Link
 
 
 async def test_a_repeated_command_is_not_run_again(script: Script, link: Link) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agent_process import AgentProcess
-from durable_host import Host
-from scripted_gateway import Gateway
+
+from support.agent.agent_process import AgentProcess
+from support.agent.durable_host import Host
+from support.agent.scripted_gateway import Gateway
 
 
 @pytest.fixture

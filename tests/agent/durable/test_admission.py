@@ -8,15 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_host import hello
-from flooding_agent import durable
-from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.agent.errors import JournalFailed
-from fairlead.agent.journal import Journal
-from fairlead.agent.records import replay
+from fairlead.agent.journal.journal import Journal
+from fairlead.agent.journal.records import replay
 from fairlead.wire.messages import Ack, Chunk, Cmd, Event
+
+from support.agent.durable_host import hello
+from support.agent.flooding_agent import durable
+from support.agent.scripted_gateway import Gateway
 
 
 async def test_a_cancel_and_a_repetition_that_overtake_the_disk(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from durable_host import Host, hello
-
-from fairlead.agent.records import replay
+from fairlead.agent.journal.records import replay
 from fairlead.wire.messages import Ack, Chunk, End
+
+from support.agent.durable_host import Host, hello
 
 
 async def test_a_safe_command_of_which_nothing_came_is_begun_again_once(host: Host) -> None:

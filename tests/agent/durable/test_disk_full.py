@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_host import Host
-from flooding_agent import durable
-from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
-from fairlead.agent.records import replay
+from fairlead.agent.journal.records import replay
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Event
+
+from support.agent.durable_host import Host
+from support.agent.flooding_agent import durable
+from support.agent.scripted_gateway import Gateway
 
 
 async def test_a_full_disk_refuses_ends_and_recovers(host: Host) -> None:
@@ -92,9 +93,9 @@ async def test_a_disk_that_cannot_sync_is_trusted_no_more(
 FAILING = """
 import resource, sys
 from pathlib import Path
-from fairlead.agent.folder import Folder
+from fairlead.agent.journal.journal_file import JournalFile
 
-folder = Folder(Path(sys.argv[1]))
+folder = JournalFile(Path(sys.argv[1]))
 folder.replace(folder.prepare([b"head"]), 0)
 folder.append(b"x" * 90)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))

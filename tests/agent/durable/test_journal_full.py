@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from durable_host import Host
-from flooding_agent import durable
-from scripted_gateway import Gateway
 
 from fairlead.agent import Agent
 from fairlead.agent.errors import JournalFull
-from fairlead.agent.journal import LEAST, WASTE, Journal
-from fairlead.agent.records import replay
+from fairlead.agent.journal.journal import LEAST, WASTE, Journal
+from fairlead.agent.journal.records import replay
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Cmd, Event
 from fairlead.wire.outbox import Outbox
+
+from support.agent.durable_host import Host
+from support.agent.flooding_agent import durable
+from support.agent.scripted_gateway import Gateway
 
 
 async def test_a_full_journal_refuses_and_lets_writers_wait(

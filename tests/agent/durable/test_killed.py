@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from durable_host import Host, hello
-
-from fairlead.agent.records import replay
+from fairlead.agent.journal.records import replay
 from fairlead.wire.messages import Ack, Chunk, End, Event
+
+from support.agent.durable_host import Host, hello
 
 
 async def test_what_ran_ends_with_outcome_unknown_behind_its_chunks(host: Host) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
-from transfers import MB, WINDOW, Call
 
 from fairlead.agent.builtin import builtin_agent
 from fairlead.agent.builtin.options import FileOptions, Options
 from fairlead.wire.messages import End
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
+from support.agent.transfers import MB, WINDOW, Call
 
 
 @pytest.fixture

@@ -12,11 +12,12 @@ from typing import Any
 
 import psutil
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
-from transfers import MB, Call, error
 
 from fairlead.wire.messages import Chunk, Credit, End
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
+from support.agent.transfers import MB, Call, error
 
 
 @pytest.mark.parametrize("size", [0, 1, 64 << 10, 3 * MB + 7])

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
-from transfers import Call, error, leftovers
 
 from fairlead.agent.builtin import builtin_agent
 from fairlead.wire.messages import Ack
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
+from support.agent.transfers import Call, error, leftovers
 
 
 @pytest.mark.parametrize(

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripted_gateway import Gateway
-from scripted_link import Link
-from transfers import MB, Call, error, leftovers
 
 from fairlead.wire.messages import Credit, End
+
+from support.agent.scripted_gateway import Gateway
+from support.agent.scripted_link import Link
+from support.agent.transfers import MB, Call, error, leftovers
 
 
 @pytest.mark.parametrize("size", [0, 1, MB + 3])

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from fairlead.agent import host
 from fairlead.agent.agent import Agent
-from fairlead.agent.builtin.confinement import require_confined
-from fairlead.agent.builtin.disk import Disk
-from fairlead.agent.builtin.execute import Exec
+from fairlead.agent.builtin.confinement import check_confinement
+from fairlead.agent.builtin.exec import Exec
 from fairlead.agent.builtin.file_get import FileGet
 from fairlead.agent.builtin.file_put import FilePut
-from fairlead.agent.builtin.guard import Guard
-from fairlead.agent.builtin.guarded import own, runnable
+from fairlead.agent.builtin.files.disk_threads import DiskThreads
+from fairlead.agent.builtin.files.path_guard import PathGuard
+from fairlead.agent.builtin.files.protected_paths import own, program_paths
 from fairlead.agent.builtin.options import Options
 from fairlead.agent.builtin.proc_list import ProcList
 from fairlead.agent.builtin.shell import Shell
+from fairlead.agent.host.facts import host_info
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -48,14 +48,17 @@ def builtin_agent(
     Raises ConfigError as Agent, and when `options` would let an allow list of `exec` be gone round.
     """
     agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal)
-    disk = Disk()
+    disk = DiskThreads()
     untouched = own(private, journal)
-    unwritten = untouched + (runnable(options.exec.allow or ()) if options.confined else [])
-    require_confined(options, unwritten)
+    unwritten = untouched + (program_paths(options.exec.allow or ()) if options.confined else [])
+    check_confinement(options, unwritten)
     methods: dict[str, tuple[bool, Callable[..., Any]]] = {
         "exec": (options.exec.enabled, Exec(options.exec, options.env_keep).execute),
-        "file.get": (options.file_get.enabled is not False, FileGet(disk, options.file_get, Guard(untouched)).execute),
-        "file.put": (options.file_put_enabled, FilePut(disk, options.file_put, Guard(unwritten)).execute),
+        "file.get": (
+            options.file_get.enabled is not False,
+            FileGet(disk, options.file_get, PathGuard(untouched)).execute,
+        ),
+        "file.put": (options.file_put_enabled, FilePut(disk, options.file_put, PathGuard(unwritten)).execute),
         "proc.list": (options.proc_list.enabled, ProcList(disk).execute),
         "shell": (options.shell_enabled, Shell(options.shell, options.env_keep).execute),
         "sys.info": (True, system_info),
@@ -78,4 +81,4 @@ def builtin_agent(
 
 async def system_info() -> dict[str, object]:
     """What kind of machine this is."""
-    return host.info()
+    return host_info()

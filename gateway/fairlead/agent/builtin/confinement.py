@@ -6,8 +6,8 @@ libraries that they load or where the host runs things by itself, and when no te
 
 from __future__ import annotations
 
-from fairlead.agent.builtin.execute import place_of
-from fairlead.agent.builtin.guarded import Guarded, conflicts
+from fairlead.agent.builtin.exec import program_path
+from fairlead.agent.builtin.files.protected_paths import ProtectedPath, conflicts
 from fairlead.agent.builtin.options import Options
 from fairlead.errors import ConfigError
 
@@ -15,7 +15,7 @@ NAMED = 3
 """Places that an error names; more of them say nothing new."""
 
 
-def require_confined(options: Options, guarded: list[Guarded]) -> None:
+def check_confinement(options: Options, guarded: list[ProtectedPath]) -> None:
     """`guarded` are the places that no root of `file.put` may hold or lie in. Raises ConfigError with all faults."""
     allow = options.exec.allow
     if allow is None or not options.confined:
@@ -23,7 +23,7 @@ def require_confined(options: Options, guarded: list[Guarded]) -> None:
     faults = []
     if options.shell_enabled:
         argv = options.shell.argv
-        if argv is None or not argv[0].startswith("/") or place_of(argv[0]) not in set(map(place_of, allow)):
+        if argv is None or not argv[0].startswith("/") or program_path(argv[0]) not in set(map(program_path, allow)):
             faults.append(
                 "shell.enabled: a terminal runs any program, and exec.allow confines the agent to some; leave shell "
                 "off, or set shell.argv to one of them, by its path"

@@ -14,14 +14,14 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead.agent.builtin.disk import Disk
-from fairlead.agent.builtin.faults import failure, require_file
-from fairlead.agent.builtin.guard import Guard
+from fairlead.agent.builtin.files.disk_threads import DiskThreads
+from fairlead.agent.builtin.files.os_errors import command_error, require_regular_file
+from fairlead.agent.builtin.files.path_guard import PathGuard
+from fairlead.agent.builtin.files.path_resolver import PathResolver, ResolvedPath
 from fairlead.agent.builtin.options import FileOptions
-from fairlead.agent.builtin.roots import Place, Roots
-from fairlead.agent.command import Command
+from fairlead.agent.commands.command import Command
+from fairlead.agent.commands.output import to_json
 from fairlead.agent.errors import CommandError
-from fairlead.agent.output import to_json
 
 BLOCK = 256 << 10
 """Bytes of one read: four chunks, so that the hop to a thread is paid once for them."""
@@ -32,16 +32,16 @@ Offset = Annotated[int, msgspec.Meta(ge=0)]
 class FileGet:
     """The method `file.get` of one agent."""
 
-    def __init__(self, disk: Disk, options: FileOptions = FileOptions(), guard: Guard | None = None) -> None:  # noqa: B008  # frozen
+    def __init__(self, disk: DiskThreads, options: FileOptions = FileOptions(), guard: PathGuard | None = None) -> None:  # noqa: B008  # frozen
         self._disk = disk
-        self._roots = Roots(options.folders, "file_get.roots", guard)
+        self._roots = PathResolver(options.folders, "file_get.roots", guard)
         self._max = options.max_bytes
 
     async def execute(self, command: Command, path: str, offset: Offset = 0) -> dict[str, object]:
         """{"size", "sha256"} of what was sent. Raises CommandError, see `faults` and `roots`, and `file_changed`,
         `offset_out_of_range`, `too_large`.
         """
-        source = Source(path, self._roots)
+        source = FileReader(path, self._roots)
         try:
             await self._disk.run(source.open, offset, self._max)
             await command.write("row", to_json(source.facts()))
@@ -53,15 +53,15 @@ class FileGet:
         return {"size": source.sent, "sha256": source.digest.hexdigest()}
 
 
-class Source:
+class FileReader:
     """The file, and what it was when it was opened. Errors are CommandError."""
 
-    def __init__(self, path: str, roots: Roots) -> None:
+    def __init__(self, path: str, roots: PathResolver) -> None:
         self.path = path
         self.sent = 0
         self.digest = hashlib.sha256()
         self._roots = roots
-        self._place: Place | None = None
+        self._place: ResolvedPath | None = None
         self._fd = -1
         self._left = 0
 
@@ -69,16 +69,16 @@ class Source:
         """Begin at `offset`."""
         self._place = place = self._roots.find(self.path)
         if place.status is None:
-            raise failure(self.path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
-        require_file(self.path, place.status)  # before it is opened, which does something to a device
+            raise command_error(self.path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
+        require_regular_file(self.path, place.status)  # before it is opened, which does something to a device
         try:
             # O_NONBLOCK: should it have become a pipe in this instant, its opening must not wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             self._fd = os.open(place.name, flags, dir_fd=place.folder)
         except OSError as e:
-            raise failure(self.path, e) from e
+            raise command_error(self.path, e) from e
         self._status = os.fstat(self._fd)
-        require_file(self.path, self._status)
+        require_regular_file(self.path, self._status)
         self._roots.check(self.path, self._status)
         size = self._status.st_size
         if most is not None and size > most:
@@ -116,7 +116,7 @@ class Source:
         try:
             block = os.read(self._fd, min(BLOCK, self._left))
         except OSError as e:
-            raise failure(self.path, e) from e
+            raise command_error(self.path, e) from e
         if not block:
             raise self._changed("became shorter")
         self._left -= len(block)

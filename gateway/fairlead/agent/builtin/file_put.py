@@ -14,12 +14,12 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead.agent.builtin.disk import Disk
-from fairlead.agent.builtin.faults import failure, require_file
-from fairlead.agent.builtin.guard import Guard
+from fairlead.agent.builtin.files.disk_threads import DiskThreads
+from fairlead.agent.builtin.files.os_errors import command_error, require_regular_file
+from fairlead.agent.builtin.files.path_guard import PathGuard
+from fairlead.agent.builtin.files.path_resolver import PathResolver, ResolvedPath
 from fairlead.agent.builtin.options import FileOptions
-from fairlead.agent.builtin.roots import Place, Roots
-from fairlead.agent.command import Command
+from fairlead.agent.commands.command import Command
 from fairlead.agent.errors import CommandError
 
 NAME_KEPT = 200
@@ -35,9 +35,9 @@ Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
 class FilePut:
     """The method `file.put` of one agent."""
 
-    def __init__(self, disk: Disk, options: FileOptions = FileOptions(), guard: Guard | None = None) -> None:  # noqa: B008  # frozen
+    def __init__(self, disk: DiskThreads, options: FileOptions = FileOptions(), guard: PathGuard | None = None) -> None:  # noqa: B008  # frozen
         self._disk = disk
-        self._roots = Roots(options.folders, "file_put.roots", guard)
+        self._roots = PathResolver(options.folders, "file_put.roots", guard)
         self._max = options.max_bytes
 
     async def execute(
@@ -62,7 +62,7 @@ class FilePut:
                 field="mode",
             )
         self._check_size(path, size or 0, size)
-        draft = Draft(path, self._roots, int(mode, 8), overwrite)
+        draft = AtomicWriter(path, self._roots, int(mode, 8), overwrite)
         try:
             await self._disk.run(draft.begin, parents)
             async for data in command.stdin:
@@ -95,17 +95,17 @@ class FilePut:
             raise _mismatch(path, came, size)
 
 
-class Draft:
+class AtomicWriter:
     """The temporary file. Its methods are called in a thread, one at a time; errors are CommandError."""
 
-    def __init__(self, path: str, roots: Roots, mode: int, overwrite: bool) -> None:
+    def __init__(self, path: str, roots: PathResolver, mode: int, overwrite: bool) -> None:
         self.size = 0
         self.digest = hashlib.sha256()
         self._path = path
         self._roots = roots
         self._mode = mode
         self._overwrite = overwrite
-        self._place: Place | None = None
+        self._place: ResolvedPath | None = None
         self._name = ""
         """Of the temporary file, while it is there."""
         self._fd = -1
@@ -114,7 +114,7 @@ class Draft:
         self._place = place = self._roots.find(self._path, make_folders=make_folders)
         try:
             if place.status is not None:
-                require_file(self._path, place.status)
+                require_regular_file(self._path, place.status)
                 if not self._overwrite:
                     raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
             start = os.fsencode(place.name)[:NAME_KEPT].decode(errors="ignore")
@@ -123,7 +123,7 @@ class Draft:
             self._fd = os.open(name, flags, 0o600, dir_fd=place.folder)
             self._name = name
         except OSError as e:
-            raise failure(self._path, e) from e
+            raise command_error(self._path, e) from e
 
     def write(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -133,7 +133,7 @@ class Draft:
                 self.size += written
                 rest = rest[written:]
         except OSError as e:
-            raise failure(self._path, e, self.size) from e
+            raise command_error(self._path, e, self.size) from e
         self.digest.update(data)
 
     def keep(self) -> None:
@@ -156,7 +156,7 @@ class Draft:
             finally:
                 os.close(folder)
         except OSError as e:
-            raise failure(self._path, e, self.size) from e
+            raise command_error(self._path, e, self.size) from e
 
     def close(self) -> None:
         """Nothing but the file itself stays."""
@@ -169,7 +169,7 @@ class Draft:
             if self._name:
                 os.unlink(self._name, dir_fd=place.folder)
         except OSError as e:
-            raise failure(self._path, e, self.size) from e
+            raise command_error(self._path, e, self.size) from e
         finally:
             place.close()
 

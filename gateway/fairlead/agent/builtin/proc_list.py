@@ -11,8 +11,8 @@ import time
 from collections.abc import AsyncIterator
 from functools import lru_cache
 
-from fairlead.agent.builtin.disk import Disk
-from fairlead.agent.builtin.family import stat
+from fairlead.agent.builtin.files.disk_threads import DiskThreads
+from fairlead.agent.builtin.process.descendants import stat
 from fairlead.agent.errors import CommandError
 
 ARGV = 8 << 10
@@ -22,7 +22,7 @@ ARGV = 8 << 10
 class ProcList:
     """The method `proc.list` of one agent."""
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: DiskThreads) -> None:
         self._disk = disk
 
     async def execute(self) -> AsyncIterator[dict[str, object]]:

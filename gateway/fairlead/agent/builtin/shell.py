@@ -20,12 +20,12 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead.agent.builtin.environment import inherited
-from fairlead.agent.builtin.family import MARK
 from fairlead.agent.builtin.options import ShellOptions
-from fairlead.agent.builtin.pipe import Pipe
-from fairlead.agent.builtin.program import Program
-from fairlead.agent.command import Command
+from fairlead.agent.builtin.process.descendants import COMMAND_VARIABLE
+from fairlead.agent.builtin.process.environment import inherited_environment
+from fairlead.agent.builtin.process.pipe import Pipe
+from fairlead.agent.builtin.process.program import Program
+from fairlead.agent.commands.command import Command
 from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import CHUNK_LIMIT
 
@@ -46,14 +46,14 @@ and one that ends a program leaves the shell behind it."""
 Cells = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
-class Size(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TerminalSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Of the window, in characters."""
 
     cols: Cells
     rows: Cells
 
 
-_decode = msgspec.json.Decoder(Size).decode
+_decode = msgspec.json.Decoder(TerminalSize).decode
 
 
 class Shell:
@@ -85,11 +85,16 @@ class Shell:
             )
         if self._open >= SHELLS:
             raise CommandError("busy", f"{SHELLS} shells are open, the limit: end one first", temporary=True)
-        environment = {**inherited(os.environ, self._env_keep), "TERM": term, **env, MARK: command.id}
+        environment = {
+            **inherited_environment(os.environ, self._env_keep),
+            "TERM": term,
+            **env,
+            COMMAND_VARIABLE: command.id,
+        }
         self._open += 1
         try:
             chosen = list(self._argv or argv or login_shell())
-            return await _attended(command, chosen, environment, cwd, Size(cols, rows))
+            return await _attended(command, chosen, environment, cwd, TerminalSize(cols, rows))
         finally:
             self._open -= 1
 
@@ -104,7 +109,7 @@ def login_shell() -> list[str]:
 
 
 async def _attended(
-    command: Command, argv: list[str], env: dict[str, str], cwd: str | None, size: Size
+    command: Command, argv: list[str], env: dict[str, str], cwd: str | None, size: TerminalSize
 ) -> dict[str, int]:
     terminal, program = _opened(argv, env, cwd, size)
     exit_ = asyncio.create_task(program.exited())
@@ -139,7 +144,7 @@ async def _attended(
     return result
 
 
-def _opened(argv: list[str], env: dict[str, str], cwd: str | None, size: Size) -> tuple[Pipe, Program]:
+def _opened(argv: list[str], env: dict[str, str], cwd: str | None, size: TerminalSize) -> tuple[Pipe, Program]:
     """A terminal, and a program that has it as its controlling terminal."""
     try:
         ours, theirs = os.openpty()
@@ -159,7 +164,7 @@ def _opened(argv: list[str], env: dict[str, str], cwd: str | None, size: Size) -
     return Pipe(ours), program
 
 
-def _resize(fd: int, size: Size) -> None:
+def _resize(fd: int, size: TerminalSize) -> None:
     """The kernel tells the foreground program by SIGWINCH."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.cols, 0, 0))
 
@@ -188,7 +193,7 @@ async def _type(command: Command, terminal: Pipe) -> None:
         pass  # the terminal is gone: whoever shows it finds that, too
 
 
-def _size(text: bytes) -> Size:
+def _size(text: bytes) -> TerminalSize:
     try:
         return _decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:

@@ -15,7 +15,7 @@ import random
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
 from fairlead.fleet.directory import Directory, LastSeen
-from fairlead.fleet.sharing import chosen
+from fairlead.fleet.rendezvous import choose
 from fairlead.routing.agents.removal import AgentRemoval
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
@@ -56,7 +56,7 @@ class IndexSweeper:
     def shard(self) -> int | None:
         """The shard of this minute, if this node is chosen to sweep it."""
         turn = self._membership.now() // TURN_MS
-        mine = self._membership.lease in chosen(f"index {turn}", self._membership.living())
+        mine = self._membership.lease in choose(f"index {turn}", self._membership.living())
         return turn % schema.INDEX_SHARDS if mine else None
 
     async def sweep(self, shard: int) -> None:

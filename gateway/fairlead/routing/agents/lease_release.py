@@ -16,7 +16,7 @@ from fairlead.errors import BusUnavailable
 from fairlead.fleet.directory import Directory
 from fairlead.hub.session import Session
 from fairlead.routing.timeouts import wait_for_redis
-from fairlead.store.answer import outcomes
+from fairlead.store.answer import answers_or_errors
 from fairlead.store.pipeliner import Pipeliner
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,9 @@ class LeaseReleaser:
     async def release_some(self) -> None:
         """Release one batch. What Redis did not answer goes back into the queue."""
         batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
-        answers = await outcomes([self._directory.release(e.agent, e.sid, e.code, e.drained, e.reason) for e in batch])
+        answers = await answers_or_errors(
+            [self._directory.release(e.agent, e.sid, e.code, e.drained, e.reason) for e in batch]
+        )
         failed = []
         for ended, answer in zip(batch, answers, strict=True):
             if isinstance(answer, BusUnavailable):

@@ -11,7 +11,7 @@ import secrets
 
 import msgspec
 
-from fairlead.carrier.sweep import Deadline
+from fairlead.carrier.timer_wheel import TimeoutQueue
 from fairlead.errors import InvalidRequest
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
@@ -21,8 +21,8 @@ from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.delivery.command_delivery import CommandDelivery
 from fairlead.routing.delivery.recorder import Recorder
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
-from fairlead.wire.close import Close
-from fairlead.wire.identity import check_agent_id
+from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.ids import check_agent_id
 from fairlead.wire.messages import FACTS_LIMIT, Hello
 
 NO_FACTS = b"{}"
@@ -32,7 +32,7 @@ class LinkHandler:
     def __init__(
         self,
         hub: Hub,
-        hello_deadline: Deadline,
+        hello_deadline: TimeoutQueue,
         registration: Registration,
         recorder: Recorder,
         delivery: CommandDelivery,
@@ -63,13 +63,14 @@ class LinkHandler:
         try:
             check_agent_id(hello.agent)
         except InvalidRequest as e:
-            session.close(Close.PROTOCOL, e.message)
+            session.close(CloseCode.PROTOCOL, e.message)
             return
         facts = msgspec.json.encode(hello.facts) if hello.facts else NO_FACTS
         session.identify(hello, facts, secrets.token_hex(8))
         if len(facts) > FACTS_LIMIT:
             session.close(
-                Close.PROTOCOL, f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter"
+                CloseCode.PROTOCOL,
+                f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter",
             )
             return
         self._tasks.spawn(self._registration.register(session, hello))
@@ -95,4 +96,4 @@ class LinkHandler:
 
 def _close_late(session: Session) -> None:
     # Not the agent's fault alone: after a stall of this process every hello seems late. The code lets it come again.
-    session.close(Close.SILENT, "no hello in time")
+    session.close(CloseCode.SILENT, "no hello in time")

@@ -25,7 +25,7 @@ from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.telemetry.metrics import Metrics
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Reconciler:
                     waiting.append(session)
                 elif isinstance(answer, BaseException):
                     logger.error("claiming %s again failed", session.agent, exc_info=answer)
-                    session.close(Close.INTERNAL, "the gateway could not take this agent in again")
+                    session.close(CloseCode.INTERNAL, "the gateway could not take this agent in again")
                 elif answer:
                     reclaimed += 1
                 elif session.open:

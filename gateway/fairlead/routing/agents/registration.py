@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fairlead.bus.doorbell import LinkSuperseded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command import Taken
+from fairlead.fleet.command_record import TakenOver
 from fairlead.fleet.directory import Claimed, Overtaken
 from fairlead.fleet.schema import AgentRow
 from fairlead.hub.hub import Hub
@@ -26,7 +26,7 @@ from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.timeouts import VALID_MS, wait_for_redis
 from fairlead.telemetry.logs import ids
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Hello, Limits, Retry, Welcome
 from fairlead.wire.retry import HANDED_OUT_MS, first_ceiling
 
@@ -89,16 +89,16 @@ class Registration:
                 unsure = True
                 left = self._settings.bus_grace - (loop.time() - started)
                 if left <= 0:
-                    session.close(Close.BUS_AWAY, "the gateway has lost Redis: come back later")
+                    session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: come back later")
                     break
                 logger.debug("claim of %s: %s", session.agent, e)
                 await wait_for_redis(self._store, left)
             except Exception:
                 logger.exception("the claim of %s failed", session.agent, extra=ids(agent=session.agent))
-                session.close(Close.INTERNAL, "the gateway could not take this agent in")
+                session.close(CloseCode.INTERNAL, "the gateway could not take this agent in")
         if not session.open and unsure:
             await asyncio.sleep(VALID_MS / 1000)
-            self._lease_releaser.add(session, Close.ABNORMAL, "the link was lost before its welcome")
+            self._lease_releaser.add(session, CloseCode.ABNORMAL, "the link was lost before its welcome")
 
     async def _attempt(self, session: Session, hello: Hello) -> bool:
         """One claim and what follows from it. False if this session does not become the agent's."""
@@ -106,7 +106,7 @@ class Registration:
         if not membership.alive:
             raise BusUnavailable("this node has had no heartbeat for too long: it may not claim")
         if self._hub.draining:
-            session.close(Close.RESTART, "the node restarts")
+            session.close(CloseCode.RESTART, "the node restarts")
             return False
         lease = membership.lease
         claimed = await self._directory.claim(
@@ -116,15 +116,15 @@ class Registration:
         if isinstance(claimed, Overtaken):
             if claimed.why == "late":
                 raise BusUnavailable("the claim came too late and was refused")
-            session.close(Close.SUPERSEDED, "superseded by a newer attempt of the same process")
+            session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
             return False
         session.claimed(claimed.gen)
         self._telemetry.agent_claimed(session)
         if not session.open or not self._hub.add(session):
             newer = self._hub.get(session.agent)
             same = newer is None or newer.boot == session.boot
-            session.close(Close.SUPERSEDED if same else Close.REPLACED, "superseded by a newer link")
-            self._lease_releaser.add(session, Close.ABNORMAL, "superseded by a newer link")
+            session.close(CloseCode.SUPERSEDED if same else CloseCode.REPLACED, "superseded by a newer link")
+            self._lease_releaser.add(session, CloseCode.ABNORMAL, "superseded by a newer link")
             return False
         self._evict_elsewhere(session, claimed)
         taken = await self._takeover.fence(session, claimed.open)
@@ -140,10 +140,10 @@ class Registration:
     def _evict_elsewhere(self, session: Session, claimed: Claimed) -> None:
         """Have the agent's previous link on another node closed."""
         if claimed.previous and claimed.previous != self._membership.lease:
-            code = Close.SUPERSEDED if claimed.previous_boot == session.boot else Close.REPLACED
+            code = CloseCode.SUPERSEDED if claimed.previous_boot == session.boot else CloseCode.REPLACED
             self._inbox.ring(claimed.previous, (LinkSuperseded(session.agent, claimed.previous_gen, code),))
 
-    def _welcome(self, session: Session, hello: Hello, claimed: Claimed, taken: dict[str, Taken]) -> None:
+    def _welcome(self, session: Session, hello: Hello, claimed: Claimed, taken: dict[str, TakenOver]) -> None:
         settings = self._settings
         resumed = claimed.previous_boot == session.boot and hello.conn > 1
         session.welcome(
@@ -163,4 +163,4 @@ class Registration:
 
     def disconnect(self, row: AgentRow) -> None:
         """Have the agent's link closed on whichever node it is. The agent connects again."""
-        self._inbox.ring(row.lease, (LinkSuperseded(row.agent, row.gen, Close.DISCONNECTED),))
+        self._inbox.ring(row.lease, (LinkSuperseded(row.agent, row.gen, CloseCode.DISCONNECTED),))

@@ -7,15 +7,15 @@ never removed. An agent that comes back later is a new one, without labels.
 from __future__ import annotations
 
 from fairlead.errors import AgentOnline
-from fairlead.fleet.command import OUTCOME_UNKNOWN, Ending
+from fairlead.fleet.command_record import OUTCOME_UNKNOWN, StoredEnd
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory, LastSeen
-from fairlead.fleet.schema import AgentRow, Presence, State
+from fairlead.fleet.schema import AgentRow, Presence, TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
 
-NEVER_SENT = Ending(code="agent_deleted", message="its agent was deleted before the command was sent to it")
+NEVER_SENT = StoredEnd(code="agent_deleted", message="its agent was deleted before the command was sent to it")
 """The end of a command that did not run."""
 
 
@@ -75,13 +75,13 @@ class AgentRemoval:
         if found is None or target is None or target.state.over:
             self._completion.forget(command, agent)
             return
-        state, how = State.CANCELLED, NEVER_SENT
-        only_from: State | None = State.QUEUED
-        if target.state is not State.QUEUED or target.attempt:
-            state, how, only_from = State.FAILED, OUTCOME_UNKNOWN, None
+        state, how = TargetState.CANCELLED, NEVER_SENT
+        only_from: TargetState | None = TargetState.QUEUED
+        if target.state is not TargetState.QUEUED or target.attempt:
+            state, how, only_from = TargetState.FAILED, OUTCOME_UNKNOWN, None
         done = await self._records.finish(command, agent, state, how, only_from)
         if done.why == "kept":  # it was sent at this very moment
-            state, how = State.FAILED, OUTCOME_UNKNOWN
+            state, how = TargetState.FAILED, OUTCOME_UNKNOWN
             done = await self._records.finish(command, agent, state, how)
         if done.why == "ok":
             self._completion.completed(command, agent, state.value, done.followers, how.code, found.origin)

@@ -13,33 +13,33 @@ from functools import partial
 from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import FairleadError
+from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.observability.telemetry_recorder import FAILED_STATES, TelemetryRecorder
 from fairlead.store.answer import Answer
+from fairlead.telemetry.command_timing import CommandOrigin
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.timing import Origin
-from fairlead.telemetry.trace import Context
+from fairlead.telemetry.tracing import TraceContext
 from fairlead.wire.messages import DEADLINE
 
-TIMEOUT = State.TIMEOUT.value
+TIMEOUT = TargetState.TIMEOUT.value
 
 
 class Completion:
     def __init__(
-        self, directory: Directory, due: Due, inbox: Inbox, metrics: Metrics, telemetry: TelemetryRecorder
+        self, directory: Directory, due: DeadlineQueue, inbox: Inbox, metrics: Metrics, telemetry: TelemetryRecorder
     ) -> None:
         self._directory = directory
         self._due = due
         self._inbox = inbox
         self._telemetry = telemetry
-        self._ended = {state.value: metrics.commands.labels(state.value) for state in State if state.over}
+        self._ended = {state.value: metrics.commands.labels(state.value) for state in TargetState if state.over}
 
     def completed(
         self, command: str, agent: str, state: str, followers: Iterable[str], code: str = "",
-        origin: Origin | None = None, sid: str = "",
-    ) -> Context | None:  # fmt: skip
+        origin: CommandOrigin | None = None, sid: str = "",
+    ) -> TraceContext | None:  # fmt: skip
         """A command has just reached its final state. `code`: that of its error. `origin`: what its record says of its
         beginning, for its span. Returns its trace context if its trace is kept."""
         self._ended[state].inc()
@@ -49,7 +49,9 @@ class Completion:
         self.notify(command, followers)
         return kept
 
-    def timed_out(self, command: str, agent: str, followers: Iterable[str], code: str, origin: Origin | None) -> None:
+    def timed_out(
+        self, command: str, agent: str, followers: Iterable[str], code: str, origin: CommandOrigin | None
+    ) -> None:
         """A command has just reached the state `timeout`: do what callers wait for. `settle_timed_out` does the
         rest."""
         self._ended[TIMEOUT].inc()

@@ -19,9 +19,9 @@ from fairlead.errors import (
     RecordExpired,
     Unavailable,
 )
-from fairlead.fleet.command import Command, Ending, Record
-from fairlead.fleet.directory import Full
-from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, REMEMBERED_MS, AgentRow, Presence, State
+from fairlead.fleet.command_record import CommandRecord, NewRecord, StoredEnd
+from fairlead.fleet.directory import LimitReached
+from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, REMEMBERED_MS, AgentRow, Presence, TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.record_writer import RecordWriter, Written, outcome_unknown
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
@@ -31,9 +31,9 @@ from fairlead.routing.membership.data_check import REBUILDING, DataCheck
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import CANCEL_AGAIN_MS, RING_AGAIN_MS
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.story import Story
-from fairlead.telemetry.trace import Tracing, wall_ns
-from fairlead.wire.identity import uuid7
+from fairlead.telemetry.request_trace import RequestTrace
+from fairlead.telemetry.tracing import Tracing, wall_ns
+from fairlead.wire.ids import uuid7
 
 BINDING_MARGIN_MS = 60_000
 """The command that an Idempotency-Key is bound to is remembered for a little longer than the key: a call that reads the
@@ -67,7 +67,7 @@ class Dispatcher:
         self._retention_ms = retention_ms
 
     async def submit(
-        self, request: CommandRequest, follow: bool = False, story: Story | None = None
+        self, request: CommandRequest, follow: bool = False, story: RequestTrace | None = None
     ) -> DispatchedCommand:
         """Take the command in. With `follow`, this node follows it from the start. `story` records the request's trace.
 
@@ -117,7 +117,9 @@ class Dispatcher:
             )
         return first, None  # it was refused, or its node died before it wrote the command down
 
-    async def _place_and_follow(self, command: str, request: CommandRequest, story: Story | None) -> DispatchedCommand:
+    async def _place_and_follow(
+        self, command: str, request: CommandRequest, story: RequestTrace | None
+    ) -> DispatchedCommand:
         follower = self._followers.join(command)
         try:
             dispatched = await self._place(command, request, follower, story)
@@ -129,7 +131,7 @@ class Dispatcher:
         return dispatched
 
     async def _place(
-        self, command: str, request: CommandRequest, follower: Follower | None, story: Story | None
+        self, command: str, request: CommandRequest, follower: Follower | None, story: RequestTrace | None
     ) -> DispatchedCommand:
         """Write the command down and ring at its agent's node."""
         membership = self._membership
@@ -140,7 +142,7 @@ class Dispatcher:
         now = membership.now()
         hold = now + (min(request.deadline, AWAY_MS) if request.queue is None else request.queue)
         expires = now + request.deadline + (request.queue or 0)
-        record = Record(
+        record = NewRecord(
             command, request.agent, request.method, request.payload, request.lane, now, expires, self._retention_ms,
             hold, request.retry, request.retain,
             self._tracing.record(command, request.traceparent) if story is None else story.traceparent,
@@ -156,22 +158,22 @@ class Dispatcher:
             raise outcome_unknown(command, e) from e
 
     async def _dispatch(
-        self, record: Record, request: CommandRequest, ours: bool, row: AgentRow | Full | None,
-        follower: Follower | None, story: Story | None,
+        self, record: NewRecord, request: CommandRequest, ours: bool, row: AgentRow | LimitReached | None,
+        follower: Follower | None, story: RequestTrace | None,
     ) -> DispatchedCommand:  # fmt: skip
         """The command is written down: ring at its agent's node, or end it. `ours`: no other call has posted it."""
         membership, command = self._membership, record.id
         if row is None and await self._data.data_lost():
             # The agent may be linked, and is claimed again in some seconds: the sweeper dispatches the command then.
             return DispatchedCommand(
-                command, State.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not ours, follower=follower
+                command, TargetState.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not ours, follower=follower
             )
         if not isinstance(row, AgentRow):
             error = _refusal(request, row)
             if not ours or await self._take_back(command, request, error):
                 raise error
             # Another call with the same Idempotency-Key has dispatched it meanwhile.
-            return DispatchedCommand(command, State.QUEUED, "", "", replayed=True, follower=follower)
+            return DispatchedCommand(command, TargetState.QUEUED, "", "", replayed=True, follower=follower)
         presence, since, why = membership.table.presence(row, membership.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease whose node is not in our table may be of a node that has just joined: a doorbell costs nothing.
@@ -183,7 +185,7 @@ class Dispatcher:
             await self._fail_offline(command, request, membership.now() - since, why)
         if ours:
             self._metrics.accepted.inc()
-        return DispatchedCommand(command, State.QUEUED, presence.value, why, replayed=not ours, follower=follower)
+        return DispatchedCommand(command, TargetState.QUEUED, presence.value, why, replayed=not ours, follower=follower)
 
     async def _take_back(self, command: str, request: CommandRequest, error: FairleadError) -> bool:
         """End a command that could not be dispatched. False if another call with the same key has dispatched it."""
@@ -191,40 +193,42 @@ class Dispatcher:
             self._completion.forget(command, request.agent)
             await self._records.discard(command)  # no other call knows its id
             return True
-        how = Ending(code=error.code, message=error.message, temporary=error.temporary)
-        done = await self._records.finish(command, request.agent, State.FAILED, how, only_from=State.QUEUED)
+        how = StoredEnd(code=error.code, message=error.message, temporary=error.temporary)
+        done = await self._records.finish(command, request.agent, TargetState.FAILED, how, only_from=TargetState.QUEUED)
         if done.why != "ok":
             return False
-        self._completion.completed(command, request.agent, State.FAILED.value, done.followers, how.code)
+        self._completion.completed(command, request.agent, TargetState.FAILED.value, done.followers, how.code)
         self._records.unbind(request.key_digest, request.body_digest, command)
         return True
 
     async def _fail_offline(self, command: str, request: CommandRequest, absent_ms: int, why: str) -> None:
         message = f"agent {request.agent!r} is offline for {absent_ms // 1000} s: {why}"
-        how = Ending(code="agent_offline", message=message, temporary=True)
-        done = await self._records.finish(command, request.agent, State.OFFLINE, how, only_from=State.QUEUED)
+        how = StoredEnd(code="agent_offline", message=message, temporary=True)
+        done = await self._records.finish(
+            command, request.agent, TargetState.OFFLINE, how, only_from=TargetState.QUEUED
+        )
         if done.why != "ok":
             return  # the agent came back at this moment, and has the command
-        self._completion.completed(command, request.agent, State.OFFLINE.value, done.followers, how.code)
+        self._completion.completed(command, request.agent, TargetState.OFFLINE.value, done.followers, how.code)
         if request.key_digest:
             self._records.unbind(request.key_digest, request.body_digest, command)
         raise AgentOffline(message, agent=request.agent, id=command, why=why, absent_s=absent_ms // 1000)
 
-    async def look_up(self, command: str) -> Command:
+    async def look_up(self, command: str) -> CommandRecord:
         """The record of a command. Raises CommandUnknown if there is none."""
         found = await self._records.look_up(command)
         if found is None:
             raise self._membership.unknown_command(command)
         return found
 
-    async def cancel(self, command: str) -> State:
+    async def cancel(self, command: str) -> TargetState:
         """Request the end of a command; returns its state now. A command that is over stays as it is."""
         found = await self.look_up(command)
         for target in found.targets:
             done = await self._records.cancel(command, target.agent)
             if done.why == "ended":
                 self._completion.completed(
-                    command, target.agent, State.CANCELLED.value, done.followers, origin=found.origin
+                    command, target.agent, TargetState.CANCELLED.value, done.followers, origin=found.origin
                 )
             elif done.why == "asked":
                 self._due.schedule(command, target.agent, self._membership.now() + CANCEL_AGAIN_MS)
@@ -234,7 +238,7 @@ class Dispatcher:
         return (await self.look_up(command)).targets[0].state
 
 
-def _refusal(request: CommandRequest, row: Full | None) -> FairleadError:
+def _refusal(request: CommandRequest, row: LimitReached | None) -> FairleadError:
     """Why a command cannot be dispatched."""
     if row is None:
         return AgentUnknown(f"no agent {request.agent!r} was ever seen here", agent=request.agent)

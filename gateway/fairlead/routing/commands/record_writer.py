@@ -11,13 +11,13 @@ import asyncio
 from enum import Enum, auto
 
 from fairlead.errors import BusUnavailable, NotAnswered, OutcomeUnknown
-from fairlead.fleet.command import Record
-from fairlead.fleet.directory import Full
+from fairlead.fleet.command_record import NewRecord
+from fairlead.fleet.directory import LimitReached
 from fairlead.fleet.schema import AgentRow
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import POST_DOUBT, POST_VALID_MS, wait_for_redis
-from fairlead.store.answer import outcomes
+from fairlead.store.answer import answers_or_errors
 
 
 class Written(Enum):
@@ -38,7 +38,7 @@ class RecordWriter:
         self._due = fleet.due
         self._membership = membership
 
-    async def write(self, record: Record, look: int, lease: str) -> tuple[Written, AgentRow | Full | None]:
+    async def write(self, record: NewRecord, look: int, lease: str) -> tuple[Written, AgentRow | LimitReached | None]:
         """Write `record`, to be looked at by the sweeper at the time `look` (ms); with `lease` as its first follower,
         if that is not empty. Returns how it was written, and the agent's row (None if there is none).
 
@@ -49,7 +49,7 @@ class RecordWriter:
         scheduled = self._due.schedule(record.id, record.agent, look)
         creating = self._records.create(record, valid, lease)
         dispatching = self._directory.dispatch(record.agent, record.id, record.expires, valid)
-        answers = await outcomes((scheduled, creating, dispatching))
+        answers = await answers_or_errors((scheduled, creating, dispatching))
         failures = [answer for answer in answers if isinstance(answer, Exception)]
         _, created, row = answers
         if not failures:
@@ -65,7 +65,7 @@ class RecordWriter:
         except TimeoutError:
             raise outcome_unknown(record.id, failures[0]) from failures[0]
 
-    async def _ascertain(self, record: Record, look: int, valid: int) -> AgentRow | Full | None:
+    async def _ascertain(self, record: NewRecord, look: int, valid: int) -> AgentRow | LimitReached | None:
         """Dispatch a command that Redis may have written. Raises BusUnavailable if it has not: after the time `valid`
         that is final."""
         while True:

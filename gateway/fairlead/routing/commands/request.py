@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.followers import Follower
 
 
@@ -35,7 +35,7 @@ class DispatchedCommand:
     """
 
     id: str
-    state: State
+    state: TargetState
     presence: str
     why: str
     replayed: bool = False

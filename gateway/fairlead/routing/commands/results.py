@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fairlead.bus.doorbell import ResultsConsumed
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsTrimmed
-from fairlead.fleet.command import Beyond, Command, Page, Result
+from fairlead.fleet.command_record import CommandRecord, OutOfRange, Result, ResultPage
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.membership import Membership
@@ -40,7 +40,7 @@ class ResultsUpdate:
     """
 
     results: list[Result]
-    ended: Command | None = None
+    ended: CommandRecord | None = None
     more: int | None = None
 
 
@@ -109,7 +109,7 @@ class ResultReader:
 
     async def _page(
         self, command: str, offset: int, follow: bool, known: bool, confirmed: int, size: int = PAGE_BYTES
-    ) -> Page:
+    ) -> ResultPage:
         """One page of results. Those before `confirmed` are removed if the command keeps a window."""
         lease = self._membership.lease if follow else ""
         page = await self._records.read(command, offset, size, lease, confirmed if follow else 0)
@@ -120,12 +120,12 @@ class ResultReader:
             )
         if page is None:
             raise self._membership.unknown_command(command)
-        if isinstance(page, Beyond) and page.trimmed:
+        if isinstance(page, OutOfRange) and page.trimmed:
             raise ResultsTrimmed(
                 f"results before offset {page.edge} have been read and are gone: this command keeps a window only",
                 first=page.edge,
             )
-        if isinstance(page, Beyond):
+        if isinstance(page, OutOfRange):
             raise InvalidRequest(f"from={offset} is beyond the {page.edge} results that there are", field="from")
         return page
 

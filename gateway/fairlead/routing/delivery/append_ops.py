@@ -7,14 +7,19 @@ those of the record meet here only.
 from __future__ import annotations
 
 from fairlead.fleet import commands
-from fairlead.fleet.command import Ending
-from fairlead.fleet.schema import State
+from fairlead.fleet.command_record import StoredEnd
+from fairlead.fleet.schema import TargetState
 from fairlead.store.reply import Arg
 from fairlead.wire.messages import Ack, Chunk, End, Error
 
 REFUSED = "refused"
 """The state of an Ack that ends its command, and the error code if the agent gave none."""
-END_STATES = {"ok": State.OK, "error": State.FAILED, "cancelled": State.CANCELLED, "timeout": State.TIMEOUT}
+END_STATES = {
+    "ok": TargetState.OK,
+    "error": TargetState.FAILED,
+    "cancelled": TargetState.CANCELLED,
+    "timeout": TargetState.TIMEOUT,
+}
 
 
 def append_ops(message: Ack | Chunk | End) -> tuple[Arg, ...]:
@@ -22,16 +27,16 @@ def append_ops(message: Ack | Chunk | End) -> tuple[Arg, ...]:
         return commands.data(message.n, message.kind, message.payload)
     if isinstance(message, End):
         error = message.error
-        how = Ending(payload=message.payload or None)
+        how = StoredEnd(payload=message.payload or None)
         if error is not None:
             how = _failure(error, message.payload)
         return commands.ending(message.total, END_STATES[message.state], how)
     if message.state == REFUSED:
         error = message.error
-        how = Ending(code=REFUSED, message="the agent refused the command")
+        how = StoredEnd(code=REFUSED, message="the agent refused the command")
         if error is not None:
             how = _failure(error)
-        return commands.ending(0, State.FAILED, how)
+        return commands.ending(0, TargetState.FAILED, how)
     return commands.accepted()
 
 
@@ -42,10 +47,10 @@ def error_code(message: Ack | End) -> str:
     return REFUSED if message.state == REFUSED else ""
 
 
-def _failure(error: Error, payload: bytes = b"") -> Ending:
+def _failure(error: Error, payload: bytes = b"") -> StoredEnd:
     # JSON has integers of any size, MessagePack has not.
     details = {
         key: str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
         for key, value in error.details.items()
     }
-    return Ending(payload or None, error.code, error.message, error.temporary, details)
+    return StoredEnd(payload or None, error.code, error.message, error.temporary, details)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command import Delivery, Settled
+from fairlead.fleet.command_record import Delivery, Settled
 from fairlead.hub.session import DeliveryQueue, Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
@@ -21,10 +21,10 @@ from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.backlog import Priority
+from fairlead.telemetry.command_timing import CommandOrigin, CommandTiming
 from fairlead.telemetry.logs import ids
-from fairlead.telemetry.timing import Origin, Timing
-from fairlead.telemetry.trace import wall_ns
-from fairlead.wire.close import Close
+from fairlead.telemetry.tracing import wall_ns
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import CANCELLED, Cancel, Cmd
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class CommandDelivery:
             if queue is None:
                 queue = session.deliveries = DeliveryQueue()
             if command not in queue:
-                queue[command] = timing = Timing(rung_at, wall_ns())
+                queue[command] = timing = CommandTiming(rung_at, wall_ns())
                 timing.waited = waited
         if queue and session.ready and not queue.sending:
             queue.sending = True
@@ -91,13 +91,13 @@ class CommandDelivery:
         except Exception:
             about = ids(agent=session.agent, session=session.sid)
             logger.exception("delivering to %s failed: its link is closed", session.agent, extra=about)
-            session.close(Close.INTERNAL, "the gateway could not deliver a command")
+            session.close(CloseCode.INTERNAL, "the gateway could not deliver a command")
         finally:
             queue.sending = False
             if not queue:
                 session.deliveries = None
 
-    async def _deliver(self, session: Session, command: str, timing: Timing) -> None:
+    async def _deliver(self, session: Session, command: str, timing: CommandTiming) -> None:
         if not self._membership.alive:
             raise BusUnavailable("this node has had no heartbeat for too long: it may not deliver")
         priority = Priority.BACKGROUND if timing.waited else Priority.COMMANDS
@@ -117,20 +117,20 @@ class CommandDelivery:
         elif found.why != "stale":
             self._completion.forget(command, agent)
 
-    def _complete(self, agent: str, command: str, found: Settled, origin: Origin | None) -> None:
+    def _complete(self, agent: str, command: str, found: Settled, origin: CommandOrigin | None) -> None:
         code = "outcome_unknown" if found.state == "failed" else ""
         self._completion.completed(command, agent, found.state, found.followers, code, origin)
 
     async def _complete_with_origin(self, agent: str, command: str, found: Settled) -> None:
         """`_complete`, with what the command's trace is found by."""
-        origin: Origin | None = None
+        origin: CommandOrigin | None = None
         try:
             origin = await self._records.origin(command)
         except BusUnavailable as e:
             logger.debug("the end of %s has no span: %s", command, e)
         self._complete(agent, command, found, origin)
 
-    def _send(self, session: Session, command: str, found: Delivery, timing: Timing) -> None:
+    def _send(self, session: Session, command: str, found: Delivery, timing: CommandTiming) -> None:
         if session.link.stream(command) is None:
             session.open_stream(command, found.next)
         if found.running:

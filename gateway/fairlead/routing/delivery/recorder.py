@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command import Ending, Stored
-from fairlead.fleet.schema import State
+from fairlead.fleet.command_record import AppendResult, StoredEnd
+from fairlead.fleet.schema import TargetState
 from fairlead.hub.pending_messages import pending_size
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
@@ -22,12 +22,12 @@ from fairlead.routing.eviction import close_superseded
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.timeouts import wait_for_redis
-from fairlead.store.answer import Answer, outcomes
+from fairlead.store.answer import Answer, answers_or_errors
 from fairlead.store.reply import Arg
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.trace import wall_ns
-from fairlead.wire.close import Close
+from fairlead.telemetry.tracing import wall_ns
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import OVER, Ack, Cancel, Chunk, Credit, End, Event, FromAgent
 
 logger = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class Recorder:
             # What was not stored has no receipt: the agent sends it again on its next link.
             about = ids(agent=session.agent, session=session.sid)
             logger.exception("storing for %s failed: its link is closed", session.agent, extra=about)
-            session.close(Close.INTERNAL, "the gateway could not store what was sent")
+            session.close(CloseCode.INTERNAL, "the gateway could not store what was sent")
             session.discard_pending()
 
     async def _record(self, session: Session, batch: Batch) -> bool:
@@ -117,7 +117,7 @@ class Recorder:
                     return False
                 if not await wait_for_redis(self._store, PATIENCE):
                     # The batch is dropped with the link: the agent has no receipt for it.
-                    session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect again")
+                    session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False
         self._confirm(session, batch)
         return True
@@ -126,11 +126,11 @@ class Recorder:
         """Try once to store what is left of the batch, and remove from it what is stored. False if a newer link owns
         the agent. Raises BusUnavailable if something is left."""
         agent, gen = session.agent, session.gen
-        appends: list[tuple[str, Answer[Stored]]] = [
+        appends: list[tuple[str, Answer[AppendResult]]] = [
             (command, self._records.append(command, agent, gen, ops)) for command, ops in batch.ops.items()
         ]
         added = [self._records.add_event(agent, e.type, e.id, e.time, e.payload) for e in batch.events]
-        answers = await outcomes([answer for _, answer in appends])
+        answers = await answers_or_errors([answer for _, answer in appends])
         failure: Exception | None = None
         fenced = False
         for (command, _), stored in zip(appends, answers, strict=True):
@@ -154,16 +154,16 @@ class Recorder:
             raise failure
         return True
 
-    async def _stored(self, session: Session, command: str, stored: Stored, code: str) -> None:
+    async def _stored(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
         """Do what follows from the answer to an append. `code`: of the error with which the agent ended the command."""
         if stored.why == "gap":
             about = ids(agent=session.agent, session=session.sid, command=command)
             logger.error("results of %s from %s have a gap: the command is ended", command, session.agent, extra=about)
-            how = Ending(code="results_gap", message="a part of the results was lost")
-            ended = await self._records.finish(command, session.agent, State.FAILED, how)
+            how = StoredEnd(code="results_gap", message="a part of the results was lost")
+            ended = await self._records.finish(command, session.agent, TargetState.FAILED, how)
             self._dismiss(session, command)
             if ended.why == "ok":
-                self._completion.completed(command, session.agent, State.FAILED.value, ended.followers, how.code)
+                self._completion.completed(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
         elif stored.why == "fenced":
             session.close_stream(command)
             session.stop_timing(command)
@@ -172,7 +172,7 @@ class Recorder:
             self._dismiss(session, command)
             self._completion.forget(command, session.agent)
             self._completion.notify(command, stored.followers)
-        elif State(stored.state).over:
+        elif TargetState(stored.state).over:
             session.close_stream(command)
             await self._completed(session, command, stored, code)
         else:
@@ -180,7 +180,7 @@ class Recorder:
             if stored.held > HELD_LIMIT:
                 session.link.withhold(command)
 
-    async def _completed(self, session: Session, command: str, stored: Stored, code: str) -> None:
+    async def _completed(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
         """The agent ended the command."""
         timing = session.stop_timing(command)
         if timing is None:

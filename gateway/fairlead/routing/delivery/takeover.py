@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fairlead.fleet.command import Settled, Taken
+from fairlead.fleet.command_record import Settled, TakenOver
 from fairlead.fleet.commands import Commands
 from fairlead.hub.session import Session
 from fairlead.routing.delivery.command_delivery import CommandDelivery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
-from fairlead.store.answer import Answer, in_turn
+from fairlead.store.answer import Answer, map_bounded
 
 FENCES_AT_ONCE = 16
 """Commands of one agent that are fenced at a time, so that of many agents that come back together each one gets on."""
@@ -25,21 +25,21 @@ class Takeover:
         self._delivery = delivery
         self._telemetry = telemetry
 
-    async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, Taken]:
+    async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, TakenOver]:
         """Own `commands` from the session's generation on. Returns those that are not over."""
 
-        def fence(command: str) -> Answer[Taken | Settled]:
+        def fence(command: str) -> Answer[TakenOver | Settled]:
             return self._records.take_over(command, session.agent, session.gen, session.memory)
 
-        taken: dict[str, Taken] = {}
-        async for command, found in in_turn(fence, commands, FENCES_AT_ONCE):
-            if isinstance(found, Taken):
+        taken: dict[str, TakenOver] = {}
+        async for command, found in map_bounded(fence, commands, FENCES_AT_ONCE):
+            if isinstance(found, TakenOver):
                 taken[command] = found
             else:
                 self._delivery.nothing_to_deliver(session.agent, command, found)
         return taken
 
-    def resume(self, session: Session, taken: Mapping[str, Taken], have: Mapping[str, int]) -> None:
+    def resume(self, session: Session, taken: Mapping[str, TakenOver], have: Mapping[str, int]) -> None:
         """Open the streams that the agent may know, and deliver the commands that it has not acknowledged.
 
         `have`: the next input chunk that the agent expects, by command.

@@ -6,14 +6,14 @@ Called by the API and by `dispatch` when they find no row of an agent, or have l
 from __future__ import annotations
 
 from fairlead.errors import Rebuilding
-from fairlead.fleet.era import Eras
+from fairlead.fleet.data_epoch import DataEpochs
 from fairlead.routing.membership.membership import Membership
 
 REBUILDING = "Redis has lost its data, and the agents are being claimed again"
 
 
 class DataCheck:
-    def __init__(self, eras: Eras, membership: Membership) -> None:
+    def __init__(self, eras: DataEpochs, membership: Membership) -> None:
         self._data_epochs = eras
         self._membership = membership
 

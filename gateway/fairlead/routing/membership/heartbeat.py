@@ -16,16 +16,16 @@ import secrets
 from fairlead.bus.doorbell import MembershipChanged
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.era import Era
+from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.schema import NodeRow
 from fairlead.hub.hub import Hub
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
+from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.pulse import Pulse
 from fairlead.version import __version__
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ it, so that a fleet whose Redis was away does not come back at one moment."""
 class LoadReport:
     """What a node tells of its load with each heartbeat. The operator scales by it."""
 
-    def __init__(self, hub: Hub, pulse: Pulse, capacity: int) -> None:
+    def __init__(self, hub: Hub, pulse: LoopLag, capacity: int) -> None:
         """`capacity`: links that this node accepts."""
         self._hub = hub
         self._pulse = pulse
@@ -180,7 +180,7 @@ class Heartbeat:
         if not self.name_taken:
             logger.error("%s; this node closes its links until that one has left: give one of them another name", taken)
             for session in self._hub:
-                session.close(Close.RESTART, "another gateway has taken this node's name: connect again")
+                session.close(CloseCode.RESTART, "another gateway has taken this node's name: connect again")
         self.name_taken = taken
 
     async def _check_data_epoch(self, now: int) -> None:
@@ -188,7 +188,7 @@ class Heartbeat:
         known = self._membership.data_epoch
         epoch = await self._data_epochs.read()
         if epoch is None:
-            epoch = await self._data_epochs.mark(Era(secrets.token_hex(8), now if known else 0))
+            epoch = await self._data_epochs.mark(DataEpoch(secrets.token_hex(8), now if known else 0))
         self._membership.data_epoch = epoch
         if known is not None and epoch != known:
             self._metrics.data_lost.inc()
@@ -200,4 +200,4 @@ class Heartbeat:
 
     def _close_links(self) -> None:
         for session in self._hub:
-            session.close(Close.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
+            session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")

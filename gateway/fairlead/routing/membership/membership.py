@@ -10,7 +10,7 @@ import asyncio
 import time
 
 from fairlead.errors import CommandUnknown
-from fairlead.fleet.era import Era
+from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.schema import ALIVE_MS, AWAY_MS, NodeTable
 from fairlead.routing.timeouts import VALID_MS
 
@@ -54,7 +54,7 @@ class Membership:
         self.node = node
         self.epoch = epoch
         self.table = NodeTable({})
-        self.data_epoch: Era | None = None
+        self.data_epoch: DataEpoch | None = None
         self.alive_since = 0
         """When this node joined, or was last answered again after a time in which others took it for dead (ms)."""
         self.reconciliation = Reconciliation()

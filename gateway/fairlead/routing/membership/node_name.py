@@ -15,7 +15,7 @@ import random
 from datetime import UTC, datetime
 
 from fairlead.errors import ConfigError
-from fairlead.fleet.load import Load
+from fairlead.fleet.node_rows import NodeRows
 from fairlead.fleet.schema import ALIVE_MS, NodeRow
 from fairlead.routing.membership.process_identity import ProcessIdentity
 
@@ -26,7 +26,7 @@ POLL_INTERVAL = 0.5
 
 
 class NodeName:
-    def __init__(self, load: Load, node: str, pod: str = "") -> None:
+    def __init__(self, load: NodeRows, node: str, pod: str = "") -> None:
         """`pod`: the UID of the pod that this process runs in, "" outside of Kubernetes."""
         self._load = load
         self._node = node

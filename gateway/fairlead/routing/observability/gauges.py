@@ -9,8 +9,8 @@ from collections.abc import Collection
 from functools import partial
 
 from fairlead.bus.inbox import Inbox
-from fairlead.carrier.intake import Intake
 from fairlead.carrier.listener import Connection
+from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.hub.hub import Hub
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.followers import Followers
@@ -18,7 +18,7 @@ from fairlead.routing.membership.membership import Membership
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.trace import Tracing
+from fairlead.telemetry.tracing import Tracing
 
 
 def watch_links(metrics: Metrics, hub: Hub, capacity: int) -> None:
@@ -30,7 +30,7 @@ def watch_links(metrics: Metrics, hub: Hub, capacity: int) -> None:
     metrics.watch("fairlead_pending_bytes", "Bytes received and not stored yet", lambda: hub.totals.pending)
 
 
-def watch_reading(metrics: Metrics, scheduler: Intake, slow_readers: Collection[Connection]) -> None:
+def watch_reading(metrics: Metrics, scheduler: ReadScheduler, slow_readers: Collection[Connection]) -> None:
     metrics.watch("fairlead_slow_readers", "Agents that read more slowly than they are sent to", slow_readers.__len__)
     metrics.watch(
         "fairlead_send_queue_bytes", "Bytes that wait for slow readers",

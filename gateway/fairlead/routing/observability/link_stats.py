@@ -11,8 +11,8 @@ import asyncio
 import msgspec
 
 from fairlead.hub.session import Session
-from fairlead.telemetry.timing import STAGES
-from fairlead.telemetry.window import quantile
+from fairlead.telemetry.command_timing import STAGES
+from fairlead.telemetry.decaying_histogram import quantile
 
 
 class Quantiles(msgspec.Struct, frozen=True, array_like=True):

@@ -12,24 +12,17 @@ import logging
 from fairlead.hub.session import Session
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry import spans
-from fairlead.telemetry.export import Value
-from fairlead.telemetry.logs import Digest, plain
+from fairlead.telemetry.command_timing import CommandOrigin, CommandStats, CommandTiming
+from fairlead.telemetry.decaying_histogram import quantile
+from fairlead.telemetry.logs import LogAggregator, plain
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.timing import Origin, Tally, Timing
-from fairlead.telemetry.trace import Context, Tracing, span_id, wall_ns, write
-from fairlead.telemetry.window import quantile
-from fairlead.wire.close import MEANING, Close, may_reconnect
+from fairlead.telemetry.span_exporter import Value
+from fairlead.telemetry.tracing import TraceContext, Tracing, format_traceparent, span_id, wall_ns
+from fairlead.wire.close_codes import find_close_code, may_reconnect, meaning_of, was_orderly
 
 logger = logging.getLogger("fairlead.routing")
 
 FAILED_STATES = frozenset({"failed", "timeout", "offline", "expired"})
-ORDERLY = frozenset(
-    {
-        Close.NORMAL, Close.GOING_AWAY, Close.SERVICE_RESTART, Close.RESTART, Close.REBALANCE, Close.AGE,
-        Close.DISCONNECTED, Close.SUPERSEDED, Close.REPLACED,
-    }
-)  # fmt: skip
-"""Codes of closes that somebody wanted: the spans of such links do not count as failed."""
 OPENED, GREETED, CLAIMED, WELCOMED = 2, 3, 4, 5
 """Places of time stamps in `Session.opening`; 0 and 1 are the begin and the end of the upgrade request."""
 EXPORTED = b""
@@ -42,7 +35,7 @@ class TelemetryRecorder:
         self.traffic = metrics.traffic
         self._metrics = metrics
         self._membership = membership
-        self._digest = Digest(logger)
+        self._digest = LogAggregator(logger)
 
     def aclose(self) -> None:
         self._digest.aclose()
@@ -95,7 +88,7 @@ class TelemetryRecorder:
         if isinstance(session.opening, bytes) and session.opening:
             stamps, session.opening = spans.unpack_opening(session.opening), EXPORTED
             facts: dict[str, Value] = {"fairlead.attempt": session.conn, "fairlead.encoding": session.codec.subprotocol}
-            self.tracing.put(spans.opening(stamps, session.agent, session.sid, facts))
+            self.tracing.put(spans.open_spans(stamps, session.agent, session.sid, facts))
 
     def link_closed(self, session: Session, seconds: float, code: int, reason: str) -> None:
         """A link is over, `seconds` after its welcome (0 if there was none)."""
@@ -107,7 +100,7 @@ class TelemetryRecorder:
         if session.agent:
             self._digest.note(
                 "agents left", str(code), logging.INFO, "agent %s left: closed by the %s with %d, %s",
-                session.agent, by, code, plain(reason) or MEANING.get(code, "no reason"), agent=session.agent,
+                session.agent, by, code, plain(reason) or meaning_of(code, "no reason"), agent=session.agent,
                 session=session.sid,
             )  # fmt: skip
         interrupted = session.stop_timings()
@@ -117,9 +110,11 @@ class TelemetryRecorder:
             if timing.origin is not None:
                 context = tracing.context(command, timing.origin.traceparent)
                 if context.sampled:
-                    tracing.put(spans.stay(context, command, session.agent, session.sid, timing, begin, "link lost"))
+                    tracing.put(
+                        spans.delivery_spans(context, command, session.agent, session.sid, timing, begin, "link lost")
+                    )
         if session.opening == EXPORTED:
-            tally = session.tally or Tally()
+            tally = session.tally or CommandStats()
             facts: dict[str, Value] = {
                 "fairlead.close_code": code, "fairlead.closed_by": by, "fairlead.duration_s": round(seconds, 3),
                 "fairlead.messages": session.link.received, "fairlead.commands": tally.commands,
@@ -128,17 +123,19 @@ class TelemetryRecorder:
             for name, share in (("p50", 0.5), ("p99", 0.99)):
                 if (rtt := quantile(session.rtt_histogram, share)) is not None:
                     facts[f"fairlead.rtt_{name}_ms"] = round(rtt * 1000, 3)
-            error = "" if code in ORDERLY else str(code)
-            tracing.put([spans.closing(begin, wall_ns(), session.agent, session.sid, facts, error)])
+            error = "" if was_orderly(code) else str(code)
+            tracing.put([spans.close_span(begin, wall_ns(), session.agent, session.sid, facts, error)])
 
     def _count_close(self, code: int, by: str) -> None:
         # An agent may send any code: all codes without a meaning share one label value.
         then = "reconnect" if may_reconnect(code) else "stay_away"
-        self._metrics.closed.labels(str(code) if code in MEANING else "other", then, by).inc()
+        self._metrics.closed.labels(str(code) if find_close_code(code) is not None else "other", then, by).inc()
 
     # -- commands ----------------------------------------------------------------------------------
 
-    def command_sent(self, session: Session, command: str, timing: Timing, origin: Origin, attempt: int) -> str:
+    def command_sent(
+        self, session: Session, command: str, timing: CommandTiming, origin: CommandOrigin, attempt: int
+    ) -> str:
         """The command is about to be written to the link. Returns the traceparent for the agent."""
         self._metrics.delivered.inc()
         timing.origin = origin
@@ -150,16 +147,16 @@ class TelemetryRecorder:
         context = self.tracing.context(command, origin.traceparent)
         if context.sampled:
             timing.span = span_id()
-        return write(context.trace, timing.span or context.root, context.sampled)
+        return format_traceparent(context.trace, timing.span or context.root, context.sampled)
 
     def command_taken_over(self, session: Session, command: str) -> None:
         """The agent runs the command already, and goes on over this link."""
-        timing = Timing(0, 0)
+        timing = CommandTiming(0, 0)
         timing.written, timing.resumed = wall_ns(), True
         session.start_timing(command, timing)
 
     def agent_ended_command(
-        self, session: Session, command: str, timing: Timing, state: str, kept: Context | None
+        self, session: Session, command: str, timing: CommandTiming, state: str, kept: TraceContext | None
     ) -> None:
         """The agent ended a command, and that is stored. `kept` is what `command_completed` returned."""
         failed = state in FAILED_STATES
@@ -175,15 +172,15 @@ class TelemetryRecorder:
             self._export_opening(session)
             error = timing.code or state if failed else ""
             self.tracing.put(
-                spans.stay(kept, command, session.agent, session.sid, timing, timing.stored, error)
+                spans.delivery_spans(kept, command, session.agent, session.sid, timing, timing.stored, error)
             )  # fmt: skip
 
     def command_completed(
-        self, command: str, agent: str, state: str, code: str, origin: Origin | None, sid: str
-    ) -> Context | None:
+        self, command: str, agent: str, state: str, code: str, origin: CommandOrigin | None, sid: str
+    ) -> TraceContext | None:
         """A command has just reached its final state on this node. Returns its trace context if the trace is kept."""
         tracing, failed = self.tracing, state in FAILED_STATES
-        context: Context | None = None
+        context: TraceContext | None = None
         if tracing.on and origin is not None:
             end = wall_ns()
             worth = failed or (origin.began > 0 and end - origin.began >= tracing.slow)
@@ -193,7 +190,7 @@ class TelemetryRecorder:
                 found = tracing.context(command, origin.traceparent)
                 if worth or found.sampled:
                     context = found
-                    tracing.put([spans.command(found, command, agent, sid, origin, state, code, end)])
+                    tracing.put([spans.command_span(found, command, agent, sid, origin, state, code, end)])
         if failed:
             trace = f"{context.trace:032x}" if context is not None else ""
             self._digest.note(

@@ -1,0 +1,61 @@
+"""Calls that wait for a disk, in threads: a network file system may let them wait for ever, the loop may not.
+
+Used by the methods that touch files. A call is never left behind while its thread works on a descriptor: whoever is
+cancelled waits for it first. The threads are daemons, so that a disk which hangs does not keep the agent from ending,
+and each lives for one call: an idle agent has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+CALLS = 8
+"""At once: disks serve few at a time, and the next call is 256 KiB away."""
+
+
+class DiskThreads:
+    def __init__(self) -> None:
+        self._turn = asyncio.Semaphore(CALLS)
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What `function` returns or raises."""
+        loop = asyncio.get_running_loop()
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def work() -> None:
+            try:
+                value = function(*args, **kwargs)
+            except BaseException as e:  # goes to whoever waits
+                report: tuple[Callable[..., None], object] = (_fail, e)
+            else:
+                report = (_succeed, value)
+            try:
+                loop.call_soon_threadsafe(report[0], outcome, report[1])
+            except RuntimeError:
+                pass  # the loop is closed: the agent has ended before its disk
+
+        async with self._turn:
+            threading.Thread(target=work, name="fairlead-disk", daemon=True).start()
+            try:
+                return await asyncio.shield(outcome)
+            except asyncio.CancelledError:
+                await asyncio.wait({outcome})
+                if not outcome.cancelled():
+                    outcome.exception()  # seen: nobody asks for it any more
+                raise
+
+
+def _succeed(outcome: asyncio.Future[T], value: T) -> None:
+    if not outcome.done():
+        outcome.set_result(value)
+
+
+def _fail(outcome: asyncio.Future[T], e: BaseException) -> None:
+    if not outcome.done():
+        outcome.set_exception(e)

@@ -1,0 +1,83 @@
+"""Whether a place that was walked to is a guarded one, told by what the file system says it is and not by its name.
+
+Used by `PathResolver` at the end of each walk, and where a folder is made, in a thread. Device and inode are compared:
+of the file, so that a hard link is the file itself, and of all folders on the way, which the walk holds open, so that a
+folder that was renamed or mounted elsewhere is the same folder. A guarded path where nothing is yet is known by its
+folder and its name.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Sequence
+
+from fairlead.agent.builtin.files.protected_paths import ProtectedPath, resolve_links
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+
+class PathGuard:
+    def __init__(self, guarded: Iterable[ProtectedPath] = ()) -> None:
+        self._guarded = tuple(guarded)
+        self._seen: dict[str, set[Identity]] = {}
+        """What each path last was: it is still guarded when its folder is renamed. Asked for at the start, too."""
+        self._look()
+
+    def why(self, folders: Sequence[os.stat_result], name: str, status: os.stat_result | None) -> str:
+        """What the place is, in words; empty when it is not guarded. `folders` are those on the way, from / on."""
+        names, files, wholes = self._look()
+        way = [identity(folder) for folder in folders]
+        for folder in way:
+            if folder in wholes:
+                return wholes[folder]
+        if way and (told := names.get((way[-1], name))):
+            return told
+        return self.file(status, files) if status is not None else ""
+
+    def file(self, status: os.stat_result, files: dict[Identity, str] | None = None) -> str:
+        """As `why`, of a file that was opened."""
+        return (self._look()[1] if files is None else files).get(identity(status), "")
+
+    def _look(self) -> tuple[dict[tuple[Identity, str], str], dict[Identity, str], dict[Identity, str]]:
+        """Guarded places by folder and name, files (and whole folders) by identity, whole folders alone."""
+        names: dict[tuple[Identity, str], str] = {}
+        files: dict[Identity, str] = {}
+        wholes: dict[Identity, str] = {}
+        for one in self._guarded:
+            passed = resolve_links(one.path)
+            for way in passed:
+                folder, name = os.path.split(way)
+                if (parent := _status(folder)) is not None:
+                    names[identity(parent), name] = one.what
+            status = _status(passed[-1])
+            if status is not None:
+                self._seen[one.path] = {identity(status)}
+                if one.whole and one.secret and stat.S_ISDIR(status.st_mode):
+                    self._seen[one.path] |= _entries(passed[-1])
+            for known in self._seen.get(one.path, ()):
+                files[known] = one.what
+                if one.whole:
+                    wholes[known] = one.what
+        return names, files, wholes
+
+
+def identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except OSError:
+        return None
+
+
+def _entries(folder: str) -> set[Identity]:
+    """The files in it, which a hard link may name from elsewhere."""
+    try:
+        with os.scandir(folder) as entries:
+            return {identity(entry.stat(follow_symlinks=False)) for entry in entries}
+    except OSError:
+        return set()

@@ -1,0 +1,224 @@
+"""Which files the platform may touch: a path is walked name by name, and what it really means must lie in a root.
+
+Used by `file.get` and `file.put`, in a thread. Guarded places are refused inside the roots, too: see `guard`. The walk
+holds each folder open and never lets the kernel follow a link: links are read here and their names walked in turn, so
+that nobody can exchange a folder for a link between the check and the use. What was opened is what was checked. Links
+that stay inside the roots are followed like any other.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fairlead.agent.builtin.files.os_errors import command_error
+from fairlead.agent.builtin.files.path_guard import PathGuard
+from fairlead.agent.errors import CommandError
+
+LINKS = 40
+"""As many as Linux follows."""
+NAMES = 64
+"""Folders on the way: each is held open, and eight walks at once shall not take the agent's descriptors."""
+# Where there is no O_PATH, folders that may only be passed through cannot be.
+FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+Names = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedPath:
+    """A folder, open, and the name in it that was meant; `status` is None where there is nothing of that name."""
+
+    folder: int
+    name: str
+    status: os.stat_result | None
+
+    def close(self) -> None:
+        os.close(self.folder)
+
+
+class PathResolver:
+    def __init__(self, roots: Iterable[str], key: str, guard: PathGuard | None = None) -> None:
+        """`key` is the setting that names them, for errors."""
+        self._roots = tuple(roots)
+        self._key = key
+        self._guard = guard or PathGuard()
+
+    def find(self, path: str, *, make_folders: bool = False) -> ResolvedPath:
+        """The place that `path` means; the caller closes it. With `make_folders` those that are missing are made.
+
+        Raises CommandError: `path_forbidden`, `not_found`, `permission_denied`, `invalid_arguments` or `io_failed`.
+        """
+        if not path.startswith("/") or "\0" in path:
+            raise CommandError("path_forbidden", f"{path!r}: a path must begin with / and hold no NUL", path=path)
+        walk = _Walk(path, [_names(os.path.realpath(root)) for root in self._roots], self._guard)
+        try:
+            if path.endswith("/"):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            return walk.go(make_folders)
+        except OSError as e:
+            if not walk.inside:
+                raise self._forbidden(path) from e  # what is there, and whether anything is, is nobody's business
+            raise command_error(path, e) from e
+        except _Outside as e:
+            raise self._forbidden(path) from e
+        except _Guarded as e:
+            raise _guarded(path, str(e)) from e
+        finally:
+            walk.close()
+
+    def check(self, path: str, status: os.stat_result) -> None:
+        """That what was opened at `path` is no guarded file: it may have been exchanged behind the walk. Raises
+        CommandError `path_forbidden`.
+        """
+        if why := self._guard.file(status):
+            raise _guarded(path, why)
+
+    def check_again(self, path: str, place: ResolvedPath) -> None:
+        """That `path` still means this place: a folder above may have been renamed or exchanged behind the walk. Raises
+        CommandError as `find`.
+        """
+        now = self.find(path)
+        try:
+            same = os.path.samestat(os.fstat(now.folder), os.fstat(place.folder)) and now.name == place.name
+        finally:
+            now.close()
+        if not same:
+            raise CommandError(
+                "path_forbidden",
+                f"{path} led to another folder than at the beginning, so nothing was kept: send it again when nobody "
+                "moves the folders above it",
+                temporary=True,
+                path=path,
+            )
+
+    def _forbidden(self, path: str) -> CommandError:
+        roots = ", ".join(self._roots) or "none"
+        return CommandError(
+            "path_forbidden",
+            f"{path} lies outside the folders that this agent's configuration allows: choose a path beneath "
+            f"{self._key} ({roots}), or add its folder there",
+            path=path,
+            key=self._key,
+        )
+
+
+def _guarded(path: str, why: str) -> CommandError:
+    return CommandError(
+        "path_forbidden",
+        f"{path} is {why}, or lies in it, which is never touched from the platform: choose another path",
+        path=path,
+    )
+
+
+def _names(path: str) -> Names:
+    return tuple(name for name in path.split("/") if name not in ("", "."))
+
+
+class _Outside(Exception):
+    """The path leads out of the roots."""
+
+
+class _Guarded(Exception):
+    """The path leads to something that is guarded; its text says what it is."""
+
+
+class _Walk:
+    """One path, from / on."""
+
+    def __init__(self, path: str, allowed: list[Names], guard: PathGuard) -> None:
+        self._allowed = allowed
+        self._guard = guard
+        self._left = list(reversed(_names(path)))
+        self._folders = [os.open("/", FOLDER)]
+        self._names: list[str] = []
+        self._links = 0
+
+    @property
+    def inside(self) -> bool:
+        """Whether what is left to walk would end in a root, if no more links come."""
+        names = list(self._names)
+        for name in reversed(self._left):
+            if name == "..":
+                names[-1:] = []
+            else:
+                names.append(name)
+        return self._allows(tuple(names))
+
+    def _allows(self, names: Names) -> bool:
+        return any(names[: len(root)] == root for root in self._allowed)
+
+    def go(self, make_folders: bool) -> ResolvedPath:
+        """Raises OSError where the way ends, _Outside when it leads elsewhere."""
+        while self._left:
+            name = self._left[-1]
+            if name == "..":
+                self._left.pop()
+                if self._names:
+                    self._names.pop()
+                    os.close(self._folders.pop())
+                continue
+            status = self._status(name)
+            if status is not None and stat.S_ISLNK(status.st_mode):
+                self._follow(name)
+            elif len(self._left) == 1:
+                if not self._allows((*self._names, name)):
+                    raise _Outside
+                self._require_unguarded(name, status)
+                return ResolvedPath(os.dup(self._folders[-1]), name, status)
+            else:
+                self._enter(name, status, make_folders)
+                self._left.pop()
+        if not self._allows(tuple(self._names)):
+            raise _Outside
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+    def _require_unguarded(self, name: str, status: os.stat_result | None) -> None:
+        if why := self._guard.why([os.fstat(folder) for folder in self._folders], name, status):
+            raise _Guarded(why)
+
+    def _status(self, name: str) -> os.stat_result | None:
+        try:
+            return os.stat(name, dir_fd=self._folders[-1], follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def _follow(self, name: str) -> None:
+        self._links += 1
+        if self._links > LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        try:
+            target = os.readlink(name, dir_fd=self._folders[-1])
+        except OSError as e:
+            if e.errno == errno.EINVAL:
+                return  # it is no link any more: look again
+            raise
+        self._left.pop()
+        self._left += reversed(_names(target))
+        if target.startswith("/"):
+            while self._names:
+                self._names.pop()
+                os.close(self._folders.pop())
+
+    def _enter(self, name: str, status: os.stat_result | None, make: bool) -> None:
+        if len(self._names) >= NAMES:
+            raise OSError(errno.ENAMETOOLONG, f"more than {NAMES} folders deep")
+        if status is None:
+            if not make:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            if not self._allows((*self._names, name)):
+                raise _Outside
+            self._require_unguarded(name, None)
+            try:
+                os.mkdir(name, 0o755, dir_fd=self._folders[-1])
+            except FileExistsError:
+                pass  # somebody else made it meanwhile: the next line sees what it is
+        self._folders.append(os.open(name, FOLDER, dir_fd=self._folders[-1]))
+        self._names.append(name)
+
+    def close(self) -> None:
+        while self._folders:
+            os.close(self._folders.pop())

@@ -1,0 +1,168 @@
+"""The paths that the platform never touches through `file.get` and `file.put`: the agent's own, and what it may run.
+
+Made by `builtin_agent`. The agent's own files (token, configuration, journal, unit) are neither read nor written,
+whatever the roots are. The list of `exec.allow` would be worth nothing if files could be put where its programs are,
+where they load their parts from, or where the host runs things by itself: with it, no root of `file.put` may hold or
+lie in such a place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import fairlead
+
+LINKS = 40
+"""As many as Linux follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedPath:
+    """A path and what it is, in words. `whole`: all that is beneath it, too. `secret`: it must not be read either."""
+
+    path: str
+    what: str
+    whole: bool = False
+    secret: bool = False
+
+
+UNIT_FOLDERS = (
+    "/etc/systemd/system.control", "/run/systemd/system.control", "/run/systemd/transient", "/etc/systemd/system",
+    "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system",
+    "/etc/systemd/user", "/run/systemd/user", "/usr/lib/systemd/user", "~/.config/systemd/user",
+)  # fmt: skip
+"""Where systemd looks for a unit and its drop-ins (systemd.unit(5))."""
+
+_HOST = (
+    "/bin", "/boot", "/dev", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/root", "/run/systemd", "/sbin", "/sys",
+    "/usr", "/var/spool/cron", "/etc/alternatives", "/etc/apt", "/etc/cron.d", "/etc/cron.daily", "/etc/cron.hourly",
+    "/etc/cron.monthly", "/etc/cron.weekly", "/etc/init.d", "/etc/ld.so.conf.d", "/etc/modprobe.d", "/etc/pam.d",
+    "/etc/profile.d", "/etc/security", "/etc/ssh", "/etc/sudoers.d", "/etc/systemd", "/etc/udev", "/etc/yum.repos.d",
+    "~/.config", "~/.local", "~/.ssh",
+)  # fmt: skip
+"""Programs, the libraries that they load, and what the host or a login runs by itself."""
+_HOST_FILES = "/etc", "/home", "~"
+"""Folders whose own files are of that kind (/etc/ld.so.preload, ~/.profile); not all of the folders in them are."""
+
+
+def own(files: Iterable[Path | str], journal: str | os.PathLike[str] | None) -> list[ProtectedPath]:
+    """What belongs to the agent: the files it was given, its journal, and the unit that it runs as."""
+    found = [ProtectedPath(os.path.abspath(path), "one of the agent's own files", secret=True) for path in files]
+    if journal is not None:
+        found.append(ProtectedPath(os.path.abspath(journal), "the agent's journal", whole=True, secret=True))
+    try:
+        cgroups = Path("/proc/self/cgroup").read_text()
+    except OSError:
+        return found
+    return found + unit(cgroups)
+
+
+def unit(cgroups: str) -> list[ProtectedPath]:
+    """The systemd unit of a process, by its /proc/PID/cgroup."""
+    names = set(re.findall(r"(?m)/([^/\n]+\.service)$", cgroups))
+    return [
+        guarded
+        for name in sorted(names)
+        for folder in UNIT_FOLDERS
+        for guarded in (
+            ProtectedPath(f"{os.path.expanduser(folder)}/{name}", "the agent's unit", secret=True),
+            ProtectedPath(f"{os.path.expanduser(folder)}/{name}.d", "the agent's unit", whole=True, secret=True),
+        )
+    ]
+
+
+def program_paths(programs: Iterable[str]) -> list[ProtectedPath]:
+    """What decides about the effect of listed programs: they, their folders and interpreters, the agent, the host."""
+    found = []
+    for program in programs:
+        found += _program(program, f"the allowed program {program}")
+        found += [one for path in _interpreters(program) for one in _program(path, f"what runs {program}")]
+    for path in (sys.executable, sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), *fairlead.__path__):
+        if path:
+            found += [
+                ProtectedPath(way, "the agent's own program", whole=True) for way in {path, os.path.realpath(path)}
+            ]
+    here = os.getcwd()
+    for path in dict.fromkeys(map(os.path.abspath, sys.path)):  # "" is the working directory
+        # What is in a folder below that of `python -m` is not imported, and somebody's data may well be there.
+        found.append(ProtectedPath(path, "a folder that the agent loads modules from", whole=path not in ("/", here)))
+    found += [
+        ProtectedPath(os.path.expanduser(path), "a folder that this host runs programs from", True) for path in _HOST
+    ]
+    found += [
+        ProtectedPath(os.path.expanduser(path), "a folder that this host runs programs from") for path in _HOST_FILES
+    ]
+    return found
+
+
+def _program(path: str, what: str) -> list[ProtectedPath]:
+    """With its folder, from which a script or a loader may take more; / alone is too much to keep whole."""
+    folders = {os.path.realpath(os.path.dirname(path)), os.path.dirname(os.path.realpath(path))} - {"/"}
+    return [
+        ProtectedPath(path, what),
+        *(ProtectedPath(folder, f"the folder of {what}", whole=True) for folder in sorted(folders)),
+    ]
+
+
+def _interpreters(program: str) -> Iterator[str]:
+    """Those that the first line of a script names."""
+    try:
+        with open(program, "rb") as file:
+            line = file.readline(512)
+    except OSError:
+        return
+    words = os.fsdecode(line[2:]).split() if line.startswith(b"#!") else []
+    if words:
+        yield words[0]
+    if words and os.path.basename(words[0]) == "env":
+        for word in words[1:]:
+            if not word.startswith("-") and "=" not in word:
+                if (found := shutil.which(word)) is not None:
+                    yield found
+                return
+
+
+def resolve_links(path: str) -> list[str]:
+    """The links that are passed on the way to what `path` means, and what it means, which need not be there."""
+    left = list(reversed(path.split("/")))
+    passed: list[str] = []
+    at = "/"
+    while left:
+        name = left.pop()
+        if name in ("", "."):
+            continue
+        if name == "..":
+            at = os.path.dirname(at)
+            continue
+        here = os.path.join(at, name)
+        try:
+            target = os.readlink(here) if len(passed) < LINKS else None
+        except OSError:
+            target = None  # no link
+        if target is None:
+            at = here
+            continue
+        passed.append(here)
+        left += reversed(target.split("/"))
+        at = "/" if target.startswith("/") else at
+    return [*passed, at]
+
+
+def is_beneath(path: str, folder: str) -> bool:
+    """Whether `path` is `folder` or lies in it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def conflicts(root: str, guarded: Iterable[ProtectedPath]) -> Iterator[ProtectedPath]:
+    """Those that a folder holds, or lies in."""
+    real = os.path.realpath(root)
+    for one in guarded:
+        passed = resolve_links(one.path)
+        if any(is_beneath(way, real) for way in passed) or (one.whole and is_beneath(real, passed[-1])):
+            yield one

@@ -1,0 +1,92 @@
+"""What a method is: a function, how its arguments are checked, and where it runs.
+
+Made by `Agent.command`, asked by `CommandRunner`. A handler's signature is its schema: the payload must
+be a JSON object with these names and types and no others. All that can be wrong with a handler is told here, when
+the agent is written, not when the first command comes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_type_hints
+
+import msgspec
+
+from fairlead.agent.commands.command import Command
+from fairlead.agent.errors import CommandError
+from fairlead.errors import ConfigError
+
+RunsIn: TypeAlias = Literal["loop", "thread", "process"]
+
+FIELD = re.compile(r"`\$\.([^`.\[]+)|field `([^`]+)`")
+"""Where msgspec's messages name the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """`takes_command`: the first parameter is the Command. `streams`: a generator, sync or async."""
+
+    method: str
+    function: Callable[..., Any]
+    runs_in: RunsIn
+    takes_command: bool
+    streams: bool
+    decode: Callable[[bytes], msgspec.Struct]
+
+    def arguments(self, payload: bytes) -> dict[str, Any]:
+        """The keyword arguments in `payload`. Raises CommandError `invalid_arguments`, which names the field."""
+        try:
+            parsed = self.decode(payload or b"{}")
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
+            message = "nested too deeply" if isinstance(e, RecursionError) else str(e)
+            found = FIELD.search(message)
+            field = (found[1] or found[2]) if found else ""
+            raise CommandError("invalid_arguments", f"{self.method}: {message}", field=field) from e
+        return {name: getattr(parsed, name) for name in parsed.__struct_fields__}
+
+    def check_runs_in(self) -> None:
+        """Raises ConfigError when the function cannot be sent to a child. Only known once its module is loaded."""
+        if self.runs_in != "process":
+            return
+        try:
+            pickle.dumps(self.function)
+        except (pickle.PicklingError, AttributeError, TypeError) as e:
+            raise ConfigError(
+                f"the handler of {self.method!r} cannot run in a process: {e}. "
+                "Define it at the top level of a module, under its own name"
+            ) from e
+
+
+def make_handler(method: str, function: Callable[..., Any], runs_in: RunsIn | None) -> Handler:
+    """The handler that `function` is. Raises ConfigError when it cannot be one."""
+    if not 0 < len(method) <= 64:
+        raise ConfigError(f"method name {method[:70]!r} must have 1 to 64 characters")
+    is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+    runs_in = runs_in or ("loop" if is_async else "thread")
+    if is_async and runs_in != "loop":
+        raise ConfigError(f"{method}: a coroutine runs on the loop, not in a {runs_in}; make it a plain function")
+    if not is_async and runs_in == "loop":
+        raise ConfigError(f"{method}: a plain function would block the loop; run it in a thread or a process")
+    hints = get_type_hints(function, include_extras=True)
+    parameters = list(inspect.signature(function).parameters.values())
+    takes_command = bool(parameters) and hints.get(parameters[0].name) is Command
+    if takes_command and runs_in == "process":
+        raise ConfigError(f"{method}: a handler in a process has no Command; yield what it should send")
+    fields: list[Any] = []
+    for parameter in parameters[takes_command:]:
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigError(f"{method}: parameter {parameter.name!r} cannot be given by name")
+        kind = hints.get(parameter.name, Any)
+        has_default = parameter.default is not parameter.empty
+        fields.append((parameter.name, kind, parameter.default) if has_default else (parameter.name, kind))
+    try:
+        schema = msgspec.defstruct("arguments", fields, kw_only=True, forbid_unknown_fields=True)
+        decoder = msgspec.json.Decoder(schema)
+    except TypeError as e:
+        raise ConfigError(f"{method}: its parameters cannot be read from JSON: {e}") from e
+    streams = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+    return Handler(method, function, runs_in, takes_command, streams, decoder.decode)

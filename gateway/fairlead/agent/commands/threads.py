@@ -1,0 +1,91 @@
+"""Plain functions and generators, in threads: they may block, the loop may not.
+
+Each runs in a daemon thread of its own, as many at once as there are slots: the threads of a ThreadPoolExecutor are
+joined at exit, so that one handler that never returns would keep the agent from ending. A thread cannot be killed;
+when its command is over, a generator is closed at its next item and what a function returns is thrown away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextvars
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.agent.commands.command import Command
+from fairlead.agent.commands.handler import Handler
+from fairlead.agent.commands.output import item, result
+from fairlead.agent.commands.worker_slots import WorkerSlots
+
+logger = logging.getLogger("fairlead.agent")
+
+THREADS = 8
+"""Blocking handlers at once: they mostly wait, and a host has other things to do."""
+WAITING = 64
+"""Commands that wait for a thread; more are refused as busy."""
+
+
+class ThreadRunner:
+    """Runs handlers whose place is a thread."""
+
+    def __init__(self) -> None:
+        self.slots = WorkerSlots(THREADS, WAITING)
+
+    async def run(self, handler: Handler, command: Command, arguments: dict[str, Any]) -> bytes:
+        """The end's payload; whatever the handler raises goes through. Its slot is booked already."""
+        slots, loop = self.slots, asyncio.get_running_loop()
+        try:
+            await slots.turn()
+        except asyncio.CancelledError:
+            slots.give_up()
+            raise
+        outcome: asyncio.Future[bytes] = loop.create_future()
+
+        def ended(set_outcome: Callable[[Any], None], value: object) -> None:
+            slots.done()
+            if not outcome.done():
+                set_outcome(value)
+
+        def work() -> None:
+            try:
+                payload = _call(handler, command, arguments, loop)
+                report: tuple[Callable[[Any], None], object] = (outcome.set_result, payload)
+            except BaseException as e:  # the thread ends here: SystemExit, too, is only the handler's
+                report = (outcome.set_exception, _sendable(e))
+            try:
+                loop.call_soon_threadsafe(ended, *report)
+            except RuntimeError:
+                pass  # the loop is closed: the agent has ended before its handler
+
+        # With the context of this task: what the handler traces belongs to the command.
+        inside = contextvars.copy_context()
+        threading.Thread(target=inside.run, args=(work,), name=f"fairlead-{handler.method}", daemon=True).start()
+        return await outcome
+
+
+def _call(handler: Handler, command: Command, arguments: dict[str, Any], loop: asyncio.AbstractEventLoop) -> bytes:
+    given = (command,) if handler.takes_command else ()
+    returned = handler.function(*given, **arguments)
+    if not handler.streams:
+        return result(returned)
+    try:
+        while not command.cancelled:
+            kind, data = item(next(returned))
+            asyncio.run_coroutine_threadsafe(command.write(kind, data), loop).result()
+    except StopIteration as stop:
+        return result(stop.value)
+    except concurrent.futures.CancelledError:
+        pass  # the command is over
+    finally:
+        returned.close()
+    return b""
+
+
+def _sendable(e: BaseException) -> BaseException:
+    """What a future takes and a task survives."""
+    if isinstance(e, StopIteration | KeyboardInterrupt | SystemExit | concurrent.futures.CancelledError):
+        return RuntimeError(f"the handler raised {type(e).__name__}: {e}")
+    return e

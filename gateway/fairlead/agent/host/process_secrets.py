@@ -1,0 +1,53 @@
+"""What other processes of this machine can learn of the agent's secrets: as little as the kernel allows.
+
+Called once by the command line, before the agent serves. The programs that the platform starts run as the agent's own
+user, and /proc shows them its arguments, its environment and its memory. A secret that was given by a flag or a
+variable is overwritten there, which holds against root as well; the memory is closed to all but root. Linux only;
+elsewhere nothing is done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+from collections.abc import Collection, Iterator
+
+logger = logging.getLogger("fairlead.agent")
+
+PR_SET_DUMPABLE = 4
+"""prctl(2). A process that cannot be dumped belongs to root in /proc: no other process of its user may read its memory,
+environment or open files, or attach to it. It writes no core either. Programs that it starts are not concerned."""
+ARGUMENTS, ENVIRONMENT = slice(45, 47), slice(47, 49)
+"""Where /proc/PID/stat tells the first and last address of each, counted behind the name (proc(5), fields 48 to 51)."""
+
+
+def hide_secrets(secrets: Collection[str]) -> None:
+    """Overwrite each of `secrets` where it stands as an argument, behind the `=` of one, or as the value of a variable
+    of the environment that this process was started with; close its memory to processes of the same user.
+    """
+    for name, value in list(os.environ.items()):
+        if value in secrets:
+            os.environ[name] = value  # a copy that libc owns: what is overwritten below is no longer in use
+    try:
+        wanted = {os.fsencode(secret) for secret in secrets}
+        for address, length in _found(wanted):
+            ctypes.memset(address, ord("x"), length)
+        ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, ctypes.c_ulong(0))
+    except (OSError, AttributeError, IndexError, ValueError) as e:
+        logger.debug("the agent's memory is not closed to other processes of its user: %s", e)
+
+
+def _found(secrets: Collection[bytes]) -> Iterator[tuple[int, int]]:
+    """Address and length of each copy."""
+    with open("/proc/self/stat", "rb") as file:
+        fields = file.read().rpartition(b")")[2].split()
+    for start, end in (map(int, fields[ARGUMENTS]), map(int, fields[ENVIRONMENT])):
+        if not start < end:
+            continue
+        position = start
+        for item in ctypes.string_at(start, end - start).split(b"\0"):
+            value = item if item in secrets else item.partition(b"=")[2]
+            if value in secrets:
+                yield position + len(item) - len(value), len(value)
+            position += len(item) + 1

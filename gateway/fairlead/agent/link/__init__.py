@@ -1,0 +1,3 @@
+"""The link to the gateway: `connector` keeps one open, `session` speaks on one connection, `sender` outlives them all
+and holds what is still to be sent, and `bounds` limits the numbers that a gateway may ask for.
+"""

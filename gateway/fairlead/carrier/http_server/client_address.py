@@ -1,0 +1,130 @@
+"""Client addresses: who a connection comes from, and which proxies are believed when they name their client.
+
+Called by `requests` for each connection and, behind a trusted proxy, for each request; `app` counts failures and new
+links by the same keys. It connects to nothing and resolves no name. The headers are believed from listed proxies alone,
+because everybody else may write into them what they like.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+import socket
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final
+
+IPv6_PREFIX: Final = 64
+"""Bits of an IPv6 address that name one customer: a single machine is commonly given a whole /64 (RFC 6177)."""
+MAX_HOPS: Final = 32
+"""Entries of a forwarding header that are looked at, from the nearest proxy on."""
+
+_FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("[^"]*"|[^;\s]+)', re.IGNORECASE)
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+Address = tuple[str, int]
+
+
+def ends_of(transport: asyncio.BaseTransport) -> tuple[Address | None, Address | None]:
+    """Our address and the peer's; None for what has none, as a Unix socket.
+
+    The transport's own socket is not asked: uvloop's would keep both answers, 290 bytes, for as long as it lives.
+    """
+    own = transport.get_extra_info("socket")
+    if own is None:
+        return _inet(transport.get_extra_info("sockname")), _inet(transport.get_extra_info("peername"))
+    lent = socket.socket(own.family, own.type, own.proto, own.fileno())
+    try:
+        return _inet(lent.getsockname()), _inet(lent.getpeername())
+    except OSError:  # it has been reset already
+        return None, None
+    finally:
+        lent.detach()
+
+
+def _inet(address: object) -> Address | None:
+    """Of IPv6 without flow and scope."""
+    return (address[0], address[1]) if isinstance(address, tuple) and len(address) in (2, 4) else None
+
+
+def address_key(address: str) -> str:
+    """What an address is counted by: an IPv4 address itself, an IPv6 address by its /64, "" for what is neither."""
+    if ":" not in address:
+        return address
+    return _ipv6_key(address)
+
+
+@lru_cache(4096)
+def _ipv6_key(address: str) -> str:
+    try:
+        parsed = ipaddress.IPv6Address(address.partition("%")[0])
+    except ValueError:
+        return ""
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.IPv6Network((int(parsed) >> 64 << 64, IPv6_PREFIX)))
+
+
+class TrustedProxies:
+    """The proxies whose X-Forwarded-For (or, in its absence, Forwarded) is honoured: addresses and networks.
+
+    Raises ValueError for an entry that is neither.
+    """
+
+    def __init__(self, entries: Sequence[str] = ()) -> None:
+        self._networks: tuple[Network, ...] = tuple(ipaddress.ip_network(entry, strict=False) for entry in entries)
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def __contains__(self, address: str) -> bool:
+        try:
+            parsed = ipaddress.ip_address(address.partition("%")[0])
+        except ValueError:
+            return False
+        if isinstance(parsed, ipaddress.IPv6Address) and parsed.ipv4_mapped is not None:
+            parsed = parsed.ipv4_mapped
+        return any(parsed in network for network in self._networks)
+
+    def client(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        """The address of the client that a trusted proxy speaks for: the nearest that is not itself trusted; "" when
+        the headers name none. What lies beyond an entry that is no address was written by nobody who is trusted.
+        """
+        forwarded_for: list[str] = []
+        forwarded: list[str] = []
+        for name, value in headers:
+            if name == b"x-forwarded-for":
+                forwarded_for += value.decode("latin-1").split(",")
+            elif name == b"forwarded":
+                forwarded += value.decode("latin-1").split(",")
+        named = forwarded_for or [_for_of(element) for element in forwarded]
+        last = ""
+        for entry in named[: -MAX_HOPS - 1 : -1]:
+            address = _without_port(entry.strip())
+            if not address:
+                return last
+            last = address
+            if address not in self:
+                return address
+        return last
+
+
+def _for_of(element: str) -> str:
+    """The `for` of one element of Forwarded (RFC 7239 §4)."""
+    found = _FOR.search(element)
+    return found[1].strip('"') if found else ""
+
+
+def _without_port(entry: str) -> str:
+    """The address in `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`; "" for anything else."""
+    if entry.startswith("["):
+        entry = entry[1:].partition("]")[0]
+    elif entry.count(":") == 1:
+        entry = entry.partition(":")[0]
+    try:
+        return str(ipaddress.ip_address(entry.partition("%")[0]))
+    except ValueError:
+        return ""

@@ -1,0 +1,165 @@
+"""`fairlead agent run`, which is an agent, and `fairlead agent check`, which tells what it would be.
+
+Called by `main`; needs the base install alone. What the configuration says is checked by its own room; here it is only
+made into an agent.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from fairlead.cli.click_extensions import Group
+from fairlead.cli.link_options import DEFAULT_LINKS, agent_token, host_of
+
+if TYPE_CHECKING:
+    from fairlead.agent import Agent
+    from fairlead.agent.settings import AgentSettings
+
+F = TypeVar("F", bound=Callable[..., object])
+FILE = click.Path(path_type=Path)
+
+
+@click.group(cls=Group)
+def agent() -> None:
+    """Be an agent on this machine, or check its configuration."""
+
+
+def _options(command: F) -> F:
+    """The keys that are worth a flag, and the file that holds the others."""
+    for decorate in reversed(
+        [
+            click.option(
+                "--config",
+                type=FILE,
+                metavar="FILE",
+                help="Configuration, in TOML. [default: /etc/fairlead/agent.toml]",
+            ),
+            click.option("--url", metavar="URL", help=f"Address of the gateway's links. [default: {DEFAULT_LINKS}]"),
+            click.option("--id", metavar="ID", help="The agent's id. [default: the host's name]"),
+            click.option("--token", metavar="TOKEN", help="Token of agents; better in FAIRLEAD_AGENT_TOKEN or a file."),
+            click.option("--token-file", type=FILE, metavar="FILE", help="File with the token, read at each attempt."),
+            click.option(
+                "--journal",
+                type=FILE,
+                metavar="FOLDER",
+                help="Folder of this agent alone: what it accepted, and results not yet stored, outlive it there.",
+            ),
+            click.option(
+                "--fact", "facts", multiple=True, metavar="KEY=VALUE", help="A fact about itself; repeatable."
+            ),
+            click.option("--ca-file", type=FILE, metavar="FILE", help="Authorities to trust in place of the system's."),
+            click.option(
+                "--proxy",
+                metavar="URL",
+                help="http://… or https://…, or `direct` for none. [default: that of HTTPS_PROXY]",
+            ),
+            click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. [default: info]"),
+            click.option("--log-format", metavar="FORMAT", help="text or json. [default: text]"),
+        ]
+    ):
+        command = decorate(command)
+    return command
+
+
+@agent.command("run", short_help="Run the built-in agent.")
+@_options
+def run(config: Path | None, **flags: object) -> None:
+    """Run the built-in agent: it runs programs and moves files on this machine for the platform.
+
+    Each flag is also a key of the configuration file and a variable FAIRLEAD_AGENT_…; flags win over the environment,
+    and that over the file. What the platform may do here is told in the file: see docs/agent.md.
+    """
+    from fairlead.agent.host.logs import set_up
+    from fairlead.agent.host.process_secrets import hide_secrets
+
+    loaded = _load(config, flags)
+    set_up(loaded.log_level, loaded.log_format)
+    made = _agent(loaded)
+    hide_secrets(_secrets(loaded))
+    os.environ.pop("FAIRLEAD_AGENT_TOKEN", None)
+    made.run()
+
+
+def _secrets(loaded: AgentSettings) -> set[str]:
+    """What was given by flags and the environment, where each process of this user could read it."""
+    from fairlead.agent.settings import variable
+    from fairlead.agent.settings.table import DIRECT, SETTINGS
+
+    keys = [key for key, rule in SETTINGS.items() if rule.secret]
+    proxies = {value for name, value in os.environ.items() if name.upper().endswith("_PROXY") and "@" in value}
+    given = {getattr(loaded, key) for key in keys} | {os.environ.get(variable(key)) for key in keys} | proxies
+    return {secret for secret in given if secret and secret != DIRECT}
+
+
+@agent.command("check", short_help="Check the configuration without connecting.")
+@_options
+def check(config: Path | None, **flags: object) -> None:
+    """Check the configuration without connecting, and tell where each value comes from."""
+    from fairlead.agent.settings.table import SETTINGS
+
+    loaded = _load(config, flags)
+    _agent(loaded)
+    for key in ("url", "id"):
+        if key not in loaded.sources:
+            click.echo(f"{key} = {getattr(loaded, key)} (default)")
+    for key in SETTINGS:
+        if key in loaded.sources:
+            click.echo(f"{key} = {'…' if SETTINGS[key].secret else _value(loaded, key)} ({loaded.sources[key]})")
+
+
+def _value(loaded: AgentSettings, key: str) -> object:
+    value = loaded.value(key)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _load(config: Path | None, flags: dict[str, object]) -> AgentSettings:
+    from fairlead.agent.settings import load
+
+    facts = flags.pop("facts")
+    assert isinstance(facts, tuple)
+    for fact in facts:
+        if "=" not in fact:
+            raise click.BadParameter(f"{fact!r} is not KEY=VALUE", param_hint="--fact")
+    given = dict(fact.partition("=")[::2] for fact in facts) or None
+    return load(os.environ, config, flags | {"facts": given})
+
+
+def _agent(loaded: AgentSettings) -> Agent:
+    """Raises ConfigError for what shows only when files are opened."""
+    from fairlead.agent.builtin import builtin_agent
+    from fairlead.agent.settings.proxy import choose_proxy
+    from fairlead.errors import ConfigError
+    from fairlead.settings import is_loopback
+
+    if loaded.url.startswith("ws://") and not is_loopback(host_of(loaded.url)):
+        logging.getLogger("fairlead.agent").warning(
+            "%s has no TLS: the token and all that is said can be read on the way; use wss://", loaded.url
+        )
+    token = agent_token(loaded.url, loaded.token, loaded.token_file)
+    if not isinstance(token, str):
+        token()  # one that cannot be read is told now
+    context = None
+    if loaded.ca_file is not None:
+        import ssl
+
+        try:
+            context = ssl.create_default_context(cafile=loaded.ca_file)
+        except (OSError, ssl.SSLError) as e:
+            raise ConfigError(f"ca_file {loaded.ca_file} cannot be used ({e}); it must hold certificates in PEM") from e
+    return builtin_agent(
+        loaded.url,
+        loaded.id,
+        token,
+        facts=loaded.facts,
+        ssl=context,
+        proxy=choose_proxy(loaded.url, loaded.proxy, os.environ),
+        journal=loaded.journal,
+        options=loaded.options,
+        private=[path for path in (loaded.token_file, loaded.file) if path is not None],
+    )

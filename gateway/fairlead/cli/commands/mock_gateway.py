@@ -1,0 +1,138 @@
+"""`fairlead mock-gateway`: plays the protocol's conversations to an agent under development, and tells what was wrong.
+
+Called by `main`. It reads the options and prints; the work is done by the room `mock`. It needs the base install alone.
+The report goes to stdout; the exit code is 1 when a conversation failed, or none was played.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING
+
+import click
+
+from fairlead.cli.click_extensions import IntegerRange, NumberRange
+
+if TYPE_CHECKING:
+    from fairlead.mock.comparison import Violation
+    from fairlead.mock.runner import Outcome
+    from fairlead.mock.script import Conversation
+
+PATIENCE = 10.0
+"""Seconds for anything that the agent must do: as long as the protocol gives for a hello or the end after a cancel."""
+
+
+@click.command(
+    "mock-gateway",
+    short_help="Play the protocol's conversations to an agent under development.",
+    epilog="COMMAND starts your agent; {link} in it becomes the address to connect to, as in: fairlead mock-gateway -- "
+    "node agent.mjs {link} --orders. The agent then takes orders on its stdin, one JSON object a line, so that it puts "
+    "out and ends what a conversation wants. Without a COMMAND connect your agent by hand: conversations that need "
+    "orders are left out. The orders, and what each conversation is about, are told in docs/protocol.md, section 14.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--encoding", type=click.Choice(["json", "msgpack"]), default="json", show_default=True,
+    help="What the link speaks.",
+)  # fmt: skip
+@click.option(
+    "--only", multiple=True, metavar="NAME", help="Only this conversation; * stands for anything. May be repeated."
+)
+@click.option(
+    "--port", type=IntegerRange(0, 65535), default=8090, show_default=True,
+    help="Port on the loopback; 0 takes a free one.",
+)  # fmt: skip
+@click.option(
+    "--patience", type=NumberRange(0.5, 600), default=PATIENCE, show_default=True, metavar="SECONDS",
+    help="How long to wait for what the agent must do.",
+)  # fmt: skip
+@click.option("--list", "only_list", is_flag=True, help="Print the conversations and end.")
+@click.pass_context
+def mock_gateway(
+    ctx: click.Context,
+    command: tuple[str, ...],
+    encoding: str,
+    only: tuple[str, ...],
+    port: int,
+    patience: float,
+    only_list: bool,
+) -> None:
+    """Play the conversations of docs/protocol.md to an agent under development, and tell precisely what was wrong.
+
+    No gateway and no Redis are needed. It listens on the loopback alone and takes any token.
+    """
+    import asyncio
+
+    from fairlead.mock.script import load, violations
+
+    offered = [*(c for c in load() if c.for_agents), *violations(encoding)]
+    chosen = [c for c in offered if not only or any(fnmatch.fnmatchcase(c.name, n) for n in only)]
+    if not chosen:
+        raise click.BadParameter("no conversation has such a name; --list shows all", param_hint="--only")
+    if only_list:
+        for conversation in chosen:
+            click.echo(f"{conversation.name}  (section {conversation.section})\n    {conversation.about}")
+        return
+    ctx.exit(asyncio.run(_play(chosen, command, encoding, port, patience)))
+
+
+async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: str, port: int, patience: float) -> int:
+    from fairlead.mock.agent_process import AgentProcess
+    from fairlead.mock.runner import ConformanceRunner
+    from fairlead.mock.server import MockServer
+
+    listener = MockServer(encoding)
+    await listener.start(port)
+    process = AgentProcess([part.replace("{link}", listener.link) for part in command]) if command else None
+    click.echo(f"listening on {listener.link}/v1/link, encoding {encoding}")
+    if process is None:
+        click.echo("waiting for your agent to connect; any token will do")
+    runner = ConformanceRunner(listener, process, patience)
+    outcomes: list[Outcome] = []
+    try:
+        for conversation in chosen:
+            if process is not None:
+                process.printed.clear()
+            outcomes.append(await runner.play(conversation))
+            _tell(outcomes[-1])
+            fault = outcomes[-1].fault
+            if fault is not None and process is not None:
+                for line in process.printed:
+                    click.echo(f"      agent: {line}")
+                await process.kill()  # whatever state it is in: the next conversation begins with a new process
+    finally:
+        if process is not None:
+            await process.kill()
+        await listener.stop()
+    failed = sum(outcome.fault is not None for outcome in outcomes)
+    left = sum(bool(outcome.skipped) for outcome in outcomes)
+    good = len(outcomes) - failed - left
+    click.echo(f"{len(outcomes)} conversations: {good} ok, {failed} failed, {left} left out")
+    return 0 if good and not failed else 1
+
+
+def _tell(outcome: Outcome) -> None:
+    if outcome.skipped:
+        click.echo(f"left  {outcome.conversation.name}: {outcome.skipped}")
+    elif outcome.fault is None:
+        click.echo(f"ok    {outcome.conversation.name}")
+    else:
+        _tell_fault(outcome.conversation, outcome.fault)
+
+
+def _tell_fault(conversation: Conversation, fault: Violation) -> None:
+    from fairlead.mock.comparison import SECTIONS, show
+
+    where = f"step {fault.step} of {len(conversation.steps)}" if fault.step else "before its first step"
+    click.echo(f"FAIL  {conversation.name}: {conversation.about}")
+    click.echo(f"      {where}: {fault.what}")
+    before = conversation.steps[fault.step - 2].gateway if fault.step > 1 else None
+    behind = f"the gateway's {show(before)}" if before is not None else ""
+    for word, text in (("behind", behind), ("expected", fault.expected), ("came", fault.came)):
+        if text:
+            click.echo(f"      {word:8}  {text}")
+    for line in fault.differs:
+        click.echo(f"      differs   {line}")
+    if fault.note:
+        click.echo(f"      note      {fault.note}")
+    click.echo(f"      see       docs/protocol.md, section {fault.section} {SECTIONS.get(fault.section, '')}")

@@ -1,0 +1,156 @@
+"""A process of the demo: its log, its process id in a file, how it ended, its end when told to.
+
+Used by `stage`; when one is started again is the matter of `restarts`. Each is in a session of its own, so that Ctrl-C
+at the terminal reaches the demo and not all of them at once: the order of the end is the demo's. Its output goes to a
+file, because three agents and a gateway in one terminal can be read by nobody.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from fairlead.cli.child_processes import how
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+TAIL_LINES = 12
+TAIL_BYTES = 8 << 10
+KILL_TIMEOUT = 5.0
+"""Seconds: the kernel ends a killed process at once, unless its disk hangs."""
+
+
+class Process(Protocol):
+    """What the demo asks of each of its processes, whatever it is."""
+
+    name: str
+    log: Path
+
+    async def start(self) -> None:
+        """Start it, or start it again after its end. Raises FairleadError or OSError."""
+
+    @property
+    def pid(self) -> int:
+        """Of the newest process."""
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of the newest process, negative for a signal; None while it runs."""
+
+    async def ended(self) -> None:
+        """Return when it has ended, of itself or not."""
+
+
+class ChildProcess:
+    """A program with a log file, whose process id stands beside the log (NAME.log, NAME.pid) while it runs."""
+
+    def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
+        self.name = name
+        self.log = log
+        self._argv = argv
+        self._env = env
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        # Started again it writes on: what its predecessor said last is worth reading.
+        with self.log.open("wb" if self._process is None else "ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=self._env,
+                start_new_session=True,
+            )
+        write_pid(self.log, self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def code(self) -> int | None:
+        return self._process.returncode if self._process is not None else None
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def ended(self) -> None:
+        if self._process is not None:
+            await self._process.wait()
+            remove_pid(self.log)
+
+    async def stop(self, timeout: float) -> bool:
+        """SIGTERM, and SIGKILL after `timeout` seconds. False when it had to be killed."""
+        if self._process is None:
+            return True
+        gently = True
+        if self._process.returncode is None:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                await asyncio.wait_for(self._process.wait(), timeout)
+            except TimeoutError:
+                gently = False
+                self.kill()
+                await asyncio.wait_for(self._process.wait(), KILL_TIMEOUT)
+        remove_pid(self.log)
+        return gently
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
+
+class ValkeyProcess:
+    """The embedded Valkey as one of the demo's processes; its process id stands beside its folder, in FOLDER.pid."""
+
+    def __init__(self, server: EmbeddedValkey) -> None:
+        self.name = "valkey"
+        self.log = server.log_path
+        self.server = server
+
+    async def start(self) -> None:
+        await self.server.start()
+        write_pid(self.server.folder, self.pid)
+
+    @property
+    def pid(self) -> int:
+        return self.server.pid
+
+    @property
+    def code(self) -> int | None:
+        return self.server.code
+
+    async def ended(self) -> None:
+        await self.server.ended()
+        remove_pid(self.server.folder)
+
+    async def stop(self) -> None:
+        await self.server.stop()
+        if self.code is not None:  # else it was never started, and another demo's Valkey may have the folder
+            remove_pid(self.server.folder)
+
+
+def epitaph(process: Process) -> str:
+    """How it ended, and the last lines of its log."""
+    return f"{process.name} ended {how(process.code)}; the last lines of {process.log}:\n{tail(process.log)}"
+
+
+def tail(log: Path) -> str:
+    try:
+        text = log.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
+    except OSError as e:
+        return f"    (it cannot be read: {e})"
+    lines = text.splitlines()[-TAIL_LINES:]
+    return "\n".join(f"    {line}" for line in lines) or "    (nothing)"
+
+
+def write_pid(beside: Path, pid: int) -> None:
+    beside.with_suffix(".pid").write_text(f"{pid}\n")
+
+
+def remove_pid(beside: Path) -> None:
+    beside.with_suffix(".pid").unlink(missing_ok=True)

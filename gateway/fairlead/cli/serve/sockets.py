@@ -1,0 +1,70 @@
+"""The ports of a gateway, bound before anything else is started.
+
+Called by `serve` and `workers`. A port that is taken is the fault everyone meets first: it is told as a
+ConfigError before Redis is asked or a process is forked. Nothing listens here, since a socket that listens
+takes connections: the servers let it listen once they can answer. Workers share a port by SO_REUSEPORT, where
+the kernel spreads the connections over all sockets *that listen*: so the supervisor may hold one that is only
+bound, which keeps the port while no worker has it.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from fairlead.errors import ConfigError
+from fairlead.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSockets:
+    """Bound sockets for the three ports of one node. A worker's admin port is a Unix socket that it makes itself."""
+
+    link: list[socket.socket]
+    api: list[socket.socket]
+    admin: list[socket.socket] | Path
+
+
+def own_ports(settings: Settings) -> NodeSockets:
+    """What a process that serves alone listens on."""
+    return NodeSockets(
+        bind("link", settings.link_host, settings.link_port),
+        bind("api", settings.api_host, settings.api_port),
+        bind("admin", settings.admin_host, settings.admin_port),
+    )
+
+
+def bind(name: str, host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
+    """A socket for each address of `host`, all on one port. With `shared`, others may bind it too, who share it."""
+    sockets: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(
+            socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        ):
+            sockets.append(one := socket.socket(family, kind, protocol))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if shared:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            if family == socket.AF_INET6:
+                one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            one.bind((address[0], port, *address[2:]))
+            port = one.getsockname()[1]  # what the system chose for the first address holds for all
+    except OSError as e:
+        for one in sockets:
+            one.close()
+        raise ConfigError(
+            f"{name} port {port} on {host} cannot be had: {e.strerror or e}; stop what listens there, or choose "
+            f"another with --{name}-port or --{name}-host"
+        ) from e
+    return sockets
+
+
+def reserve(name: str, host: str, port: int) -> tuple[list[socket.socket], int]:
+    """Bound, shared sockets that keep a port for workers, and the port."""
+    # Without sharing first: another gateway's workers would share theirs with us, and nobody would notice.
+    alone = bind(name, host, port)
+    port = alone[0].getsockname()[1]
+    for one in alone:
+        one.close()
+    return bind(name, host, port, shared=True), port

@@ -1,0 +1,161 @@
+"""What the client gives, as types: agents, their links, and the lines of a command's results.
+
+Made by `client` and `lines` from the API's JSON, read by everybody else. Members that the API gains later are
+ignored, those it may leave out have a default: an older client speaks to a newer gateway.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One row of the fleet. `why` says in words why it is not online, when it is not. Times are RFC 3339."""
+
+    id: str
+    state: str
+    node: str | None = None
+    since: str | None = None
+    why: str | None = None
+    last_close: str | None = None
+    facts: dict[str, str] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    labels_lost: str | None = None
+    """Since when its labels are missing, which were lost with the data of Redis and have not been set again."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastLink:
+    """The newest link of an agent. `conn` counts the attempts of this start of it; `rtt` is its last round trip in
+    seconds, None without one or when the node that holds it does not answer."""
+
+    sid: str
+    boot: str
+    conn: int
+    rtt: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCommand:
+    """A command that failed on an agent."""
+
+    at: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDetail(Agent):
+    """An agent, its newest link, what is open for it and what went wrong last."""
+
+    link: LastLink
+    last_reason: str | None = None
+    recent_failures: list[FailedCommand] = field(default_factory=list)
+    """The latest first, five at most."""
+    open_commands: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Quantiles of the latest durations, in seconds."""
+
+    p50: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """How a link is doing, from the node that holds it. Seconds and bytes."""
+
+    node: str
+    age: float
+    commands: int
+    undelivered: int
+    unstored: int
+    congested: bool
+    rtt: float | None = None
+    sid: str = ""
+    encoding: str = ""
+    round_trips: Latency | None = None
+    latency: dict[str, Latency] = field(default_factory=dict)
+    """Of its latest commands, by stage: deliver, ack, first_byte, run, store."""
+    ended: int = 0
+    failed: int = 0
+    reconnects: int = 0
+    last_close: str | None = None
+    last_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankedLink(Link):
+    """One of the worst links of the fleet."""
+
+    agent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The worst links, the worst first, and the nodes that did not answer in time."""
+
+    links: list[RankedLink]
+    missing: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Deleted:
+    """An agent that was forgotten: how many commands were open for it, and how many events were stored of it."""
+
+    id: str
+    commands: int = 0
+    events: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Octets of output. `offset` counts the results of the command, `n` the agent's chunks."""
+
+    offset: int
+    agent: str
+    n: int
+    kind: str
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    code: str
+    message: str = ""
+    temporary: bool = False
+    details: dict[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: one of the two, or neither when the method runs no program."""
+
+    exit_code: int | None = None
+    signal: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a command ended. `payload` is what JSON decodes to, of the method's own shape; where the agent returned
+    something that is no JSON it is None, and `payload_base64` has the octets.
+    """
+
+    agent: str
+    state: str
+    payload: object = None
+    error: Failure | None = None
+    total: int = 0
+    truncated: bool = False
+    payload_base64: str | None = None
+
+    def exit(self) -> Exit:
+        """The payload read as `exec` writes it; an empty Exit when it is something else."""
+        try:
+            return msgspec.convert(self.payload, Exit)
+        except msgspec.MsgspecError:
+            return Exit()

@@ -1,0 +1,87 @@
+"""What the API says went wrong, as an error of the house: problem documents (RFC 9457) and codes.
+
+Used by `transport` for answers and by `lines` for streams. A code that this client does not know is judged by its
+status and by `temporary`, so that a newer gateway's errors still have the right exit code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from fairlead.errors import (
+    AgentOffline,
+    AgentOnline,
+    AgentUnknown,
+    BusUnavailable,
+    CommandUnknown,
+    FairleadError,
+    Forbidden,
+    IdempotencyConflict,
+    InputConflict,
+    InvalidRequest,
+    NodeBusy,
+    OutcomeUnknown,
+    Rebuilding,
+    RecordExpired,
+    RecordLost,
+    ResultsTrimmed,
+    Throttled,
+    Unauthorized,
+    Unavailable,
+)
+
+_BY_CODE: Mapping[str, type[FairleadError]] = {
+    kind.code: kind
+    for kind in (
+        InvalidRequest,
+        Forbidden,
+        Unauthorized,
+        AgentUnknown,
+        CommandUnknown,
+        ResultsTrimmed,
+        RecordExpired,
+        IdempotencyConflict,
+        InputConflict,
+        AgentOnline,
+        Unavailable,
+        RecordLost,
+        BusUnavailable,
+        OutcomeUnknown,
+        Rebuilding,
+        AgentOffline,
+        NodeBusy,
+        Throttled,
+    )
+}
+
+
+class _Problem(msgspec.Struct):
+    title: str = ""
+    code: str = ""
+    detail: str = ""
+    temporary: bool = False
+    field: str | None = None
+
+
+def error_class(code: str, otherwise: type[FairleadError]) -> type[FairleadError]:
+    return _BY_CODE.get(code, otherwise)
+
+
+def error_of_answer(address: str, status: int, body: bytes) -> FairleadError:
+    """The error that an answer with `status` and `body` tells. Its details have the status, the code and the field."""
+    try:
+        told = msgspec.json.decode(body, type=_Problem)
+    except msgspec.MsgspecError:  # not the gateway's: something in front of it
+        told = _Problem(detail=f"{address} answered HTTP {status}", temporary=status in (429, 502, 503, 504))
+    if told.temporary:
+        otherwise: type[FairleadError] = Unavailable
+    elif status in (401, 403):
+        otherwise = Unauthorized
+    else:
+        otherwise = InvalidRequest if 400 <= status < 500 else FairleadError
+    details: dict[str, object] = {"status": status, "code": told.code}
+    if told.field is not None:
+        details["field"] = told.field
+    return error_class(told.code, otherwise)(told.detail or told.title or f"HTTP {status}", **details)

@@ -1,0 +1,103 @@
+"""The lines of a stream of results: octets cut into lines, and each line as what it says.
+
+Used by `command`. Pure: it is given octets and gives lines. A line that says that the stream cannot go on is raised,
+as the error of the house that its code names.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.client.models import Chunk, End, Failure
+from fairlead.client.problem_details import error_class
+from fairlead.errors import FairleadError, Unavailable
+
+LINE_LIMIT = 4 << 20
+"""Bytes of one line: a message of 1 MiB in base64 and its envelope fit more than twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The first line of the answer to a post."""
+
+    id: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """This stream is over, the command is not: ask again from `offset` on. By that the gateway knows what was read."""
+
+    offset: int
+
+
+Line = Started | Chunk | End | Continuation
+
+
+class _Line(msgspec.Struct):
+    """Any line; what is set tells which one it is. `{}` keeps the connection alive."""
+
+    id: str | None = None
+    state: str = ""
+    offset: int | None = None
+    agent: str = ""
+    n: int = 0
+    kind: str = ""
+    text: str | None = None
+    base64: str | None = None
+    end: End | None = None
+    error: Failure | None = None
+    more: int | None = None
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+
+
+async def lines_of(parts: AsyncIterator[bytes]) -> AsyncGenerator[Line]:
+    """Raises FairleadError for a line that is malformed, or that says why there are no more."""
+    async for raw in _split(parts):
+        line = read(raw)
+        if line is not None:
+            yield line
+
+
+async def _split(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Lines at b"\\n" only: str.splitlines would also cut at U+2028, which JSON strings may hold."""
+    rest = bytearray()
+    async for part in parts:
+        rest += part
+        if b"\n" in part:
+            *lines, rest = rest.split(b"\n")
+            for line in lines:
+                if line.strip():
+                    yield bytes(line)
+        if len(rest) > LINE_LIMIT:
+            raise FairleadError(f"a line of over {len(rest)} bytes exceeds the limit of {LINE_LIMIT}")
+    # A last line without its end was cut off by a lost connection; the reader sees that no `end` came.
+
+
+def read(raw: bytes) -> Line | None:
+    """One line; None for one that says nothing."""
+    try:
+        line = _decode(raw)
+        if line.end is not None:
+            return line.end
+        if line.more is not None:
+            return Continuation(line.more)
+        if line.offset is not None:
+            if line.base64 is not None:
+                data = base64.b64decode(line.base64, validate=True)
+            else:
+                data = (line.text or "").encode()
+            return Chunk(line.offset, line.agent, line.n, line.kind, data)
+    except (msgspec.MsgspecError, ValueError) as e:
+        raise FairleadError(f"a line of the stream is not understood: {e}; do client and gateway differ?") from e
+    if line.error is not None:
+        # The stream cannot go on: for a while, or for ever.
+        kind = error_class(line.error.code, Unavailable if line.error.temporary else FairleadError)
+        raise kind(line.error.message, code=line.error.code)
+    return Started(line.id, line.state) if line.id is not None else None

@@ -1,0 +1,14 @@
+"""Reads a table of settings from a TOML file, the environment and flags; the gateway and the agent have a table each.
+
+`setting` describes one setting: how its text is parsed, what is expected in words, its help. `layers` reads the sources
+and puts the later over the earlier. Every error of every source is collected before one ConfigError is raised, because
+a pod that dies eight times for eight typing errors wastes an evening. A name that is not known is an error too: a
+mistyped limit must not silently be the default.
+
+It uses the standard library alone: the agent's small install reads its configuration with it.
+"""
+
+from fairlead.configuration.layers import Layers, Provided, raise_errors
+from fairlead.configuration.setting import InvalidValue, Setting
+
+__all__ = ["InvalidValue", "Layers", "Provided", "Setting", "raise_errors"]

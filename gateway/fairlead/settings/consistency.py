@@ -1,0 +1,51 @@
+"""Settings that are valid each and contradict each other together. Called by `loading`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fairlead.settings.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, Settings, is_loopback
+from fairlead.settings.table import NODE_LIMIT
+
+
+def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    """The names of the settings concerned, and the error."""
+    for host, address, token, is_development in (
+        ("link_host", s.link_host, "agent_token", s.agent_token == DEVELOPMENT_AGENT_TOKEN),
+        ("api_host", s.api_host, "platform_token", s.platform_token == DEVELOPMENT_PLATFORM_TOKEN),
+    ):
+        if is_development and not is_loopback(address):
+            yield (
+                (host, token),
+                f"{host} {address} can be reached from other machines, but {token} is the development token, which "
+                f"is public: set FAIRLEAD_{token.upper()}_FILE, or set {host} to 127.0.0.1",
+            )
+    if s.agent_token == s.platform_token:
+        yield (
+            ("agent_token", "platform_token"),
+            "agent_token and platform_token are the same, so that any agent could use the platform API: expected two "
+            "different tokens",
+        )
+    ports = [
+        ("link", s.link_host, s.link_port),
+        ("api", s.api_host, s.api_port),
+        ("admin", s.admin_host, s.admin_port),
+    ]
+    for i, (one, host, port) in enumerate(ports):
+        for other, *place in ports[i + 1 :]:
+            if port and [host, port] == place:
+                names = (f"{one}_host", f"{one}_port", f"{other}_host", f"{other}_port")
+                yield names, f"{one}_port and {other}_port are both {port} on {host}: expected two different ports"
+    longest = f"{s.node}-{s.workers - 1}"
+    if s.workers > 1 and len(longest) > NODE_LIMIT:
+        yield (
+            ("node", "workers"),
+            f"node {s.node} has {len(s.node)} characters, so that the last of {s.workers} workers would be called "
+            f"{longest}: expected at most {NODE_LIMIT} characters (choose a shorter name)",
+        )
+    if s.queue_limit < s.message_limit:
+        yield (
+            ("queue_limit", "message_limit"),
+            f"queue_limit {s.queue_limit} is less than message_limit {s.message_limit}, so that a message of legal "
+            "size could never be queued: raise the first or lower the second",
+        )

@@ -1,0 +1,117 @@
+"""Reads the settings of a gateway process: defaults < TOML file < environment < flags.
+
+It reads the files that it is told of and nothing else. All errors are reported at once, in one ConfigError.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote, urlsplit
+
+from fairlead.configuration import InvalidValue, Layers, Provided, raise_errors
+from fairlead.settings.consistency import contradictions
+from fairlead.settings.settings import Settings
+from fairlead.settings.table import NODE_LIMIT, SETTINGS
+
+PREFIX = "FAIRLEAD_"
+CLIENT_VARIABLES = frozenset({"FAIRLEAD_API", "FAIRLEAD_TOKEN", "FAIRLEAD_CONFIG"})
+"""Read by the command line, not here; one shell may export them for both."""
+AGENT_PREFIX = "FAIRLEAD_AGENT_"
+"""The settings of this machine's agent. A gateway shares few of these names, and ignores the others."""
+
+TOKENS = ("agent_token", "platform_token")
+FROM_FILES = (*TOKENS, "redis")
+"""Settings that may be in a file of their own, which `NAME_file` names: every one of them is a secret."""
+
+
+def load(env: Mapping[str, str], file: Path | None, flags: Mapping[str, object]) -> Settings:
+    """The settings of this process; a flag that is None was not given. Raises ConfigError with all errors."""
+    defaults = {
+        name: field.default
+        for name, field in Settings.__dataclass_fields__.items()
+        if name not in ("node", *TOKENS) and field.default != ""
+    }
+    layers = Layers(
+        SETTINGS,
+        prefix=PREFIX,
+        catalogue="`fairlead serve --help` lists all",
+        exclusive=[(name, f"{name}_file") for name in FROM_FILES],
+        defaults=defaults,
+    )
+    layers.add_file(file)
+    layers.add_environment(env, ignored=CLIENT_VARIABLES, foreign=AGENT_PREFIX)
+    layers.add_flags(flags)
+    unreadable = _read_secret_files(layers)
+    authorities = layers.provided.pop("redis_ca_file", None)
+    values, invalid = layers.parsed()
+    invalid |= unreadable
+    values.setdefault("node", node_name(socket.gethostname()))
+    if authorities is not None and "redis" not in invalid:
+        _trust_authorities(values, authorities, layers)
+    settings = Settings(**values)  # type: ignore[arg-type]  # each setting parses to its field's type: test_settings
+    # A value that is invalid contradicts nothing: the default in its place was not asked for.
+    layers.errors += [error for names, error in contradictions(settings) if invalid.isdisjoint(names)]
+    raise_errors(layers.errors, "configuration")
+    return settings
+
+
+def node_name(hostname: str) -> str:
+    """A legal node name made from a host name; `node` when nothing of it can be used."""
+    return re.sub(r"[^A-Za-z0-9._-]", "-", hostname).lstrip("._-")[:NODE_LIMIT] or "node"
+
+
+def _read_secret_files(layers: Layers) -> set[str]:
+    """Put each secret in place of its file, without a final line end. Returns the names of those that are missing."""
+    provided, missing = layers.provided, set()
+    for secret in FROM_FILES:
+        name = f"{secret}_file"
+        one = provided.pop(name, None)
+        if one is None or secret in provided:
+            continue
+        missing.add(secret)
+        what = "URL" if secret == "redis" else "token"
+        try:
+            text = Path(str(SETTINGS[name].parse(one.raw))).read_bytes().decode("ascii").rstrip("\r\n")
+        except InvalidValue as e:
+            layers.add_invalid(name, one, e)
+        except OSError as e:
+            layers.errors.append(_unreadable(one, str(one.raw), e))
+        except UnicodeDecodeError:
+            layers.errors.append(f"{one.source}: {one.raw} is not ASCII text: expected the {what} and nothing else")
+        else:
+            missing.remove(secret)
+            provided[secret] = Provided(text, f"{one.source} ({one.raw})")
+    return missing
+
+
+def _trust_authorities(values: dict[str, object], authorities: Provided, layers: Layers) -> None:
+    """Put the file of certificate authorities into the URL of Redis, which is where redis-py reads it from."""
+    try:
+        path = Path(str(SETTINGS["redis_ca_file"].parse(authorities.raw)))
+    except InvalidValue as e:
+        layers.add_invalid("redis_ca_file", authorities, e)
+        return
+    try:
+        pem = path.read_bytes()
+    except OSError as e:
+        layers.errors.append(_unreadable(authorities, str(path), e))
+        return
+    if b"-----BEGIN CERTIFICATE-----" not in pem:
+        layers.errors.append(
+            f"{authorities.source}: {path} contains no PEM certificate: expected those of the authorities to trust"
+        )
+        return
+    url = str(values.get("redis", ""))
+    if not url.startswith("rediss://"):
+        layers.errors.append(
+            f"{authorities.source}: only a rediss:// URL has a certificate to check (change redis, or remove this)"
+        )
+        return
+    values["redis"] = f"{url}{'&' if urlsplit(url).query else '?'}ssl_ca_certs={quote(str(path))}"
+
+
+def _unreadable(one: Provided, path: str, e: OSError) -> str:
+    return f"{one.source}: {path} cannot be read ({e.strerror or e}): check the path and its permissions"

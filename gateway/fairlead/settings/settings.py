@@ -1,0 +1,72 @@
+"""The settings of one gateway process as values: made by `loading`, received by the rooms that use them."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fairlead.settings.table import KIB, MIB
+
+DEVELOPMENT_AGENT_TOKEN = "development-agent-token"
+DEVELOPMENT_PLATFORM_TOKEN = "development-platform-token"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Checked values, made by `load`. `table` says what each means and which values it takes."""
+
+    node: str
+    pod_uid: str = ""
+    workers: int = 1
+    link_host: str = "127.0.0.1"
+    link_port: int = 8080
+    api_host: str = "127.0.0.1"
+    api_port: int = 8081
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 8082
+    redis: str = field(default="embedded", repr=False)  # its URL may hold a password
+    data: Path = Path(".fairlead")
+    agent_token: str = field(default=DEVELOPMENT_AGENT_TOKEN, repr=False)
+    platform_token: str = field(default=DEVELOPMENT_PLATFORM_TOKEN, repr=False)
+    capacity: int = 18_000  # leaves room below the usual 20,000 open files of a container
+    accept_rate: float = 200.0
+    unauthenticated_limit: int = 1000  # a storm of 10,000 agents needs some 400 at a round trip of 0.1 s
+    trusted_proxies: str = ""
+    allowed_hosts: str = ""
+    allowed_origins: str = ""
+    heartbeat: float = 25.0  # under the 30 s after which the least patient of the usual load balancers hang up
+    hello_timeout: float = 10.0
+    message_limit: int = MIB
+    window: int = 256 * KIB
+    queue_limit: int = MIB
+    message_rate: float = 500.0
+    event_rate: float = 100.0
+    byte_rate: float = 32.0 * MIB
+    incomplete_limit: int = 32 * MIB  # with pending_limit a sixth of the memory that the chart gives a pod
+    pending_limit: int = 128 * MIB
+    drain_rate: float = 200.0
+    drain_timeout: float = 60.0
+    shutdown_delay: float = 0.0
+    retention: float = 3600.0
+    forget_after: float = 30 * 86_400.0
+    output_limit: int = 16 * MIB
+    bus_grace: float = 120.0
+    log_level: str = "info"
+    log_format: str = "text"
+    trace_endpoint: str = ""
+    trace_ratio: float = 0.01
+    trace_slow: float = 5.0
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host` is certainly reached from this machine alone. Of names, only localhost is certain."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def split_list(value: str) -> list[str]:
+    """The entries of a setting that is a list."""
+    return value.split(",") if value else []

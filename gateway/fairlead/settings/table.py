@@ -1,0 +1,183 @@
+"""Every setting of a gateway node: how it is parsed, what is expected, and its line in `fairlead serve --help`.
+
+Read by `loading` beside it, by the command line, which makes a flag of each, and by the operator's tests. The meaning
+of the kinds (`whole_number`, `text` …) is in `fairlead.configuration.setting`; the kinds below are the gateway's own.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from urllib.parse import urlsplit
+
+from fairlead.configuration import InvalidValue, Setting
+from fairlead.configuration.setting import choice, number, path, text, whole_number
+
+KIB = 1024
+MIB = 1024 * KIB
+NODE_LIMIT = 64
+"""Characters of a node's name: it is part of every lease."""
+
+
+def _host(help: str) -> Setting:
+    return text(r"[A-Za-z0-9_.:%-]{1,255}", "a host name or an IP address without brackets", help)
+
+
+def _port(help: str) -> Setting:
+    return whole_number(0, 65535, f"{help}, 0 for any free one")
+
+
+def _token(help: str) -> Setting:
+    # Printable ASCII because a token travels in an HTTP header; shorter than 16 characters it can be guessed.
+    return text(r"[!-~]{16,4096}", "16 to 4096 printable ASCII characters without spaces", help, secret=True)
+
+
+def _list(is_valid: Callable[[str], bool], expected: str, help: str) -> Setting:
+    """Entries joined by commas, or a list of TOML; kept as text, in lower case, without blanks."""
+
+    def parse(raw: object) -> str:
+        parts = raw.split(",") if isinstance(raw, str) else raw
+        if not isinstance(parts, list) or not all(isinstance(part, str) for part in parts):
+            raise InvalidValue("is not a list")
+        entries = [part.strip().lower() for part in parts if part.strip()]
+        for entry in entries:
+            if "," in entry or not is_valid(entry):
+                raise InvalidValue(f"contains {entry[:80]!r}, which is not valid")
+        return ",".join(entries)
+
+    return Setting(parse, f"{expected}, separated by commas", help)
+
+
+def _is_network(entry: str) -> bool:
+    try:
+        ipaddress.ip_network(entry, strict=False)
+    except ValueError:
+        return False
+    return True
+
+
+_HOST_PATTERN = r"(\*\.)?[a-z0-9_-]+(\.[a-z0-9_-]+)*|[0-9a-f:.]*:[0-9a-f:.]*"
+_ORIGIN = r"[a-z][a-z0-9+.-]*://([a-z0-9_.-]+|\[[0-9a-f:.]+\])(:[0-9]{1,5})?"
+
+
+def _redis_url(raw: object) -> str:
+    if isinstance(raw, str):
+        if raw == "embedded":
+            return raw
+        try:
+            parts = urlsplit(raw)
+            if parts.scheme in ("redis", "rediss") and parts.hostname and parts.port != 0:
+                return raw
+            if parts.scheme == "unix" and parts.path:
+                return raw
+        except ValueError:  # a port that is not a number, a broken IPv6 address: reported below like the rest
+            pass
+    raise InvalidValue("is not a valid Redis URL")
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "node": text(
+        rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{NODE_LIMIT - 1}}}",
+        f"1 to {NODE_LIMIT} of A-Z a-z 0-9 . _ -, the first a letter or digit",
+        "Name of this node; by default the host's name",
+    ),
+    # That of an object's UID in Kubernetes is a UUID; a static pod's is a hash.
+    "pod_uid": text(
+        r"[A-Za-z0-9-]{0,64}",
+        "up to 64 of A-Z a-z 0-9 -",
+        "UID of the pod that this node runs in; with it, a restarted container gets its name back at once",
+    ),
+    # One for each core of the largest machines that run a gateway; more would only share cores.
+    "workers": whole_number(
+        1, 64, "Worker processes that share the ports; each is a node of its own: NODE-0, NODE-1 and so on"
+    ),
+    "link_host": _host("Address on which to listen for agents' links"),
+    "link_port": _port("Port on which to listen for agents' links"),
+    "api_host": _host("Address on which to serve the platform API"),
+    "api_port": _port("Port on which to serve the platform API"),
+    "admin_host": _host("Address on which to serve health checks and metrics"),
+    "admin_port": _port("Port on which to serve health checks and metrics"),
+    # A secret because its URL may hold a password.
+    "redis": Setting(
+        _redis_url,
+        "`embedded`, redis://host:6379, rediss://host:6379 or unix:///path",
+        "URL of Redis, or `embedded`",
+        True,
+    ),
+    "redis_file": path(
+        "File that contains the URL of Redis; unlike a flag, a file cannot be read in the list of processes"
+    ),
+    "redis_ca_file": path("PEM file of the certificate authorities to trust for a rediss:// server"),
+    "data": path("Data directory of the embedded Valkey"),
+    "agent_token": _token("Token that agents present"),
+    "agent_token_file": path("File that contains the agents' token"),
+    "platform_token": _token("Token that callers of the platform API present"),
+    "platform_token_file": path("File that contains the platform's token"),
+    # A million links on one event loop is far beyond anything measured; the bound catches typing errors.
+    "capacity": whole_number(1, 1_000_000, "Maximum number of links on this node, for each worker"),
+    "accept_rate": number(0.1, 100_000, "Maximum number of new links per second"),
+    "unauthenticated_limit": whole_number(
+        16,
+        100_000,
+        "Maximum number of connections without a valid token yet, on the link and API ports; half for one address",
+    ),
+    "trusted_proxies": _list(
+        _is_network,
+        "IP addresses and networks such as 10.0.0.0/8",
+        "Proxies whose X-Forwarded-For or Forwarded header is trusted; all others are ignored",
+    ),
+    "allowed_hosts": _list(
+        lambda entry: re.fullmatch(_HOST_PATTERN, entry) is not None,
+        "host names and addresses without port; *.example.com for all names below it",
+        "Host names that the link and API ports accept; by default any",
+    ),
+    "allowed_origins": _list(
+        lambda entry: re.fullmatch(_ORIGIN, entry) is not None,
+        "origins as browsers send them, such as https://console.example.com",
+        "Origins that are accepted; requests with any other Origin are refused",
+    ),
+    "heartbeat": number(1, 3600, "Seconds between an idle agent's heartbeats"),
+    "hello_timeout": number(0.1, 300, "Seconds within which an agent must send its first message"),
+    # In less than 128 KiB a chunk of 64 KiB in base64 would not fit; 1 MiB is the ceiling of protocol v1.
+    "message_limit": whole_number(128 * KIB, MIB, "Maximum size of a message, in bytes"),
+    "window": whole_number(128 * KIB, 64 * MIB, "Bytes of one stream that may be in flight, sent and not yet stored"),
+    "queue_limit": whole_number(128 * KIB, 256 * MIB, "Maximum size of one agent's send queue, in bytes"),
+    # An honest agent sends one heartbeat in `heartbeat` seconds; in less than a whole chunk nothing would pass.
+    "message_rate": number(
+        10, 1_000_000, "Maximum number of unnumbered messages (heartbeats, credit) per second on one link"
+    ),
+    "event_rate": number(1, 1_000_000, "Maximum number of events per second on one link"),
+    "byte_rate": number(128 * KIB, 1024 * MIB, "Maximum number of bytes per second read from one link"),
+    "incomplete_limit": whole_number(
+        2 * MIB, 65536 * MIB, "Maximum size of incomplete messages on all links of a node together, in bytes"
+    ),
+    "pending_limit": whole_number(
+        MIB, 65536 * MIB, "Maximum number of bytes received on all links of a node and not stored yet"
+    ),
+    "drain_rate": number(0.1, 100_000, "Links per second that a draining node sends to other nodes"),
+    "drain_timeout": number(0, 3600, "Maximum duration of a drain, in seconds"),
+    # The name and the meaning are those of kube-apiserver.
+    "shutdown_delay": number(
+        0,
+        3600,
+        "Seconds for which all ports continue to serve after SIGTERM, even when the drain is shorter: as long as load "
+        "balancers need to stop sending here",
+    ),
+    "forget_after": number(0, 10 * 366 * 86_400, "Seconds of absence after which an agent is forgotten, 0 for never"),
+    "retention": number(1, 7 * 86_400, "Seconds for which results are kept after the end of a command"),
+    "output_limit": whole_number(
+        64 * KIB, 1024 * MIB, "Maximum size of the results of one command, in bytes; the rest is discarded"
+    ),
+    "bus_grace": number(0, 86_400, "Seconds for which links are kept open while Redis is unavailable"),
+    "log_level": choice(("debug", "info", "warning", "error"), "Least severe level that is logged"),
+    "log_format": choice(("text", "json"), "Format of the log: lines of text, or one JSON object on each line"),
+    "trace_endpoint": text(
+        r"(https?://[A-Za-z0-9_.:%\[\]-]+(/[!-~]*)?)?",
+        "http://…, https://… or nothing",
+        "OTLP/HTTP endpoint for spans, such as http://collector:4318; by default nothing is traced",
+    ),
+    "trace_ratio": number(0, 1, "Share of commands and links that are traced when their caller does not decide it"),
+    "trace_slow": number(0, 86_400, "Seconds; a command that takes longer is always traced, as failed ones are"),
+}
+"""The fields of Settings, for each secret the file that may contain it, and the certificate authorities of Redis."""

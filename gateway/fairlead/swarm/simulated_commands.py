@@ -1,0 +1,200 @@
+"""The commands and events of one simulated agent, kept to the letter of the protocol.
+
+Made by its agent with the first command or event, so that an idle agent costs nothing for it. Outbox and link are
+those of the SDK: what was not stored is sent again on the next link, ids are remembered, output stays within its
+credit. Simulated is only what runs: `echo` gives its payload back, any other method puts out as many bytes as asked
+for and ends with exit code 0. Input is taken by none of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from typing import Protocol
+
+import msgspec
+
+from fairlead.carrier.listener import Connection
+from fairlead.swarm.counters import Counters
+from fairlead.wire.agent_link import AgentLink
+from fairlead.wire.codec import Codec
+from fairlead.wire.command_stream import CommandStream
+from fairlead.wire.messages import (
+    Ack,
+    Cancel,
+    Cmd,
+    End,
+    EndState,
+    Event,
+    FromGateway,
+    Numbered,
+    Rx,
+    Welcome,
+)
+from fairlead.wire.outbox import Outbox
+
+PIECE = 16 << 10
+"""Bytes of one chunk: what a program's pipe gives at a time, and small beside any window."""
+MOST_OUTPUT = 1 << 30
+MOST_EVENTS = 100
+"""Events of one agent that may wait to be stored; beyond, none are made."""
+TEXT = (b"the quick brown fox jumps over the lazy dog 0123456789 .,;:\n" * (PIECE // 60 + 1))[:PIECE]
+EXITED = b'{"exit_code":0}'
+
+
+class CommandOwner(Protocol):
+    """The agent."""
+
+    @property
+    def connection(self) -> Connection | None: ...
+    @property
+    def codec(self) -> Codec[FromGateway]: ...
+    @property
+    def counters(self) -> Counters: ...
+    @property
+    def output(self) -> int:
+        """Bytes that a command puts out unless it says how many."""
+
+
+class SimulatedCommand:
+    """What a command has still to put out."""
+
+    __slots__ = ("piece", "rest", "stream", "timer")
+
+    def __init__(self, stream: CommandStream, pieces: Iterator[bytes]) -> None:
+        self.stream = stream
+        self.rest = pieces
+        self.piece = next(pieces, None)
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class SimulatedCommands:
+    __slots__ = ("_owner", "_queue", "_running", "link", "outbox")
+
+    def __init__(self, owner: CommandOwner, *, window: int, ready: bool) -> None:
+        self._owner = owner
+        self._queue: deque[Numbered] = deque()
+        """Made, and not yet written on this link: never more than the outbox holds, and acks."""
+        self._running: dict[str, SimulatedCommand] = {}
+        self.outbox = Outbox()
+        self.link = AgentLink(self.outbox)
+        # Made in the middle of a link on which nothing was numbered yet.
+        self.link.ready, self.link.window = ready, window
+
+    def relink(self) -> dict[str, int]:
+        """A new connection begins: what its hello says of running commands."""
+        self._queue.clear()
+        self.link = AgentLink(self.outbox)
+        return self.outbox.have()
+
+    def receive(self, message: FromGateway | None) -> None:
+        """Any message. Raises ProtocolViolation."""
+        streams, events = len(self.outbox.streams), len(self.outbox.events)
+        self.link.receive(message)
+        if isinstance(message, Rx):
+            self._owner.counters.answered += streams - len(self.outbox.streams)
+            self._owner.counters.events_stored += events - len(self.outbox.events)
+        elif isinstance(message, Welcome):
+            self._resume(message)
+        elif isinstance(message, Cmd):
+            self._commanded(message)
+        elif isinstance(message, Cancel) and message.id in self._running:
+            self._end(message.id, "cancelled")
+        self._queue.extend(self.link.released)
+        self.link.released.clear()
+        self.pump()
+
+    def emit(self, event: Event) -> None:
+        if len(self.outbox.events) >= MOST_EVENTS:
+            self._owner.counters.events_skipped += 1
+            return
+        self._owner.counters.events += 1
+        self.outbox.occurred(event)
+        if self.link.ready:  # before welcome it only waits in the outbox
+            self._queue.append(event)
+            self.pump()
+
+    def pump(self) -> None:
+        """Write what waits, and make more, while the socket takes it."""
+        connection = self._owner.connection
+        while connection is not None and not connection.closing and not connection.congested:
+            if not self._queue and not self._make():
+                return
+            message = self._queue.popleft()
+            self.link.written(message)
+            connection.send(self._owner.codec.encode(message))
+
+    def _resume(self, welcome: Welcome) -> None:
+        over, again = self.link.resend(welcome)
+        for command in over:
+            self.outbox.finished(command)
+            self._forget(command)
+        self._queue.extend(again)
+
+    def _commanded(self, cmd: Cmd) -> None:
+        if self.outbox.known(cmd.id):
+            self._owner.counters.duplicates += 1
+            self._queue.append(Ack(id=cmd.id, state="duplicate"))
+            return
+        self._owner.counters.commands += 1
+        self._queue.append(Ack(id=cmd.id))
+        stream = self.outbox.opened(cmd, self.link.window)
+        running = self._running[cmd.id] = SimulatedCommand(stream, _output(cmd, self._owner.output))
+        if cmd.deadline == 0:
+            self._end(cmd.id, "timeout")
+            return
+        self.pump()
+        if cmd.id in self._running:  # it waits for credit, or for the socket
+            loop = asyncio.get_running_loop()
+            running.timer = loop.call_later(cmd.deadline / 1000, self._end, cmd.id, "timeout")
+
+    def _make(self) -> bool:
+        """Queue one more chunk or end; False when all wait for credit, or there is nothing."""
+        if not self.link.ready:
+            return False
+        for command, running in self._running.items():
+            if running.piece is None:
+                self._end(command, "ok")
+                return True
+            if len(running.piece) <= running.stream.room:
+                self._queue.append(running.stream.chunk("stdout", running.piece))
+                self._owner.counters.output_bytes += len(running.piece)
+                running.piece = next(running.rest, None)
+                return True
+        return False
+
+    def _end(self, command: str, state: EndState) -> None:
+        stream = self._running[command].stream
+        self._forget(command)
+        self.outbox.finished(command)
+        held = bool(stream.held)
+        end: End = stream.end(state, EXITED if state == "ok" else b"")
+        if self.link.ready and not held:
+            self._queue.append(end)
+        if state != "ok":
+            self.pump()
+
+    def _forget(self, command: str) -> None:
+        running = self._running.pop(command, None)
+        if running is not None and running.timer is not None:
+            running.timer.cancel()
+
+
+def _output(cmd: Cmd, size: int) -> Iterator[bytes]:
+    if cmd.method == "echo":
+        for start in range(0, len(cmd.payload), PIECE):
+            yield cmd.payload[start : start + PIECE]
+        return
+    try:
+        size = min(MOST_OUTPUT, msgspec.json.decode(cmd.payload, type=_Asked).bytes or size)
+    except msgspec.MsgspecError:
+        pass  # arguments of another shape: they were not meant for us
+    for start in range(0, size, PIECE):
+        yield TEXT[: min(PIECE, size - start)]
+
+
+class _Asked(msgspec.Struct):
+    """Members of a payload that a simulated program understands."""
+
+    bytes: int = 0

@@ -1,0 +1,1 @@
+"""The custom resources: specs and statuses as Structs, their validation, and what authors may ask for. Pure."""

@@ -1,0 +1,1 @@
+"""What a reconciliation reads from Secrets, the IngressClass, and the nodes' rows in Redis."""

@@ -1,0 +1,153 @@
+"""The Secrets that a LinkGateway names: read once at each look, judged, and given to whoever needs what is in them.
+
+Used by the reconciler, which tells what is wrong with them by the condition SecretsFound, and by `sources`, which takes
+the address of Redis from them. Nothing of their contents is ever told. The checksum stands in the pod template, so that
+a Secret that changes replaces the pods; it is slow on purpose: whoever may see a pod could else try out passwords.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fairlead.errors import ConfigError, FairleadError
+from fairlead_operator.api.conditions import Conditions
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, TokenSecret
+from fairlead_operator.api.policy import SECRET_LABEL, SecretState
+from fairlead_operator.kube.cluster import Cluster
+from fairlead_operator.kube.errors import AccessDenied
+from fairlead_operator.kube.objects import Object
+
+TOKEN = re.compile(r"[!-~]{16,4096}")
+DEVELOPMENT_TOKENS = ("development-agent-token", "development-platform-token")
+"""Of agents and of the platform: what a gateway takes on loopback only."""
+
+
+class UnusableSecret(ConfigError):
+    """It is there, and what it holds cannot be used."""
+
+
+def secret_reason(error: FairleadError) -> str:
+    """The reason of a condition. A refusal says nothing of whether there is one: RBAC comes before the look."""
+    if isinstance(error, AccessDenied):
+        return "Unreadable"
+    return "Unusable" if isinstance(error, UnusableSecret) else "Missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Secrets:
+    """Those of one look, by name: the object, None for one that is missing, or why it could not be read."""
+
+    namespace: str
+    found: Mapping[str, Object | AccessDenied | None]
+
+    def states(self) -> dict[str, SecretState]:
+        return {name: _state(one) for name, one in self.found.items()}
+
+    def keys(self, name: str, *keys: str) -> list[bytes]:
+        """Raises ConfigError for what is missing, UnusableSecret for what is not base64, and AccessDenied."""
+        found = self.found.get(name)
+        if isinstance(found, AccessDenied):
+            words = "it does not exist, or its name is missing in operator.rbac.secretNames of the chart"
+            raise AccessDenied(f"the Secret {name} cannot be read: {words} ({found.message})")
+        if found is None:
+            raise ConfigError(f"there is no Secret {name} in {self.namespace}")
+        data = found.get("data") or {}
+        missing = [key for key in keys if not data.get(key)]
+        if missing:
+            raise ConfigError(f"the Secret {name} has no key {' and no key '.join(missing)}")
+        try:
+            return [base64.b64decode(data[key]) for key in keys]
+        except binascii.Error as e:
+            raise UnusableSecret(f"the Secret {name} holds something that is not base64") from e
+
+    def text(self, name: str, key: str) -> str:
+        (value,) = self.keys(name, key)
+        try:
+            return value.decode()
+        except UnicodeDecodeError as e:
+            raise UnusableSecret(f"the Secret {name} holds something that is not text at {key}") from e
+
+    def judge(self, spec: LinkGatewaySpec, conditions: Conditions) -> None:
+        """Sets SecretsFound: by the tokens first, then by what leads to Redis."""
+        ref = spec.tokens.secret_ref
+        try:
+            if wrong := token_faults(ref, *self.keys(ref.name, ref.agent_key, ref.platform_key)):
+                conditions.set("SecretsFound", False, "Unusable", f"no gateway starts: {'; '.join(wrong)}")
+                return
+            for other in (spec.redis.secret_ref, spec.redis.ca_secret_ref):
+                if other is not None:
+                    self.text(other.name, other.key)
+        except FairleadError as e:
+            conditions.set("SecretsFound", None if isinstance(e, AccessDenied) else False, secret_reason(e), e.message)
+        else:
+            conditions.set("SecretsFound", True, "Found")
+
+
+class SecretReader:
+    """Reads them for one LinkGateway, and remembers the checksum of what it has read."""
+
+    def __init__(self, cluster: Cluster, namespace: str, salt: str) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._salt = salt.encode()
+        self._versions: tuple[str, ...] = ()
+        self._checksum = ""
+
+    async def read(self, names: Iterable[str]) -> Secrets:
+        found: dict[str, Object | AccessDenied | None] = {}
+        for name in names:
+            try:
+                found[name] = await self._cluster.find("Secret", self._namespace, name)
+            except AccessDenied as e:
+                found[name] = e
+        return Secrets(self._namespace, found)
+
+    def checksum(self, spec: LinkGatewaySpec, secrets: Secrets) -> str:
+        """Of what a pod reads at its start; "" when not all of it is known, which must not replace a pod."""
+        ref = spec.tokens.secret_ref
+        asked = [(ref.name, ref.agent_key), (ref.name, ref.platform_key)]
+        asked += [(one.name, one.key) for one in (spec.redis.secret_ref, spec.redis.ca_secret_ref) if one is not None]
+        versions = [f"{name}/{key}" for name, key in asked]
+        try:
+            parts = [secrets.keys(name, key)[0] for name, key in asked]
+        except FairleadError:
+            return ""
+        for name in {name for name, _ in asked}:
+            found = secrets.found[name]
+            assert isinstance(found, dict)
+            versions.append(f"{found['metadata']['uid']}/{found['metadata']['resourceVersion']}")
+        if tuple(versions) != self._versions:
+            text = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+            self._checksum = hashlib.scrypt(text, salt=self._salt, n=2**14, r=8, p=1, dklen=8).hex()  # 50 ms, 16 MiB
+            self._versions = tuple(versions)
+        return self._checksum
+
+
+def _state(found: Object | AccessDenied | None) -> SecretState:
+    if found is None:
+        return SecretState.MISSING
+    if isinstance(found, AccessDenied):
+        return SecretState.UNREADABLE
+    labels = found["metadata"].get("labels") or {}
+    return SecretState.LABELLED if labels.get(SECRET_LABEL) == "true" else SecretState.PLAIN
+
+
+def token_faults(ref: TokenSecret, agent: bytes, platform: bytes) -> list[str]:
+    """Why gateways would refuse these tokens. Their own rule, which a test compares; it never quotes a token."""
+    found = []
+    texts = [token.decode("ascii", "replace").rstrip("\r\n") for token in (agent, platform)]
+    for key, text, known in zip((ref.agent_key, ref.platform_key), texts, DEVELOPMENT_TOKENS, strict=True):
+        if TOKEN.fullmatch(text) is None:
+            rule = "16 to 4096 printable ASCII characters, no blanks"
+            found.append(f"{key} of the Secret {ref.name} is not allowed; allowed: {rule}")
+        elif text == known:
+            found.append(f"{key} of the Secret {ref.name} is the development token, which everyone knows; make another")
+    if texts[0] == texts[1] and TOKEN.fullmatch(texts[0]):
+        keys = f"{ref.agent_key} and {ref.platform_key}"
+        found.append(f"{keys} of the Secret {ref.name} are the same, so any agent could command all; make two")
+    return found

@@ -1,0 +1,1 @@
+"""The manifests of the objects that the operator makes of a LinkGateway. Pure."""

@@ -1,0 +1,1 @@
+"""The operator at work: informer, controller, reconciler, leader election, and health."""

@@ -1,0 +1,215 @@
+"""Plays attacks on a real node, one after the other, and shows what its owner sees meanwhile.
+
+    python -m abuse.run                                   every attack at its full size: some ten minutes
+    python -m abuse.run          --attack flood_hb        one of them; repeatable
+    python -m abuse.run          --short                  a small share of each
+    python -m abuse.run          --soak 30                minutes of the two fuzzers
+
+Each row: what the attacker did and was answered, the healthy commands' p50 and p99 before and during it, what failed of
+them, of new links and of probes, and what the node took in memory and CPU time. Exits with 1 when a promise is broken:
+the node ends or logs a traceback, a healthy command, link or probe fails, memory grows by more than is allowed, or the
+attacker got what it must not. Times are shown and not judged: they depend on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+
+from abuse.attacker import PLAYS
+from abuse.victim import Seen, Victim
+
+QUIET = 5.0
+"""Seconds of healthy commands before the attack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attack:
+    seconds: float = 30.0
+    """How long it goes on at its full size."""
+    short: float = 0.05
+    """The share of its count that the short form plays, in at most a tenth of the time and 3 s at least."""
+    files: int = 0
+    """The node's limit of open files, 0 for the machine's."""
+    growth: int = 64
+    """MiB by which the node may grow: caches and the allocator's slack."""
+    flags: tuple[str, ...] = ()
+    needed: tuple[str, ...] = ()
+    """What the attacker must have counted."""
+    forbidden: str = "$^"
+    """A regular expression of what it must not have counted."""
+    most: tuple[tuple[str, int], ...] = ()
+    """What it may have counted so often at most."""
+
+
+OTHER_RULES = "closed (?!4413)"
+"""A flood that breaks another rule than the rate tests that rule and not its budget."""
+
+ATTACKS: dict[str, Attack] = {
+    "pipelined_gets": Attack(growth=20),
+    "idle_connections": Attack(files=2048, seconds=20, growth=100),
+    "silent_connections": Attack(files=2048, seconds=20, growth=100),
+    "slow_heads": Attack(files=2048, seconds=20, growth=100),
+    "slow_bodies": Attack(files=2048, seconds=20, growth=100),
+    "wrong_tokens": Attack(seconds=20, needed=("then right on link: 101", "then right on api: 200")),
+    "accept_bucket": Attack(seconds=16, forbidden="others (?!101)"),
+    "malformed_upgrades": Attack(forbidden=": (101|lost)"),
+    "empty_lines": Attack(seconds=15, short=1.0, growth=20),
+    "tiny_chunks": Attack(seconds=15, short=1.0, growth=20),
+    "endless_trailer": Attack(seconds=15, short=1.0, growth=20),
+    "rebinding": Attack(forbidden=": (?!403)"),
+    "flood_hb": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_ping": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_unknown": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_fragments": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_credit": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_chunks": Attack(seconds=60, forbidden=OTHER_RULES),
+    "flood_events": Attack(seconds=60, forbidden=OTHER_RULES),
+    "partial_messages": Attack(seconds=15, growth=160, flags=("--accept-rate", "1000")),
+    "largest_conn": Attack(needed=("then the next: Welcome", "and the next: Welcome")),
+    "ghosts": Attack(growth=100, flags=("--accept-rate", "1000")),
+    "hostile_retry": Attack(seconds=9, most=(("connections", 20),)),
+    "fuzz_link": Attack(seconds=20),
+    "fuzz_http": Attack(seconds=20),
+}
+FUZZERS = ("fuzz_link", "fuzz_http")
+
+
+@dataclass(slots=True)
+class Result:
+    """One attack and its effect."""
+
+    name: str
+    tried: dict[str, int]
+    before: Seen
+    during: Seen
+    seconds: float
+    grown: int
+    """Bytes between the quiet node and its largest size during the attack."""
+    cpu: float
+    """Share of one core."""
+    broken: list[str] = field(default_factory=list)
+    """Promises that did not hold."""
+
+
+async def play(name: str, *, share: float = 1.0, seconds: float = 0.0) -> Result:
+    """Play one attack on a node of its own."""
+    attack = ATTACKS[name]
+    with tempfile.TemporaryDirectory(prefix="abuse-") as folder:
+        async with Victim(Path(folder), files=attack.files, flags=attack.flags) as victim:
+            await asyncio.sleep(QUIET if share == 1 else QUIET / 5)
+            before, memory, cpu, began = await victim.healthy.turn(), victim.memory(), victim.cpu(), time.monotonic()
+            largest, tried = await _attacked(victim, name, share, seconds or attack.seconds)
+            took = time.monotonic() - began
+            during = await victim.healthy.turn()
+            result = Result(name, tried, before, during, took, largest - memory, (victim.cpu() - cpu) / took)
+            result.broken = _judged(victim, attack, result)
+            if result.broken:
+                kept = Path(tempfile.mkdtemp(prefix="abuse-log-")) / "node.log"
+                kept.write_text(victim.log())
+                print(f"  {name}: the node's log is {kept}", file=sys.stderr, flush=True)
+            return result
+
+
+async def _attacked(victim: Victim, name: str, share: float, seconds: float) -> tuple[int, dict[str, int]]:
+    """Run the attacker to its end; the node's largest size meanwhile, and what the attacker counted."""
+    process = await asyncio.create_subprocess_exec(
+        "nice", "-n", "5", sys.executable, "-m", "abuse.attacker", name, victim.place(), str(share), str(seconds),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stdout is not None
+    reading = asyncio.create_task(process.stdout.read())
+    largest = 0
+    give_up = time.monotonic() + 2 * seconds + 30
+    while process.returncode is None and time.monotonic() < give_up:
+        if victim.alive:
+            largest = max(largest, victim.memory())
+        await asyncio.sleep(0.05)
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+    lines = (await reading).decode().splitlines()
+    return largest, json.loads(lines[-1]) if lines else {"attacker ended by itself": process.returncode or 0}
+
+
+def _judged(victim: Victim, attack: Attack, result: Result) -> list[str]:
+    broken = []
+    if not victim.alive:
+        broken.append("the node has ended")
+    if (n := victim.log().count("Traceback")) > 0:
+        broken.append(f"{n} tracebacks in its log")
+    broken += [f"{n} × {what}" for what, n in result.during.failed.items()]
+    if result.grown > attack.growth << 20:
+        broken.append(f"grew by {result.grown >> 20} MiB, allowed are {attack.growth}")
+    broken += [f"not seen: {what}" for what in attack.needed if what not in result.tried]
+    broken += [f"seen: {what}" for what in result.tried if re.search(attack.forbidden, what)]
+    broken += [f"more than {most} {what}" for what, most in attack.most if result.tried.get(what, 0) > most]
+    return broken
+
+
+def row(result: Result) -> str:
+    quiet, during = result.before, result.during
+    tried = ", ".join(f"{n:,} {what}" for what, n in sorted(result.tried.items()))
+    worst = max(during.commands, default=float("nan"))
+    return " | ".join(
+        (
+            f"| {result.name}",
+            tried or "nothing",
+            f"{quiet.percentile(0.5) * 1e3:.1f} / {quiet.percentile(0.99) * 1e3:.1f}",
+            f"{during.percentile(0.5) * 1e3:.1f} / {during.percentile(0.99) * 1e3:.1f} / {worst * 1e3:.0f}",
+            f"{len(during.commands)}, {len(during.links)}, {len(during.probes)}",
+            ", ".join(result.broken) or "none",
+            f"{result.grown / 2**20:+.1f}",
+            f"{result.cpu:.0%} |",
+        )
+    )
+
+
+HEAD = (
+    "attack", "tried", "healthy p50 / p99 before, ms", "p50 / p99 / worst during, ms",
+    "commands, links, probes that went well", "broken promises", "memory, MiB", "CPU of the node",
+)  # fmt: skip
+
+
+async def run(names: Sequence[str], share: float, soak: float) -> int:
+    print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|", flush=True)
+    broken: Counter[str] = Counter()
+    for name in names:
+        attack = ATTACKS[name]
+        if soak:
+            result = await play(name, seconds=soak * 60 / len(names))
+        elif share < 1:
+            result = await play(name, share=attack.short, seconds=max(attack.seconds / 10, 3.0))
+        else:
+            result = await play(name)
+        print(row(result), flush=True)
+        broken[name] += len(result.broken)
+    return 1 if broken.total() else 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Plays attacks on a real node and shows what its owner sees.")
+    parser.add_argument("--attack", action="append", choices=sorted(PLAYS), help="one of them; repeatable")
+    parser.add_argument("--short", action="store_true", help="a small share of each")
+    parser.add_argument("--soak", type=float, default=0.0, metavar="MINUTES", help="the fuzzers, for so long together")
+    given = parser.parse_args()
+    names = given.attack or (FUZZERS if given.soak else list(ATTACKS))
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(uvloop.run(run(names, 0.0 if given.short else 1.0, given.soak)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Calls that wait for a disk: what they return, and that whoever is cancelled does not leave one behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from fairlead.agent.builtin.files.disk_threads import CALLS, DiskThreads
+
+
+class Slow:
+    """A call that hangs in its thread until it is let go."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.ended = threading.Event()
+        self._go = threading.Event()
+
+    def call(self) -> str:
+        self.began.set()
+        self._go.wait(20)
+        self.ended.set()
+        return "done"
+
+    async def in_it(self) -> None:
+        await asyncio.to_thread(self.began.wait, 20)
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
+async def test_what_it_returns_and_raises() -> None:
+    disk = DiskThreads()
+    assert await disk.run(int, "7", base=8) == 7
+    with pytest.raises(ValueError, match="invalid literal"):
+        await disk.run(int, "x")
+
+
+async def test_whoever_is_cancelled_waits_for_the_thread() -> None:
+    """The descriptor that it works on must not be closed, and given to another file, meanwhile."""
+    slow = Slow()
+    task = asyncio.create_task(DiskThreads().run(slow.call))
+    await slow.in_it()
+    task.cancel()
+    await asyncio.wait({task}, timeout=0.2)
+    assert not task.done()
+    slow.let_go()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert slow.ended.is_set()
+
+
+async def test_a_second_cancel_does_not_wait() -> None:
+    """The process ends: a disk that hangs must not hold it."""
+    slow = Slow()
+    task = asyncio.create_task(DiskThreads().run(slow.call))
+    await slow.in_it()
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(task, 5)
+    assert not slow.ended.is_set()
+    slow.let_go()
+
+
+async def test_so_many_calls_at_once() -> None:
+    disk, slow = DiskThreads(), [Slow() for _ in range(CALLS + 1)]
+    tasks = [asyncio.create_task(disk.run(one.call)) for one in slow]
+    for one in slow[:CALLS]:
+        await one.in_it()
+    assert not slow[-1].began.is_set()
+    slow[0].let_go()
+    await slow[-1].in_it()
+    for one in slow:
+        one.let_go()
+    assert await asyncio.gather(*tasks) == ["done"] * (CALLS + 1)

@@ -1,0 +1,126 @@
+"""The lease against a real API server: one holder, a silent one is followed, and the fence shuts before that."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fairlead_operator.kube.errors import NotLeader
+from fairlead_operator.runtime.leader_election import LEASE_DURATION, RENEW_DEADLINE, LeaderElector
+
+from support.operator_world import World
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def lease(world: World, who: str, clock: Clock) -> LeaderElector:
+    return LeaderElector(world.operator, world.namespace, "operators", who, clock)
+
+
+async def looked(one: LeaderElector, times: int = 1) -> None:
+    """As hold_forever does it, without its pauses and without giving the lease up at the end."""
+    for _ in range(times):
+        await one.try_acquire_or_renew()
+
+
+async def test_the_first_holds_and_the_second_follows(world: World) -> None:
+    clock = Clock()
+    a, b = lease(world, "a", clock), lease(world, "b", clock)
+    await looked(a)
+    await looked(b, 2)
+    assert (a.held, b.held, b.holder) == (True, False, "a")
+    a.check()
+    with pytest.raises(NotLeader, match="does not hold the lease operators"):
+        b.check()
+
+
+async def test_a_holder_that_renews_is_never_followed(world: World) -> None:
+    clock = Clock()
+    a, b = lease(world, "a", clock), lease(world, "b", clock)
+    for _ in range(12):
+        await looked(a)
+        await looked(b)
+        clock.now += 2
+        assert (a.held, b.held) == (True, False)
+
+
+async def test_a_silent_holder_is_shut_out_before_another_takes_over(world: World) -> None:
+    clock = Clock()
+    a, b = lease(world, "a", clock), lease(world, "b", clock)
+    await looked(a)
+    await looked(b)
+    clock.now = RENEW_DEADLINE + 0.01
+    await looked(b)
+    assert (a.held, b.held) == (False, False)
+    clock.now = LEASE_DURATION + 0.01
+    await looked(b)
+    assert (a.held, b.held) == (False, True)
+    await looked(a)  # it wakes, and sees who leads
+    assert (a.held, a.holder) == (False, "b")
+    found = await world.admin.get("Lease", world.namespace, "operators")
+    assert (found["spec"]["holderIdentity"], found["spec"]["leaseTransitions"]) == ("b", 1)
+
+
+async def test_of_two_that_take_at_once_one_has_it(world: World) -> None:
+    clock = Clock()
+    a, b, c = (lease(world, who, clock) for who in "abc")
+    await looked(a)
+    await looked(b)
+    await looked(c)
+    clock.now = LEASE_DURATION + 1
+    await asyncio.gather(b.try_acquire_or_renew(), c.try_acquire_or_renew())
+    assert [b.held, c.held].count(True) == 1
+
+
+async def test_an_empty_lease_is_taken_and_given_up_at_the_end(world: World) -> None:
+    meta = {"name": "operators", "namespace": world.namespace, "labels": {"made-by": "chart"}}
+    await world.admin.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta})
+    clock = Clock()
+    a, b = lease(world, "a", clock), lease(world, "b", clock)
+    turns: list[bool] = []
+    holding = asyncio.create_task(a.hold_forever(lambda: turns.append(a.held)))
+
+    async def held() -> bool:
+        return a.held
+
+    await world.until("the lease", held)
+
+    async def told() -> bool:
+        return turns == [True]
+
+    await world.until("whoever acts to be told", told)
+    await looked(b)
+    assert not b.held
+    holding.cancel()
+    await asyncio.wait([holding])
+    assert not a.held
+    await looked(b)
+    assert b.held
+    found = await world.admin.get("Lease", world.namespace, "operators")
+    assert found["metadata"]["labels"] == {"made-by": "chart"}
+
+
+async def test_a_lease_that_is_deleted_has_one_holder_at_the_next_look(world: World) -> None:
+    clock = Clock()
+    a, b = lease(world, "a", clock), lease(world, "b", clock)
+    await looked(a)
+    found = await world.admin.get("Lease", world.namespace, "operators")
+    await world.admin.delete("Lease", world.namespace, "operators", found["metadata"]["uid"])
+    await looked(b)
+    await looked(a)
+    assert (a.held, b.held) == (False, True)
+
+
+async def test_without_the_right_it_says_so(world: World) -> None:
+    await world.allow()
+    one = lease(world, "a", Clock())
+    await looked(one)
+    assert not one.held
+    assert 'cannot get resource "leases"' in one.problem

@@ -1,0 +1,230 @@
+"""One step of an operation: the table of what follows from what, and a property for any fleet and any history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fairlead.errors import ConfigError
+from fairlead_operator.api.link_operation import ENDED, Operation, Phase, Type, read_operation
+from fairlead_operator.operations.step import OperationPod, Step, StepAction, StepContext, next_step
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+UID = "uid-of-the-operation"
+
+
+def asked(kind: Type, pod: str | None = None, **more: Any) -> Operation:
+    spec = {"gateway": {"name": "edge"}, "type": kind, "pod": pod, **more}
+    return read_operation({"metadata": {"name": "op", "uid": UID}, "spec": spec})
+
+
+def sight(*pods: OperationPod, **more: Any) -> StepContext:
+    return StepContext("edge", more.pop("replicas", len(pods)), pods, **more)
+
+
+def pod(name: str, **more: Any) -> OperationPod:
+    return OperationPod(name, f"uid-of-{name}", **more)
+
+
+def then(operation: Operation, step: Step) -> Operation:
+    """As it is read at the next look."""
+    return replace(operation, status=msgspec.convert(msgspec.to_builtins(step.status), type(step.status)))
+
+
+A, B, C = pod("a", links=30), pod("b", links=20), pod("c", links=10)
+DRAIN = asked(Type.DRAIN, "a")
+RESTART = asked(Type.RESTART)
+
+
+def test_a_drain_begins_by_an_eviction_of_the_very_pod() -> None:
+    step = next_step(DRAIN, sight(A, B), "", NOW)
+    assert (step.act, step.reason, step.status.phase) == (StepAction.EVICT, "Leaving", Phase.RUNNING)
+    assert (step.status.pod_uid, step.status.links_at_start, step.status.ready_wanted) == ("uid-of-a", 30, 2)
+    assert step.status.started_at == "2026-11-21T12:00:00Z"
+
+
+RUNNING = then(DRAIN, next_step(DRAIN, sight(A, B), "", NOW))
+
+
+@pytest.mark.parametrize(
+    ("seen", "act", "reason", "phase"),
+    [
+        # Not evicted yet, as a new leader may find it, or because a budget did not allow it.
+        (sight(A, B), StepAction.EVICT, "Leaving", Phase.RUNNING),
+        (sight(replace(A, leaving=True), B, C, replicas=2), StepAction.NOTHING, "Leaving", Phase.RUNNING),
+        (sight(B, replicas=2), StepAction.NOTHING, "Replacing", Phase.RUNNING),
+        (sight(B, replace(C, ready=False)), StepAction.NOTHING, "Replacing", Phase.RUNNING),
+        (sight(B, replace(C, leaving=True), replicas=2), StepAction.NOTHING, "Replacing", Phase.RUNNING),
+        (sight(B, C), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
+        # Fewer are asked for meanwhile: nothing is waited for that will not come.
+        (sight(B), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
+        # Another pod of the same name is not the one that was meant.
+        (sight(replace(A, uid="another"), B), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
+        # Paused: what is under way ends, what was not begun does not begin.
+        (sight(replace(A, leaving=True), B, paused=True), StepAction.NOTHING, "Leaving", Phase.RUNNING),
+        (sight(A, B, paused=True), StepAction.NOTHING, "GatewayPaused", Phase.FAILED),
+    ],
+)
+def test_a_drain_under_way(seen: StepContext, act: StepAction, reason: str, phase: Phase) -> None:
+    step = next_step(RUNNING, seen, "", NOW + timedelta(seconds=10))
+    assert (step.act, step.reason, step.status.phase) == (act, reason, phase)
+
+
+def test_a_pod_that_is_ill_must_be_replaced_by_one_that_is_not() -> None:
+    ill = replace(A, ready=False)
+    step = next_step(DRAIN, sight(ill, B), "", NOW)
+    assert (step.act, step.status.ready_wanted) == (StepAction.EVICT, 2)
+    assert next_step(then(DRAIN, step), sight(B, replicas=2), "", NOW).status.phase is Phase.RUNNING
+
+
+def test_a_pod_that_is_ill_elsewhere_is_not_waited_for() -> None:
+    step = next_step(DRAIN, sight(A, B, replace(C, ready=False)), "", NOW)
+    after = sight(B, replace(C, ready=False), pod("new"))
+    assert next_step(then(DRAIN, step), after, "", NOW).status.phase is Phase.SUCCEEDED
+
+
+def test_pods_that_leave_anyway_are_not_to_be_replaced() -> None:
+    step = next_step(DRAIN, sight(A, B, replace(C, leaving=True)), "", NOW)
+    assert step.status.ready_wanted == 2
+
+
+def test_a_restart_of_a_fleet_that_is_all_ill_waits_for_a_pod_that_is_not() -> None:
+    ill = [replace(one, ready=False) for one in (A, B)]
+    going = then(RESTART, next_step(RESTART, sight(*ill), "", NOW))
+    new = [pod(name, mark=UID, ready=False) for name in ("x", "y")]
+    step = next_step(going, sight(*new, mark=UID), "", NOW)
+    assert (step.status.phase, step.status.message) == (Phase.RUNNING, "0 of 1 pods are ready")
+
+
+def test_pods_of_an_earlier_restart_are_old_ones() -> None:
+    before = [replace(one, mark="an-earlier-operation") for one in (A, B)]
+    step = next_step(RESTART, sight(*before, mark="an-earlier-operation"), "", NOW)
+    assert (step.act, step.status.message) == (StepAction.RESTART, "2 old pods have 50 links left")
+
+
+def test_links_are_counted_down_and_what_is_not_known_is_not_made_up() -> None:
+    step = next_step(RUNNING, sight(replace(A, leaving=True, links=12), B), "", NOW)
+    assert (step.status.links_left, step.status.message) == (12, "a has 12 links left")
+    unknown = sight(replace(A, leaving=True, links=None), replace(B, links=None))
+    step = next_step(then(RUNNING, step), unknown, "", NOW)
+    assert (step.status.links_left, step.status.message) == (12, "a has an unknown number of links left")
+    assert next_step(DRAIN, sight(replace(A, links=None)), "", NOW).status.links_at_start is None
+
+
+def test_a_restart_marks_the_template_once_and_waits_for_the_last_old_pod() -> None:
+    step = next_step(RESTART, sight(A, B), "", NOW)
+    assert (step.act, step.status.links_at_start, step.status.ready_wanted) == (StepAction.RESTART, 50, 2)
+    going = then(RESTART, step)
+    new = [pod(name, mark=UID, links=5) for name in ("x", "y")]
+    step = next_step(going, sight(replace(A, leaving=True), *new, replicas=2, mark=UID), "", NOW)
+    assert (step.act, step.status.phase, step.status.links_left) == (StepAction.NOTHING, Phase.RUNNING, 30)
+    step = next_step(going, sight(*new, mark=UID), "", NOW)
+    assert (step.status.phase, step.status.message) == (Phase.SUCCEEDED, "all pods are new; 2 pods are ready")
+    # Somebody undid the rollout: the pods that came of that are old ones.
+    assert next_step(going, sight(new[0], B), "", NOW).act is StepAction.RESTART
+
+
+@pytest.mark.parametrize(
+    ("operation", "seen", "ahead", "phase", "reason", "words"),
+    [
+        (DRAIN, sight(A, B), "other", Phase.PENDING, "Queued", "waits for the operation other"),
+        (DRAIN, sight(A, paused=True), "", Phase.FAILED, "GatewayPaused", "edge is Paused"),
+        (RESTART, sight(A, paused=True), "", Phase.FAILED, "GatewayPaused", "edge is Paused"),
+        (DRAIN, sight(B), "", Phase.FAILED, "PodNotFound", "edge has no running pod a"),
+        (DRAIN, sight(B, stranger=True), "", Phase.FAILED, "PodOfAnother", "a does not belong to"),
+    ],
+)
+def test_what_is_not_begun(
+    operation: Operation, seen: StepContext, ahead: str, phase: Phase, reason: str, words: str
+) -> None:
+    step = next_step(operation, seen, ahead, NOW)
+    assert (step.act, step.status.phase, step.reason) == (StepAction.NOTHING, phase, reason)
+    assert words in step.status.message
+    assert (step.status.finished_at is not None) is (phase is Phase.FAILED)
+    assert step.status.started_at is None
+
+
+def test_a_deadline_counts_from_the_start_and_tells_what_was_waited_for() -> None:
+    operation = asked(Type.DRAIN, "a", activeDeadlineSeconds=60)
+    step = next_step(operation, sight(A, B), "", NOW)
+    blocked = replace(operation, status=msgspec.structs.replace(step.status, message="a cannot go yet: a budget"))
+    late = next_step(blocked, sight(A, B), "", NOW + timedelta(seconds=61))
+    assert (late.act, late.reason, late.status.phase) == (StepAction.NOTHING, "DeadlineExceeded", Phase.FAILED)
+    assert late.status.message.startswith("not complete 60 s after its start: a cannot go yet: a budget")
+    assert next_step(blocked, sight(A, B), "", NOW + timedelta(seconds=60)).act is StepAction.EVICT
+    # Complete is complete, however late it is seen.
+    assert next_step(blocked, sight(B, C), "", NOW + timedelta(seconds=900)).status.phase is Phase.SUCCEEDED
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"gateway": {"name": "edge"}, "type": "Drain"},
+        {"gateway": {"name": "edge"}, "type": "Restart", "pod": "a"},
+        {"gateway": {"name": "edge"}, "type": "Rebalance"},
+        {"type": "Restart"},
+    ],
+)
+def test_what_an_old_crd_let_through_is_refused_here(spec: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        read_operation({"metadata": {"name": "op", "uid": UID}, "spec": spec})
+
+
+# -- for any fleet ------------------------------------------------------------------------------------
+
+names = st.sampled_from("abcd")
+pods = st.builds(
+    OperationPod,
+    name=names,
+    uid=st.sampled_from(["uid-of-a", "uid-of-b", "another"]),
+    ready=st.booleans(),
+    leaving=st.booleans(),
+    mark=st.sampled_from(["", UID]),
+    links=st.none() | st.integers(0, 1000),
+)
+sights = st.builds(
+    StepContext,
+    gateway=st.just("edge"),
+    replicas=st.integers(0, 5),
+    pods=st.lists(pods, max_size=4, unique_by=lambda one: one.name).map(tuple),
+    mark=st.sampled_from(["", UID]),
+    paused=st.booleans(),
+    stranger=st.booleans(),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    operation=st.sampled_from([DRAIN, RESTART]),
+    history=st.lists(st.tuples(sights, st.sampled_from(["", "other"]), st.integers(0, 3000)), max_size=6),
+)
+def test_any_history(operation: Operation, history: list[tuple[StepContext, str, int]]) -> None:
+    now = NOW
+    for seen, ahead, seconds in history:
+        now += timedelta(seconds=seconds)
+        before = operation.status
+        step = next_step(operation, seen, ahead, now)
+        after = step.status
+        assert next_step(operation, seen, ahead, now) == step  # a new leader that sees the same does the same
+        if step.act is not StepAction.NOTHING:
+            assert after.phase is Phase.RUNNING
+            assert not seen.paused
+            assert before.phase is Phase.RUNNING or not ahead
+        if step.act is StepAction.EVICT:
+            # Only ever the one pod, and the one that bore the name when it began.
+            assert any(one.uid == after.pod_uid and not one.leaving for one in seen.pods)
+            assert operation.spec.type is Type.DRAIN
+        if before.phase in ENDED:
+            assert after == before
+        if before.phase is Phase.RUNNING:
+            assert after.phase is not Phase.PENDING
+            assert (after.started_at, after.pod_uid) == (before.started_at, before.pod_uid)
+        assert (after.finished_at is not None) is (after.phase in ENDED)
+        assert after.message
+        operation = then(operation, step)

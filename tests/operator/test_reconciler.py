@@ -1,0 +1,323 @@
+"""One LinkGateway against a real API server: children, drift, scaling and the pod that goes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fairlead_operator.kube.cluster import Cluster
+from fairlead_operator.kube.errors import Conflict, NotLeader
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED
+from fairlead_operator.runtime.scaler import COST, scale
+
+from support.operator_world import World, condition
+
+
+async def test_children_are_made_and_the_least_number_of_pods(world: World) -> None:
+    body = await world.gateway(
+        drain={"rate": 50}, ingress={"className": "traefik", "host": "edge.test"}, networkPolicy={"enabled": True}
+    )
+    reconciler = world.reconciler(body)
+    status = await world.reconcile(reconciler)
+    assert condition(status, "Reconciled") == ("True", "Applied", "")
+    assert status["decision"]["action"] == "Up"
+    assert status["decision"]["reason"] == "replicas.min asks for 2"
+    deployment = await world.deployment()
+    template = deployment["spec"]["template"]["spec"]
+    assert deployment["spec"]["replicas"] == 2
+    assert template["terminationGracePeriodSeconds"] == 1000 / 50 + 30
+    env = {one["name"]: one.get("value") for one in template["containers"][0]["env"]}
+    assert (env["FAIRLEAD_REDIS_FILE"], env["FAIRLEAD_DRAIN_TIMEOUT"]) == ("/etc/fairlead/redis/url", "20")
+    for kind, name in (
+        ("Service", "edge-agents"), ("Service", "edge-platform"), ("Service", "edge-metrics"),
+        ("PodDisruptionBudget", "edge"), ("ServiceAccount", "edge"), ("Ingress", "edge"), ("NetworkPolicy", "edge"),
+    ):  # fmt: skip
+        child = await world.admin.get(kind, world.namespace, name)
+        (owner,) = child["metadata"]["ownerReferences"]
+        assert owner["uid"] == body["metadata"]["uid"]
+    await world.run_pods(2)
+    status = await world.reconcile(reconciler)
+    assert condition(status, "Ready")[:2] == ("True", "Serving")
+    assert (status["readyReplicas"], status["phase"]) == (2, "Ready")
+    assert status["observedGeneration"] == 1
+
+
+async def test_drift_is_repaired_and_what_is_not_ours_stays(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway())
+    await world.reconcile(reconciler)
+    restarted = {"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}}
+    await world.admin.patch("Deployment", world.namespace, "edge", restarted)
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"minReadySeconds": 77}})
+    await world.admin.patch("Service", world.namespace, "edge-agents", {"spec": {"selector": {"app": "another"}}})
+    await world.reconcile(reconciler, seconds=31)
+    deployment = await world.deployment()
+    assert deployment["spec"]["minReadySeconds"] == 5
+    assert "kubectl.kubernetes.io/restartedAt" in deployment["spec"]["template"]["metadata"]["annotations"]
+    service = await world.admin.get("Service", world.namespace, "edge-agents")
+    assert service["spec"]["selector"]["fairlead.dev/gateway"] == "edge"
+    told = [text for reason, text in await world.events() if reason == "Repaired"]
+    assert len(told) == 2
+    assert "Deployment edge was changed: spec.minReadySeconds put back" in told
+    assert any(text.startswith("Service edge-agents was changed: spec.selector.app") for text in told)
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 900}})
+    await world.reconcile(reconciler, seconds=31)
+    await world.reconcile(reconciler, seconds=31)
+    assert [reason for reason, _ in await world.events()].count("Repaired") == 2
+
+
+async def test_a_deleted_service_is_made_again(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway())
+    await world.reconcile(reconciler)
+    service = await world.admin.get("Service", world.namespace, "edge-agents")
+    await world.admin.delete("Service", world.namespace, "edge-agents", service["metadata"]["uid"])
+    status = await world.reconcile(reconciler, seconds=31)
+    again = await world.admin.get("Service", world.namespace, "edge-agents")
+    assert again["metadata"]["uid"] != service["metadata"]["uid"]
+    assert again["spec"]["selector"] == service["spec"]["selector"]
+    assert condition(status, "Reconciled")[:2] == ("True", "Applied")
+    assert ("Repaired", "Service edge-agents was gone, and is made again") in await world.events()
+
+
+async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway(ingress={"hosts": ["edge.test"]}))
+    await world.reconcile(reconciler)
+    assert await world.admin.find("Ingress", world.namespace, "edge")
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"ingress": {"enabled": False}}})
+    await world.reconcile(reconciler)
+    assert await world.admin.find("Ingress", world.namespace, "edge") is None
+
+
+async def test_what_may_not_be_removed_is_told(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway(ingress={"hosts": ["edge.test"]}))
+    await world.reconcile(reconciler)
+    await world.allow(*NAMESPACED, *LEASE, without=("ingresses", "delete"))
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"ingress": {"enabled": False}}})
+    held, reason, message = condition(await world.reconcile(reconciler), "Reconciled")
+    assert (held, reason) == ("False", "RightMissing")
+    assert 'cannot delete resource "ingresses"' in message
+    await world.allow(*NAMESPACED, *LEASE)
+    assert condition(await world.reconcile(reconciler), "Reconciled")[:2] == ("True", "Applied")
+    assert await world.admin.find("Ingress", world.namespace, "edge") is None
+
+
+async def test_another_owners_object_is_left_alone(world: World) -> None:
+    theirs: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "edge", "labels": {"a": "b"}}}
+    theirs["metadata"]["namespace"] = world.namespace
+    before = await world.admin.create(theirs)
+    status = await world.reconcile(world.reconciler(await world.gateway()))
+    held, reason, message = condition(status, "Reconciled")
+    assert (held, reason) == ("False", "Refused")
+    assert "ServiceAccount edge exists and belongs to somebody else" in message
+    after = await world.admin.get("ServiceAccount", world.namespace, "edge")
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_another_owners_deployment_is_neither_scaled_nor_restarted(world: World) -> None:
+    labels = {"app": "theirs"}
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "theirs"}]}}
+    theirs = {"replicas": 0, "selector": {"matchLabels": labels}, "template": pod}
+    meta = {"name": "edge", "namespace": world.namespace}
+    before = await world.admin.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": theirs})
+    reconciler = world.reconciler(await world.gateway())
+    await world.operate("again", type="Restart")
+    for _ in range(2):
+        status = await world.reconcile(reconciler)
+    assert status["phase"] == "Degraded"
+    held, _, message = condition(status, "Ready")
+    assert held == "False"
+    assert "Deployment edge exists and belongs to somebody else" in message
+    assert (await world.deployment())["spec"] == before["spec"]
+
+
+async def test_everything_goes_with_the_gateway_and_nothing_holds_it(world: World) -> None:
+    body = await world.gateway()
+    await world.reconcile(world.reconciler(body))
+    assert "finalizers" not in (await world.admin.get("LinkGateway", world.namespace, "edge"))["metadata"]
+    await world.admin.delete("LinkGateway", world.namespace, "edge", body["metadata"]["uid"])
+    assert await world.admin.find("LinkGateway", world.namespace, "edge") is None
+
+    async def gone() -> bool:
+        return await world.admin.find("Deployment", world.namespace, "edge") is None
+
+    await world.until("the Deployment to go with its owner", gone)
+
+
+async def test_links_make_pods(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway())
+    await world.reconcile(reconciler)
+    for name in await world.run_pods(2):
+        await world.beat(name, 900)
+    status = await world.reconcile(reconciler)
+    assert (status["links"], status["utilisationPercent"], status["skew"]) == (1800, 90, "1.00")
+    assert (status["decision"]["winner"], status["desiredReplicas"]) == ("load", 3)
+    assert status["decision"]["bounds"] == {"load": 3, "survive": 3, "herd": 1, "min": 2, "max": 10}
+    assert status["decision"]["inputs"]["fresh"] == 2
+    assert (await world.deployment())["spec"]["replicas"] == 3
+    assert any(reason == "ScaledUp" and "2 → 3" in text for reason, text in await world.events())
+
+
+async def shrinking(world: World, links: dict[int, int], **more: object) -> tuple[list[str], Object]:
+    """A fleet of four that needs two, watched for a whole window; names by size and the status after it."""
+    reconciler = world.reconciler(
+        await world.gateway(scaling={"windowSeconds": 30, "stepDownSeconds": 10, **more}, replicas={"min": 2, "max": 9})
+    )
+    await world.reconcile(reconciler)
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 4}}, "scale")
+    names = await world.run_pods(4)
+    status: Object = {}
+    for _ in range(5):
+        for i, name in enumerate(names):
+            await world.beat(name, links[i])
+        status = await world.reconcile(reconciler)
+        if status["desiredReplicas"] < 4:
+            break
+    return names, status
+
+
+async def test_the_emptiest_pod_goes_first(world: World) -> None:
+    names, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
+    assert (status["decision"]["action"], status["desiredReplicas"]) == ("Down", 3)
+
+    async def fewer() -> list[str] | None:
+        left = [pod["metadata"]["name"] for pod in await world.pods()]
+        return left if len(left) == 3 else None
+
+    assert await world.until("one pod to go", fewer) == sorted(set(names) - {names[2]})
+    costs = {pod["metadata"]["name"]: pod["metadata"]["annotations"][COST] for pod in await world.pods()}
+    assert costs == {names[0]: "100", names[1]: "120", names[3]: "110"}
+    status = await world.reconcile(world.reconcilers[0])
+    assert not [reason for reason, _ in await world.events() if reason == "WrongPodRemoved"]
+    assert any(reason == "ScaledDown" and names[2] in text for reason, text in await world.events())
+
+
+async def test_a_wrong_pod_that_went_is_told(world: World) -> None:
+    names, _ = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110}, mode="DryRun")
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Auto"}}})
+    for i, name in enumerate(names):
+        await world.beat(name, (100, 120, 3, 110)[i])
+    taken = asyncio.create_task(world.reconcile(world.reconcilers[0], seconds=11))
+
+    async def chosen() -> bool:
+        return any(COST in one["metadata"].get("annotations", {}) for one in await world.pods())
+
+    await world.until("the deletion costs", chosen)
+    # Between the choice and the scale another pod falls ill, and those go first whatever they cost.
+    ill = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    await world.admin.patch("Pod", world.namespace, names[1], ill, "status")
+    assert (await taken)["desiredReplicas"] == 3
+
+    async def gone() -> bool:
+        return len(await world.pods()) == 3
+
+    await world.until("one pod to go", gone)
+    await world.reconcile(world.reconcilers[0])
+    assert ("WrongPodRemoved", f"{names[2]} was to go, {names[1]} went") in await world.events()
+
+
+async def test_external_leaves_the_scale_to_others_and_keeps_the_costs_true(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway(scaling={"mode": "External"}))
+    await world.reconcile(reconciler)
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
+    names = await world.run_pods(3)
+    for i, name in enumerate(names):
+        await world.beat(name, 990, in_flight=i)
+    status = await world.reconcile(reconciler, seconds=31)
+    assert (await world.deployment())["spec"]["replicas"] == 3
+    assert condition(status, "ScalingActive")[:2] == ("True", "External")
+    costs = [pod["metadata"]["annotations"][COST] for pod in await world.pods()]
+    assert costs == ["990", "1040", "1090"]
+
+
+async def test_the_scale_of_the_resource_is_for_external_writers(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway(scaling={"mode": "External"}))
+    await world.reconcile(reconciler)
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": 5}}, "scale")
+    await world.reconcile(reconciler)
+    assert (await world.deployment())["spec"]["replicas"] == 5
+    await world.run_pods(5)
+    status = await world.reconcile(reconciler)
+    scale = await world.admin.get("LinkGateway", world.namespace, "edge", "scale")
+    assert scale["status"] == {"replicas": 5, "selector": "fairlead.dev/gateway=edge"}
+    assert status["decision"]["winner"] == "external"
+
+
+async def test_two_writers_of_the_scale_never_add_up(world: World) -> None:
+    await world.reconcile(world.reconciler(await world.gateway()))
+    await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
+    with pytest.raises(Conflict, match="has set edge to 3 replicas"):
+        await scale(world.operator, world.namespace, "edge", 2, 4)
+    assert (await world.deployment())["spec"]["replicas"] == 3
+    await scale(world.operator, world.namespace, "edge", 3, 4)
+    assert (await world.deployment())["spec"]["replicas"] == 4
+
+
+@pytest.mark.parametrize("mode", ["Paused", "DryRun"])
+async def test_modes_that_only_tell(world: World, mode: str) -> None:
+    status = await world.reconcile(world.reconciler(await world.gateway(scaling={"mode": mode})))
+    assert (await world.deployment())["spec"]["replicas"] == 1
+    held, reason, message = condition(status, "ScalingActive")
+    assert (held, reason) == ("False", mode)
+    assert "replicas.min asks for 2" in message
+
+
+async def test_the_table_of_rights_is_enough_and_nothing_of_it_is_idle(world: World) -> None:
+    _, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
+    assert status["desiredReplicas"] == 3
+    assert not [one for one in status["conditions"] if one["reason"] == "RightMissing"]
+
+
+# -- writing ------------------------------------------------------------------------------------------
+
+
+async def test_a_status_that_says_the_same_is_not_written_again(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway())
+    await world.reconcile(reconciler)
+    for name in await world.run_pods(2):
+        await world.beat(name, 10)
+    await world.reconcile(reconciler)
+    await world.reconcile(reconciler)
+    before = await world.admin.get("LinkGateway", world.namespace, "edge")
+    await world.reconcile(reconciler)
+    after = await world.admin.get("LinkGateway", world.namespace, "edge")
+    assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+async def test_a_fence_that_is_shut_lets_nothing_through(world: World) -> None:
+    """Every kind of write, by a reconciler that has just lost the lease."""
+
+    def shut() -> None:
+        raise NotLeader("the lease is over")
+
+    fenced = Cluster(world.operator._client, shut)
+    body = await world.gateway()
+    with pytest.raises(NotLeader):
+        await world.reconcile(world.reconciler(body, fenced))
+    assert await world.admin.find("Deployment", world.namespace, "edge") is None
+    assert "status" not in await world.admin.get("LinkGateway", world.namespace, "edge")
+    pod: Object = {"kind": "Event", "metadata": {"name": "x", "namespace": world.namespace}}
+    for write in (
+        fenced.create(pod),
+        fenced.patch("LinkGateway", world.namespace, "edge", {}),
+        fenced.delete("LinkGateway", world.namespace, "edge", body["metadata"]["uid"]),
+        fenced.apply({**pod, "kind": "Service"}),
+        fenced.evict(world.namespace, "x", "uid"),
+    ):
+        with pytest.raises(NotLeader):
+            await write
+
+
+async def test_what_somebody_deletes_is_made_again_at_the_next_look(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway())
+    await world.reconcile(reconciler)
+    await world.reconcile(reconciler)
+    for kind, name in (("Deployment", "edge"), ("Service", "edge-agents"), ("Service", "edge-platform")):
+        found = await world.admin.get(kind, world.namespace, name)
+        await world.admin.delete(kind, world.namespace, name, found["metadata"]["uid"])
+    status = await world.reconcile(reconciler)  # 10 s after the last, where a changed field is looked for every 30 s
+    assert condition(status, "Reconciled")[:2] == ("True", "Applied")
+    told = [message for reason, message in await world.events() if reason == "Repaired"]
+    for what in ("Deployment edge", "Service edge-agents", "Service edge-platform"):
+        assert f"{what} was gone, and is made again" in told

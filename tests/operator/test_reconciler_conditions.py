@@ -1,0 +1,245 @@
+"""What one LinkGateway tells of what is wrong, against a real API server: each condition names what and where."""
+
+from __future__ import annotations
+
+import pytest
+
+from fairlead_operator.kube.errors import ApiServerRefused
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED, Rule
+from fairlead_operator.runtime.reconciler import Reconciler
+
+from support.operator_world import World, condition
+
+
+async def test_without_redis_it_holds(world: World) -> None:
+    body = await world.gateway(redis={"url": "redis://127.0.0.1:1"})
+    reconciler = world.reconciler(body)
+    await world.reconcile(reconciler)
+    await world.run_pods(2)
+    status = await world.reconcile(reconciler)
+    assert condition(status, "RedisReachable")[:2] == ("False", "Unreachable")
+    assert condition(status, "ScalingActive")[:2] == ("False", "Holding")
+    assert status["phase"] == "Holding"
+    assert condition(status, "Ready")[0] == "True"
+
+
+async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}}))
+    status = await world.reconcile(reconciler)
+    assert condition(status, "SecretsFound") == ("False", "Missing", f"there is no Secret where in {world.namespace}")
+    secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
+    await world.admin.create({**secret, "stringData": {"address": world.redis}})
+    status = await world.reconcile(reconciler)
+    assert condition(status, "SecretsFound")[2] == "the Secret where has no key url"
+    await world.admin.patch("Secret", world.namespace, "where", {"stringData": {"url": "not an address"}})
+    status = await world.reconcile(reconciler)
+    assert condition(status, "RedisReachable")[:2] == ("False", "Unusable")
+    await world.admin.patch("Secret", world.namespace, "where", {"stringData": {"url": world.redis}})
+    status = await world.reconcile(reconciler)
+    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+
+
+async def test_a_password_that_redis_does_not_take_is_told_and_not_quoted(world: World) -> None:
+    wrong = f"redis://:the-wrong-one@{world.redis.rpartition('@')[2]}"
+    secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
+    await world.admin.create({**secret, "stringData": {"url": wrong}})
+    status = await world.reconcile(world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}})))
+    held, _, message = condition(status, "RedisReachable")
+    assert held == "False"
+    assert "the-wrong-one" not in str(status)
+    assert "AUTH" in message or "password" in message
+
+
+async def test_pods_are_counted_though_the_secret_of_the_next_ones_is_gone(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway())
+    await world.reconcile(reconciler)
+    secret = await world.admin.get("Secret", world.namespace, "tokens")
+    await world.admin.delete("Secret", world.namespace, "tokens", secret["metadata"]["uid"])
+    status = await world.reconcile(reconciler)
+    assert condition(status, "SecretsFound") == ("False", "Missing", f"there is no Secret tokens in {world.namespace}")
+    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+
+
+async def test_an_ingress_class_that_is_not_there(world: World) -> None:
+    status = await world.reconcile(world.reconciler(await world.gateway(ingress={"className": "nothing"})))
+    held, reason, message = condition(status, "IngressClassFound")
+    assert (held, reason) == ("False", "Missing")
+    assert "there is no IngressClass nothing" in message
+
+
+async def running(world: World, asked: int, told: int) -> Reconciler:
+    """Of a LinkGateway whose pods were asked for one capacity and tell another."""
+    reconciler = world.reconciler(await world.gateway(capacity=asked))
+    await world.reconcile(reconciler)
+    for name in await world.run_pods(2):
+        await world.beat(name, 10, capacity=told)
+    return reconciler
+
+
+async def test_a_node_with_too_few_files_is_told(world: World) -> None:
+    status = await world.reconcile(await running(world, asked=5000, told=488))
+    held, reason, message = condition(status, "CapacityAsAsked")
+    assert (held, reason) == ("False", "FileLimit")
+    assert "488 links of the 5000" in message
+
+
+async def test_old_pods_of_a_rollout_do_not_speak_for_the_new_capacity(world: World) -> None:
+    reconciler = await running(world, asked=1000, told=1000)
+    assert condition(await world.reconcile(reconciler), "CapacityAsAsked")[0] == "True"
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 2000}})
+    status = await world.reconcile(reconciler)
+    assert condition(status, "Progressing")[:2] == ("True", "Rollout")
+    assert "CapacityAsAsked" not in [one["type"] for one in status["conditions"]]
+
+
+BACK_OFF = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "fairlead/gateway:nowhere"'}
+ENDED = {"exitCode": 2, "reason": "Error", "message": "{...}\nFAIRLEAD_REDIS: not an address\n"}
+
+
+@pytest.mark.parametrize(
+    ("container", "reason", "why"),
+    [
+        ({"state": {"waiting": BACK_OFF}}, "ImagePullBackOff", BACK_OFF["message"]),
+        (
+            {"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "lastState": {"terminated": ENDED}},
+            "Crashing",
+            "its container ended with 2, and is started again: FAIRLEAD_REDIS: not an address",
+        ),
+    ],
+)
+async def test_pods_that_do_not_run_say_why(world: World, container: Object, reason: str, why: str) -> None:
+    reconciler = world.reconciler(await world.gateway())
+    assert condition(await world.reconcile(reconciler), "PodsRunning")[0] == "True"
+    _, other = await world.run_pods(2)
+    told = {"name": "gateway", "image": "i", "imageID": "", "ready": False, "started": False, "restartCount": 3}
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    status = {"status": {"conditions": conditions, "containerStatuses": [{**told, **container}]}}
+    await world.admin.patch("Pod", world.namespace, other, status, "status")
+    for _ in range(2):
+        assert condition(await world.reconcile(reconciler), "PodsRunning") == ("False", reason, f"{other}: {why}")
+    assert [text for kind, text in await world.events() if kind == reason] == [f"PodsRunning: {other}: {why}"]
+    await world.run(other)
+    assert condition(await world.reconcile(reconciler), "PodsRunning")[0] == "True"
+
+
+async def test_pods_that_may_not_be_made_say_why(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway(pod={"priorityClassName": "nothing"}))
+
+    async def told() -> bool:
+        held, reason, message = condition(await world.reconcile(reconciler), "PodsRunning")
+        return (held, reason) == ("False", "FailedCreate") and "no PriorityClass with name nothing" in message
+
+    await world.until("the reason", told)
+
+
+async def test_two_gateways_of_one_redis(world: World) -> None:
+    first = await world.gateway("first")
+    second = await world.gateway("second")
+    age = sorted([first, second], key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["uid"]))
+    older, younger = (one["metadata"]["name"] for one in age)
+    status = await world.reconcile(world.reconciler(age[1]), younger)
+    held, reason, message = condition(status, "Accepted")
+    assert (held, reason) == ("False", "RedisTaken")
+    assert f"belongs to the LinkGateway {older}" in message
+    assert await world.admin.find("Deployment", world.namespace, younger) is None
+    assert condition(await world.reconcile(world.reconciler(age[0]), older), "Accepted")[0] == "True"
+
+
+async def test_a_route_without_the_gateway_api(world: World) -> None:
+    route = {"parentRefs": [{"name": "front"}]}
+    status = await world.reconcile(world.reconciler(await world.gateway(httpRoute=route)))
+    assert condition(status, "Reconciled")[:2] == ("False", "KindMissing")
+    assert (await world.deployment())["spec"]["replicas"] == 2
+
+
+@pytest.mark.parametrize(
+    "lost",
+    [
+        rule
+        for rule in NAMESPACED
+        # Those of LinkOperations are named by them: test_operations.
+        if rule[0] != "fairlead.dev" and rule[1] not in (("events",), ("pods/eviction",))
+    ],
+    ids=lambda rule: rule[1][0],
+)
+async def test_a_right_that_is_missing_is_named(world: World, lost: Rule) -> None:
+    _, kinds, _ = lost
+    await world.allow(*(rule for rule in NAMESPACED if rule != lost), *LEASE)
+    more: Object = {"ingress": {}} if "ingresses" in kinds else {}
+    if "httproutes" in kinds:
+        more = {"httpRoute": {"parentRefs": [{"name": "front"}]}}
+    status = await world.reconcile(world.reconciler(await world.gateway(**more)))
+    said = [one["message"] for one in status["conditions"] if one["reason"] in ("RightMissing", "Unreadable")]
+    assert any(kind.partition("/")[0] in text and "cannot" in text for text in said for kind in kinds), said
+
+
+# -- what the API server itself refuses ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"replicas": {"min": 3, "max": 2}}, "replicas.min must not be greater"),
+        ({"redis": {}}, "exactly one of url and secretRef"),
+        ({"redis": {"url": "redis://r", "secretRef": {"name": "s"}}}, "exactly one of url and secretRef"),
+        ({"capacity": 100_000, "drain": {"rate": 10, "maxSeconds": 60}}, "could not drain in time"),
+        ({"capacity": 0}, "greater than or equal to 1"),
+        ({"scaling": {"mode": "Sometimes"}}, "Unsupported value"),
+        ({"image": ""}, "at least 1 chars"),
+        ({"resources": {"requests": {"cpu": "banana"}}}, "spec.resources.requests.cpu"),
+        ({"redis": {"url": "redis://r", "caSecretRef": {"name": "ca"}}}, "needs a rediss:// URL"),
+        ({"redis": {"url": "redis://:word@r"}}, "spec.redis.url"),
+        ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}}, "no pod could ever be replaced"),
+        ({"rollingUpdate": {"maxSurge": "some"}}, "spec.rollingUpdate.maxSurge"),
+        ({"pod": {"env": [{"name": "FAIRLEAD_NODE", "value": "x"}]}}, "pod.env must not set"),
+        ({"ingress": {"hosts": ["A.test"]}}, "spec.ingress.hosts"),
+        ({"services": {"agents": {"type": "ExternalName"}}}, "Unsupported value"),
+    ],
+)
+async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> None:
+    with pytest.raises(ApiServerRefused, match=why):
+        await world.gateway(**spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("e" * 41, "40 characters"), ("edge.eu", "have no dots"), ("1edge", "begin with a letter")]
+)
+async def test_names_that_leave_no_room_or_make_no_service_are_refused(world: World, name: str, why: str) -> None:
+    with pytest.raises(ApiServerRefused, match=why):
+        await world.gateway(name)
+
+
+async def test_what_the_api_server_refuses_of_a_child_is_not_taken_for_its_absence(world: World) -> None:
+    """A limit below its request is refused with 422, a toleration that is none with 500: by no schema of ours."""
+    few = {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}
+    status = await world.reconcile(world.reconciler(await world.gateway(resources=few)))
+    held, reason, message = condition(status, "Reconciled")
+    assert (held, reason) == ("False", "Invalid")
+    assert "memory" in message
+    other = await world.gateway("other", redis={"url": "redis://127.0.0.1:1"}, pod={"tolerations": [{"key": 5}]})
+    held, reason, message = condition(await world.reconcile(world.reconciler(other), "other"), "Reconciled")
+    assert (held, reason) == ("False", "Invalid"), message
+
+
+async def test_a_container_that_is_not_made_for_long_is_told(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway())
+    await world.reconcile(reconciler)
+    pod, other = await world.run_pods(2)
+    waiting = {"waiting": {"reason": "ContainerCreating"}}
+    told = {"name": "gateway", "image": "i", "imageID": "", "ready": False, "started": False, "restartCount": 0}
+    conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    starting = {"phase": "Pending", "conditions": conditions, "containerStatuses": [{**told, "state": waiting}]}
+    await world.admin.patch("Pod", world.namespace, pod, {"status": starting}, "status")
+    assert condition(await world.reconcile(reconciler), "PodsRunning")[:2] == ("True", "NoTroubleSeen")
+    held, reason, message = condition(await world.reconcile(reconciler), "PodsRunning")
+    assert (held, reason) == ("Unknown", "ContainerCreating")
+    assert message.startswith(
+        f"{pod} has not started for more than 10 s: its image is being pulled, or a volume, Secret"
+    )
+    await world.run(pod)
+    await world.admin.patch(
+        "Pod", world.namespace, pod, {"status": {"containerStatuses": [{**told, "state": {}}]}}, "status"
+    )
+    assert condition(await world.reconcile(reconciler), "PodsRunning")[:2] == ("True", "NoTroubleSeen")
+    assert other != pod

@@ -1,0 +1,70 @@
+"""A LinkGateway that asks for more than the operator's policy allows, against a real API server: told, and not done."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairlead_operator.api.policy import OWN_IMAGE, SECRET_LABEL
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED
+
+from support.operator_world import World, condition
+
+
+async def secret(world: World, name: str, **data: str) -> None:
+    meta = {"name": name, "namespace": world.namespace}
+    await world.admin.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
+
+
+async def test_what_is_not_allowed_is_told_and_makes_nothing(world: World) -> None:
+    """Whoever may create a LinkGateway could else have any image run with any Secret of the namespace."""
+    await secret(world, "payroll", password="hunter2")
+    env = [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "payroll", "key": "password"}}}]
+    pod: dict[str, Any] = {"env": env, "priorityClassName": "system-node-critical"}
+    body = await world.gateway(image="evil.test/x:1", pod=pod, ingress={"hosts": ["bank.test"]})
+    status = await world.reconcile(world.reconciler(body, policy=OWN_IMAGE))
+    held, reason, message = condition(status, "Accepted")
+    assert (held, reason) == ("False", "PolicyViolation")
+    for words in (
+        "image evil.test/x:1 is of a repository that is not allowed",
+        f"the Secret payroll is not for LinkGateways: it has not the label {SECRET_LABEL}=true",
+        "pod.priorityClassName system-node-critical is not allowed",
+        "ingress: the host bank.test is not allowed",
+    ):
+        assert words in message
+    assert status["phase"] == "Invalid"
+    for kind in ("Deployment", "Ingress", "ServiceAccount"):
+        assert await world.admin.find(kind, world.namespace, "edge") is None
+    assert ("PolicyViolation", f"Accepted: {message}") in await world.events()
+
+
+async def test_pods_that_run_are_left_alone_when_their_linkgateway_asks_for_too_much(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway(), policy=OWN_IMAGE)
+    await world.reconcile(reconciler)
+    await world.run_pods(2)
+    before = await world.deployment()
+    for wrong in ({"image": "evil.test/x:1"}, {"tokens": {"secretRef": {"name": "payroll"}}}):
+        await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": wrong})
+        assert condition(await world.reconcile(reconciler, seconds=60), "Accepted")[:2] == ("False", "PolicyViolation")
+    assert (await world.deployment())["spec"] == before["spec"]
+    right = {"image": "fairlead/gateway:test", "tokens": {"secretRef": {"name": "tokens"}}}
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": right})
+    assert condition(await world.reconcile(reconciler), "Accepted")[:2] == ("True", "Valid")
+
+
+async def test_a_secret_is_lent_by_its_label(world: World) -> None:
+    await secret(world, "where", url=world.redis)
+    reconciler = world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}}), policy=OWN_IMAGE)
+    assert condition(await world.reconcile(reconciler), "Accepted")[:2] == ("False", "PolicyViolation")
+    await world.admin.patch("Secret", world.namespace, "where", {"metadata": {"labels": {SECRET_LABEL: "true"}}})
+    status = await world.reconcile(reconciler)
+    assert condition(status, "Accepted")[:2] == ("True", "Valid")
+    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+
+
+async def test_a_secret_that_may_not_be_read_is_not_mounted_either(world: World) -> None:
+    await world.allow(*(rule for rule in NAMESPACED if "secrets" not in rule[1]), *LEASE)
+    status = await world.reconcile(world.reconciler(await world.gateway(), policy=OWN_IMAGE))
+    held, reason, message = condition(status, "Accepted")
+    assert (held, reason) == ("False", "PolicyViolation")
+    assert "the Secret tokens does not exist, or the operator may not read it" in message
+    assert "operator.rbac.secretNames" in message

@@ -1,0 +1,125 @@
+"""What the pods would refuse at their start is told by a condition, against a real API server, and never quoted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairlead.errors import ConfigError
+from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, load
+from fairlead_operator.api.gateway_spec import TokenSecret
+from fairlead_operator.inputs.secrets import token_faults
+from fairlead_operator.kube.errors import InvalidObject
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED
+
+from support.operator_world import World, condition
+
+GOOD = "a-token-that-is-long-enough"
+TOKENS = [
+    GOOD, "another-token-as-long-as-that", "exactly-16-chars", "only-15-chars--", "x" * 4096, "x" * 4097,
+    f"{GOOD}\r\n", f"{GOOD}\n\n", f" {GOOD}", f"{GOOD} ", "with a blank between", "a-tab\tin-the-middle", f"\n{GOOD}",
+    "no-ascii-in-thís-token", DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN,
+]  # fmt: skip
+
+
+async def test_a_token_that_gateways_refuse_is_told_by_its_key_and_not_quoted(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway())
+
+    async def told(**tokens: str) -> tuple[str, str, str]:
+        await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": tokens})
+        status = await world.reconcile(reconciler)
+        assert not [text for text in tokens.values() if text in str(status)]
+        return condition(status, "SecretsFound")
+
+    assert (await told())[:2] == ("True", "Found")
+    rule = "of the Secret tokens is not allowed; allowed: 16 to 4096 printable ASCII characters, no blanks"
+    assert await told(**{"agent-token": "hunter2"}) == ("False", "Unusable", f"no gateway starts: agent-token {rule}")
+    held, reason, message = await told(**{"platform-token": "with a blank in it, though long"})
+    assert (held, reason) == ("False", "Unusable")
+    assert message == f"no gateway starts: agent-token {rule}; platform-token {rule}"
+    _, reason, message = await told(**{"agent-token": GOOD, "platform-token": GOOD})
+    assert (reason, "agent-token and platform-token of the Secret tokens are the same" in message) == ("Unusable", True)
+    _, reason, message = await told(**{"agent-token": DEVELOPMENT_AGENT_TOKEN})
+    assert (reason, "agent-token of the Secret tokens is the development token" in message) == ("Unusable", True)
+    assert (await told(**{"agent-token": "another-token-as-long-as-that\n"}))[:2] == ("True", "Found")
+    events = [message for reason, message in await world.events() if reason == "Unusable"]
+    assert f"SecretsFound: no gateway starts: agent-token {rule}" in events
+
+
+async def test_random_bytes_are_no_token_and_no_address(world: World) -> None:
+    """As `openssl rand 24` makes them, without -hex."""
+    binary = {"data": {"agent-token": "/////////////////////////////////w==", "url": "/////w=="}}
+    await world.admin.patch("Secret", world.namespace, "tokens", binary)
+    where = {"secretRef": {"name": "tokens", "key": "url"}}
+    status = await world.reconcile(world.reconciler(await world.gateway(redis=where)))
+    assert condition(status, "SecretsFound")[:2] == ("False", "Unusable")
+    text = "the Secret tokens holds something that is not text at url"
+    assert condition(status, "RedisReachable") == ("False", "Unusable", text)
+
+
+async def test_a_secret_of_redis_that_is_missing_does_not_hide_an_unusable_token(world: World) -> None:
+    await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": {"agent-token": "short"}})
+    status = await world.reconcile(world.reconciler(await world.gateway(redis={"secretRef": {"name": "nowhere"}})))
+    assert condition(status, "SecretsFound")[:2] == ("False", "Unusable")
+    assert condition(status, "RedisReachable")[:2] == ("False", "SecretMissing")
+
+
+@pytest.mark.parametrize("agent", TOKENS, ids=range(len(TOKENS)))
+def test_the_operator_refuses_exactly_the_tokens_that_gateways_refuse(agent: str, tmp_path: Path) -> None:
+    """The contracts between the rooms keep the gateway's settings out of the operator, so the rule stands twice."""
+    files = {"FAIRLEAD_AGENT_TOKEN_FILE": tmp_path / "agent", "FAIRLEAD_PLATFORM_TOKEN_FILE": tmp_path / "platform"}
+    env = {"FAIRLEAD_LINK_HOST": "0.0.0.0", "FAIRLEAD_API_HOST": "0.0.0.0", **{k: str(v) for k, v in files.items()}}
+    for platform in TOKENS:
+        for file, token in zip(files.values(), (agent, platform), strict=True):
+            file.write_bytes(token.encode())
+        try:
+            load(env, None, {})
+            refused = 0
+        except ConfigError as e:
+            refused = len(e.details["faults"])  # type: ignore[arg-type]  # a tuple of texts
+        assert len(token_faults(TokenSecret(name="tokens"), agent.encode(), platform.encode())) == refused
+
+
+async def test_an_operator_that_may_not_look_for_a_class_says_which_value_of_the_chart_lets_it(world: World) -> None:
+    role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "operator"}}
+    await world.admin.apply({**role, "rules": []}, "test")
+    status = await world.reconcile(world.reconciler(await world.gateway(ingress={"className": "traefik"})))
+    held, reason, message = condition(status, "IngressClassFound")
+    assert (held, reason) == ("Unknown", "RightMissing")
+    assert 'cannot get resource "ingressclasses"' in message
+    assert message.endswith("; operator.rbac.ingressClasses of the chart gives the right to look")
+
+
+async def test_environment_that_is_the_operators_is_refused_by_the_api_server(world: World) -> None:
+    env = [{"name": "FAIRLEAD_WINDOW", "value": "131072"}, {"name": "FAIRLEAD_CAPACITY", "value": "99"}]
+    with pytest.raises(InvalidObject, match=r"pod\.env must not set what the operator sets itself"):
+        await world.gateway(pod={"env": env})
+    await world.gateway(pod={"env": env[:1]})
+
+
+async def test_a_secret_that_changes_replaces_the_pods(world: World) -> None:
+    reconciler = world.reconciler(await world.gateway())
+    await world.reconcile(reconciler)
+
+    async def checksum() -> str:
+        template = (await world.deployment())["spec"]["template"]["metadata"]
+        return str(template["annotations"]["fairlead.dev/secrets"])
+
+    first = await checksum()
+    await world.admin.patch("Secret", world.namespace, "tokens", {"metadata": {"labels": {"team": "a"}}})
+    await world.reconcile(reconciler)
+    assert await checksum() == first, "what pods read has not changed"
+    await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": {"agent-token": "another-agent-token"}})
+    await world.reconcile(reconciler)
+    second = await checksum()
+    assert second != first
+    # Another leader, and one that cannot read it: neither is a reason to replace pods.
+    other = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
+    await world.reconcile(other)
+    assert await checksum() == second
+    await world.allow(*(rule for rule in NAMESPACED if "secrets" not in rule[1]), *LEASE)
+    for one in (other, world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))):
+        status = await world.reconcile(one, seconds=60)
+        assert condition(status, "SecretsFound")[:2] == ("Unknown", "Unreadable")
+        assert await checksum() == second

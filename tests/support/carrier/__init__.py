@@ -1,0 +1,1 @@
+"""A WebSocket client of literal bytes and listeners that record, for the tests of the carrier."""

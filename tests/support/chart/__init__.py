@@ -1,0 +1,1 @@
+"""Finding rendered manifests, and what a NetworkPolicy allows, for the tests of the chart."""

@@ -1,0 +1,98 @@
+"""What every rule of a history stands on: the world, the reference, and the sessions and commands that there have been.
+
+`Play` has no rule; those of posting, outcomes, links and streams are in files of their own and inherit it. Any call may
+be made twice, as by a node that lost the answer: the second must change nothing (`repeatedly`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine
+
+from fairlead.fleet.commands import Commands
+from fairlead.fleet.deadline_queue import DeadlineQueue
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.schema import TargetState
+
+from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, World
+from support.fleet.reference import Reference
+
+
+@dataclass
+class Session:
+    """One link of one start of an agent, at one node. `gen` is what its last claim was answered."""
+
+    agent: str
+    boot: str
+    memory: str
+    conn: int
+    sid: str
+    lease: str
+    gen: int = 0
+
+
+again = st.booleans()
+living = st.sampled_from((0, 0, 1, 2, 5))
+anyone = st.sampled_from((0, 1, 4, 5, 6))
+"""Commands and sessions are counted from the newest; from `ALL` on among those that are over as well."""
+ALL = 4
+agents = st.sampled_from("aaab")
+seldom = st.sampled_from((False, False, False, True))
+sizes = st.sampled_from((0, 1, 7, 30, 60))
+outputs = st.lists(sizes, min_size=1, max_size=3) | st.just([1] * 40)
+"""read.lua takes 32 entries in a step."""
+inputs = st.lists(sizes, min_size=1, max_size=3)
+shifts = st.sampled_from((0, 0, 0, 0, 1, -1, -2))
+"""Chunk numbers relative to the next one: gaps and what was sent before."""
+ends = st.sampled_from((TargetState.OK, TargetState.FAILED, TargetState.TIMEOUT, TargetState.CANCELLED))
+leases = st.sampled_from(("n1#a", "n1#b", "n2#a"))
+retries = st.sampled_from(("safe", "never"))
+retains = st.sampled_from(("all", "window"))
+
+
+class Play(RuleBasedStateMachine):
+    """The hands of the rules: who is who in this history."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.name = next(world.names)
+        self.now = world.run(world.time())
+        self.directory = Directory(world.store)
+        self.records = Commands(world.store, OUTPUT_LIMIT)
+        self.due = DeadlineQueue(world.store)
+        self.model = Reference(OPEN_LIMIT, OUTPUT_LIMIT, INPUT_LIMIT)
+        self.serial = count(1)
+        self.sessions: list[Session] = []
+        self.commands: list[str] = []
+        self.taken: dict[tuple[str, str], int] = {}
+
+    def valid(self, late: bool) -> int:
+        return self.now - 1 if late else self.now + FAR_MS
+
+    def agent(self, short: str) -> str:
+        return f"{self.name}-{short}"
+
+    def session(self, nth: int) -> Session:
+        return self.sessions[-1 - nth % len(self.sessions)]
+
+    def owner(self, command: str) -> Session | None:
+        """Who claimed the command's agent last."""
+        sid = self.model.agent(self.agent_of(command)).sid
+        return next((session for session in self.sessions if session.sid == sid), None)
+
+    def agent_of(self, command: str) -> str:
+        found = self.model.commands.get(command)
+        return found.record.agent if found is not None else self.agent("a")
+
+    def repeatedly(self, again: bool, call: Callable[[], None]) -> None:
+        """Make a call, and once more as a node does that lost the answer."""
+        call()
+        if again:
+            before = self.model.seen()
+            call()
+            assert self.model.seen() == before

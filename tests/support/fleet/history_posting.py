@@ -1,0 +1,212 @@
+"""Rules of commands before an agent has them: posted, dispatched, settled, and looked at by the keeper."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from fairlead.errors import BusUnavailable
+from fairlead.fleet import schema
+from fairlead.fleet.command_record import NewRecord
+from fairlead.fleet.deadline_queue import TAKEN_MS
+from fairlead.fleet.schema import AgentRow
+
+from support.fleet.history_play import ALL, Play, Session, again, agents, anyone, living, retains, retries, seldom
+from support.fleet.redis_world import FAR_MS, RETENTION_MS
+from support.fleet.reference import Agent
+
+
+class Posting(Play):
+    """Commands are posted, and open until they are over."""
+
+    @initialize(retry=retries, retain=retains)
+    def begin(self, retry: str, retain: str) -> None:
+        self._post("a", retry, retain, False, "", False)
+
+    def command(self, nth: int) -> str:
+        """Mostly one that is open, since there is more to break; if there is none, a new one."""
+        among = self.commands if nth >= ALL else self._open()
+        if not among:
+            self._post("a", "safe", "all", False, "", False)
+            among = self._open() or self.commands
+        return among[-1 - nth % len(among)]
+
+    def _open(self) -> list[str]:
+        known = self.model.commands
+        return [command for command in self.commands if command in known and not known[command].state.over]
+
+    def rival(self, command: str, nth: int) -> Session:
+        """A session of the command's agent, or from `ALL` on of any."""
+        agent = self.agent_of(command)
+        among = [session for session in self.sessions if session.agent == agent or nth >= ALL]
+        return among[-1 - nth % len(among)]
+
+    @rule(agent=agents, retry=retries, retain=retains, past=seldom, follower=st.sampled_from(("", "f0#x")), again=again)
+    def post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
+        """As routing does it: when to look, the record, then into the open ones; taken back if that is refused."""
+        self._post(agent, retry, retain, past, follower, again)
+
+    def _post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
+        name, expires = self.agent(agent), self.now + (-1 if past else FAR_MS)
+        record = NewRecord(
+            f"{self.name}-c{next(self.serial)}", name, "do", b"payload|1", "bulk", self.now, expires, RETENTION_MS,
+            expires, retry, retain, "trace",
+        )  # fmt: skip
+        self.commands.append(record.id)
+
+        def call() -> None:
+            made = self.world.call(lambda: self.records.create(record, self.valid(False), follower))
+            assert made == self.model.create(record, follower, past=past)
+
+        self.repeatedly(again, call)
+        self._schedule(record.id, 0, again)
+        if not self._dispatch(record.id, again):
+            self._settle(record.id, again)
+            self.world.call(lambda: self.records.discard(record.id))
+            del self.model.commands[record.id]
+
+    @rule(nth=living)
+    def deadline_passes(self, nth: int) -> None:
+        command = self.command(nth)
+        found = self.model.commands.get(command)
+        if found is None or found.past:
+            return
+        posted = found.record = replace(found.record, expires=self.now - 1)
+        terms = f"{posted.expires}|{posted.retention}|{posted.retry}|{posted.retain}|0"
+        self.world.submit("HSET", schema.cmd_key(command), "terms", terms)
+        found.past = True
+
+    @rule(nth=anyone, settle=st.booleans(), again=again)
+    def dispatch_or_settle(self, nth: int, settle: bool, again: bool) -> None:
+        """A second post under one Idempotency-Key, however late; or the keeper's look at one that is over."""
+        command = self.command(nth)
+        found = self.model.commands.get(command)
+        if found is not None and not (settle and found.state.over):
+            self._dispatch(command, again)
+        else:
+            self._settle(command, again)
+
+    def _closed(self, command: str) -> None:
+        """What routing does with a command that is over."""
+        found = self.model.commands.get(command)
+        if found is not None and found.state.over:
+            self._settle(command, False)
+
+    def _dispatch(self, command: str, again: bool) -> bool:
+        record = self.model.commands[command].record
+
+        def call() -> None:
+            row = self.world.call(
+                lambda: self.directory.dispatch(record.agent, command, record.expires, self.valid(False))
+            )
+            expected = self.model.dispatch(record.agent, command)
+            if isinstance(expected, Agent):
+                assert isinstance(row, AgentRow)
+                assert_row(row, expected, told=False)
+            else:
+                assert row == expected
+
+        self.repeatedly(again, call)
+        return command in self.model.open_of(record.agent)
+
+    @rule(agent=agents)
+    def post_late(self, agent: str) -> None:
+        """What the server executes after its caller gave it up changes nothing."""
+        name = self.agent(agent)
+        record = NewRecord(f"{self.name}-late", name, "do", b"", "bulk", 0, self.valid(False), 1000, 0)
+        with pytest.raises(BusUnavailable, match="too late"):
+            self.world.call(lambda: self.records.create(record, self.valid(True)))
+        assert self.world.call(lambda: self.records.look_up(record.id)) is None
+        with pytest.raises(BusUnavailable, match="too late"):
+            self.world.call(lambda: self.directory.dispatch(name, record.id, record.expires, self.valid(True)))
+
+    def _settle(self, command: str, again: bool) -> None:
+        agent = self.agent_of(command)
+
+        def call() -> None:
+            self.world.call(lambda: self.directory.settle(agent, command))
+            self._done(command, agent)
+            self.model.open_of(agent).discard(command)
+            self.model.due.pop((command, agent), None)
+
+        self.repeatedly(again, call)
+
+    def _done(self, command: str, agent: str) -> None:
+        async def call() -> None:
+            self.due.done(command, agent)
+            for reply in self.due.flush():
+                await reply
+
+        self.world.run(call())
+
+    # -- the keeper's list -------------------------------------------------------------------------
+
+    @rule(nth=anyone, seconds=st.sampled_from((-5, 0, 600, 1200)), again=again)
+    def schedule(self, nth: int, seconds: int, again: bool) -> None:
+        self._schedule(self.command(nth), seconds, again)
+
+    def _schedule(self, command: str, seconds: int, again: bool) -> None:
+        agent, at = self.agent_of(command), self.now + seconds * 1000
+
+        def call() -> None:
+            self.world.call(lambda: self.due.schedule(command, agent, at))
+            self.model.schedule(command, agent, at)
+
+        self.repeatedly(again, call)
+
+    @rule(put_off=st.booleans())
+    def take(self, put_off: bool) -> None:
+        """The keeper looks, and may then ask for a later look."""
+        before = self.world.run(self.world.time())
+        found = self.world.call(self.due.take)
+        # A history that failed leaves its own behind while shorter ones are looked for.
+        taken = {(t.command, t.agent): t.at for t in found.taken if t.command.startswith(f"{self.name}-c")}
+        after = self.world.run(self.world.time())
+        assert set(taken) <= set(self.model.due)
+        assert found.more == []
+        for command, agent in taken:
+            shard = schema.due_shard(command)
+            assert found.next[shard] <= taken[command, agent] + TAKEN_MS
+        for key, at in self.model.due.items():
+            if key in taken:
+                assert max(at, before) <= taken[key] <= after
+                self.model.due[key] = taken[key] + TAKEN_MS
+            else:
+                assert at > before
+        self.taken |= taken
+        if put_off:
+            for command, agent in taken:
+                self._put_off(command, agent, taken[command, agent], self.now + FAR_MS, True)
+
+    @rule(nth=anyone, seconds=st.sampled_from((-1, 300)), guess=seldom, again=again)
+    def put_off(self, nth: int, seconds: int, guess: bool, again: bool) -> None:
+        """By a keeper that took it long ago, or that is mistaken."""
+        command = self.command(nth)
+        agent = self.agent_of(command)
+        taken = self.now if guess else self.taken.get((command, agent), self.now)
+        self._put_off(command, agent, taken, self.now + seconds * 1000, again)
+
+    def _put_off(self, command: str, agent: str, taken: int, at: int, again: bool) -> None:
+        def call() -> None:
+            done = self.world.call(lambda: self.due.put_off(command, agent, taken, at))
+            assert done == self.model.put_off(command, agent, taken + TAKEN_MS, at)
+
+        self.repeatedly(again, call)
+
+
+def assert_row(row: AgentRow | None, expected: Agent, *, told: bool) -> None:
+    if not expected.known:
+        assert row is None
+        return
+    assert row is not None
+    assert (row.lease, row.gen, row.boot, row.conn, row.sid, row.close, row.drained) == (
+        expected.lease, expected.gen, expected.boot, expected.conn, expected.sid, expected.close, expected.drained,
+    )  # fmt: skip
+    if told:
+        assert msgspec.json.decode(row.facts) == expected.facts
+        assert msgspec.json.decode(row.labels) == expected.labels
+        assert (row.reason, row.trouble.partition(" ")[2]) == (expected.reason, expected.trouble)

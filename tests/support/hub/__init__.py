@@ -1,0 +1,1 @@
+"""Sessions without a network, for the tests of the hub."""

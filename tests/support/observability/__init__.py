@@ -1,0 +1,1 @@
+"""A real Prometheus, a fleet that it watches, and the answers to the dashboards' queries."""

@@ -1,0 +1,171 @@
+"""Two gateway nodes that a Prometheus watches: idle, under commands and storms, with a frozen Redis, with a drain.
+
+Played by test_dashboards.py and, to be read, by dashboard_answers.py. Agents are those of `fairlead swarm`, half of
+them at each node; callers ask each node for agents of the other, so that doorbells ring. Nothing is measured here:
+Prometheus remembers, and the tests ask it about the two windows of time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+from support.gateway_process import ServeProcess
+from support.observability.prometheus_server import RATE, Prometheus, Target, scraping
+from support.otlp_collector import collecting
+
+PATIENCE = 30.0
+AGENTS = 30
+"""Simulated ones at each node; the storm adds as many."""
+LINKS = 2 * (AGENTS + 1)
+"""With a built-in agent at each node: simulated ones do not tell their round trips."""
+IDLE, BUSY, FAULTS = 9.0, 12.0, 8.0
+"""Seconds. Idle is longer than a rate looks back."""
+FREEZE = 2.5
+"""Seconds: Redis counts as lost after one."""
+CALLERS = 4
+
+
+class Node(ServeProcess):
+    """One `fairlead serve`, ready."""
+
+    def __init__(self, folder: Path, name: str, redis: str, *flags: str) -> None:
+        super().__init__(folder, name, redis, "--heartbeat=1", "--drain-rate=5", *flags)
+        self.wait_ready()
+
+    def target(self, gateway: str = "edge", namespace: str = "fleet") -> Target:
+        """With the labels that the chart's PodMonitor gives."""
+        return Target("gateway", self.admin, {"namespace": namespace, "gateway": gateway, "pod": self.name})
+
+
+@contextmanager
+def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        process.terminate()
+        try:
+            process.wait(15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def agent(node: Node) -> Iterator[None]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fairlead", "agent", "run", "--url", node.link, "--id", f"agent-of-{node.name}"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**environment, "FAIRLEAD_AGENT_TOKEN": "development-agent-token"},
+    )  # fmt: skip
+    with ended(process):
+        yield
+
+
+@contextmanager
+def swarm(node: Node, prefix: str, count: int, *flags: str) -> Iterator[None]:
+    process = subprocess.Popen(
+        [
+            sys.executable, "-m", "fairlead", "swarm", "--url", node.link, "--agents", str(count), "--rate", "100",
+            "--id-prefix", prefix, "--token", "development-agent-token", "--processes", "1", *flags,
+        ],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    with ended(process):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    prometheus: Prometheus
+    idle: tuple[float, float]
+    """Nothing but heartbeats, from the first second on of which a rate sees nothing else."""
+    busy: tuple[float, float]
+    """All that came then."""
+
+
+@asynccontextmanager
+async def watched_fleet(folder: Path) -> AsyncIterator[Watched]:
+    """The fleet is gone when this gives way; Prometheus still answers."""
+    with ExitStack() as stack:
+        collector = stack.enter_context(collecting())
+        valkey = EmbeddedValkey(folder / "valkey")
+        await valkey.start()
+        try:
+            flags = ("--trace-endpoint", collector.url, "--trace-ratio", "0.2")
+            one, two = nodes = [Node(folder, name, valkey.url, *flags) for name in ("node-1", "node-2")]
+            for node in nodes:
+                stack.enter_context(ended(node.process))
+            prometheus = stack.enter_context(scraping(folder, [node.target() for node in nodes]))
+            for node in nodes:
+                stack.enter_context(swarm(node, node.name, AGENTS))
+                stack.enter_context(agent(node))
+            await asyncio.to_thread(prometheus.wait_for, f"sum(fairlead_agents) == {LINKS}", PATIENCE)
+            # What the welcomes were is out of sight when a rate looks back no further than this.
+            began = time.time() + RATE + 2
+            await asyncio.sleep(RATE + 2 + IDLE)
+            idle = (began, time.time())
+
+            with swarm(one, "storm", AGENTS, "--profile", "storm", "--storm-every", "3"):
+                await _calls(one, two)
+            os.kill(valkey.pid, signal.SIGSTOP)
+            await asyncio.sleep(FREEZE)
+            os.kill(valkey.pid, signal.SIGCONT)
+            await asyncio.sleep(1)
+            two.process.terminate()  # drains
+            await asyncio.sleep(FAULTS)
+            yield Watched(prometheus, idle, (idle[1], time.time()))
+        finally:
+            if valkey.running:
+                os.kill(valkey.pid, signal.SIGCONT)
+            await valkey.stop()
+
+
+async def _calls(one: Node, two: Node) -> None:
+    """Commands over both nodes, followed to their ends; one that fails, and agents that nobody lets in."""
+    until = time.monotonic() + BUSY
+    headers = {"authorization": "Bearer development-platform-token"}
+
+    async def call(node: Node, agents: str, at: int) -> None:
+        async with httpx2.AsyncClient(base_url=node.api, headers=headers, timeout=20, trust_env=False) as http:
+            while time.monotonic() < until:
+                body = {
+                    "agent": f"{agents}-{at}",
+                    "method": "echo" if at % 2 else "work",
+                    "payload": {"text": "x" * 500},
+                }
+                answer = await http.post("/v1/commands", json=body)
+                if answer.status_code == 202:
+                    await http.get(f"/v1/commands/{answer.json()['id']}/results?follow=true")
+                at = (at + CALLERS) % AGENTS
+                await http.post("/v1/commands", json={**body, "agent": "nobody"})
+
+    async def knock(node: Node) -> None:
+        upgrade = {
+            "connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
+            "sec-websocket-key": "a" * 22 + "==", "authorization": "Bearer of-somebody-elses-fleet",
+        }  # fmt: skip
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            while time.monotonic() < until:
+                refused = await http.get(f"{node.link.replace('ws', 'http', 1)}/v1/link", headers=upgrade)
+                assert refused.status_code == 401
+                await asyncio.sleep(0.5)
+
+    async with asyncio.TaskGroup() as group:
+        for at in range(CALLERS):
+            group.create_task(call(one, two.name, at))
+            group.create_task(call(two, one.name, at))
+        group.create_task(knock(one))

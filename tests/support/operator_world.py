@@ -1,0 +1,185 @@
+"""One namespace of a real API server, and what a test does to it: as a user, as a kubelet, as the nodes in the pods.
+
+The rows in Redis are written by the gateway's own code. Made by the fixture `world`; the test turns the reconcilers'
+clock by hand, so that no test waits for a window to pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairlead.fleet.node_rows import NodeRows
+from fairlead.store.pipeliner import Pipeliner
+from fairlead_operator.api.policy import Policy
+from fairlead_operator.kube.cluster import Cluster
+from fairlead_operator.kube.objects import Object, path
+from fairlead_operator.kube.rbac import Rule
+from fairlead_operator.metrics import Metrics
+from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.reconciler import Reconciler
+
+ANYTHING = Policy(
+    **{name: ("*",) for name in Policy.__struct_fields__ if name != "containers"},
+    containers=True,
+)
+"""For tests of what a LinkGateway amounts to, whoever is allowed to ask for it."""
+
+
+def condition(status: Object, kind: str) -> tuple[str, str, str]:
+    """Status, reason and message of one."""
+    (found,) = (one for one in status["conditions"] if one["type"] == kind)
+    return found["status"], found["reason"], found["message"]
+
+
+@dataclass
+class World:
+    """One namespace, and everything that a test does to it. `now` is the clock of the reconcilers, turned by hand."""
+
+    admin: Cluster
+    operator: Cluster
+    """As the user `operator`, with the rights of the table and no others."""
+    namespace: str
+    store: Pipeliner
+    redis: str
+    metrics: Metrics = field(default_factory=Metrics)
+    now: float = 1000.0
+    reconcilers: list[Reconciler] = field(default_factory=list)
+
+    def spec(self, **more: Any) -> Object:
+        return {
+            "image": "fairlead/gateway:test",
+            "capacity": 1000,
+            "replicas": {"min": 2, "max": 10},
+            "redis": {"secretRef": {"name": "redis"}},
+            "tokens": {"secretRef": {"name": "tokens"}},
+            **more,
+        }
+
+    async def gateway(self, name: str = "edge", **more: Any) -> Object:
+        """Made as a user would; what is given replaces the defaults of `spec`."""
+        return await self.admin.create(
+            {
+                "apiVersion": "fairlead.dev/v1alpha1",
+                "kind": "LinkGateway",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": self.spec(**more),
+            }
+        )
+
+    def reconciler(self, body: Object, cluster: Cluster | None = None, policy: Policy = ANYTHING) -> Reconciler:
+        meta = body["metadata"]
+        owner = Owner(meta["name"], meta["namespace"], meta["uid"])
+        made = Reconciler(cluster or self.operator, owner, policy, self.metrics)
+        self.reconcilers.append(made)
+        return made
+
+    async def reconcile(self, reconciler: Reconciler, name: str = "edge", seconds: float = 10.0) -> Object:
+        """One pass, `seconds` after the last; the status that it left."""
+        self.now += seconds
+        everyone = await self.admin.items("LinkGateway", self.namespace)
+        (body,) = (one for one in everyone if one["metadata"]["name"] == name)
+        found = await self.admin.items("LinkOperation", self.namespace)
+        operations = [one for one in found if one["spec"]["gateway"]["name"] == name]
+        await reconciler.reconcile(body, [one for one in everyone if one is not body], self.now, operations)
+        status: Object = (await self.admin.get("LinkGateway", self.namespace, name)).get("status", {})
+        return status
+
+    async def operate(self, name: str, *, gateway: str = "edge", **more: Any) -> Object:
+        """A LinkOperation, made as a user would."""
+        return await self.admin.create(
+            {
+                "apiVersion": "fairlead.dev/v1alpha1",
+                "kind": "LinkOperation",
+                "metadata": {"name": name, "namespace": self.namespace},
+                "spec": {"gateway": {"name": gateway}, **more},
+            }
+        )
+
+    async def operation(self, name: str) -> Object:
+        """Its status."""
+        found = await self.admin.get("LinkOperation", self.namespace, name)
+        status: Object = found.get("status", {})
+        return status
+
+    async def place(self, pod: str) -> None:
+        """As the scheduler: from now on its end is the kubelet's, who is asked and takes its time."""
+        where = path("Pod", self.namespace, pod, "binding")
+        body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "some-node"}}
+        await self.admin._write("POST", where, {**body, "metadata": {"name": pod}}, "application/json", {})
+
+    async def end(self, pod: str) -> None:
+        """As the kubelet, when its containers have ended."""
+        where = path("Pod", self.namespace, pod)
+        await self.admin._write("DELETE", where, {"gracePeriodSeconds": 0}, "application/json", {})
+
+    async def pods(self) -> list[Object]:
+        found = await self.admin.items("Pod", self.namespace)
+        return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
+
+    async def run_pods(self, count: int) -> list[str]:
+        """Wait for that many pods, and be their kubelet: they run and are ready. Their names."""
+        pods = await self.until(f"{count} pods", lambda: self._exactly(count))
+        for pod in pods:
+            await self.run(pod["metadata"]["name"])
+        await self.until("the Deployment to count them", lambda: self._ready(count))
+        return [pod["metadata"]["name"] for pod in pods]
+
+    async def run(self, pod: str) -> None:
+        """As the kubelet: it runs and is ready."""
+        conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+        status = {"status": {"phase": "Running", "conditions": conditions}}
+        await self.admin.patch("Pod", self.namespace, pod, status, "status")
+
+    async def _exactly(self, count: int) -> list[Object] | None:
+        found = await self.pods()
+        return found if len(found) == count else None
+
+    async def _ready(self, count: int) -> bool:
+        status = (await self.deployment()).get("status", {})
+        return bool(status.get("readyReplicas", 0) == count == status.get("updatedReplicas", 0))
+
+    async def deployment(self, name: str = "edge") -> Object:
+        return await self.admin.get("Deployment", self.namespace, name)
+
+    async def beat(self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0) -> None:
+        """As the node of that pod does it."""
+        counts: dict[str, str | int | float] = {
+            "state": "serving", "connections": connections, "capacity": capacity, "accepted": 0, "refused": 0,
+            "lag_ms": 0, "in_flight": in_flight, "version": "test",
+        }  # fmt: skip
+        await NodeRows(self.store).beat(node, f"epoch-of-{node}", counts, begin=True)
+
+    async def until(self, what: str, condition: Callable[[], Any]) -> Any:
+        """Waits for what controllers do; what it gives when it gives something."""
+        deadline = time.monotonic() + 30
+        while not (found := await condition()):
+            assert time.monotonic() < deadline, f"waited 30 s for {what}"
+            await asyncio.sleep(0.05)
+        return found
+
+    async def events(self, kind: str = "LinkGateway") -> list[tuple[str, str]]:
+        """Reasons and messages of those of this kind."""
+        found = await self.admin.items("Event", self.namespace)
+        return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == kind]
+
+    async def allow(self, *rules: Rule, without: tuple[str, str] = ("", "")) -> None:
+        """The rights of the user `operator` in this namespace, from now on; `without` this resource and verb."""
+        said = [
+            {"apiGroups": [group], "resources": [kind], "verbs": left}
+            for group, kinds, verbs in rules
+            for kind in kinds
+            if (left := [verb for verb in verbs if (kind, verb) != without])
+        ]
+        await self.admin.apply(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "Role",
+                "metadata": {"name": "operator", "namespace": self.namespace},
+                "rules": said,
+            },
+            "test",
+        )
