@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.carrier.client import connect
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
+
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-
-Serve = Callable[..., Awaitable[int]]
-Until = Callable[..., Awaitable[None]]
 
 MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b"y" * 65536, "z" * 300_000]
 
 
 async def test_wss(
-    serve: Serve, heard: Any, attached_app: Any, sweep: Any, until: Until, certificate: Path, no_errors: None
+    serve: Serve,
+    attached_app: AttachedApp,
+    sweep: TimerWheel,
+    until: Until,
+    certificate: Path,
+    no_errors: None,
 ) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    port = await serve(attached_app(lambda: heard(echo=True)), ssl=server)
-    listener = heard()
+    port = await serve(attached_app(lambda: Heard(echo=True)), ssl=server)
+    listener = Heard()
     trust = ssl.create_default_context(cafile=str(certificate))
     connection = await connect(f"wss://localhost:{port}/", listener, sweep=sweep, ssl=trust)
     for message in MESSAGES:
@@ -43,12 +47,12 @@ async def test_wss(
 
 
 async def test_a_violation_over_tls(
-    serve: Serve, heard: Any, attached_app: Any, sweep: Any, until: Until, certificate: Path
+    serve: Serve, attached_app: AttachedApp, sweep: TimerWheel, until: Until, certificate: Path
 ) -> None:
     """TLS has no half-close: the close frame still arrives, and both ends come to an end."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    far, near = heard(), heard()
+    far, near = Heard(), Heard()
     port = await serve(attached_app(lambda: far), ssl=server)
     trust = ssl.create_default_context(cafile=str(certificate))
     connection = await connect(f"wss://localhost:{port}/", near, sweep=sweep, ssl=trust)
@@ -58,11 +62,11 @@ async def test_a_violation_over_tls(
 
 
 async def test_a_certificate_that_is_not_trusted(
-    serve: Serve, heard: Any, attached_app: Any, sweep: Any, certificate: Path
+    serve: Serve, attached_app: AttachedApp, sweep: TimerWheel, certificate: Path
 ) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    port = await serve(attached_app(heard), ssl=server)
+    port = await serve(attached_app(Heard), ssl=server)
     with pytest.raises(ConnectionRefused, match=r"not trusted: self-signed certificate; .*ca_file") as refused:
-        await connect(f"wss://localhost:{port}/", heard(), sweep=sweep)
+        await connect(f"wss://localhost:{port}/", Heard(), sweep=sweep)
     assert isinstance(refused.value.__cause__, ssl.SSLError)

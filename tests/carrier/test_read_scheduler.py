@@ -17,14 +17,12 @@ from fairlead.carrier.reading.scheduler import CREDIT, SLICE, ReadBudget, ReadSc
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TEXT, BINARY, PING = 0x81, 0x82, 0x89
 MIB = 1 << 20
-
-Dial = Callable[..., Awaitable[Any]]
-Until = Callable[..., Awaitable[None]]
 
 
 class Metered(Heard):
@@ -72,7 +70,7 @@ Open = Callable[..., Awaitable[Door]]
 
 
 @pytest.fixture
-def opened(serve: Any, attached_app: Any, sweep: TimerWheel) -> Open:
+def opened(serve: Serve, attached_app: AttachedApp, sweep: TimerWheel) -> Open:
     async def start(budget: ReadBudget, max_message: int = MIB, close_timeout: float = 5.0) -> Door:
         door = Door(0, ReadScheduler(budget))
         terms = ConnectionContext(sweep, max_message, close_timeout=close_timeout, intake=door.intake)
@@ -411,7 +409,7 @@ async def test_who_has_used_the_least_comes_first(opened: Open, dial: Dial, unti
 
 
 async def test_a_foreign_server_is_asked_for_no_more(
-    foreign: Any, attached_app: Any, sweep: TimerWheel, dial: Dial, until: Until
+    foreign: Serve, attached_app: AttachedApp, sweep: TimerWheel, dial: Dial, until: Until
 ) -> None:
     door = Door(0, ReadScheduler(ReadBudget(messages=50.0)))
     door.port = await foreign(attached_app(door, ConnectionContext(sweep, intake=door.intake)))
@@ -427,7 +425,7 @@ async def test_a_foreign_server_is_asked_for_no_more(
 
 
 async def test_slow_readers_are_counted_as_they_come_and_go(
-    serve: Any, attached_app: Any, sweep: TimerWheel, dial: Dial, until: Until
+    serve: Serve, attached_app: AttachedApp, sweep: TimerWheel, dial: Dial, until: Until
 ) -> None:
     slow: set[Connection] = set()
     terms = ConnectionContext(sweep, max_buffered=64 * MIB, slow=slow)

@@ -7,16 +7,16 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 
+from support.carrier.servers import Dial
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Dial = Callable[..., Awaitable[Any]]
 
 PROGRAM = """
 import asyncio, sys

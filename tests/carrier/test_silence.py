@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.gate import Gate
+from support.carrier.servers import Dial, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 FIN = 0x80
 TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
-
-Dial = Callable[..., Awaitable[Any]]
-Until = Callable[..., Awaitable[None]]
 
 
 async def test_silence_is_told_in_periods_and_any_byte_ends_it(

@@ -15,6 +15,9 @@ from fairlead.fleet.directory import Claimed, Directory
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import MakeGateway
+
 
 @pytest.fixture
 async def own_valkey(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[EmbeddedValkey]:
@@ -98,7 +101,7 @@ class Line:
 
 @pytest.mark.timeout(120)
 async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
-    own_valkey: EmbeddedValkey, make_gateway: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
 ) -> None:
     """Each turn takes 0.4 s: the 64 shards one after the other took half a minute, and callers gave up."""
     async with Line(own_valkey.port) as line:
@@ -152,7 +155,7 @@ async def test_a_list_beyond_the_places_waits_for_one_and_whoever_gives_up_takes
 
 @pytest.mark.timeout(120)
 async def test_many_lists_at_once_tell_every_agent_once_each(
-    own_valkey: EmbeddedValkey, make_gateway: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
 ) -> None:
     """More lists than there are places, over more agents than one slice, one call and one look at the index take."""
     node = await asyncio.to_thread(make_gateway, own_valkey.url)
