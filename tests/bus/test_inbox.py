@@ -273,4 +273,4 @@ async def test_a_failing_handler_does_not_deafen_the_node(
     await until(lambda: len(seen) == 1)
     assert await inbox.check()
     await inbox.aclose()
-    assert "the handler of doorbells failed" in caplog.text
+    assert "handling doorbells failed" in caplog.text

@@ -25,7 +25,7 @@ async def test_a_link_that_is_lost_before_its_turn_claims_nothing(
 
     async def linked(count: int) -> bool:
         text = (await api.http.get(f"{gateway.admin}/metrics")).text
-        return f"\nfairlead_connections {float(count)}\n" in text
+        return f"\nfairlead_links {float(count)}\n" in text
 
     links = [await dial(gateway, f"agent-{n}") for n in range(CLAIMS_AT_ONCE)]
     gone, last = await dial(gateway, "gone"), await dial(gateway, "last")

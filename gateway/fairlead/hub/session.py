@@ -290,7 +290,7 @@ class Session(PendingMessages):
             assert isinstance(message, Bye)
             # With the agent's own code, in case that its close frame never arrives.
             connection.close(message.code if is_close_code(message.code) else CloseCode.NORMAL, message.why)
-        # Act.IGNORE needs nothing.
+        # Action.IGNORE needs nothing.
 
     @property
     def asked(self) -> int:
