@@ -48,13 +48,13 @@ class Node:
         self.metrics = metrics = Metrics()
         self.tracing = Tracing(_exporter(settings), settings.trace_ratio, settings.trace_slow)
         self.hub = Hub(settings.pending_limit)
-        self.sweep = TimerWheel(silence=settings.heartbeat * SILENCE)
+        self.timer_wheel = TimerWheel(silence=settings.heartbeat * SILENCE)
         self.intake = ReadScheduler(
             ReadBudget(settings.message_rate, settings.event_rate, settings.byte_rate, settings.incomplete_limit)
         )
         slow_readers: set[Connection] = set()
-        self.terms = ConnectionContext(
-            self.sweep,
+        self.connection_context = ConnectionContext(
+            self.timer_wheel,
             max_message=settings.message_limit,
             max_buffered=settings.queue_limit,
             intake=self.intake,
@@ -67,7 +67,9 @@ class Node:
         self.membership = membership = Membership(settings.node, secrets.token_hex(6))
         self.data_check = DataCheck(fleet.eras, membership)
         self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch)
-        self.routing = Routing(settings, fleet, self.hub, self._inbox, membership, self.sweep, metrics, self.tracing)
+        self.routing = Routing(
+            settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing
+        )
         self._inbox.on_doorbells = self.routing.doorbells.handle
         # A server that was killed may have lost its last moment, and with it claims of this node.
         self._store.on_connect = membership.reconciliation.request
@@ -91,7 +93,7 @@ class Node:
     async def start(self) -> None:
         """Join the fleet. Raises ConfigError if Redis does not answer or is not fit for use, or if another process has
         this node's name."""
-        self.sweep.start()
+        self.timer_wheel.start()
         self.routing.loop_lag.start()
         self._store.start()
         try:
@@ -159,7 +161,7 @@ class Node:
             await self.routing.heartbeat.leave()
         await self._inbox.aclose()
         await self._store.aclose()
-        self.sweep.stop()
+        self.timer_wheel.stop()
         self.intake.stop()
         self.routing.loop_lag.stop()
         self.routing.telemetry.aclose()

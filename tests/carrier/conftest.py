@@ -52,7 +52,7 @@ def until_fixture() -> Callable[..., Awaitable[None]]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def sweep() -> AsyncIterator[TimerWheel]:
+async def timer_wheel() -> AsyncIterator[TimerWheel]:
     """Ticks fast, and calls nobody silent unless a test lowers `silence`."""
     async with TimerWheel(silence=60.0, tick=0.02) as ticking:
         yield ticking
@@ -79,13 +79,15 @@ async def run(server: uvicorn.Server, running: Running) -> int:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def serve(sweep: TimerWheel, running: Running) -> AsyncIterator[Serve]:
+async def serve(timer_wheel: TimerWheel, running: Running) -> AsyncIterator[Serve]:
     """Run an application on our carrier; returns the port."""
     before = len(running)
 
     async def start(app: ASGIApp, **options: Any) -> int:
         defaults = {"close_timeout": CLOSE_TIMEOUT, "request_timeout": REQUEST_TIMEOUT, "stop_timeout": 2}
-        return await run(Server(config(app, sweep=sweep, **(defaults | options)), own_signals=False), running)
+        return await run(
+            Server(config(app, timer_wheel=timer_wheel, **(defaults | options)), own_signals=False), running
+        )
 
     yield start
     for server, _ in running[before:]:
@@ -111,9 +113,9 @@ async def foreign(running: Running) -> AsyncIterator[Serve]:
         server.should_exit = True
 
 
-def attached_app(make: Callable[[], Heard], terms: ConnectionContext | None = None) -> Starlette:
+def attached_app(make: Callable[[], Heard], context: ConnectionContext | None = None) -> Starlette:
     async def endpoint(websocket: WebSocket) -> None:
-        await attach(websocket, make(), terms=terms)
+        await attach(websocket, make(), context=context)
 
     return Starlette(routes=[WebSocketRoute("/", endpoint)])
 
@@ -140,8 +142,8 @@ def plain_echo_app() -> Starlette:
 async def echo_port(request: pytest.FixtureRequest, running: Running) -> AsyncIterator[int]:
     """An echo server on each of the two roads through our carrier; one for a whole module of tests."""
     app = attached_app(lambda: Heard(echo=True)) if request.param == "attached" else plain_echo_app()
-    async with TimerWheel(silence=60.0, tick=0.02) as sweep:
-        server = Server(config(app, sweep=sweep, close_timeout=CLOSE_TIMEOUT), own_signals=False)
+    async with TimerWheel(silence=60.0, tick=0.02) as timer_wheel:
+        server = Server(config(app, timer_wheel=timer_wheel, close_timeout=CLOSE_TIMEOUT), own_signals=False)
         yield await run(server, running)
         server.should_exit = True
         await running[-1][1]
@@ -158,14 +160,14 @@ async def gate(
     attached_app: AttachedApp,
     serve: Serve,
     foreign: Serve,
-    sweep: TimerWheel,
+    timer_wheel: TimerWheel,
 ) -> Gate:
     made = Gate(Heard)
     if request.param == "ours":
         made.port = await serve(attached_app(made), max_buffered=made.limit)
     else:
-        terms = ConnectionContext(sweep, max_buffered=made.limit, close_timeout=CLOSE_TIMEOUT)
-        made.port = await foreign(attached_app(made, terms))
+        context = ConnectionContext(timer_wheel, max_buffered=made.limit, close_timeout=CLOSE_TIMEOUT)
+        made.port = await foreign(attached_app(made, context))
     return made
 
 

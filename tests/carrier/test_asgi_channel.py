@@ -230,8 +230,8 @@ async def test_one_large_message_is_no_overflow(serve: Serve, dial: Dial) -> Non
     assert await raw.frame() == (FIN | BINARY, b"next")
 
 
-async def test_keepalive_pings_then_drops(serve: Serve, dial: Dial, sweep: TimerWheel) -> None:
-    sweep.silence = 0.2
+async def test_keepalive_pings_then_drops(serve: Serve, dial: Dial, timer_wheel: TimerWheel) -> None:
+    timer_wheel.silence = 0.2
     codes = []
 
     async def body(receive: Receive, send: Send) -> None:

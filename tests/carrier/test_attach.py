@@ -72,9 +72,9 @@ def test_closing_under_the_test_client() -> None:
 
 def test_too_big_under_the_test_client() -> None:
     listener = Heard()
-    terms = ConnectionContext(TimerWheel(), max_message=1000)
+    context = ConnectionContext(TimerWheel(), max_message=1000)
     with (
-        TestClient(app(lambda: listener, terms=terms)) as client,
+        TestClient(app(lambda: listener, context=context)) as client,
         client.websocket_connect("/") as peer,
     ):
         peer.send_bytes(bytes(1000))

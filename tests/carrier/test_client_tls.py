@@ -23,7 +23,7 @@ MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b
 async def test_wss(
     serve: Serve,
     attached_app: AttachedApp,
-    sweep: TimerWheel,
+    timer_wheel: TimerWheel,
     until: Until,
     certificate: Path,
     no_errors: None,
@@ -33,7 +33,7 @@ async def test_wss(
     port = await serve(attached_app(lambda: Heard(echo=True)), ssl=server)
     listener = Heard()
     trust = ssl.create_default_context(cafile=str(certificate))
-    connection = await connect(f"wss://localhost:{port}/", listener, sweep=sweep, ssl=trust)
+    connection = await connect(f"wss://localhost:{port}/", listener, timer_wheel=timer_wheel, ssl=trust)
     for message in MESSAGES:
         connection.send(message)
     await until(lambda: len(listener.messages) == len(MESSAGES))
@@ -43,11 +43,11 @@ async def test_wss(
     connection.close(4000, "done")
     await until(lambda: listener.closed)
     assert listener.closed == [(4000, "done")]
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
 
 
 async def test_a_violation_over_tls(
-    serve: Serve, attached_app: AttachedApp, sweep: TimerWheel, until: Until, certificate: Path
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, certificate: Path
 ) -> None:
     """TLS has no half-close: the close frame still arrives, and both ends come to an end."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -55,18 +55,18 @@ async def test_a_violation_over_tls(
     far, near = Heard(), Heard()
     port = await serve(attached_app(lambda: far), ssl=server)
     trust = ssl.create_default_context(cafile=str(certificate))
-    connection = await connect(f"wss://localhost:{port}/", near, sweep=sweep, ssl=trust)
+    connection = await connect(f"wss://localhost:{port}/", near, timer_wheel=timer_wheel, ssl=trust)
     connection.write(b"\x83\x80" + bytes(4))
     await until(lambda: near.closed and far.closed)
     assert (near.closed[0][0], far.closed[0][0]) == (1002, 1002)
 
 
 async def test_a_certificate_that_is_not_trusted(
-    serve: Serve, attached_app: AttachedApp, sweep: TimerWheel, certificate: Path
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, certificate: Path
 ) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
     port = await serve(attached_app(Heard), ssl=server)
     with pytest.raises(ConnectionRefused, match=r"not trusted: self-signed certificate; .*ca_file") as refused:
-        await connect(f"wss://localhost:{port}/", Heard(), sweep=sweep)
+        await connect(f"wss://localhost:{port}/", Heard(), timer_wheel=timer_wheel)
     assert isinstance(refused.value.__cause__, ssl.SSLError)

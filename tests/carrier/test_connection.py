@@ -173,12 +173,14 @@ async def test_an_exception_in_on_close_is_logged(
 
 
 async def test_uvicorns_shutdown_closes_with_1012(
-    attached_app: AttachedApp, serve: Serve, dial: Dial, until: Until, sweep: TimerWheel
+    attached_app: AttachedApp, serve: Serve, dial: Dial, until: Until, timer_wheel: TimerWheel
 ) -> None:
     from fairlead.carrier.http_server.uvicorn_server import Server, config
 
     listener = Heard()
-    server = Server(config(attached_app(lambda: listener), sweep=sweep, close_timeout=0.3), own_signals=False)
+    server = Server(
+        config(attached_app(lambda: listener), timer_wheel=timer_wheel, close_timeout=0.3), own_signals=False
+    )
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     raw = await dial(server.address[1])

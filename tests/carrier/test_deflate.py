@@ -112,11 +112,11 @@ async def test_the_websockets_library_as_client(serve: Serve, echo_app: Starlett
 
 
 async def test_our_client_against_our_server(
-    serve: Serve, echo_app: Starlette, sweep: TimerWheel, until: Until
+    serve: Serve, echo_app: Starlette, timer_wheel: TimerWheel, until: Until
 ) -> None:
     port = await serve(echo_app, deflate=True)
     listener = Heard()
-    connection = await our_connect(f"ws://127.0.0.1:{port}", listener, sweep=sweep, deflate=True)
+    connection = await our_connect(f"ws://127.0.0.1:{port}", listener, timer_wheel=timer_wheel, deflate=True)
     assert connection.deflate
     for message in (LONG, LONG.decode(), b"short", LONG * 300):
         connection.send(message)

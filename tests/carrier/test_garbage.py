@@ -63,13 +63,13 @@ def grown(before: Counter[str], spare: int) -> dict[str, int]:
 
 
 async def test_connections_come_and_go(
-    serve: Serve, attached_app: AttachedApp, sweep: TimerWheel, until: Until, collector_off: None
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, collector_off: None
 ) -> None:
     port = await serve(attached_app(lambda: Heard(echo=True)))
 
     async def once(how: str) -> None:
         listener = Heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.send(b"x")
         connection.send("y" * 70_000)
         await until(lambda: len(listener.messages) == 2)
@@ -82,38 +82,38 @@ async def test_connections_come_and_go(
         await until(lambda: listener.closed)
 
     await once("close")
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     before = census()
     for _ in range(ROUNDS):
         for how in ("close", "abort", "violate"):
             await once(how)
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     await until(lambda: not grown(before, 3))
 
 
 async def test_plain_applications_come_and_go(
-    serve: Serve, plain_echo_app: EchoApp, sweep: TimerWheel, until: Until, collector_off: None
+    serve: Serve, plain_echo_app: EchoApp, timer_wheel: TimerWheel, until: Until, collector_off: None
 ) -> None:
     port = await serve(plain_echo_app())
 
     async def once() -> None:
         listener = Heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.send(b"x")
         await until(lambda: listener.messages)
         connection.close()
         await until(lambda: listener.closed)
 
     await once()
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     before = census()
     for _ in range(ROUNDS):
         await once()
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     await until(lambda: not grown(before, 3))
 
 
-async def test_refusals_leave_nothing(serve: Serve, sweep: TimerWheel, until: Until, collector_off: None) -> None:
+async def test_refusals_leave_nothing(serve: Serve, timer_wheel: TimerWheel, until: Until, collector_off: None) -> None:
     async def deny(websocket: WebSocket) -> None:
         await websocket.send_denial_response(Response(b"no", 503))
 
@@ -121,7 +121,7 @@ async def test_refusals_leave_nothing(serve: Serve, sweep: TimerWheel, until: Un
 
     async def once(port: int) -> None:
         with pytest.raises(ConnectionRefused):
-            await connect(f"ws://127.0.0.1:{port}/", Heard(), sweep=sweep)
+            await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel)
 
     await once(port)
     before = census()

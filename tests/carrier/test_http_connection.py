@@ -130,7 +130,7 @@ async def test_garbage_is_400(serve: Serve, dial: Dial) -> None:
     assert await raw.answer() == 400
 
 
-async def test_nothing_waits_any_more(serve: Serve, dial: Dial, sweep: TimerWheel, until: Until) -> None:
+async def test_nothing_waits_any_more(serve: Serve, dial: Dial, timer_wheel: TimerWheel, until: Until) -> None:
     """Whoever has come and gone has left the deadline's queue."""
     port = await serve(APP, request_timeout=7.0)
     for number in range(5):
@@ -139,4 +139,4 @@ async def test_nothing_waits_any_more(serve: Serve, dial: Dial, sweep: TimerWhee
             raw.write(GET)
             await raw.answer()
         raw.end()
-    await until(lambda: len(sweep.deadline(7.0)) == 0)
+    await until(lambda: len(timer_wheel.timeout_queue(7.0)) == 0)

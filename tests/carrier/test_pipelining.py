@@ -234,8 +234,10 @@ async def test_without_a_token_a_connection_has_some_time(serve: Serve, dial: Di
     await answers(known, 1)
 
 
-async def test_who_is_closed_while_requests_wait_leaves_nothing(sweep: TimerWheel, dial: Dial, until: Until) -> None:
-    made: ServerConfig = config(Counting(), sweep=sweep, admission=Admission(pace=0.3), stop_timeout=2)
+async def test_who_is_closed_while_requests_wait_leaves_nothing(
+    timer_wheel: TimerWheel, dial: Dial, until: Until
+) -> None:
+    made: ServerConfig = config(Counting(), timer_wheel=timer_wheel, admission=Admission(pace=0.3), stop_timeout=2)
     server = Server(made, own_signals=False)
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)

@@ -217,7 +217,7 @@ async def test_a_client_that_does_not_wait(serve: Serve, dial: Dial, until: Unti
 
 
 async def test_the_server_stops_while_the_application_decides(
-    sweep: TimerWheel, dial: Dial, until: Until, no_errors: None
+    timer_wheel: TimerWheel, dial: Dial, until: Until, no_errors: None
 ) -> None:
     import asyncio
 
@@ -231,7 +231,7 @@ async def test_the_server_stops_while_the_application_decides(
             await receive()
             await receive()
 
-    server = Server(config(app, sweep=sweep, stop_timeout=2), own_signals=False)
+    server = Server(config(app, timer_wheel=timer_wheel, stop_timeout=2), own_signals=False)
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     raw = await dial(server.address[1], upgrade=False)

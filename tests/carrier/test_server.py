@@ -64,9 +64,9 @@ async def drain():
 
 async def main():
     app = Starlette(routes=[WebSocketRoute("/", link)])
-    async with Sweep(tick=0.05) as sweep:
-        server = Server(config(app, sweep=sweep, close_timeout=0.5), on_stop=drain)
-        other = Server(config(app, sweep=sweep), own_signals=False)
+    async with Sweep(tick=0.05) as timer_wheel:
+        server = Server(config(app, timer_wheel=timer_wheel, close_timeout=0.5), on_stop=drain)
+        other = Server(config(app, timer_wheel=timer_wheel), own_signals=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(other.serve())
             running = tasks.create_task(server.serve())

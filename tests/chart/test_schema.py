@@ -125,7 +125,7 @@ def test_no_object_takes_unknown_keys() -> None:
 def test_every_value_stands_in_the_schema_and_every_key_of_the_schema_in_the_values(chart: Path) -> None:
     values = yaml.safe_load((chart / "values.yaml").read_text())
 
-    def compare(value: Any, node: dict[str, Any], path: str) -> None:
+    def compare(value: dict[str, Any], node: dict[str, Any], path: str) -> None:
         if "properties" not in node or path in FREE:
             return
         # Helm itself adds `global` when the chart is a part of another.

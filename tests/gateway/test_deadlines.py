@@ -103,8 +103,8 @@ class Crowd:
         """All of them in one moment: now."""
         members: dict[int, list[str]] = {}
         for command, agent in self.targets.items():
-            members.setdefault(schema.due_shard(command), []).extend(("1", f"{command} {agent}"))
-        for added in [self.store.submit("ZADD", schema.due_key(shard), *flat) for shard, flat in members.items()]:
+            members.setdefault(schema.deadline_shard(command), []).extend(("1", f"{command} {agent}"))
+        for added in [self.store.submit("ZADD", schema.deadlines_key(shard), *flat) for shard, flat in members.items()]:
             await added
 
     async def all_dealt_with(self) -> None:
@@ -114,7 +114,7 @@ class Crowd:
                 await asyncio.sleep(0.05)
 
     async def left(self) -> int:
-        shards = [self.store.submit("ZCARD", schema.due_key(shard)) for shard in range(schema.DUE_SHARDS)]
+        shards = [self.store.submit("ZCARD", schema.deadlines_key(shard)) for shard in range(schema.DEADLINE_SHARDS)]
         return sum([integer(await count) for count in shards])
 
     async def states(self) -> dict[str, TargetState]:
@@ -139,14 +139,14 @@ class Crowd:
         return told
 
     async def are_closed(self, timed_out: set[str]) -> None:
-        """None is open for its agent any more, and the trouble of those that have `timed_out` is told once."""
+        """None is open for its agent any more, and the failure of those that have `timed_out` is told once."""
         opened = [self.store.submit("EXISTS", schema.open_key(agent)) for agent in self.targets.values()]
         rows = [self.directory.look_up(agent) for agent in self.targets.values()]
         for command, still_open, reading in zip(self.targets, opened, rows, strict=True):
             row = await reading
             assert row is not None
-            troubles = [line.partition(" ")[2] for line in row.troubles.splitlines()]
-            assert troubles == ([f"command {command} ended as timeout: deadline"] if command in timed_out else [])
+            failures = [line.partition(" ")[2] for line in row.failures.splitlines()]
+            assert failures == ([f"command {command} ended as timeout: deadline"] if command in timed_out else [])
             assert await still_open == 0
 
 
@@ -170,7 +170,7 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
             assert stored.why in ("ok", "over")
             if stored.why == "ok":
                 answered.append(command)
-                await crowd.directory.settle(crowd.targets[command], command)
+                await crowd.directory.remove_open(crowd.targets[command], command)
 
     commands = list(crowd.targets)
     async with crowd.watched(own_valkey.url):

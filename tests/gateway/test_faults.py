@@ -342,7 +342,7 @@ async def test_every_key_has_a_life_or_an_owner(
     await peer.send(End(id=command, total=1))
     await api.end(command)
     store = await redis_of(shared_valkey)
-    owned = ("fl1:nodes", "fl1:agent:", "fl1:agents:", "fl1:due:", "fl1:events", "fl1:era")
+    owned = ("fl1:nodes", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events", "fl1:data_epoch")
     for key in map(octets, items(await store.submit("KEYS", "*"))):
         if not key.decode().startswith(owned):
             assert integer(await store.submit("PTTL", key)) > 0, key

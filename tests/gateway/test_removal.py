@@ -109,7 +109,7 @@ async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(
             await sweep.sweep(shard)
         assert (await directory.look_up(orphan) is None) is bool(forget_after)
         assert await directory.look_up(linked) is not None
-        left_over = {agent for shard in range(INDEX_SHARDS) for agent in await directory.page(shard, "", 10)}
+        left_over = {agent for shard in range(INDEX_SHARDS) for agent in await directory.index_page(shard, "", 10)}
         assert left_over == ({linked} if forget_after else set(leases))
 
 
@@ -136,7 +136,7 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
         await asyncio.sleep(0.6)  # longer than `forget_after`
         for _ in range(2):
             await sweep.sweep(shard)
-        assert await directory.page(shard, "", 10) == ["aa", broken], "the one behind them is forgotten"
+        assert await directory.index_page(shard, "", 10) == ["aa", broken], "the one behind them is forgotten"
     assert [agent_key(agent) in caplog.text for agent in ("aa", broken)] == [True, True]
     assert caplog.text.count("the sweep skips") == 2
     assert metrics.registry.get_sample_value("fairlead_index_rows_skipped_total") == 4

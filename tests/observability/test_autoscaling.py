@@ -23,6 +23,7 @@ import pytest
 from fairlead_operator.kube import objects
 
 from dashboards import AUTOSCALING
+from support.control_plane import ControlPlane
 from support.observability.dashboard_answers import answers, shown, table
 from support.observability.prometheus_server import RATE, Target, scraping
 from support.observability.watched_fleet import Node, ended, swarm
@@ -91,7 +92,7 @@ def mute(namespace: str, port: int) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 async def test_a_real_prometheus_answers_what_the_operator_tells(
-    prometheus_program: str, world: World, control_plane: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prometheus_program: str, world: World, control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")
     monkeypatch.setitem(objects.KINDS, "ValidatingWebhookConfiguration", place)

@@ -20,11 +20,11 @@ LEAST: dict[str, Any] = {
 }  # fmt: skip
 
 
-def made(**more: Any) -> dict[tuple[str, str], Object]:
+def made(**more: object) -> dict[tuple[str, str], Object]:
     return {(body["kind"], body["metadata"]["name"]): body for body in children(OWNER, read(LEAST | more))}
 
 
-def container(**more: Any) -> Object:
+def container(**more: object) -> Object:
     found: Object = made(**more)["Deployment", "edge"]["spec"]["template"]["spec"]["containers"][0]
     return found
 
@@ -45,7 +45,7 @@ def test_a_new_pod_is_there_before_an_old_one_goes() -> None:
     ],
 )  # fmt: skip
 def test_the_grace_period_is_the_drain_of_a_full_pod_or_the_delay_and_the_stop(
-    capacity: int, drain: Any, grace: int, delay: str
+    capacity: int, drain: dict[str, int], grace: int, delay: str
 ) -> None:
     pod = made(capacity=capacity, drain=drain)["Deployment", "edge"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == grace
@@ -124,7 +124,7 @@ def test_labels_of_the_user_cannot_take_a_pod_out_of_its_selector() -> None:
 
 
 def test_only_the_link_is_let_in_unless_asked() -> None:
-    def paths(**more: Any) -> list[tuple[str, str]]:
+    def paths(**more: object) -> list[tuple[str, str]]:
         (rule,) = made(ingress=more)["Ingress", "edge"]["spec"]["rules"]
         return [(one["path"], one["backend"]["service"]["name"]) for one in rule["http"]["paths"]]
 
@@ -247,11 +247,11 @@ def test_another_secret_is_another_pod() -> None:
         ({"redis": {"url": "redis://:word@r"}}, "redis.url"),
     ],
 )
-def test_what_kubernetes_or_the_pods_would_stumble_over_is_told_before(more: Any, told: str) -> None:
+def test_what_kubernetes_or_the_pods_would_stumble_over_is_told_before(more: Object, told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         read(LEAST | more)
 
 
 @pytest.mark.parametrize("amount", [1, "1", "500m", "1.5", ".5", "1Gi", "2e3", "2E3", "100k"])
-def test_quantities_that_kubernetes_takes_are_taken(amount: Any) -> None:
+def test_quantities_that_kubernetes_takes_are_taken(amount: str | int | float) -> None:
     assert container(resources={"limits": {"cpu": amount}})["resources"] == {"limits": {"cpu": amount}}

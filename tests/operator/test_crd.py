@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fairlead_operator.crd import COLUMNS, OPERATION_COLUMNS, crds, gateway_crd,
 from fairlead_operator.kube.errors import ApiServerRefused, ApiServerUnavailable
 from fairlead_operator.kube.objects import Object, path
 
+from support.control_plane import ControlPlane
 from support.operator_world import World
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +42,7 @@ def test_the_command_prints_them() -> None:
     assert list(yaml.safe_load_all(said.stdout)) == crds()
 
 
-def test_the_upgrade_job_applies_both_and_names_those_it_may_not(control_plane: Any) -> None:
+def test_the_upgrade_job_applies_both_and_names_those_it_may_not(control_plane: ControlPlane) -> None:
     def apply(kubeconfig: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-Im", "fairlead_operator.crd", "--apply"],
@@ -61,7 +63,7 @@ def test_the_upgrade_job_applies_both_and_names_those_it_may_not(control_plane: 
 
 
 def test_nothing_in_it_is_what_a_structural_schema_cannot_have() -> None:
-    def walk(node: Any) -> None:
+    def walk(node: object) -> None:
         if isinstance(node, dict):
             assert not {"$ref", "anyOf", "oneOf", "title"} & (node.keys() - {"properties"})
             for key, inner in node.items():
@@ -77,7 +79,7 @@ def test_nothing_in_it_is_what_a_structural_schema_cannot_have() -> None:
         walk(definition["spec"]["versions"][0]["schema"])
 
 
-def without_null(value: Any) -> Any:
+def without_null(value: object) -> object:
     if isinstance(value, dict):
         return {name: without_null(inner) for name, inner in value.items() if inner is not None}
     return value
@@ -118,7 +120,7 @@ def test_what_an_old_crd_let_through_is_refused_here(wrong: dict[str, Any]) -> N
 def test_every_rule_is_in_the_schema() -> None:
     found: list[str] = []
 
-    def walk(node: Any) -> None:
+    def walk(node: object) -> None:
         if isinstance(node, dict):
             found.extend(one["rule"] for one in node.get("x-kubernetes-validations", ()))
         for inner in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
@@ -157,7 +159,7 @@ ADDRESSES = {
 
 @pytest.mark.parametrize(("setting", "value"), [(name, one) for name, many in ADDRESSES.items() for one in many])
 def test_an_address_is_taken_here_if_gateways_take_it(setting: str, value: str) -> None:
-    def is_taken(check: Any, wrong: type[Exception], *given: Any) -> bool:
+    def is_taken(check: Callable[..., object], wrong: type[Exception], *given: object) -> bool:
         try:
             check(*given)
         except wrong:

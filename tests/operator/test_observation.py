@@ -16,11 +16,11 @@ from fairlead_operator.runtime.status import changed
 SETTLED = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3}
 
 
-def deployment(**status: Any) -> Object:
+def deployment(**status: object) -> Object:
     return {"metadata": {"generation": 2}, "spec": {"replicas": 3}, "status": {**SETTLED, **status}}
 
 
-def pod(name: str, *, ready: bool = True, phase: str = "Running", **meta: Any) -> Object:
+def pod(name: str, *, ready: bool = True, phase: str = "Running", **meta: object) -> Object:
     conditions = [{"type": "Ready", "status": str(ready)}]
     return {
         "metadata": {"name": name, "uid": f"uid-{name}", **meta},

@@ -19,7 +19,7 @@ NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 UID = "uid-of-the-operation"
 
 
-def asked(kind: Type, pod: str | None = None, **more: Any) -> Operation:
+def asked(kind: Type, pod: str | None = None, **more: object) -> Operation:
     spec = {"gateway": {"name": "edge"}, "type": kind, "pod": pod, **more}
     return read_operation({"metadata": {"name": "op", "uid": UID}, "spec": spec})
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,15 +13,16 @@ from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 from fairlead_operator.operations.runner import RESTART_ANNOTATION
 from fairlead_operator.runtime.reconciler import Reconciler
 
+from support.control_plane import ControlPlane
 from support.operator_world import World
 
 KUBECTL = Path(__file__).resolve().parents[2] / ".cache" / "cluster" / "bin" / "kubectl"
 """Built with the API server that the fixtures start."""
 
 
-async def fleet(world: World, count: int = 2, **more: Any) -> tuple[Reconciler, list[str]]:
+async def fleet(world: World, count: int = 2, **more: object) -> tuple[Reconciler, list[str]]:
     """A settled fleet, each pod on a node and with some links."""
-    reconciler = world.reconciler(await world.gateway(replicas={"min": count, "max": 9}, **more))
+    reconciler = world.reconciler(await world.gateway("edge", replicas={"min": count, "max": 9}, **more))
     await world.reconcile(reconciler)
     names = await world.run_pods(count)
     for i, name in enumerate(names):
@@ -79,7 +79,9 @@ async def test_a_drain_evicts_the_pod_and_is_complete_when_another_is_ready(worl
 
 
 @pytest.mark.timeout(150)
-async def test_kubectl_shows_it_waits_for_it_and_refuses_to_change_it(world: World, control_plane: Any) -> None:
+async def test_kubectl_shows_it_waits_for_it_and_refuses_to_change_it(
+    world: World, control_plane: ControlPlane
+) -> None:
     async def kubectl(*arguments: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
             KUBECTL, f"--kubeconfig={control_plane.admin}", f"--namespace={world.namespace}", *arguments,

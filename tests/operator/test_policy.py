@@ -22,6 +22,7 @@ from fairlead_operator.api.policy import (
     violations,
 )
 from fairlead_operator.api.validation import read
+from fairlead_operator.kube.objects import Object
 
 LEAST: dict[str, Any] = {
     "image": "fairlead/gateway:1", "redis": {"url": "redis://r"}, "tokens": {"secretRef": {"name": "tokens"}},
@@ -70,7 +71,7 @@ def test_the_least_that_one_can_ask_for_is_allowed() -> None:
          {"containers": True}),
     ],
 )  # fmt: skip
-def test_what_is_beyond_the_gateway_needs_a_pattern(more: Any, told: str, policy: dict[str, Any]) -> None:
+def test_what_is_beyond_the_gateway_needs_a_pattern(more: Object, told: str, policy: dict[str, Any]) -> None:
     (sentence,) = refused(more)
     assert told in sentence
     assert "operator's policy" in sentence
@@ -95,7 +96,7 @@ def test_what_is_beyond_the_gateway_needs_a_pattern(more: Any, told: str, policy
                              "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "theirs"}}}]}]},
     ],
 )  # fmt: skip
-def test_a_secret_is_found_wherever_a_pod_can_name_one(pod: Any) -> None:
+def test_a_secret_is_found_wherever_a_pod_can_name_one(pod: Object) -> None:
     liberal = Policy(images=("*",), volumes=("*",), containers=True)
     assert "theirs" in secrets_to_read(read(LEAST | {"pod": pod}), liberal)
     (sentence,) = refused({"pod": pod}, liberal, theirs=SecretState.PLAIN)

@@ -13,13 +13,13 @@ import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
+from support.control_plane import ControlPlane
 from support.operator_world import World
 
 TAKEOVER = 20.0
@@ -68,7 +68,7 @@ class Replica:
 
 
 @pytest.fixture
-async def start(world: World, control_plane: Any, tmp_path: Path) -> AsyncIterator[Callable[..., Replica]]:
+async def start(world: World, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Callable[..., Replica]]:
     environment = {
         "PATH": os.environ["PATH"],
         "USER": "test",
@@ -231,7 +231,7 @@ async def test_an_operation_outlives_the_leader_that_began_it(world: World, star
 
 @pytest.mark.timeout(90)
 async def test_an_api_server_that_freezes_and_wakes(
-    world: World, control_plane: Any, start: Callable[[str], Replica]
+    world: World, control_plane: ControlPlane, start: Callable[[str], Replica]
 ) -> None:
     await world.gateway()
     a = start("a")

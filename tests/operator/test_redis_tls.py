@@ -16,7 +16,7 @@ from fairlead_operator.inputs.node_metrics import NodeMetrics
 from fairlead_operator.inputs.secrets import Secrets, UnusableSecret
 
 
-def spec(**more: Any) -> LinkGatewaySpec:
+def spec(**more: object) -> LinkGatewaySpec:
     redis = {"secretRef": {"name": "where"}, **more}
     return read({"image": "fairlead/gateway", "redis": redis, "tokens": {"secretRef": {"name": "tokens"}}})
 

@@ -49,7 +49,7 @@ class World:
     now: float = 1000.0
     reconcilers: list[Reconciler] = field(default_factory=list)
 
-    def spec(self, **more: Any) -> Object:
+    def spec(self, **more: object) -> Object:
         return {
             "image": "fairlead/gateway:test",
             "capacity": 1000,
@@ -59,7 +59,7 @@ class World:
             **more,
         }
 
-    async def gateway(self, name: str = "edge", **more: Any) -> Object:
+    async def gateway(self, name: str = "edge", **more: object) -> Object:
         """Made as a user would; what is given replaces the defaults of `spec`."""
         return await self.admin.create(
             {
@@ -88,7 +88,7 @@ class World:
         status: Object = (await self.admin.get("LinkGateway", self.namespace, name)).get("status", {})
         return status
 
-    async def operate(self, name: str, *, gateway: str = "edge", **more: Any) -> Object:
+    async def operate(self, name: str, *, gateway: str = "edge", **more: object) -> Object:
         """A LinkOperation, made as a user would."""
         return await self.admin.create(
             {
@@ -148,10 +148,10 @@ class World:
     async def beat(self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0) -> None:
         """As the node of that pod does it."""
         counts: dict[str, str | int | float] = {
-            "state": "serving", "connections": connections, "capacity": capacity, "accepted": 0, "refused": 0,
+            "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": 0,
             "lag_ms": 0, "in_flight": in_flight, "version": "test",
         }  # fmt: skip
-        await NodeRows(self.store).beat(node, f"epoch-of-{node}", counts, begin=True)
+        await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 
     async def until(self, what: str, condition: Callable[[], Any]) -> Any:
         """Waits for what controllers do; what it gives when it gives something."""

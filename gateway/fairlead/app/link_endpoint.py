@@ -64,7 +64,7 @@ class LinkEndpoint:
             settings.window,
             [entered, wall_ns(), 0, 0, 0, 0],
         )
-        await attach(websocket, session, subprotocol, terms=self._node.terms)
+        await attach(websocket, session, subprotocol, context=self._node.connection_context)
 
     async def _hold_back(self, key: str) -> None:
         """An address that comes again and again over the accept rate is answered ever later, so that a loop which does

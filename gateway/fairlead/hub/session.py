@@ -138,7 +138,7 @@ class Session(PendingMessages):
         if connection is None or self.link.phase is LinkPhase.CLOSED:
             return
         data = self.codec.encode(message)
-        self.handler.traffic.wrote(message, len(data))
+        self.handler.message_counters.sent(message, len(data))
         connection.send(data)
 
     async def wait_writable(self, patience: float) -> None:
@@ -251,7 +251,7 @@ class Session(PendingMessages):
             return
         try:
             message = self.codec.decode(data)
-            self.handler.traffic.read(message, len(data))
+            self.handler.message_counters.received(message, len(data))
             act = self.link.receive(message)
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)

@@ -34,7 +34,7 @@ class SessionConnection(Protocol):
 class SessionHandler(Protocol):
     """Handles what happens on sessions. Called on the event loop; must not block."""
 
-    traffic: MessageCounters
+    message_counters: MessageCounters
     """Counts the messages of this node."""
     totals: Totals
     """The sums over all sessions of this node."""

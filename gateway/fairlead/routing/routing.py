@@ -48,7 +48,7 @@ class Routing:
         hub: Hub,
         inbox: Inbox,
         membership: Membership,
-        sweep: TimerWheel,
+        timer_wheel: TimerWheel,
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
@@ -68,7 +68,7 @@ class Routing:
         self.removal = AgentRemoval(
             directory, records, completion, membership, metrics, int(settings.forget_after * 1000)
         )
-        delivery = CommandDelivery(fleet, completion, telemetry, membership, tasks, sweep.silence)
+        delivery = CommandDelivery(fleet, completion, telemetry, membership, tasks, timer_wheel.silence)
         recorder = Recorder(fleet, completion, telemetry, tasks, metrics)
         takeover = Takeover(records, delivery, telemetry)
         self.lease_releaser = LeaseReleaser(fleet.store, directory)
@@ -76,8 +76,8 @@ class Routing:
             fleet, hub, inbox, takeover, self.lease_releaser, membership, telemetry, _link_settings(settings)
         )
         self.link_handler = LinkHandler(
-            hub, sweep.deadline(settings.hello_timeout), self.registration, recorder, delivery, self.lease_releaser,
-            telemetry, tasks,
+            hub, timer_wheel.timeout_queue(settings.hello_timeout), self.registration, recorder, delivery,
+            self.lease_releaser, telemetry, tasks,
         )  # fmt: skip
         self.loop_lag = LoopLag(metrics)
         self.heartbeat = Heartbeat(

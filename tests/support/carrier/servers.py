@@ -23,7 +23,7 @@ class Serve(Protocol):
 class AttachedApp(Protocol):
     """An application that hands each WebSocket to a new listener."""
 
-    def __call__(self, make: Callable[[], Listener], terms: ConnectionContext | None = None) -> Starlette: ...
+    def __call__(self, make: Callable[[], Listener], context: ConnectionContext | None = None) -> Starlette: ...
 
 
 class Dial(Protocol):

@@ -41,7 +41,7 @@ class LinkHandler:
         tasks: BackgroundTasks,
     ) -> None:
         """`hello_deadline`: visits the sessions that have not said hello in time."""
-        self.traffic = telemetry.traffic
+        self.message_counters = telemetry.message_counters
         self.totals = hub.totals
         self._hub = hub
         self._hello_deadline = hello_deadline

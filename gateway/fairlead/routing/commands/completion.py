@@ -44,8 +44,8 @@ class Completion:
         beginning, for its span. Returns its trace context if its trace is kept."""
         self._ended[state].inc()
         kept = self._telemetry.command_completed(command, agent, state, code, origin, sid)
-        self._directory.settle(agent, command, _failure(command, state, code) if state in FAILED_STATES else "")
-        self._due.done(command, agent)
+        self._directory.remove_open(agent, command, _failure(command, state, code) if state in FAILED_STATES else "")
+        self._due.remove(command, agent)
         self.notify(command, followers)
         return kept
 
@@ -65,7 +65,7 @@ class Completion:
         A target that could not be settled stays in the list of deadlines. Raises BusUnavailable if Redis is away.
         """
         settled = [(agent, command, _failure(command, TIMEOUT, code)) for command, agent in targets]
-        return self._directory.settle_each(settled).map(partial(self._settled, targets))
+        return self._directory.remove_open_each(settled).map(partial(self._settled, targets))
 
     def _settled(self, targets: Sequence[tuple[str, str]], leases: Sequence[str | FairleadError]) -> None:
         cancels: dict[str, list[Doorbell]] = {}
@@ -76,7 +76,7 @@ class Completion:
                 continue
             if lease:
                 cancels.setdefault(lease, []).append(CancelRequested(agent, command, DEADLINE))
-            self._due.done(command, agent)
+            self._due.remove(command, agent)
         for lease, doorbells in cancels.items():
             self._inbox.ring(lease, doorbells)
         if failure is not None:
@@ -84,8 +84,8 @@ class Completion:
 
     def forget(self, command: str, agent: str) -> None:
         """Remove a command that is over, or has no record, from its agent's open commands and the list of deadlines."""
-        self._directory.settle(agent, command)
-        self._due.done(command, agent)
+        self._directory.remove_open(agent, command)
+        self._due.remove(command, agent)
 
     def notify(self, command: str, followers: Iterable[str]) -> None:
         """Tell the nodes with these leases that the command has new results or has ended."""

@@ -67,7 +67,7 @@ class Dispatcher:
         self._retention_ms = retention_ms
 
     async def submit(
-        self, request: CommandRequest, follow: bool = False, story: RequestTrace | None = None
+        self, request: CommandRequest, follow: bool = False, request_trace: RequestTrace | None = None
     ) -> DispatchedCommand:
         """Take the command in. With `follow`, this node follows it from the start. `story` records the request's trace.
 
@@ -79,19 +79,19 @@ class Dispatcher:
             command, before = await self._recall(request, command)
             if before is not None:
                 return before
-        if story is not None:
-            story.place(command, request.agent, request.method, request.traceparent)
+        if request_trace is not None:
+            request_trace.begin(command, request.agent, request.method, request.traceparent)
         try:
             if follow:
-                dispatched = await self._place_and_follow(command, request, story)
+                dispatched = await self._place_and_follow(command, request, request_trace)
             else:
-                dispatched = await self._place(command, request, None, story)
+                dispatched = await self._place(command, request, None, request_trace)
         except FairleadError as e:
-            if story is not None:
-                story.refused(e.code, isinstance(e, AgentOffline))
+            if request_trace is not None:
+                request_trace.refuse(e.code, isinstance(e, AgentOffline))
             raise
-        if story is not None:
-            story.taken()
+        if request_trace is not None:
+            request_trace.accept()
         return dispatched
 
     async def _recall(self, request: CommandRequest, command: str) -> tuple[str, DispatchedCommand | None]:
@@ -118,11 +118,11 @@ class Dispatcher:
         return first, None  # it was refused, or its node died before it wrote the command down
 
     async def _place_and_follow(
-        self, command: str, request: CommandRequest, story: RequestTrace | None
+        self, command: str, request: CommandRequest, request_trace: RequestTrace | None
     ) -> DispatchedCommand:
         follower = self._followers.join(command)
         try:
-            dispatched = await self._place(command, request, follower, story)
+            dispatched = await self._place(command, request, follower, request_trace)
         except BaseException:
             self._followers.leave(command, follower)
             raise
@@ -131,7 +131,7 @@ class Dispatcher:
         return dispatched
 
     async def _place(
-        self, command: str, request: CommandRequest, follower: Follower | None, story: RequestTrace | None
+        self, command: str, request: CommandRequest, follower: Follower | None, request_trace: RequestTrace | None
     ) -> DispatchedCommand:
         """Write the command down and ring at its agent's node."""
         membership = self._membership
@@ -142,24 +142,27 @@ class Dispatcher:
         now = membership.now()
         hold = now + (min(request.deadline, AWAY_MS) if request.queue is None else request.queue)
         expires = now + request.deadline + (request.queue or 0)
+        if request_trace is None:
+            traceparent, began = self._tracing.traceparent_for(command, request.traceparent), 0
+        else:
+            traceparent, began = request_trace.traceparent, request_trace.began
+        bound_until = now + REMEMBERED_MS + BINDING_MARGIN_MS if request.key_digest else 0
         record = NewRecord(
             command, request.agent, request.method, request.payload, request.lane, now, expires, self._retention_ms,
-            hold, request.retry, request.retain,
-            self._tracing.record(command, request.traceparent) if story is None else story.traceparent,
-            0 if story is None else story.began, now + REMEMBERED_MS + BINDING_MARGIN_MS if request.key_digest else 0,
+            hold, request.retry, request.retain, traceparent, began, bound_until,
         )  # fmt: skip
         lease = membership.lease if follower is not None else ""
         written, row = await self._writer.write(record, min(now + RING_AGAIN_MS, hold, expires), lease)
         if written is not Written.NEW:
             follower = None  # the record was there before our answer arrived, and so may have been its first doorbell
         try:
-            return await self._dispatch(record, request, written is not Written.BEFORE, row, follower, story)
+            return await self._dispatch(record, request, written is not Written.BEFORE, row, follower, request_trace)
         except BusUnavailable as e:
             raise outcome_unknown(command, e) from e
 
     async def _dispatch(
         self, record: NewRecord, request: CommandRequest, ours: bool, row: AgentRow | LimitReached | None,
-        follower: Follower | None, story: RequestTrace | None,
+        follower: Follower | None, request_trace: RequestTrace | None,
     ) -> DispatchedCommand:  # fmt: skip
         """The command is written down: ring at its agent's node, or end it. `ours`: no other call has posted it."""
         membership, command = self._membership, record.id
@@ -177,9 +180,9 @@ class Dispatcher:
         presence, since, why = membership.table.presence(row, membership.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease whose node is not in our table may be of a node that has just joined: a doorbell costs nothing.
-            if story is not None:
-                story.rung, story.sid = wall_ns(), row.sid
-            rung_at = story.rung if story is not None else 0
+            if request_trace is not None:
+                request_trace.rung, request_trace.sid = wall_ns(), row.sid
+            rung_at = request_trace.rung if request_trace is not None else 0
             self._inbox.ring(row.lease, (CommandQueued(request.agent, command, rung_at),))
         elif presence is Presence.OFFLINE and request.queue is None:
             await self._fail_offline(command, request, membership.now() - since, why)

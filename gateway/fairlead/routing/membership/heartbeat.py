@@ -49,7 +49,7 @@ class LoadReport:
         """The fields of the node's row."""
         return {
             "state": "draining" if self._hub.draining else "serving",
-            "connections": self._hub.links,
+            "links": self._hub.links,
             "capacity": self._capacity,
             "accepted": self._hub.accepted,
             "refused": self._hub.refused,
@@ -110,7 +110,7 @@ class Heartbeat:
         if self._membership.since_heartbeat == float("inf"):
             return
         try:
-            await self._rows.leave(self._membership.node, self._membership.epoch, self._membership.now())
+            await self._rows.mark_stopped(self._membership.node, self._membership.epoch, self._membership.now())
             self._announce_change()
             await asyncio.sleep(0)  # doorbells are sent in the next turn of the loop; closing the inbox waits for them
         except BusUnavailable:
@@ -127,9 +127,9 @@ class Heartbeat:
         """Read which nodes are alive; and all fields of their rows only while linked agents may be missing in Redis."""
         membership = self._membership
         if membership.index_incomplete:
-            membership.table = await self._rows.read(now, membership.alive_since)
+            membership.table = await self._rows.read_all(now, membership.alive_since)
         else:
-            membership.table = await self._rows.follow(membership.table, now, membership.alive_since)
+            membership.table = await self._rows.refresh(membership.table, now, membership.alive_since)
 
     def _announce_change(self) -> None:
         """Tell all other live nodes that this one has joined or left."""
@@ -144,7 +144,7 @@ class Heartbeat:
             "process": self._name.process,
             "doubtful": int(membership.reconciliation.pending and len(self._hub) > 0),
         }
-        accepted, now = await self._rows.beat(membership.node, membership.epoch, fields, begin=join, replaces=replaces)
+        accepted, now = await self._rows.renew(membership.node, membership.epoch, fields, begin=join, replaces=replaces)
         if not accepted:
             if not join:
                 await self._join_again()

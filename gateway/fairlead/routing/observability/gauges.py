@@ -22,53 +22,57 @@ from fairlead.telemetry.tracing import Tracing
 
 
 def watch_links(metrics: Metrics, hub: Hub, capacity: int) -> None:
-    metrics.watch("fairlead_links", "Open links, with or without an agent", lambda: hub.links)
-    metrics.watch("fairlead_link_capacity", "Links that this node accepts", lambda: capacity)
-    metrics.watch("fairlead_agents", "Agents that this node holds", lambda: len(hub))
-    metrics.watch("fairlead_draining", "1 while this node drains", lambda: float(hub.draining))
-    metrics.watch("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.drain_remaining)
-    metrics.watch("fairlead_pending_bytes", "Bytes received and not stored yet", lambda: hub.totals.pending)
+    metrics.add_gauge("fairlead_links", "Open links, with or without an agent", lambda: hub.links)
+    metrics.add_gauge("fairlead_link_capacity", "Links that this node accepts", lambda: capacity)
+    metrics.add_gauge("fairlead_agents", "Agents that this node holds", lambda: len(hub))
+    metrics.add_gauge("fairlead_draining", "1 while this node drains", lambda: float(hub.draining))
+    metrics.add_gauge("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.drain_remaining)
+    metrics.add_gauge("fairlead_pending_bytes", "Bytes received and not stored yet", lambda: hub.totals.pending)
 
 
 def watch_reading(metrics: Metrics, scheduler: ReadScheduler, slow_readers: Collection[Connection]) -> None:
-    metrics.watch("fairlead_slow_readers", "Agents that read more slowly than they are sent to", slow_readers.__len__)
-    metrics.watch(
+    metrics.add_gauge(
+        "fairlead_slow_readers", "Agents that read more slowly than they are sent to", slow_readers.__len__
+    )
+    metrics.add_gauge(
         "fairlead_send_queue_bytes", "Bytes that wait for slow readers",
         lambda: sum(connection.buffered() for connection in slow_readers),
     )  # fmt: skip
-    metrics.watch(
+    metrics.add_gauge(
         "fairlead_links_read_paused", "Links over a budget, which are not read at present", lambda: scheduler.waiting
     )
-    metrics.count(
+    metrics.add_counter(
         "fairlead_link_read_pauses_total", "Times that reading a link was paused for its budget", lambda: scheduler.held
     )
-    metrics.watch("fairlead_incomplete_message_bytes", "Bytes of incomplete messages", lambda: scheduler.kept)
+    metrics.add_gauge("fairlead_incomplete_message_bytes", "Bytes of incomplete messages", lambda: scheduler.kept)
 
 
 def watch_redis(metrics: Metrics, store: Pipeliner, inbox: Inbox) -> None:
-    metrics.watch("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
-    metrics.watch_each(
+    metrics.add_gauge("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
+    metrics.add_labelled_gauge(
         "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
         {priority.label: partial(store.waiting, priority) for priority in Priority},
     )  # fmt: skip
-    metrics.count("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
-    metrics.count("fairlead_redis_errors_total", "Times that Redis was lost or did not answer", lambda: store.trips)
-    metrics.count("fairlead_doorbells_sent_total", "Doorbells sent to other nodes", lambda: inbox.sent)
-    metrics.count("fairlead_doorbells_received_total", "Doorbells received", lambda: inbox.received)
-    metrics.count("fairlead_doorbells_lost_total", "Doorbells that reached no inbox", lambda: inbox.lost)
+    metrics.add_counter("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
+    metrics.add_counter(
+        "fairlead_redis_errors_total", "Times that Redis was lost or did not answer", lambda: store.trips
+    )
+    metrics.add_counter("fairlead_doorbells_sent_total", "Doorbells sent to other nodes", lambda: inbox.sent)
+    metrics.add_counter("fairlead_doorbells_received_total", "Doorbells received", lambda: inbox.received)
+    metrics.add_counter("fairlead_doorbells_lost_total", "Doorbells that reached no inbox", lambda: inbox.lost)
 
 
 def watch_routing(metrics: Metrics, membership: Membership, followers: Followers, tasks: BackgroundTasks) -> None:
-    metrics.watch(
+    metrics.add_gauge(
         "fairlead_heartbeat_age_seconds", "Seconds since the last answered heartbeat",
         lambda: membership.since_heartbeat,
     )  # fmt: skip
-    metrics.watch("fairlead_followers", "Callers that wait for results on this node", lambda: len(followers))
-    metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
+    metrics.add_gauge("fairlead_followers", "Callers that wait for results on this node", lambda: len(followers))
+    metrics.add_gauge("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
 
 
 def watch_tracing(metrics: Metrics, tracing: Tracing) -> None:
     if (exporter := tracing.exporter) is not None:
-        metrics.watch("fairlead_spans_waiting", "Spans that wait for the collector", lambda: len(exporter))
-    metrics.count("fairlead_spans_exported_total", "Spans that the collector accepted", lambda: tracing.exported)
-    metrics.count("fairlead_spans_dropped_total", "Spans that were lost", lambda: tracing.dropped)
+        metrics.add_gauge("fairlead_spans_waiting", "Spans that wait for the collector", lambda: len(exporter))
+    metrics.add_counter("fairlead_spans_exported_total", "Spans that the collector accepted", lambda: tracing.exported)
+    metrics.add_counter("fairlead_spans_dropped_total", "Spans that were lost", lambda: tracing.dropped)

@@ -44,7 +44,7 @@ class LinkQuery:
             self._inbox.ring(row.lease, (LinkStatsRequested(row.agent, self._membership.lease),))
             if not await follower.wait(patience):
                 return None
-            answer = await self._directory.told(row.agent)
+            answer = await self._directory.read_link_stats(row.agent)
         stats = _decode(answer) if answer else None
         return stats if stats is not None and stats.sid == row.sid else None
 
@@ -55,7 +55,7 @@ class LinkQuery:
     async def answer(self, session: Session, asker: str) -> None:
         """Write the statistics of this link to Redis, then ring the node that asked."""
         try:
-            await self._directory.tell(session.agent, _encode(link_stats(session)))
+            await self._directory.write_link_stats(session.agent, _encode(link_stats(session)))
         except BusUnavailable as e:
             logger.debug("the statistics of the link of %s could not be written: %s", session.agent, e)
             return

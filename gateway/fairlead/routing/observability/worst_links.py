@@ -82,7 +82,7 @@ class WorstLinks:
             self._inbox.ring(lease, (WorstLinksRequested(self._membership.lease, measure),))
             if not await follower.wait(PATIENCE):
                 return None
-            answer = await self._directory.ranked(lease, measure)
+            answer = await self._directory.read_worst_links(lease, measure)
         return _decode(answer) if answer else None
 
     def answer_written(self, lease: str, measure: str) -> None:
@@ -101,7 +101,7 @@ class WorstLinks:
         if loop.time() >= self._fresh_until.get(measure, 0.0):
             self._askers[measure] = askers
             try:
-                await self._directory.rank(lease, measure, _encode(await self._rank(measure)))
+                await self._directory.write_worst_links(lease, measure, _encode(await self._rank(measure)))
             except BusUnavailable as e:
                 logger.debug("the worst links by %s could not be written: %s", measure, e)
                 return
