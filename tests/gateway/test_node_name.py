@@ -41,7 +41,7 @@ async def test_the_second_process_of_a_name_refuses_to_start_and_names_the_first
     )  # fmt: skip
     assert second.returncode == 2, second.stdout
     assert f"the node name 'same' is in use already: process {first.pid} on " in second.stdout
-    assert "give this one a name of its own (--node or FAIRLEAD_NODE), or stop that one first" in second.stdout
+    assert "give this node a name of its own (--node or FAIRLEAD_NODE), or stop the other one first" in second.stdout
     assert "joining again" not in first.log()  # it was not disturbed
     assert (await api_of(first).agent(peer.agent))["state"] == "online"
 
