@@ -75,3 +75,45 @@ def test_a_package_index_gets_a_readme_without_links_into_the_repository() -> No
     assert "# Fairlead" in readme
     assert "`docs/agent.md`" in readme, "links become the names of their files"
     assert [target for target in LINK.findall(readme) if not target.startswith("https://")] == []
+
+
+ORDINARY = {
+    "programming": """answer api argument background binary bodies body builtin cache check checks children child client
+        commands comparison conditions configuration consistency consume controller copy create data details errors error
+        events event export exporter extensions factory field file files folder format formats gauges get head help hosts
+        host identifiers ids info init intake key leader limit line list loading local log logs lua main mark merged
+        metrics mock models name names notify objects object open operation operations options option os owner parser path
+        paths ports port priority problem problems process processes profile program progress queue rate raw reader read
+        registry remove replies reply report request requests reschedule resolver restarts restart room routes route
+        runner run running runtime schema schemas script scripts secrets secret server serve set setting settings shared
+        simulated slots slot sockets socket start state status step table take tasks task text threads thread time
+        timeouts timeout timer timing timestamps tokens token totals total tree types type unbind usage validation
+        version view who writer write""",
+    "networks and HTTP": """accept access address addresses asgi bearer channel dial endpoint hosts http idle ingress
+        layers load openapi proxy tunnel upgrade websocket exposition""",
+    "operating systems": """confinement descendants disk environment escapes exec exit fork forked pipe pool private proc
+        protected sd shell signals stdio supervisor sys terminal""",
+    "Kubernetes": """applier autoscaler crd deployment election executor informer kube pod rbac resources scale scaler
+        spec workload""",
+    "telemetry": """count counters decaying durations health histogram observability readiness span spans trace tracing
+        traffic snapshot sampling export""",
+    "products and their terms": "click redis stream uvicorn valkey yaml yamltext",
+    "what a person does": """agents balancer blocking cli completion connector coordinator cp durable file forget long
+        put query replay shell top transfer welcome why mode""",
+}
+"""Words of file names that need no entry in the glossary, by the field that a reader knows them from."""
+
+
+def test_every_word_of_a_file_name_is_in_the_glossary_or_is_ordinary() -> None:
+    known = {word for words in ORDINARY.values() for word in words.split()}
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    for term in re.findall(r"\*\*([^*]+)\*\*", page):
+        known |= set(term.lower().split())
+    unknown: dict[str, str] = {}
+    for package in (ROOT / "gateway" / "fairlead", ROOT / "operator" / "fairlead_operator"):
+        for path in [*package.rglob("*.py"), *package.rglob("*.lua")]:
+            name = path.parent.name if path.stem == "__init__" else path.stem
+            for word in name.strip("_").split("_"):
+                if not {word, word.removesuffix("s"), word.removesuffix("es"), word + "s"} & known:
+                    unknown[word] = str(path.relative_to(ROOT))
+    assert unknown == {}, "explain these words in docs/glossary.md, or choose better names"
