@@ -1,7 +1,7 @@
 """One gateway node: everything that this process holds, made, joined, started and stopped in order.
 
 The only place where hub, bus and fleet meet; called by the command line and by tests. It opens no port: `app`
-serves it. Its loops (beat, keeper, sweep, releases) belong to it and end with it.
+serves it. Its loops (beat, keeper, timer_wheel, releases) belong to it and end with it.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ class Node:
         self._telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
         self._pulse = LoopLag(metrics)
         self.hub = hub = Hub(settings.pending_limit)
-        self.sweep = TimerWheel(silence=settings.heartbeat * SILENCE)
+        self.timer_wheel = TimerWheel(silence=settings.heartbeat * SILENCE)
         self.intake = intake = ReadScheduler(
             ReadBudget(settings.message_rate, settings.event_rate, settings.byte_rate, settings.incomplete_limit)
         )
         slow: set[Connection] = set()
-        self.terms = ConnectionContext(
-            self.sweep,
+        self.connection_context = ConnectionContext(
+            self.timer_wheel,
             max_message=settings.message_limit,
             max_buffered=settings.queue_limit,
             intake=intake,
@@ -114,7 +114,7 @@ class Node:
             membership,
             tasks,
             metrics,
-            self.sweep.silence,
+            self.timer_wheel.silence,
         )
         takeover = Takeover(records, deliveries, telemetry)
         self._lease_releaser = lease_releaser = LeaseReleaser(store, self.directory)
@@ -135,8 +135,8 @@ class Node:
             settings.bus_grace,
         )
         self.registration = Registration(
-            store, self.directory, hub, inbox, recorder, deliveries, takeover, lease_releaser, membership, self.sweep,
-            tasks, telemetry, metrics,
+            store, self.directory, hub, inbox, recorder, deliveries, takeover, lease_releaser, membership,
+            self.timer_wheel, tasks, telemetry, metrics,
             LinkSettings(
                 heartbeat_ms=int(settings.heartbeat * 1000),
                 hello_timeout=settings.hello_timeout,
@@ -171,44 +171,46 @@ class Node:
         self._loops: list[asyncio.Task[None]] = []
         self._trouble = "not in the fleet yet"
         """Why this node cannot serve, "" when it can."""
-        metrics.watch("fairlead_links", "Open links, greeted or not", lambda: hub.connections)
-        metrics.watch("fairlead_agents", "Agents that this node holds", lambda: len(hub))
-        metrics.watch("fairlead_link_capacity", "Links that this node takes", lambda: settings.capacity)
-        metrics.watch("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
-        metrics.watch("fairlead_heartbeat_age_seconds", "Since the last good beat", lambda: membership.since_heartbeat)
-        metrics.watch("fairlead_draining", "1 while this node empties itself", lambda: float(hub.draining))
-        metrics.watch("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
-        metrics.watch("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
-        metrics.watch("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.leaving)
-        metrics.watch("fairlead_slow_readers", "Agents that do not read as fast as sent to", lambda: len(slow))
-        metrics.watch(
+        metrics.add_gauge("fairlead_links", "Open links, greeted or not", lambda: hub.links)
+        metrics.add_gauge("fairlead_agents", "Agents that this node holds", lambda: len(hub))
+        metrics.add_gauge("fairlead_link_capacity", "Links that this node takes", lambda: settings.capacity)
+        metrics.add_gauge("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
+        metrics.add_gauge(
+            "fairlead_heartbeat_age_seconds", "Since the last good beat", lambda: membership.since_heartbeat
+        )
+        metrics.add_gauge("fairlead_draining", "1 while this node empties itself", lambda: float(hub.draining))
+        metrics.add_gauge("fairlead_followers", "Callers that wait for results here", lambda: len(followers))
+        metrics.add_gauge("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
+        metrics.add_gauge("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.leaving)
+        metrics.add_gauge("fairlead_slow_readers", "Agents that do not read as fast as sent to", lambda: len(slow))
+        metrics.add_gauge(
             "fairlead_send_queue_bytes",
             "What waits for slow readers",
             lambda: sum(one.buffered() for one in slow),
         )
-        metrics.watch(
+        metrics.add_gauge(
             "fairlead_links_read_paused", "Links over a budget, which are not read on", lambda: intake.waiting
         )
-        metrics.count(
+        metrics.add_counter(
             "fairlead_link_read_pauses_total", "Times that a link was held for its budget", lambda: intake.held
         )
-        metrics.watch(
+        metrics.add_gauge(
             "fairlead_incomplete_message_bytes", "Received of messages that are not whole", lambda: intake.kept
         )
-        metrics.watch("fairlead_pending_bytes", "Received and not stored yet", lambda: hub.totals.pending)
-        metrics.watch_each(
+        metrics.add_gauge("fairlead_pending_bytes", "Received and not stored yet", lambda: hub.totals.pending)
+        metrics.add_labelled_gauge(
             "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
             {priority.label: partial(store.waiting, priority) for priority in Priority},
         )  # fmt: skip
-        metrics.count("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
-        metrics.count("fairlead_redis_errors_total", "Times Redis was lost or silent", lambda: store.trips)
-        metrics.count("fairlead_doorbells_rung_total", "Doorbells rung at other nodes", lambda: inbox.rung)
-        metrics.count("fairlead_doorbells_heard_total", "Doorbells heard", lambda: inbox.heard)
-        metrics.count("fairlead_doorbells_lost_total", "Doorbells that reached no inbox", lambda: inbox.lost)
+        metrics.add_counter("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
+        metrics.add_counter("fairlead_redis_errors_total", "Times Redis was lost or silent", lambda: store.trips)
+        metrics.add_counter("fairlead_doorbells_rung_total", "Doorbells rung at other nodes", lambda: inbox.rung)
+        metrics.add_counter("fairlead_doorbells_heard_total", "Doorbells heard", lambda: inbox.heard)
+        metrics.add_counter("fairlead_doorbells_lost_total", "Doorbells that reached no inbox", lambda: inbox.lost)
         if (spans := tracing.exporter) is not None:
-            metrics.watch("fairlead_spans_waiting", "Spans that wait for the collector", lambda: len(spans))
-        metrics.count("fairlead_spans_exported_total", "Spans that the collector took", lambda: tracing.exported)
-        metrics.count("fairlead_spans_dropped_total", "Spans that were lost", lambda: tracing.dropped)
+            metrics.add_gauge("fairlead_spans_waiting", "Spans that wait for the collector", lambda: len(spans))
+        metrics.add_counter("fairlead_spans_exported_total", "Spans that the collector took", lambda: tracing.exported)
+        metrics.add_counter("fairlead_spans_dropped_total", "Spans that were lost", lambda: tracing.dropped)
 
     def _hear(self, doorbells: list[Doorbell]) -> None:
         """The inbox rings before what it rings for could be made: the one circle, closed here."""
@@ -228,7 +230,7 @@ class Node:
     async def start(self) -> None:
         """Be part of the fleet, or raise ConfigError when Redis does not answer or is not fit for use, or when another
         process bears this node's name."""
-        self.sweep.start()
+        self.timer_wheel.start()
         self._pulse.start()
         self._store.start()
         try:
@@ -301,7 +303,7 @@ class Node:
             await self._heartbeat.leave()
         await self._inbox.aclose()
         await self._store.aclose()
-        self.sweep.stop()
+        self.timer_wheel.stop()
         self.intake.stop()
         self._pulse.stop()
         self._telemetry.aclose()

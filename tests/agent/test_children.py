@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from fairlead.agent.builtin.process.environment import inherited_environment
 
+from support.agent.fixtures import StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import PATIENCE, Link
 
@@ -129,7 +130,7 @@ agent.run()
 
 @pytest.mark.parametrize("how", ["concealed", "open"])
 async def test_a_program_of_the_same_user_cannot_look_into_the_agent(
-    gateway: Gateway, agent_process: Any, how: str
+    gateway: Gateway, agent_process: StartAgentProcess, how: str
 ) -> None:
     """The second time nothing was concealed: that it can look then shows that the first time it was kept from it."""
     process = agent_process("-c", UNPRIVILEGED, gateway.url, how)
@@ -159,7 +160,9 @@ builtin_agent(sys.argv[1], "edge-1", "token-1").run()
 """
 
 
-async def test_an_agent_that_ignores_signals_does_not_hand_that_on(gateway: Gateway, agent_process: Any) -> None:
+async def test_an_agent_that_ignores_signals_does_not_hand_that_on(
+    gateway: Gateway, agent_process: StartAgentProcess
+) -> None:
     """As nohup, or a script's `&`, starts it: the agent itself goes on ignoring the hangup.
 
     Only signals that a program can set are judged. The C library keeps two for itself (32 and 33 with glibc) and

@@ -16,9 +16,8 @@ import pytest
 from fairlead.agent import Agent, Command
 from fairlead.wire.messages import Ack, Chunk, End
 
+from support.agent.fixtures import Gone
 from support.agent.scripted_link import Link
-
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 
 SLEEPER = """
 import os, time
@@ -154,7 +153,7 @@ async def test_a_thread_that_is_told_can_stop_itself(agent: Agent, link: Link) -
 @pytest.mark.parametrize("how", ["deadline", "cancel"])
 @pytest.mark.parametrize("method", ["sleep", "endless"])
 async def test_a_process_is_killed(
-    agent: Agent, link: Link, sleeper: Any, tmp_path: Path, pid_in: Any, gone: Any, how: str, method: str
+    agent: Agent, link: Link, sleeper: Any, tmp_path: Path, pid_in: Any, gone: Gone, how: str, method: str
 ) -> None:
     agent.command(method, run="process")(getattr(sleeper, method))
     # The deadline leaves time for a fresh interpreter on a busy machine.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import threading
@@ -18,8 +17,6 @@ from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack, Chunk, End
 
 from support.agent.scripted_link import Link
-
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
         store.start()
         try:
             assert await store.wait_available(10)
-            async with TimerWheel(silence=3600) as sweep:
-                fleet = Fleet(f"ws://127.0.0.1:{process.port}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep)
+            async with TimerWheel(silence=3600) as timer_wheel:
+                fleet = Fleet(f"ws://127.0.0.1:{process.port}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
                 await fleet.join(min(200, count))  # warm
                 await fleet.leave()
                 process.collect()

@@ -68,9 +68,9 @@ async def fairlead(port: int) -> None:
     async def enter(websocket: WebSocket) -> None:
         await attach(websocket, echo, SUBPROTOCOL)
 
-    async with TimerWheel() as sweep:
+    async with TimerWheel() as timer_wheel:
         app = Starlette(routes=[WebSocketRoute("/v1/link", enter)])
-        await Server(config(app, port=port, sweep=sweep)).serve()
+        await Server(config(app, port=port, timer_wheel=timer_wheel)).serve()
 
 
 def on_uvicorn(protocol: str) -> Callable[[int], Awaitable[None]]:

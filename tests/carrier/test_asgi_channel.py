@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
+
+from fairlead.carrier.timer_wheel import TimerWheel
+
+from support.carrier.servers import Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FIN = 0x80
 TEXT, BINARY, CLOSE, PING, PONG = 0x1, 0x2, 0x8, 0x9, 0xA
 
-Dial = Callable[..., Awaitable[Any]]
-Serve = Callable[..., Awaitable[int]]
-
 
 class App:
     """An ASGI application that is driven by a test: it accepts, then runs `body`."""
 
-    def __init__(self, body: Callable[[Any, Any], Awaitable[None]]) -> None:
+    def __init__(self, body: Callable[[Receive, Send], Awaitable[None]]) -> None:
         self.body = body
         self.failed: list[BaseException] = []
         self.ended = asyncio.Event()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "websocket":
             return
         assert await receive() == {"type": "websocket.connect"}
@@ -42,7 +43,7 @@ class App:
 async def test_events(serve: Serve, dial: Dial, no_errors: None) -> None:
     events = []
 
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         while (event := await receive())["type"] != "websocket.disconnect":
             events.append(event)
         events.append(event)
@@ -69,7 +70,7 @@ async def test_events(serve: Serve, dial: Dial, no_errors: None) -> None:
 async def test_the_code_of_a_disconnect(serve: Serve, dial: Dial, payload: bytes, code: int) -> None:
     codes = []
 
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         codes.append((await receive())["code"])
 
     app = App(body)
@@ -80,7 +81,7 @@ async def test_the_code_of_a_disconnect(serve: Serve, dial: Dial, payload: bytes
 
 
 async def test_a_lost_connection_is_1006_and_an_oserror(serve: Serve, dial: Dial, no_errors: None) -> None:
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         assert (await receive())["code"] == 1006
         await send({"type": "websocket.send", "bytes": b"x"})
 
@@ -94,7 +95,7 @@ async def test_a_lost_connection_is_1006_and_an_oserror(serve: Serve, dial: Dial
 async def test_close_by_the_application(serve: Serve, dial: Dial) -> None:
     seen = []
 
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": 4005, "reason": "enough"})
         seen.append(await receive())
         with pytest.raises(RuntimeError, match=r"after 'websocket\.close'"):
@@ -107,7 +108,7 @@ async def test_close_by_the_application(serve: Serve, dial: Dial) -> None:
 
 
 async def test_returning_closes_with_1000(serve: Serve, dial: Dial, no_errors: None) -> None:
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         await send({"type": "websocket.send", "text": "last words"})
 
     raw = await dial(await serve(App(body)))
@@ -116,16 +117,16 @@ async def test_returning_closes_with_1000(serve: Serve, dial: Dial, no_errors: N
 
 
 async def test_failing_closes_with_1011(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         raise LookupError("on purpose")
 
     raw = await dial(await serve(App(body)))
-    assert (await raw.frame())[1][:2] == (1011).to_bytes(2, "big")
+    assert (await raw.expect_frame())[1][:2] == (1011).to_bytes(2, "big")
     assert "on purpose" in caplog.text
 
 
 async def test_messages_out_of_place_are_errors(serve: Serve, dial: Dial) -> None:
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         with pytest.raises(RuntimeError, match="out of place"):
             await send({"type": "websocket.accept"})
         with pytest.raises(RuntimeError, match="out of place"):
@@ -141,7 +142,7 @@ async def test_a_slow_application_makes_the_peer_wait(serve: Serve, dial: Dial) 
     go = asyncio.Event()
     sizes = []
 
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         await go.wait()
         while (event := await receive())["type"] != "websocket.disconnect":
             sizes.append(len(event["bytes"]))
@@ -160,11 +161,11 @@ async def test_a_slow_application_makes_the_peer_wait(serve: Serve, dial: Dial) 
     assert sizes == [64 << 10] * 300
 
 
-async def test_empty_messages_are_bounded_too(serve: Serve, dial: Dial, until: Any) -> None:
+async def test_empty_messages_are_bounded_too(serve: Serve, dial: Dial, until: Until) -> None:
     go = asyncio.Event()
     count = 0
 
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         nonlocal count
         await go.wait()
         while (await receive())["type"] != "websocket.disconnect":
@@ -187,7 +188,7 @@ async def test_empty_messages_are_bounded_too(serve: Serve, dial: Dial, until: A
 async def test_a_slow_peer_suspends_send(serve: Serve, dial: Dial) -> None:
     sent = 0
 
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         nonlocal sent
         for _ in range(200):
             await send({"type": "websocket.send", "bytes": bytes(100_000)})
@@ -199,13 +200,13 @@ async def test_a_slow_peer_suspends_send(serve: Serve, dial: Dial) -> None:
         await asyncio.wait_for(app.ended.wait(), 0.4)
     assert sent < 200
     for _ in range(200):
-        assert len((await raw.frame())[1]) == 100_000
+        assert len((await raw.expect_frame())[1]) == 100_000
     await asyncio.wait_for(app.ended.wait(), 20)
     assert app.failed == []
 
 
 async def test_a_peer_that_leaves_wakes_a_suspended_send(serve: Serve, dial: Dial, no_errors: None) -> None:
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         while True:
             await send({"type": "websocket.send", "bytes": bytes(100_000)})
 
@@ -219,21 +220,21 @@ async def test_a_peer_that_leaves_wakes_a_suspended_send(serve: Serve, dial: Dia
 
 
 async def test_one_large_message_is_no_overflow(serve: Serve, dial: Dial) -> None:
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         await send({"type": "websocket.send", "bytes": bytes(3 << 20)})
         await send({"type": "websocket.send", "bytes": b"next"})
 
     app = App(body)
     raw = await dial(await serve(app, max_buffered=1 << 20))
-    assert len((await raw.frame())[1]) == 3 << 20
+    assert len((await raw.expect_frame())[1]) == 3 << 20
     assert await raw.frame() == (FIN | BINARY, b"next")
 
 
-async def test_keepalive_pings_then_drops(serve: Serve, dial: Dial, sweep: Any) -> None:
-    sweep.silence = 0.2
+async def test_keepalive_pings_then_drops(serve: Serve, dial: Dial, timer_wheel: TimerWheel) -> None:
+    timer_wheel.silence = 0.2
     codes = []
 
-    async def body(receive: Any, send: Any) -> None:
+    async def body(receive: Receive, send: Send) -> None:
         codes.append((await receive())["code"])
 
     app = App(body)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -12,10 +10,13 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from fairlead.carrier.timer_wheel import TimerWheel
+
+from support.carrier.raw_client import Raw
+from support.carrier.servers import Dial, EchoApp, Serve, Until
+
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Dial = Callable[..., Awaitable[Any]]
-Serve = Callable[..., Awaitable[int]]
 
 TIMEOUT = 0.4
 
@@ -33,7 +34,7 @@ APP = Starlette(routes=[Route("/slow", slow), Route("/length", length, methods=[
 GET = b"GET /length HTTP/1.1\r\nHost: t\r\n\r\n"
 
 
-async def ends(raw: Any, *, within: float) -> float:
+async def ends(raw: Raw, *, within: float) -> float:
     """Seconds until the server ends the connection."""
     began = asyncio.get_running_loop().time()
     try:
@@ -116,7 +117,7 @@ async def test_a_large_body_is_no_head(serve: Serve, dial: Dial) -> None:
     assert await raw.reader.readexactly(6) == b"300000"
 
 
-async def test_an_open_websocket_is_never_late(serve: Serve, dial: Dial, plain_echo_app: Any) -> None:
+async def test_an_open_websocket_is_never_late(serve: Serve, dial: Dial, plain_echo_app: EchoApp) -> None:
     raw = await dial(await serve(plain_echo_app(), request_timeout=TIMEOUT))
     await asyncio.sleep(2 * TIMEOUT)
     raw.send(0x82, b"still here")
@@ -129,7 +130,7 @@ async def test_garbage_is_400(serve: Serve, dial: Dial) -> None:
     assert await raw.answer() == 400
 
 
-async def test_nothing_waits_any_more(serve: Serve, dial: Dial, sweep: Any, until: Any) -> None:
+async def test_nothing_waits_any_more(serve: Serve, dial: Dial, timer_wheel: TimerWheel, until: Until) -> None:
     """Whoever has come and gone has left the deadline's queue."""
     port = await serve(APP, request_timeout=7.0)
     for number in range(5):
@@ -138,4 +139,4 @@ async def test_nothing_waits_any_more(serve: Serve, dial: Dial, sweep: Any, unti
             raw.write(GET)
             await raw.answer()
         raw.end()
-    await until(lambda: len(sweep.deadline(7.0)) == 0)
+    await until(lambda: len(timer_wheel.timeout_queue(7.0)) == 0)

@@ -17,14 +17,12 @@ from fairlead.carrier.reading.scheduler import CREDIT, SLICE, ReadBudget, ReadSc
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TEXT, BINARY, PING = 0x81, 0x82, 0x89
 MIB = 1 << 20
-
-Dial = Callable[..., Awaitable[Any]]
-Until = Callable[..., Awaitable[None]]
 
 
 class Metered(Heard):
@@ -72,11 +70,11 @@ Open = Callable[..., Awaitable[Door]]
 
 
 @pytest.fixture
-def opened(serve: Any, attached_app: Any, sweep: TimerWheel) -> Open:
+def opened(serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel) -> Open:
     async def start(budget: ReadBudget, max_message: int = MIB, close_timeout: float = 5.0) -> Door:
         door = Door(0, ReadScheduler(budget))
-        terms = ConnectionContext(sweep, max_message, close_timeout=close_timeout, intake=door.intake)
-        door.port = await serve(attached_app(door), terms=terms)
+        context = ConnectionContext(timer_wheel, max_message, close_timeout=close_timeout, intake=door.intake)
+        door.port = await serve(attached_app(door), context=context)
         return door
 
     return start
@@ -411,10 +409,10 @@ async def test_who_has_used_the_least_comes_first(opened: Open, dial: Dial, unti
 
 
 async def test_a_foreign_server_is_asked_for_no_more(
-    foreign: Any, attached_app: Any, sweep: TimerWheel, dial: Dial, until: Until
+    foreign: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial, until: Until
 ) -> None:
     door = Door(0, ReadScheduler(ReadBudget(messages=50.0)))
-    door.port = await foreign(attached_app(door, ConnectionContext(sweep, intake=door.intake)))
+    door.port = await foreign(attached_app(door, ConnectionContext(timer_wheel, intake=door.intake)))
     raw = await dial(door.port)
     for number in range(600):
         raw.send(TEXT, b"%d" % number)
@@ -427,12 +425,12 @@ async def test_a_foreign_server_is_asked_for_no_more(
 
 
 async def test_slow_readers_are_counted_as_they_come_and_go(
-    serve: Any, attached_app: Any, sweep: TimerWheel, dial: Dial, until: Until
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial, until: Until
 ) -> None:
     slow: set[Connection] = set()
-    terms = ConnectionContext(sweep, max_buffered=64 * MIB, slow=slow)
+    context = ConnectionContext(timer_wheel, max_buffered=64 * MIB, slow=slow)
     door = Door(0, ReadScheduler())
-    door.port = await serve(attached_app(door), terms=terms)
+    door.port = await serve(attached_app(door), context=context)
     raw = await dial(door.port)
     await until(lambda: door.all and door.all[0].connection)
     connection = door.all[0].connection

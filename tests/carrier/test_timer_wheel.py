@@ -85,59 +85,59 @@ class Watched:
 
 
 async def test_every_connection_is_visited_four_times_a_period() -> None:
-    async with TimerWheel(silence=0.8, tick=0.02) as sweep:
+    async with TimerWheel(silence=0.8, tick=0.02) as timer_wheel:
         watched = [Watched() for _ in range(300)]
         for one in watched:
-            sweep.watch(one)
-        assert len(sweep) == 300
+            timer_wheel.watch(one)
+        assert len(timer_wheel) == 300
         async with asyncio.timeout(20):
             while min(one.visits for one in watched) < 2 * VISITS:  # visits have no event
                 await asyncio.sleep(0.01)
         assert max(one.visits for one in watched) - min(one.visits for one in watched) <= 1
         for one in watched[:299]:
-            sweep.unwatch(one)
-        assert len(sweep) == 1
+            timer_wheel.unwatch(one)
+        assert len(timer_wheel) == 1
 
 
 async def test_a_short_period_visits_each_at_most_once_a_tick() -> None:
     """Whatever the numbers, a tick is bounded: a stalled loop does not count silence faster than it ticks."""
     clock = Clock()
-    sweep = TimerWheel(silence=0.001, tick=0.02, clock=clock)
+    timer_wheel = TimerWheel(silence=0.001, tick=0.02, clock=clock)
     one = Watched()
-    sweep.watch(one)
+    timer_wheel.watch(one)
     for number in range(1, 6):
-        sweep._sweep(asyncio.get_running_loop())
+        timer_wheel._tick(asyncio.get_running_loop())
         assert one.visits == number
-    sweep.stop()
+    timer_wheel.stop()
 
 
 async def test_the_period_may_change_while_it_runs() -> None:
-    async with TimerWheel(silence=1000.0, tick=0.01) as sweep:
+    async with TimerWheel(silence=1000.0, tick=0.01) as timer_wheel:
         one = Watched()
-        sweep.watch(one)
-        sweep.silence = 0.04
+        timer_wheel.watch(one)
+        timer_wheel.silence = 0.04
         async with asyncio.timeout(20):
             while one.visits < VISITS:  # visits have no event
                 await asyncio.sleep(0.01)
 
 
 async def test_deadlines_of_one_length_are_one_queue() -> None:
-    async with TimerWheel(tick=0.01) as sweep:
-        assert sweep.deadline(0.05) is sweep.deadline(0.05)
+    async with TimerWheel(tick=0.01) as timer_wheel:
+        assert timer_wheel.timeout_queue(0.05) is timer_wheel.timeout_queue(0.05)
         expired = asyncio.get_running_loop().create_future()
-        sweep.deadline(0.05).add(expired, lambda future: future.set_result("late"))
+        timer_wheel.timeout_queue(0.05).add(expired, lambda future: future.set_result("late"))
         assert await asyncio.wait_for(expired, 20) == "late"
 
 
 async def test_it_runs_once_and_ends() -> None:
-    sweep = TimerWheel(tick=0.01)
-    sweep.start()
+    timer_wheel = TimerWheel(tick=0.01)
+    timer_wheel.start()
     with pytest.raises(RuntimeError, match="runs already"):
-        sweep.start()
-    sweep.stop()
-    sweep.stop()
+        timer_wheel.start()
+    timer_wheel.stop()
+    timer_wheel.stop()
     one = Watched()
-    sweep.watch(one)
+    timer_wheel.watch(one)
     await asyncio.sleep(0.05)  # nothing to wait for: the point is that nothing happens
     assert one.visits == 0
 
@@ -149,10 +149,10 @@ async def test_a_failing_visit_does_not_stop_the_others(caplog: pytest.LogCaptur
             raise RuntimeError("on purpose")
 
     with caplog.at_level(logging.CRITICAL + 1, "fairlead.carrier"):
-        async with TimerWheel(silence=0.04, tick=0.01) as sweep:
+        async with TimerWheel(silence=0.04, tick=0.01) as timer_wheel:
             watched = [Broken() for _ in range(BUCKETS)]
             for one in watched:
-                sweep.watch(one)
+                timer_wheel.watch(one)
             async with asyncio.timeout(20):
                 while min(one.visits for one in watched) < 3:  # visits have no event
                     await asyncio.sleep(0.01)
@@ -174,20 +174,20 @@ async def test_a_tick_with_much_to_do_lets_others_work_between() -> None:
             clock.now += 0.001
 
     loop = asyncio.get_running_loop()
-    sweep = TimerWheel(silence=0.001, tick=1000.0, clock=clock)
-    deadline = sweep.deadline(5.0)
+    timer_wheel = TimerWheel(silence=0.001, tick=1000.0, clock=clock)
+    deadline = timer_wheel.timeout_queue(5.0)
     for number in range(500):
         deadline.add(number, expire)
     watched = [Slow() for _ in range(500)]
     for one in watched:
-        sweep.watch(one)
+        timer_wheel.watch(one)
     clock.now += 10.0
-    sweep._sweep(loop)
+    timer_wheel._tick(loop)
     async with asyncio.timeout(20):
         while min(one.visits for one in watched) < 1:
             others.append(len(gone) + sum(one.visits for one in watched))
             await asyncio.sleep(0)
-    sweep.stop()
+    timer_wheel.stop()
     assert gone == list(range(500))
     steps = [after - before for before, after in itertools.pairwise([0, *others])]
     assert max(steps) <= 2 * STRIDE + 5, "a slice is 5 ms, looked at every STRIDE"
@@ -201,25 +201,25 @@ async def test_one_that_was_stopped_amid_a_tick_works_when_it_is_started_again()
             super().visit()
             clock.now += 0.001
 
-    sweep = TimerWheel(silence=0.001, tick=0.01, clock=clock)
+    timer_wheel = TimerWheel(silence=0.001, tick=0.01, clock=clock)
     watched = [Slow() for _ in range(500)]
     for one in watched:
-        sweep.watch(one)
-    sweep.start()
+        timer_wheel.watch(one)
+    timer_wheel.start()
     async with asyncio.timeout(20):
         while not any(one.visits for one in watched):
             await asyncio.sleep(0)
-        sweep.stop()
+        timer_wheel.stop()
         assert not all(one.visits for one in watched)
-        sweep.start()
+        timer_wheel.start()
         while not all(one.visits for one in watched):
             await asyncio.sleep(0)
-    sweep.stop()
+    timer_wheel.stop()
 
 
 async def test_who_goes_between_two_slices_is_not_visited() -> None:
     clock = Clock()
-    sweep = TimerWheel(silence=0.001, tick=1000.0, clock=clock)
+    timer_wheel = TimerWheel(silence=0.001, tick=1000.0, clock=clock)
 
     class Slow(Watched):
         def visit(self) -> None:
@@ -228,15 +228,15 @@ async def test_who_goes_between_two_slices_is_not_visited() -> None:
 
     watched = [Slow() for _ in range(400)]
     for one in watched:
-        sweep.watch(one)
-    sweep._sweep(asyncio.get_running_loop())
+        timer_wheel.watch(one)
+    timer_wheel._tick(asyncio.get_running_loop())
     left = [one for one in watched if not one.visits]
     assert left
     for one in left:
-        sweep.unwatch(one)
-    while sweep._round is not None:
+        timer_wheel.unwatch(one)
+    while timer_wheel._round is not None:
         await asyncio.sleep(0)
-    sweep.stop()
+    timer_wheel.stop()
     assert not any(one.visits for one in left)
 
 

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
+from support.chart.helm import Render
+
 CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
 # Random where the chart may choose: named here, both must render the very same.
 FIXED = ["--set", "tokens.existingSecret=t", "--set", "redis.valkey.existingSecret=v"]
 
 
 @pytest.mark.parametrize("values", sorted(CI.glob("*-values.yaml")), ids=lambda path: path.name)
-def test_both_render_the_same(render: Any, helm4: str, chart: Path, values: Path) -> None:
+def test_both_render_the_same(render: Render, helm4: str, chart: Path, values: Path) -> None:
     argv = ["template", "fairlead", str(chart), "--namespace", "fleet", "--values", str(values), *FIXED]
     done = subprocess.run([helm4, *argv], capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr

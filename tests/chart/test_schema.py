@@ -14,6 +14,8 @@ import yaml
 from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Replicas
 from fairlead_operator.api.validation import OPERATORS_ENV
 
+from support.chart.helm import Helm
+
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "charts" / "fairlead" / "values.schema.json").read_text())
 
@@ -56,13 +58,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("flag", "told"), REFUSED, ids=[flag for flag, _ in REFUSED])
-def test_a_wrong_value_is_refused_by_name(helm: Any, chart: Path, flag: str, told: str) -> None:
+def test_a_wrong_value_is_refused_by_name(helm: Helm, chart: Path, flag: str, told: str) -> None:
     done = helm("template", "fairlead", str(chart), "--set", flag)
     assert done.returncode != 0, f"--set {flag} was taken"
     assert told in done.stderr
 
 
-def test_what_cannot_hold_together_is_said_in_words(helm: Any, chart: Path) -> None:
+def test_what_cannot_hold_together_is_said_in_words(helm: Helm, chart: Path) -> None:
     def refused(*flags: str, name: str = "fairlead") -> str:
         done = helm("template", name, str(chart), *(word for flag in flags for word in ("--set", flag)))
         assert done.returncode != 0
@@ -85,7 +87,7 @@ def test_what_cannot_hold_together_is_said_in_words(helm: Any, chart: Path) -> N
 
 
 @pytest.mark.parametrize("release", ["fairlead.eu", "2nd"])
-def test_a_release_whose_name_no_service_may_bear_is_given_another(helm: Any, chart: Path, release: str) -> None:
+def test_a_release_whose_name_no_service_may_bear_is_given_another(helm: Helm, chart: Path, release: str) -> None:
     done = helm("template", release, str(chart), "--set", "fullnameOverride=links")
     assert done.returncode == 0, done.stderr
     assert {"links", "links-operator", "links-valkey"} <= {

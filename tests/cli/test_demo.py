@@ -19,7 +19,7 @@ import psutil
 import pytest
 
 from fairlead.cli.child_processes import RESTART_MOST, restart_pause
-from fairlead.cli.commands.demo import restarts
+from fairlead.cli.demo import restarts
 from fairlead.cli.demo.load_balancer import LoadBalancer
 from fairlead.cli.demo.ports import check_ports, free_ports, ports_from
 from fairlead.cli.demo.processes import ChildProcess, ValkeyProcess, epitaph, tail

@@ -38,7 +38,7 @@ class Row:
     at: int
     began: int
     state: str
-    connections: int
+    links: int
 
 
 nodes = st.sampled_from((1, 1, 2))
@@ -62,25 +62,25 @@ class Beats(RuleBasedStateMachine):
     @rule(node=nodes, epoch=epochs, begin=st.booleans(), replaces=st.sampled_from(("a", "b", "", "")))
     def beat(self, node: int, epoch: str, begin: bool, replaces: str) -> None:
         """On time, or by a process that was frozen while its successor began."""
-        name, connections = self.node(node), next(self.counts)
+        name, links = self.node(node), next(self.counts)
         row = self.rows.get(name)
-        said: dict[str, str | int | float] = {"state": "ready", "connections": connections}
-        good, now = self.world.run(self.load.beat(name, epoch, said, begin=begin, replaces=replaces))
+        said: dict[str, str | int | float] = {"state": "ready", "links": links}
+        good, now = self.world.run(self.load.renew(name, epoch, said, begin=begin, replaces=replaces))
         own = row is not None and row.epoch == epoch
         assert good == (own or (begin and (row is None or row.epoch == replaces)))
         if good:
             began = now if begin or row is None else row.began
             assert row is None or now >= row.at or row.state == "stopped"
-            self.rows[name] = Row(epoch, now, began, "ready", connections)
+            self.rows[name] = Row(epoch, now, began, "ready", links)
 
     @rule(node=nodes, epoch=epochs)
     def leave(self, node: int, epoch: str) -> None:
         """Only one's own row is left."""
         name, now = self.node(node), self.world.run(self.world.time())
         row = self.rows.get(name)
-        self.world.run(self.load.leave(name, epoch, now))
+        self.world.run(self.load.mark_stopped(name, epoch, now))
         if row is not None and row.epoch == epoch:
-            row.at, row.state, row.connections = now - schema.ALIVE_MS - 1, "stopped", 0
+            row.at, row.state, row.links = now - schema.ALIVE_MS - 1, "stopped", 0
 
     @rule(node=nodes)
     def lose(self, node: int) -> None:
@@ -92,14 +92,14 @@ class Beats(RuleBasedStateMachine):
     @invariant()
     def the_table_is_what_was_told(self) -> None:
         now = self.world.run(self.world.time())
-        table = self.world.run(self.load.read(now, 0))
-        self.known = self.world.run(self.load.follow(self.known, now, 0))
+        table = self.world.run(self.load.read_all(now, 0))
+        self.known = self.world.run(self.load.refresh(self.known, now, 0))
         followed = {row.node: row for row in self.known.rows()}
         for name in map(self.node, (1, 2)):
             found = [row for row in table.rows() if row.node == name]
             row = self.rows.get(name)
-            told = [(r.epoch, r.at, r.began, r.state, r.connections) for r in found]
-            assert told == ([] if row is None else [(row.epoch, row.at, row.began, row.state, row.connections)])
+            told = [(r.epoch, r.at, r.began, r.state, r.links) for r in found]
+            assert told == ([] if row is None else [(row.epoch, row.at, row.began, row.state, row.links)])
             # Who follows knows each life, and when it has last beaten; of a row that is lost it hears by the next life.
             assert row is None or (followed[name].epoch, followed[name].at) == (row.epoch, row.at)
             for epoch in "ab":
@@ -150,16 +150,16 @@ def test_what_a_beat_costs_does_not_grow_with_the_nodes(tmp_path: Path) -> None:
     world = World(tmp_path, cluster=False)
     try:
         load = NodeRows(world.store)
-        counts: dict[str, str | int | float] = {"state": "serving", "connections": 5_000}
+        counts: dict[str, str | int | float] = {"state": "serving", "links": 5_000}
         table, costs, made = NodeTable({}), [], 0
         for nodes in (2, 20, 200):
             for number in range(nodes):
-                world.run(load.beat(f"node-{number}", "a", dict(counts), begin=number >= made))
+                world.run(load.renew(f"node-{number}", "a", dict(counts), begin=number >= made))
             made = nodes
-            table = world.run(load.follow(table, world.run(world.time()), 0))  # hears of the new ones
+            table = world.run(load.refresh(table, world.run(world.time()), 0))  # hears of the new ones
             before = calls(world)
-            good, now = world.run(load.beat("node-0", "a", dict(counts), begin=False))
-            table = world.run(load.follow(table, now, 0))
+            good, now = world.run(load.renew("node-0", "a", dict(counts), begin=False))
+            table = world.run(load.refresh(table, now, 0))
             after = calls(world)
             assert good
             assert len([row for row in table.rows() if row.alive(now)]) == nodes

@@ -6,15 +6,20 @@ import asyncio
 import json
 import secrets
 import signal
-from typing import Any
 
 import pytest
 
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, End, Error, Hb, Rx
 
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial
 
-async def listed(api: Any, **query: str | int) -> list[str]:
+
+async def listed(api: Api, **query: str | int) -> list[str]:
     """All ids, page after page."""
     found: list[str] = []
     cursor = ""
@@ -27,7 +32,7 @@ async def listed(api: Any, **query: str | int) -> list[str]:
             return found
 
 
-async def test_selectors_see_labels_and_facts(gateway: Any, api: Any, dial: Any) -> None:
+async def test_selectors_see_labels_and_facts(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     fleet = secrets.token_hex(4)
     peers = [await dial(gateway) for _ in range(6)]
     for n, peer in enumerate(peers):
@@ -53,7 +58,7 @@ async def test_selectors_see_labels_and_facts(gateway: Any, api: Any, dial: Any)
     assert (bad.status_code, bad.json()["field"]) == (422, "state")
 
 
-async def test_a_label_that_is_given_twice_is_refused(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_label_that_is_given_twice_is_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     body = b'{"labels":{"env":"prod","env":"dev"}}'
@@ -63,7 +68,7 @@ async def test_a_label_that_is_given_twice_is_refused(gateway: Any, api: Any, di
     assert (await api.agent(peer.agent))["labels"] == {}
 
 
-async def test_a_payload_is_passed_on_as_it_is(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_payload_is_passed_on_as_it_is(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """Whatever it holds twice: only its agent reads it."""
     peer = await dial(gateway)
     await peer.greet()
@@ -74,7 +79,7 @@ async def test_a_payload_is_passed_on_as_it_is(gateway: Any, api: Any, dial: Any
         assert (await peer.command()).payload == payload
 
 
-async def test_labels_are_the_platforms_and_outlive_links(gateway: Any, api: Any, dial: Any) -> None:
+async def test_labels_are_the_platforms_and_outlive_links(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"env": "what the agent says"})
     url = f"/v1/agents/{peer.agent}"
@@ -103,13 +108,13 @@ A_VALUE = "is not a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / @ 
         ({f"k{n}": "x" for n in range(65)}, "labels", "is not an object of at most 64 members"),
     ],
 )
-async def test_labels_that_cannot_be(api: Any, labels: Any, field: str, said: str) -> None:
+async def test_labels_that_cannot_be(api: Api, labels: object, field: str, said: str) -> None:
     answer = await api.http.patch("/v1/agents/anybody", json={"labels": labels})
     assert answer.status_code == 422, answer.text
     assert (answer.json()["field"], said in answer.json()["detail"]) == (field, True), answer.text
 
 
-async def test_too_many_labels_in_all(gateway: Any, api: Any, dial: Any) -> None:
+async def test_too_many_labels_in_all(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     url = f"/v1/agents/{peer.agent}"
@@ -119,12 +124,14 @@ async def test_too_many_labels_in_all(gateway: Any, api: Any, dial: Any) -> None
     assert len((await api.agent(peer.agent))["labels"]) == 64
 
 
-async def test_a_label_for_nobody(api: Any) -> None:
+async def test_a_label_for_nobody(api: Api) -> None:
     answer = await api.http.patch("/v1/agents/nobody-of-that-name", json={"labels": {"a": "b"}})
     assert (answer.status_code, answer.json()["code"]) == (404, "agent_unknown")
 
 
-async def test_an_agent_is_disconnected_and_told_to_come_back(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_an_agent_is_disconnected_and_told_to_come_back(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     answer = await api.http.delete(f"/v1/agents/{peer.agent}/link")
@@ -140,7 +147,9 @@ async def test_an_agent_is_disconnected_and_told_to_come_back(gateway: Any, api:
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
 
 
-async def test_an_agent_tells_its_last_troubles(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_an_agent_tells_its_last_troubles(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     assert (await api.agent(peer.agent))["recent_failures"] == []
@@ -154,7 +163,9 @@ async def test_an_agent_tells_its_last_troubles(gateway: Any, api: Any, dial: An
     await until(told)
 
 
-async def test_the_last_five_troubles_are_told_the_latest_first(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_the_last_five_troubles_are_told_the_latest_first(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     expected: list[str] = []
@@ -175,7 +186,7 @@ async def test_the_last_five_troubles_are_told_the_latest_first(gateway: Any, ap
     ("error", "code"), [(None, "refused"), (Error(code="too_busy", message="not now"), "too_busy")]
 )
 async def test_a_refusal_is_trouble_by_its_code(
-    gateway: Any, api: Any, dial: Any, until: Any, error: Error | None, code: str
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered, error: Error | None, code: str
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -191,7 +202,7 @@ async def test_a_refusal_is_trouble_by_its_code(
     await until(told)
 
 
-async def test_results_as_server_sent_events(gateway: Any, api: Any, dial: Any) -> None:
+async def test_results_as_server_sent_events(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     headers = {"accept": "text/event-stream"}
@@ -224,7 +235,7 @@ def _event(block: str) -> dict[str, str]:
 
 
 async def test_how_a_link_is_doing_is_asked_of_its_node(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     peer = await dial(holder)
@@ -251,7 +262,9 @@ async def test_how_a_link_is_doing_is_asked_of_its_node(
     assert (page["state"], page["node"], page["link"]["rtt"]) == ("online", "node-1", None)
 
 
-async def test_the_link_of_an_agent_that_has_none(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_the_link_of_an_agent_that_has_none(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.close()

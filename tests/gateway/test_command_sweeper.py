@@ -100,10 +100,12 @@ class World:
         """Entries in the keeper's list."""
         for reply in self.due.flush():
             await reply
-        return sum([integer(await self.store.submit("ZCARD", schema.due_key(s))) for s in range(schema.DUE_SHARDS)])
+        return sum(
+            [integer(await self.store.submit("ZCARD", schema.deadlines_key(s))) for s in range(schema.DEADLINE_SHARDS)]
+        )
 
     async def look(self) -> None:
-        await self.keeper.keep(range(schema.DUE_SHARDS))
+        await self.keeper.keep(range(schema.DEADLINE_SHARDS))
 
 
 @pytest.fixture
@@ -125,7 +127,7 @@ async def test_one_look_goes_on_until_nothing_is_due(world: World) -> None:
         assert await world.directory.open_commands(found.agent) == []
         row = await world.directory.look_up(found.agent)
         assert row is not None
-        assert row.trouble.partition(" ")[2] == f"command {command} ended as timeout: deadline"
+        assert row.last_failure.partition(" ")[2] == f"command {command} ended as timeout: deadline"
     stopped = [bell for bell in world.heard if isinstance(bell, CancelRequested)]
     assert sorted(bell.command for bell in stopped) == sorted(commands)
     assert {bell.why for bell in stopped} == {"deadline"}
@@ -166,7 +168,7 @@ def test_two_nodes_look_at_each_shard_however_many_there_are(nodes: int, looks: 
     fleet = _fleet(nodes, 1_700_000_000_000)
     for turn in range(3):
         shards = Counter(shard for s in fleet for shard in shards_of(turn, s.lease, s.living()))
-        assert shards == dict.fromkeys(range(schema.DUE_SHARDS), looks)
+        assert shards == dict.fromkeys(range(schema.DEADLINE_SHARDS), looks)
 
 
 def test_one_node_of_all_walks_a_shard_of_the_index_and_each_shard_has_its_minute() -> None:
@@ -198,5 +200,5 @@ async def test_the_sweep_forgets_who_was_absent_for_long_and_nobody_else(world: 
         await world.index.sweep(number)
     rows = await world.directory.look_up_all(["linked", "away-lately", "away-for-long", "on-a-dead-node", "refused"])
     assert [row.agent for row in rows] == ["linked", "away-lately"]
-    pages = [await world.directory.page(number, "", 10) for number in range(schema.INDEX_SHARDS)]
+    pages = [await world.directory.index_page(number, "", 10) for number in range(schema.INDEX_SHARDS)]
     assert sorted(itertools.chain(*pages)) == ["away-lately", "linked"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -14,7 +13,10 @@ from hypothesis import strategies as st
 
 from fairlead.app.access.hosts import HostRules
 from fairlead.errors import Forbidden
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
+
+from support.gateway.process import GatewayProcess, MakeGateway
 
 OWN = ("a-token-for-the-platform", "a-token-for-the-agents")
 FOREIGN = "https://attacker.example"
@@ -93,7 +95,7 @@ def test_any_header_is_admitted_or_forbidden(host: bytes, origin: bytes) -> None
         HostRules(loopback_only=True).check(headers)
 
 
-async def statuses(gateway: Any, token: str, agent_token: str, **headers: str) -> list[int]:
+async def statuses(gateway: GatewayProcess, token: str, agent_token: str, **headers: str) -> list[int]:
     """What link port, API and admin port answer to a request with these headers and a valid token."""
     found = []
     try:
@@ -111,7 +113,7 @@ async def statuses(gateway: Any, token: str, agent_token: str, **headers: str) -
     return found
 
 
-async def test_a_node_with_development_tokens_answers_to_this_machine_alone(gateway: Any) -> None:
+async def test_a_node_with_development_tokens_answers_to_this_machine_alone(gateway: GatewayProcess) -> None:
     tokens = ("development-platform-token", "development-agent-token")
     assert await statuses(gateway, *tokens) == [101, 200, 200]
     assert await statuses(gateway, *tokens, origin="http://localhost:3000") == [101, 200, 200]
@@ -124,7 +126,9 @@ async def test_a_node_with_development_tokens_answers_to_this_machine_alone(gate
             assert answer.json()["code"] == "forbidden"
 
 
-async def test_a_real_node_knows_its_names_and_origins(make_gateway: Any, own_valkey: Any, tmp_path: Path) -> None:
+async def test_a_real_node_knows_its_names_and_origins(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, tmp_path: Path
+) -> None:
     flags = ["--allowed-hosts", "*.example.com,127.0.0.1", "--allowed-origins", "https://console.example.com"]
     for name, token in zip(("platform", "agent"), OWN, strict=True):
         (tmp_path / name).write_text(token)

@@ -8,19 +8,25 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from fairlead.routing.membership.process_identity import ProcessIdentity
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
+
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import Dial
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
 @pytest.mark.timeout(90)
 async def test_the_second_process_of_a_name_refuses_to_start_and_names_the_first(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     first = make_gateway(own_valkey.url, name="same")
     peer = await dial(first)
@@ -40,7 +46,7 @@ async def test_the_second_process_of_a_name_refuses_to_start_and_names_the_first
     assert (await api_of(first).agent(peer.agent))["state"] == "online"
 
 
-async def test_a_killed_node_has_its_name_back_at_once(own_valkey: Any, make_gateway: Any) -> None:
+async def test_a_killed_node_has_its_name_back_at_once(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
     gateway = make_gateway(own_valkey.url)
     gateway.signal(signal.SIGKILL)
     gateway.wait()
@@ -50,7 +56,12 @@ async def test_a_killed_node_has_its_name_back_at_once(own_valkey: Any, make_gat
 
 @pytest.mark.timeout(150)
 async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, until: Any, tmp_path: Any
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    dial: Dial,
+    api_of: MakeApi,
+    until: UntilAnswered,
+    tmp_path: Path,
 ) -> None:
     frozen = make_gateway(own_valkey.url, name="same")
     peer = await dial(frozen)
@@ -132,7 +143,7 @@ def test_the_last_life_of_a_container_is_gone_when_the_pod_has_started_it_again(
 
 @pytest.mark.timeout(90)
 async def test_a_container_that_is_started_again_has_its_name_at_once(
-    own_valkey: Any, make_gateway: Any, dial: Any, tmp_path: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, tmp_path: Path
 ) -> None:
     """Two PID namespaces on one machine, as those of a container's two lives: unshare(1) makes the second."""
     probe = await asyncio.to_thread(subprocess.run, [*NAMESPACE, "true"], capture_output=True, check=False)

@@ -14,7 +14,6 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
@@ -23,6 +22,9 @@ from websockets import ConnectionClosed
 from fairlead.app.api.openapi import document
 from fairlead.fleet.schema import TargetState
 from fairlead.wire.messages import Ack, Cmd, End
+
+from support.gateway.process import GatewayProcess
+from support.gateway.scripted_agent import Dial
 
 TOKEN = "development-platform-token"
 CHECKS = (
@@ -54,7 +56,7 @@ async def play(base: str, examples: int, folder: Path) -> tuple[int, str]:
     return process.returncode or 0, output.decode()
 
 
-async def oblige(gateway: Any, dial: Any, name: str) -> None:
+async def oblige(gateway: GatewayProcess, dial: Dial, name: str) -> None:
     """An agent that ends every command at once, and comes back when it is disconnected: a stream must have an end."""
     for conn in itertools.count(1):
         peer = await dial(gateway, name)
@@ -69,7 +71,7 @@ async def oblige(gateway: Any, dial: Any, name: str) -> None:
 
 
 @pytest.mark.timeout(DEADLINE + 60)
-async def test_generated_requests_find_no_contradiction(gateway: Any, dial: Any, tmp_path: Path) -> None:
+async def test_generated_requests_find_no_contradiction(gateway: GatewayProcess, dial: Dial, tmp_path: Path) -> None:
     names = ("agent-1", "0", "a")  # what a generator finds by itself
     obliging = [asyncio.create_task(oblige(gateway, dial, name)) for name in names]
     code, output = await play(gateway.api, 25, tmp_path)
@@ -83,7 +85,7 @@ async def test_generated_requests_find_no_contradiction(gateway: Any, dial: Any,
 
 
 @pytest.fixture
-async def forgetful(gateway: Any) -> AsyncIterator[str]:
+async def forgetful(gateway: GatewayProcess) -> AsyncIterator[str]:
     """A proxy in front of the API that drops one member from what it answers."""
     async with ClientSession(auto_decompress=False) as session:
 

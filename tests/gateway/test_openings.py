@@ -19,6 +19,10 @@ from fairlead.routing.commands.results import ResultsUpdate
 from fairlead.telemetry.command_timing import CommandOrigin
 from fairlead.wire.messages import Ack, End
 
+from support.gateway.platform_api import Api
+from support.gateway.process import GatewayProcess
+from support.gateway.scripted_agent import Dial
+
 HOUR = 3600.0
 
 
@@ -114,7 +118,9 @@ async def test_only_a_body_of_known_length_makes_an_answer_wait(name: str, waits
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_silent_agent_does_not_hold_the_answer_back(gateway: Any, api: Any, dial: Any, chunked: bool) -> None:
+async def test_a_silent_agent_does_not_hold_the_answer_back(
+    gateway: GatewayProcess, api: Api, dial: Dial, chunked: bool
+) -> None:
     """The head and the first line, then what the agent says, however the body was sent."""
     agent = await dial(gateway)
     await agent.greet()

@@ -148,10 +148,10 @@ class World:
     async def beat(self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0) -> None:
         """As the node of that pod does it."""
         counts: dict[str, str | int | float] = {
-            "state": "serving", "connections": connections, "capacity": capacity, "accepted": 0, "refused": 0,
+            "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": 0,
             "lag_ms": 0, "in_flight": in_flight, "version": "test",
         }  # fmt: skip
-        await NodeRows(self.store).beat(node, f"epoch-of-{node}", counts, begin=True)
+        await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 
     async def until(self, what: str, condition: Callable[[], Any]) -> Any:
         """Waits for what controllers do; what it gives when it gives something."""

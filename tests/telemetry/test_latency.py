@@ -26,10 +26,14 @@ from fairlead.telemetry.command_timing import CommandStats, CommandTiming
 from fairlead.telemetry.decaying_histogram import LEAST, SIZES, new_histogram, observe, quantile
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
 
+from support.telemetry.node import MakeNode, Node
+from support.telemetry.platform_api import PlatformOf
+from support.telemetry.scripted_agent import Dial
+
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
 
-def fairlead(node: Any, *args: str) -> str:
+def fairlead(node: Node, *args: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "fairlead", *args, "--api", node.api], capture_output=True, text=True, timeout=60,
         check=False,
@@ -38,7 +42,7 @@ def fairlead(node: Any, *args: str) -> str:
     return done.stdout
 
 
-async def eventually(texts: Iterable[str], node: Any, *args: str) -> str:
+async def eventually(texts: Iterable[str], node: Node, *args: str) -> str:
     """What `fairlead` writes, once it has all of `texts` in it: a busy node may not have answered in time."""
     async with asyncio.timeout(60):
         while True:
@@ -110,7 +114,9 @@ def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
     assert back[:3] == [begin, begin + 2000, begin]
 
 
-async def test_a_session_tells_its_round_trips_and_its_commands(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_a_session_tells_its_round_trips_and_its_commands(
+    make_node: MakeNode, platform_of: PlatformOf, dial: Dial
+) -> None:
     asked = make_node("asked")
     holder = make_node("holder")
     agent = await dial(holder, "slow-1", conn=3)
@@ -157,7 +163,7 @@ async def test_a_session_tells_its_round_trips_and_its_commands(make_node: Any, 
     assert again["last_close"].startswith("1000"), again
 
 
-async def test_top_ranks_the_links_of_all_nodes(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_top_ranks_the_links_of_all_nodes(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     nodes = [make_node("top-a"), make_node("top-b")]
     trips = {f"ranked-{n}": 0.002 * 2**n for n in range(6)}
     for n, (name, trip) in enumerate(random.Random(7).sample(sorted(trips.items()), len(trips))):
@@ -180,7 +186,7 @@ async def test_top_ranks_the_links_of_all_nodes(make_node: Any, platform_of: Any
     assert one == [(slowest_first[0], found["links"][0]["node"])]
 
 
-async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: Any, dial: Any) -> None:
+async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: MakeNode, dial: Dial) -> None:
     node = make_node("shown")
     await (await dial(node, "shown-1", conn=3)).trips(0.02)
     ours, theirs = os.openpty()
@@ -215,7 +221,7 @@ async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: Any, d
         os.close(ours)
 
 
-async def test_a_node_that_does_not_answer_is_named(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_a_node_that_does_not_answer_is_named(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     well, ill = make_node("well"), make_node("ill")
     await (await dial(well, "well-1")).trips(0.01)
     await platform_of(well).online("well-1")

@@ -19,6 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from fairlead.wire.messages import Cmd, End
 
 from support.otlp_collector import Collector
+from support.telemetry.node import MakeNode
+from support.telemetry.platform_api import PlatformOf
+from support.telemetry.scripted_agent import Dial
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -56,7 +59,7 @@ async def until(condition: Any) -> None:
 
 
 async def test_the_page_lists_all_metrics_and_no_others(
-    make_node: Any, platform_of: Any, dial: Any, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, dial: Dial, collector: Collector
 ) -> None:
     node = make_node("all", "--workers", "2", "--trace-endpoint", collector.url, "--trace-ratio", "1")
     agent = await dial(node, "counted-1")
@@ -81,7 +84,9 @@ async def test_the_page_lists_all_metrics_and_no_others(
     assert exported(read_openmetrics(richer.text)) == documented()
 
 
-async def test_exemplars_lead_to_the_trace(make_node: Any, platform_of: Any, dial: Any, collector: Collector) -> None:
+async def test_exemplars_lead_to_the_trace(
+    make_node: MakeNode, platform_of: PlatformOf, dial: Dial, collector: Collector
+) -> None:
     node = make_node("exemplary", "--trace-endpoint", collector.url, "--trace-ratio", "1")
     agent = await dial(node, "exemplary-1")
     platform = platform_of(node)
@@ -97,7 +102,9 @@ async def test_exemplars_lead_to_the_trace(make_node: Any, platform_of: Any, dia
     collector.wait(lambda: bool(collector.trace(command.replace("-", ""))), "the trace")
 
 
-async def test_what_platforms_and_agents_name_makes_few_series(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_what_platforms_and_agents_name_makes_few_series(
+    make_node: MakeNode, platform_of: PlatformOf, dial: Dial
+) -> None:
     node = make_node("few")
     agent = await dial(node, "few-1")
     platform = platform_of(node)
@@ -115,7 +122,7 @@ async def test_what_platforms_and_agents_name_makes_few_series(make_node: Any, p
     assert len(series) < 1_000
 
 
-async def test_what_is_counted_is_what_happened(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_what_is_counted_is_what_happened(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     node = make_node("counts")
     agent = await dial(node, "counts-1")
     await agent.trips(0.01, 0.01, 0.01)
@@ -144,7 +151,7 @@ async def test_what_is_counted_is_what_happened(make_node: Any, platform_of: Any
     await until(lambda: node.metric(superseded) == 1)
 
 
-async def test_an_agent_that_does_not_read_is_seen(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_an_agent_that_does_not_read_is_seen(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     node = make_node("patient")
     await dial(node, "deaf-1", max_queue=1)
     platform = platform_of(node)
@@ -156,7 +163,7 @@ async def test_an_agent_that_does_not_read_is_seen(make_node: Any, platform_of: 
     assert node.metric("fairlead_send_queue_bytes") > 65_536
 
 
-async def test_a_drain_tells_how_far_it_is(make_node: Any, dial: Any) -> None:
+async def test_a_drain_tells_how_far_it_is(make_node: MakeNode, dial: Dial) -> None:
     node = make_node("leaving", "--drain-rate", "1")
     for n in range(6):
         await dial(node, f"leaving-{n}")

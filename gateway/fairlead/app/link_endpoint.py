@@ -60,7 +60,7 @@ class LinkEndpoint:
         settings = self._node.settings
         session = Session(self._codecs[subprotocol], self._node.registration, settings.window)
         session.opening = [entered, wall_ns(), 0, 0, 0, 0]
-        await attach(websocket, session, subprotocol, terms=self._node.terms)
+        await attach(websocket, session, subprotocol, context=self._node.connection_context)
 
     async def _hold_back(self, key: str) -> None:
         """An address that comes again and again over the accept rate is answered ever later, so that a loop which does
@@ -77,13 +77,13 @@ class LinkEndpoint:
         node = self._node
         if node.hub.draining:
             return self._busy("draining", 503, NodeBusy("this node is draining: connect again"), 1)
-        if node.hub.connections >= node.settings.capacity:
-            full = NodeBusy(f"this node is full, with {node.hub.connections} links: connect again")
+        if node.hub.links >= node.settings.capacity:
+            full = NodeBusy(f"this node is full, with {node.hub.links} links: connect again")
             return self._busy("full", 503, full, 10)
         rate = self._rate
         if not rate.take(client_key(websocket.scope), asyncio.get_running_loop().time()):
             fast = NodeBusy(f"more than {rate.rate:g} new links a second: connect again")
-            return self._busy("rate", 429, fast, max(1.0, node.hub.connections / rate.rate))
+            return self._busy("rate", 429, fast, max(1.0, node.hub.links / rate.rate))
         if not any(name in self._codecs for name in websocket.scope["subprotocols"]):
             node.metrics.rejected.labels("subprotocol").inc()
             return PlainTextResponse(

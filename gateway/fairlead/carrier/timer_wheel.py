@@ -38,7 +38,7 @@ STRIDE: Final = 16
 
 
 class Visited(Protocol):
-    """What a sweep visits: it counts its own silence."""
+    """What a timer_wheel visits: it counts its own silence."""
 
     def visit(self) -> None: ...
 
@@ -105,7 +105,7 @@ class TimerWheel:
     def start(self) -> None:
         """Begin to tick on the running event loop."""
         if self._timer is not None:
-            raise RuntimeError("the sweep runs already")
+            raise RuntimeError("the timer_wheel runs already")
         self._arm(asyncio.get_running_loop())
 
     def stop(self) -> None:
@@ -127,7 +127,7 @@ class TimerWheel:
     ) -> None:
         self.stop()
 
-    def deadline(self, seconds: float) -> TimeoutQueue:
+    def timeout_queue(self, seconds: float) -> TimeoutQueue:
         """The queue of waits of that length; the same object for the same length."""
         found = self._deadlines.get(seconds)
         if found is None:
@@ -145,9 +145,9 @@ class TimerWheel:
         return sum(map(len, self._buckets))
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(self.tick, self._sweep, loop)
+        self._timer = loop.call_later(self.tick, self._tick, loop)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._arm(loop)
         # Counted in ticks, not by the clock: a process that was stopped for a minute has bytes waiting in its
         # sockets and must read them before it may call anyone silent.

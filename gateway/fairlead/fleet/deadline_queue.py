@@ -51,31 +51,33 @@ class DeadlineQueue:
 
     def schedule(self, command: str, agent: str, at: int) -> asyncio.Future[Reply]:
         """Look at this target at `at` (ms), or sooner if that was asked for before."""
-        return self._store.submit("ZADD", schema.due_key(schema.due_shard(command)), "LT", at, f"{command} {agent}")
+        return self._store.submit(
+            "ZADD", schema.deadlines_key(schema.deadline_shard(command)), "LT", at, f"{command} {agent}"
+        )
 
-    def put_off(self, command: str, agent: str, taken: int, at: int) -> asyncio.Future[Reply]:
+    def reschedule(self, command: str, agent: str, taken: int, at: int) -> asyncio.Future[Reply]:
         """The keeper has looked, having taken it at `taken`: look again at `at` (ms), or sooner if meanwhile asked."""
-        key = schema.due_key(schema.due_shard(command))
+        key = schema.deadlines_key(schema.deadline_shard(command))
         return self._store.run(lua.RESCHEDULE, (key,), (f"{command} {agent}", taken + TAKEN_MS, at))
 
-    def done(self, command: str, agent: str) -> None:
+    def remove(self, command: str, agent: str) -> None:
         """The target is over: never look again. All that is done in one turn of the loop leaves in one call a shard."""
         if not self._over:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._over.setdefault(schema.due_shard(command), []).append(f"{command} {agent}")
+        self._over.setdefault(schema.deadline_shard(command), []).append(f"{command} {agent}")
 
     def flush(self) -> list[asyncio.Future[Reply]]:
-        """Send what `done` has collected now; called by itself at the end of the turn."""
+        """Send what `remove` has collected now; called by itself at the end of the turn."""
         over, self._over = self._over, {}
         return [
-            self._store.submit("ZREM", schema.due_key(shard), *members, priority=Priority.RESULTS)
+            self._store.submit("ZREM", schema.deadlines_key(shard), *members, priority=Priority.RESULTS)
             for shard, members in over.items()
         ]
 
-    def take(self, shards: Sequence[int] = range(schema.DUE_SHARDS)) -> Awaitable[DueTargets]:
+    def take(self, shards: Sequence[int] = range(schema.DEADLINE_SHARDS)) -> Awaitable[DueTargets]:
         """What is due in `shards`, up to BATCH of each."""
         replies = [
-            self._store.run(lua.TAKE_DUE, (schema.due_key(shard),), (BATCH, TAKEN_MS), expected=TAKE_BYTES)
+            self._store.run(lua.TAKE_DUE, (schema.deadlines_key(shard),), (BATCH, TAKEN_MS), expected=TAKE_BYTES)
             for shard in shards
         ]
         return self._looked(shards, replies)

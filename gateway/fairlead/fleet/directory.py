@@ -24,7 +24,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, text
 
 ROW_BYTES = 1_024
-"""That the row of an agent has as a rule: a dozen facts, some labels, a trouble or two."""
+"""That the row of an agent has as a rule: a dozen facts, some labels, a failure or two."""
 RANKED_BYTES = 20_000
 """That the hundred worst links of a node have."""
 AT_ONCE = 32
@@ -139,19 +139,22 @@ class Directory:
         reply = self._store.run(lua.DISPATCH_COMMAND, keys, (command, expires, schema.OPEN_LIMIT, valid_until))
         return Answer(reply, partial(_dispatched, agent))
 
-    def settle(self, agent: str, command: str, trouble: str = "") -> Answer[str]:
-        """The command is over: it is no longer open for its agent. `trouble`, what went wrong with it, is kept for
+    def remove_open(self, agent: str, command: str, failure: str = "") -> Answer[str]:
+        """The command is over: it is no longer open for its agent. `failure`, what went wrong with it, is kept for
         whoever asks why; then the answer is the lease that holds the agent, else ""."""
-        if not trouble:
+        if not failure:
             reply = self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
             return Answer(reply, lambda _: "")
-        keys, args = _settling(agent, command, trouble)
+        keys, args = _remove_open_call(agent, command, failure)
         return Answer(self._store.run(lua.REMOVE_OPEN, keys, args, priority=Priority.RESULTS), text)
 
-    def settle_each(self, settled: Sequence[tuple[str, str, str]]) -> Answer[Sequence[str | FairleadError]]:
-        """`settle` for each of these (agent, command, trouble), as many as fit into one batch: the lease of each agent,
-        or why that one could not be settled. They go with the calls that callers wait for, not before them."""
-        reply = self._store.run_each(lua.REMOVE_OPEN, [_settling(*one) for one in settled])
+    def remove_open_each(self, settled: Sequence[tuple[str, str, str]]) -> Answer[Sequence[str | FairleadError]]:
+        """Call `remove_open` for each (agent, command, failure) of `settled`, which must fit into one batch.
+
+        The answer has the lease of each agent, or the error of that one call. These calls have the priority of the
+        calls that callers wait for, and do not go before them.
+        """
+        reply = self._store.run_each(lua.REMOVE_OPEN, [_remove_open_call(*one) for one in settled])
         return Answer(reply, _leases)
 
     async def open_commands(self, agent: str) -> list[str]:
@@ -200,25 +203,25 @@ class Directory:
         reply = self._store.run(lua.SET_LABELS, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
         return Answer(reply, _labelled)
 
-    def tell(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
+    def write_link_stats(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
         """Write down how the agent's link is doing, for whoever has asked."""
-        return self._store.submit("SET", schema.told_key(agent), state, "PX", schema.TOLD_MS)
+        return self._store.submit("SET", schema.link_stats_key(agent), state, "PX", schema.LINK_STATS_MS)
 
-    def told(self, agent: str) -> Answer[bytes]:
+    def read_link_stats(self, agent: str) -> Answer[bytes]:
         """What `tell` wrote a moment ago; b"" when that was not."""
-        reply = self._store.submit("GET", schema.told_key(agent))
+        reply = self._store.submit("GET", schema.link_stats_key(agent))
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
-    def rank(self, lease: str, by: str, links: bytes) -> asyncio.Future[Reply]:
+    def write_worst_links(self, lease: str, by: str, links: bytes) -> asyncio.Future[Reply]:
         """Write down the worst links of this node, for whoever has asked."""
-        return self._store.submit("SET", schema.ranked_key(lease, by), links, "PX", schema.TOLD_MS)
+        return self._store.submit("SET", schema.worst_links_key(lease, by), links, "PX", schema.LINK_STATS_MS)
 
-    def ranked(self, lease: str, by: str) -> Answer[bytes]:
+    def read_worst_links(self, lease: str, by: str) -> Answer[bytes]:
         """What `rank` wrote a moment ago on that node; b"" when that was not."""
-        reply = self._store.submit("GET", schema.ranked_key(lease, by), expected=RANKED_BYTES)
+        reply = self._store.submit("GET", schema.worst_links_key(lease, by), expected=RANKED_BYTES)
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
-    def page(self, shard: int, after: str, count: int) -> Answer[list[str]]:
+    def index_page(self, shard: int, after: str, count: int) -> Answer[list[str]]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
         start = f"({after}" if after else "-"
         reply = self._store.submit(
@@ -227,7 +230,7 @@ class Directory:
         )  # fmt: skip
         return Answer(reply, lambda reply: [text(agent) for agent in items(reply)])
 
-    async def pages(self, shard: int, after: str, count: int) -> AsyncGenerator[tuple[list[str], int, str]]:
+    async def index_pages(self, shard: int, after: str, count: int) -> AsyncGenerator[tuple[list[str], int, str]]:
         """The index from `shard` on, behind `after`: agent ids, up to `count` and `NAMES_AT_ONCE` at once, by shard and
         name, and the shard and name behind which the next ones are.
 
@@ -238,7 +241,7 @@ class Directory:
         while shard < schema.INDEX_SHARDS:
             stop = min(shard + ahead, schema.INDEX_SHARDS)
             names: list[str] = []
-            for answer in [self.page(s, after if s == shard else "", count) for s in range(shard, stop)]:
+            for answer in [self.index_page(s, after if s == shard else "", count) for s in range(shard, stop)]:
                 found = await answer
                 names += found
                 if len(found) == count or len(names) >= count:
@@ -250,7 +253,7 @@ class Directory:
             yield names, shard, after
             ahead = max(ahead // 2, 1) if 2 * len(names) >= count else min(2 * ahead, SHARDS_AT_ONCE)
 
-    def note_absence(self, agent: str, dead_lease: str) -> asyncio.Future[Reply]:
+    def mark_absent(self, agent: str, dead_lease: str) -> asyncio.Future[Reply]:
         """Nobody saw this agent leave, since the node of `dead_lease` died: from now on it counts as absent."""
         return self._store.run(lua.MARK_ABSENT, (schema.agent_key(agent),), (dead_lease,), priority=Priority.BACKGROUND)
 
@@ -283,10 +286,10 @@ def _claimed(reply: Reply) -> Claimed | Overtaken:
     )
 
 
-def _settling(agent: str, command: str, trouble: str) -> tuple[tuple[str, str], tuple[str, str, int]]:
+def _remove_open_call(agent: str, command: str, failure: str) -> tuple[tuple[str, str], tuple[str, str, int]]:
     """Keys and arguments of settle.lua."""
-    line = " ".join(trouble.split())  # a part of it is the agent's own word, which may hold a line end
-    return (schema.agent_key(agent), schema.open_key(agent)), (command, line, schema.TROUBLES)
+    line = " ".join(failure.split())  # a part of it is the agent's own word, which may hold a line end
+    return (schema.agent_key(agent), schema.open_key(agent)), (command, line, schema.FAILURES_KEPT)
 
 
 def _leases(answers: Sequence[Reply | FairleadError]) -> Sequence[str | FairleadError]:

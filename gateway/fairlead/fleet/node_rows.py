@@ -1,4 +1,4 @@
-"""Node → counts: the row that each node beats, the list of their beats, and the table of all nodes.
+"""Node → counts: the row that each node heartbeats, the list of their heartbeats, and the table of all nodes.
 
 Written by each node every few seconds. A node reads of the others when they last beat, all in one answer, and of each
 life only once what stands in its row: so the calls of a beat do not grow with the nodes. The operator, which is one,
@@ -27,7 +27,7 @@ class NodeRows:
     def __init__(self, store: Pipeliner) -> None:
         self._store = store
 
-    async def beat(
+    async def renew(
         self, node: str, epoch: str, counts: dict[str, str | int | float], *, begin: bool, replaces: str = ""
     ) -> tuple[bool, int]:
         """Write this node's row; returns (whether this life goes on, Redis TIME in ms). A life that begins may take the
@@ -36,33 +36,33 @@ class NodeRows:
         False: the row is gone or belongs to another life, so whatever this node holds may be another's by now.
         """
         flat = [item for pair in counts.items() for item in pair]
-        answer = items(await self._beat(node, (epoch, "1" if begin else "", schema.NODE_TTL_MS, replaces, *flat)))
+        answer = items(await self._renew(node, (epoch, "1" if begin else "", schema.NODE_TTL_MS, replaces, *flat)))
         good, now = integer(answer[0]) == 1, integer(answer[1])
         if good:
-            await self._beaten(f"{node}#{epoch}", now)
+            await self._note_heartbeat(f"{node}#{epoch}", now)
         return good, now
 
-    def _beat(self, node: str, args: tuple[Arg, ...]) -> asyncio.Future[Reply]:
+    def _renew(self, node: str, args: tuple[Arg, ...]) -> asyncio.Future[Reply]:
         return self._store.run(lua.HEARTBEAT, (schema.node_key(node),), args, priority=Priority.CONTROL)
 
-    def _beaten(self, lease: str, at: int) -> asyncio.Future[Reply]:
+    def _note_heartbeat(self, lease: str, at: int) -> asyncio.Future[Reply]:
         return self._store.submit("ZADD", schema.NODES, at, lease, priority=Priority.CONTROL)
 
-    async def follow(self, known: NodeTable, now: int, back: int) -> NodeTable:
+    async def refresh(self, known: NodeTable, now: int, back: int) -> NodeTable:
         """`known` as it is now: when each node has last beaten, and the rows of those lives that are new. The counts of
-        the others are those of their first beats."""
+        the others are those of their first heartbeats."""
         rows: dict[str, NodeRow] = {}
         new: list[str] = []
-        beats = await self._beats(len(known.rows()))
-        for node, (lease, at) in beats.items():
+        heartbeats = await self._heartbeats(len(known.rows()))
+        for node, (lease, at) in heartbeats.items():
             row = known.row(lease)
             if row is None:
                 new.append(node)
             else:
                 rows[node] = replace(row, at=at)
         rows |= await self._rows(new)
-        if any(now - at > schema.NODE_TTL_MS for _, at in beats.values()):
-            await self._cut(now)
+        if any(now - at > schema.NODE_TTL_MS for _, at in heartbeats.values()):
+            await self._remove_expired(now)
         return NodeTable(rows, back)
 
     async def look_up(self, node: str) -> tuple[NodeRow | None, int]:
@@ -72,20 +72,20 @@ class NodeRows:
         seconds, micros = items(await time)
         return NodeRow.parse(node, row) if row else None, integer(seconds) * 1000 + integer(micros) // 1000
 
-    async def read(self, now: int, back: int) -> NodeTable:
+    async def read_all(self, now: int, back: int) -> NodeTable:
         """The rows of all nodes that beat within their rows' life."""
-        beats = await self._beats(schema.INDEX_SHARDS)
-        await self._cut(now)
-        return NodeTable(await self._rows(list(beats)), back)
+        heartbeats = await self._heartbeats(schema.INDEX_SHARDS)
+        await self._remove_expired(now)
+        return NodeTable(await self._rows(list(heartbeats)), back)
 
-    async def _beats(self, expected: int) -> dict[str, tuple[str, int]]:
+    async def _heartbeats(self, expected: int) -> dict[str, tuple[str, int]]:
         """Of each node its newest life and when that has last beaten (ms). `expected`: how many there may be."""
         reply = await self._store.submit(
             "ZRANGE", schema.NODES, 0, -1, "WITHSCORES", priority=Priority.CONTROL, expected=64 * (expected + 1)
         )
         flat = items(reply)
         newest: dict[str, tuple[str, int]] = {}
-        for i in range(0, len(flat), 2):  # in the order of the beats
+        for i in range(0, len(flat), 2):  # in the order of the heartbeats
             lease = text(flat[i])
             newest[lease.partition("#")[0]] = lease, int(float(octets(flat[i + 1])))
         return newest
@@ -99,14 +99,14 @@ class NodeRows:
         key = schema.node_key(node)
         return Answer(self._store.submit("HGETALL", key, priority=Priority.CONTROL, expected=ROW_BYTES), table)
 
-    def _cut(self, now: int) -> asyncio.Future[Reply]:
-        """Forget the beats of lives whose rows have expired."""
+    def _remove_expired(self, now: int) -> asyncio.Future[Reply]:
+        """Forget the heartbeats of lives whose rows have expired."""
         last = now - schema.NODE_TTL_MS
         return self._store.submit("ZREMRANGEBYSCORE", schema.NODES, "-inf", f"({last}", priority=Priority.CONTROL)
 
-    async def leave(self, node: str, epoch: str, now: int) -> None:
+    async def mark_stopped(self, node: str, epoch: str, now: int) -> None:
         """This life ends on purpose: its row turns into one that nobody takes for alive."""
         last = now - schema.ALIVE_MS - 1
-        left = self._beat(node, (epoch, "", schema.NODE_TTL_MS, "", "state", "stopped", "connections", 0, "at", last))
+        left = self._renew(node, (epoch, "", schema.NODE_TTL_MS, "", "state", "stopped", "links", 0, "at", last))
         if integer(items(await left)[0]):
-            await self._beaten(f"{node}#{epoch}", last)
+            await self._note_heartbeat(f"{node}#{epoch}", last)

@@ -25,7 +25,7 @@ class Hub:
         """`pending_limit`: bytes that all sessions together may have received and not yet stored."""
         self._sessions: dict[str, Session] = {}
         self.totals = Totals(pending_limit)
-        self.connections = 0
+        self.links = 0
         """Open connections, greeted or not: what capacity counts."""
         self.accepted = 0
         self.refused = 0

@@ -57,7 +57,7 @@ class Connection(Protocol):
 class SessionHandler(Protocol):
     """Who serves sessions: routing. Called on the event loop; must not block."""
 
-    traffic: MessageCounters
+    message_counters: MessageCounters
     """Where this node counts messages."""
     totals: Totals
     """The sums over all sessions of this node."""
@@ -144,7 +144,7 @@ class Session:
         if connection is None or self.link.phase is LinkPhase.CLOSED:
             return
         data = self.codec.encode(message)
-        self.handler.traffic.wrote(message, len(data))
+        self.handler.message_counters.sent(message, len(data))
         connection.send(data)
 
     async def writable(self, patience: float) -> None:
@@ -225,7 +225,7 @@ class Session:
             return
         try:
             message = self.codec.decode(data)
-            self.handler.traffic.read(message, len(data))
+            self.handler.message_counters.received(message, len(data))
             act = self.link.receive(message)
         except ProtocolViolation as violation:
             self.close(violation.close_code, violation.message)

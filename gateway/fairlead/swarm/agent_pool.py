@@ -72,7 +72,7 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._headers = (("Authorization", f"Bearer {options.token}"),)
         self._facts: dict[Profile, dict[str, str]] = {}
-        self._sweep = TimerWheel(silence=SILENCE * FIRST_BEAT)
+        self._timer_wheel = TimerWheel(silence=SILENCE * FIRST_BEAT)
         self._dial_queue = DialQueue(self._dial)
         self._waits: dict[int, float] = {}
         """By index: what a bye has said of the time, in ms."""
@@ -90,7 +90,7 @@ class AgentPool:
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._sweep.start()
+        self._timer_wheel.start()
         self._turn = time.monotonic() + TICK
         self._timer = self.loop.call_at(self._turn, self._tick)
         gap = self.options.processes / self.options.rate
@@ -112,9 +112,9 @@ class AgentPool:
         for agent in self._agents:
             agent.leave(CloseCode.GOING_AWAY, "the swarm ends")
         deadline = time.monotonic() + LEAVE
-        while len(self._sweep) and time.monotonic() < deadline:  # noqa: ASYNC110  # the last to go tells nobody
+        while len(self._timer_wheel) and time.monotonic() < deadline:  # noqa: ASYNC110  # the last to go tells nobody
             await asyncio.sleep(0.02)
-        self._sweep.stop()
+        self._timer_wheel.stop()
 
     def storm(self) -> None:
         """All agents of that profile lose their links, now."""
@@ -155,8 +155,9 @@ class AgentPool:
         sources = self.options.sources
         try:
             await connect(
-                self.options.url, agent, sweep=self._sweep, subprotocols=(SUBPROTOCOL_MSGPACK,), headers=self._headers,
-                timeout=DIAL_TIMEOUT, local_address=sources[agent.number % len(sources)] if sources else None,
+                self.options.url, agent, timer_wheel=self._timer_wheel, subprotocols=(SUBPROTOCOL_MSGPACK,),
+                headers=self._headers, timeout=DIAL_TIMEOUT,
+                local_address=sources[agent.number % len(sources)] if sources else None,
             )  # fmt: skip
         except ConnectionRefused as e:
             wait = None
@@ -213,7 +214,7 @@ class AgentPool:
         if dropped is not None:
             self.counters.back.add(now - dropped)
         self.heartbeat = max(welcome.hb, 100) / 1000
-        self._sweep.silence = SILENCE * self.heartbeat
+        self._timer_wheel.silence = SILENCE * self.heartbeat
         self.window = welcome.limits.window
         self._policy = RetryPolicy(welcome.retry.first, welcome.retry.base, welcome.retry.cap)
         return now

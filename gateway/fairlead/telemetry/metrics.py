@@ -103,12 +103,12 @@ class Metrics:
         self.passed_over = Counter(
             "fairlead_index_rows_skipped_total", "Rows of agents that the sweep of the index could not read", registry=r
         )
-        self.traffic = MessageCounters()
-        r.register(self.traffic)
+        self.message_counters = MessageCounters()
+        r.register(self.message_counters)
         self._gauges = [Gauge("fairlead_build_info", "1, labelled with the version", ["version"], registry=r)]
         self._gauges[0].labels(__version__).set(1)
 
-    def took(self, method: str, seconds: float, trace: str) -> None:
+    def observe_command(self, method: str, seconds: float, trace: str) -> None:
         """An agent ended a command of `method`; `trace` is that of a command whose trace is kept, else ""."""
         series = self._methods.get(method)
         if series is None:
@@ -118,20 +118,20 @@ class Metrics:
                 series = self._duration.of(OTHER)
         series.observe(seconds, trace)
 
-    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """A gauge that is read when it is scraped."""
         gauge = Gauge(name, text, registry=self.registry)
         gauge.set_function(read)
         self._gauges.append(gauge)
 
-    def watch_each(self, name: str, text: str, label: str, reads: Mapping[str, Callable[[], float]]) -> None:
+    def add_labelled_gauge(self, name: str, text: str, label: str, reads: Mapping[str, Callable[[], float]]) -> None:
         """A gauge with one series for each value of `label`, read when it is scraped."""
         gauge = Gauge(name, text, [label], registry=self.registry)
         for value, read in reads.items():
             gauge.labels(value).set_function(read)
         self._gauges.append(gauge)
 
-    def count(self, name: str, text: str, read: Callable[[], float]) -> None:
+    def add_counter(self, name: str, text: str, read: Callable[[], float]) -> None:
         """A counter that is read when it is scraped."""
         self.registry.register(_Read(name, text, read))
 

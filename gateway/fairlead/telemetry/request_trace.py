@@ -1,8 +1,9 @@
-"""A command as the node saw it that took it in: from the request to the ring, and to the end of the answer's stream.
+"""The trace of one request that posts a command, on the node that took it: from the request to the doorbell, and to
+the end of the streamed answer.
 
-Made by the API when traces are on, filled by dispatch, told by whoever answers the caller. What was drawn is told at
-once; the rest only if the answer shows that the command was slow or failed, so that a story nobody keeps costs a few
-stamps.
+The API makes a `RequestTrace` when traces are on, dispatch fills it in, and whoever answers the caller ends it. The
+spans of a sampled command are exported at once. Those of any other command are exported only if the answer shows that
+the command was slow or failed, so a request whose trace is not kept costs a few timestamps.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ class RequestTrace:
         self._tracing = tracing
         self._accept = 0
 
-    def place(self, command: str, agent: str, method: str, caller: str) -> None:
+    def begin(self, command: str, agent: str, method: str, caller: str) -> None:
         """Dispatch begins; the command has its id. `caller` is the traceparent that came with it."""
         self.command, self.agent, self.method = command, agent, method
-        self.traceparent = self._tracing.record(command, caller)
+        self.traceparent = self._tracing.traceparent_for(command, caller)
         self.placed = wall_ns()
 
-    def taken(self) -> None:
+    def accept(self) -> None:
         """The command stands in Redis and the caller hears so."""
         self.accepted = wall_ns()
         if self.traceparent and (context := self._context()).sampled:
             self._tracing.put(self._acceptance(context))
 
-    def refused(self, code: str, recorded: bool) -> None:
+    def refuse(self, code: str, recorded: bool) -> None:
         """It was not taken in: this is all of its trace. A post that left no record is told only if it was drawn."""
         context = self._context()
         if not (context.sampled or recorded):
@@ -53,12 +54,12 @@ class RequestTrace:
         )  # fmt: skip
         self._tracing.put([root, *self._acceptance(context, code)])
 
-    def flowed(self) -> None:
+    def first_results(self) -> None:
         """The first results go to the caller."""
         if not self.first:
             self.first = wall_ns()
 
-    def ended(self, failed: bool) -> None:
+    def end(self, failed: bool) -> None:
         """The last of the stream goes to the caller."""
         end = wall_ns()
         worth = failed or end - self.began >= self._tracing.slow

@@ -69,17 +69,17 @@ class Tracing:
         self.on = exporter is not None
         self.slow = int(slow * 1e9)
         """Nanoseconds from which on a command is kept whatever was drawn."""
-        self._edge = int(ratio * (1 << _DRAW))
+        self._threshold = int(ratio * (1 << _DRAW))
 
-    def drawn(self, id_: str) -> bool:
+    def is_sampled(self, id_: str) -> bool:
         """Whether the command or session of that id is of the sampled ones."""
-        return int(id_[-12:], 16) < self._edge
+        return int(id_[-12:], 16) < self._threshold
 
-    def record(self, command: str, caller: str) -> str:
+    def traceparent_for(self, command: str, caller: str) -> str:
         """The traceparent for the command's record: the caller's, or one of our own for a command that is drawn."""
         if caller:
             return caller if parse_traceparent(caller) is not None else ""
-        if not self.on or not self.drawn(command):
+        if not self.on or not self.is_sampled(command):
             return ""
         whole = int(command.replace("-", ""), 16)
         return format_traceparent(whole, whole & _LOW, True)

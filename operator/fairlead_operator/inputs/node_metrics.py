@@ -54,11 +54,11 @@ class NodeMetrics:
             raise BusUnavailable(self._store.last_error.message)
         seconds, micros = items(await self._store.submit("TIME"))
         now = integer(seconds) * 1000 + integer(micros) // 1000
-        table = await NodeRows(self._store).read(now, 0)
+        table = await NodeRows(self._store).read_all(now, 0)
         return {
             row.node: NodeReport(
                 age=max(0, now - row.at) / 1000,
-                connections=row.connections,
+                connections=row.links,
                 capacity=row.capacity,
                 in_flight=row.in_flight,
                 refused=row.refused,

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,12 +20,12 @@ from fairlead.agent.builtin.options import ExecOptions, FileOptions, Options, Sh
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack
 
+from support.agent.fixtures import Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 from support.agent.transfers import MB, WINDOW, Call, error, leftovers
 
 TOKEN = "a-token-that-nobody-may-see"
-Serve = Callable[..., Any]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def link(gateway: Gateway, agent_process: Any, home: Path) -> Link:
+async def link(gateway: Gateway, agent_process: StartAgentProcess, home: Path) -> Link:
     """`fairlead agent run` with the default roots, which are /."""
     process = agent_process(
         "-c", "import os; del os.environ['FAIRLEAD_AGENT_TOKEN']; from fairlead.cli.main import main; main()",

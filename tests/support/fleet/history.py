@@ -47,7 +47,8 @@ class History(Links, Streams):
             [store.submit("PTTL", key(id_)) for key in (schema.cmd_key, schema.out_key, schema.in_key)] for id_ in ids
         ]
         due = [
-            store.submit("ZSCORE", schema.due_key(schema.due_shard(id_)), f"{id_} {self.agent_of(id_)}") for id_ in ids
+            store.submit("ZSCORE", schema.deadlines_key(schema.deadline_shard(id_)), f"{id_} {self.agent_of(id_)}")
+            for id_ in ids
         ]
         for name, row, commands, exists in zip(names, rows, opened, exist, strict=True):
             assert await exists == self.model.agent(name).known

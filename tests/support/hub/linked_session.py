@@ -49,7 +49,7 @@ class SessionHandler:
     """Stores nothing until it is told to."""
 
     def __init__(self, totals: Totals) -> None:
-        self.traffic = MessageCounters()
+        self.message_counters = MessageCounters()
         self.totals = totals
 
     def opened(self, session: Session) -> None: ...

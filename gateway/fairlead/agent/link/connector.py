@@ -108,7 +108,7 @@ class Connector:
         self._hello = hello
         self._policy = RetryPolicy()
         # Only the closing handshake's deadline: silence is the session's own matter.
-        self._sweep = TimerWheel(silence=3600.0, tick=1.0)
+        self._timer_wheel = TimerWheel(silence=3600.0, tick=1.0)
         self._session: AgentSession | None = None
         self._connections: set[ClientConnection] = set()
         """That of the link, and of former ones that wait for the gateway to close."""
@@ -122,7 +122,7 @@ class Connector:
         welcome which commands cannot go on.
         """
         attempt = 0
-        self._sweep.start()
+        self._timer_wheel.start()
         while True:
             ending = await self._attempt(receiver, resumed)
             if ending.final:
@@ -142,7 +142,7 @@ class Connector:
             await asyncio.wait({session.closed}, timeout=LEAVE_TIMEOUT)
         for connection in self._connections:
             connection.abort()
-        self._sweep.stop()
+        self._timer_wheel.stop()
         await asyncio.sleep(0)  # a transport that is aborted closes its socket in the next turn of the loop
 
     def _tell(self, ending: LinkEnd, delay: float) -> None:
@@ -182,7 +182,7 @@ class Connector:
             connection = await connect(
                 route.url,
                 session,
-                sweep=self._sweep,
+                timer_wheel=self._timer_wheel,
                 subprotocols=(self._codec.subprotocol,),
                 headers=(("Authorization", f"Bearer {route.token()}"),),
                 ssl=route.ssl,

@@ -36,14 +36,14 @@ class CredentialFailures:
     def __init__(self, refused: Counter) -> None:
         self._penalties = Penalties()
         self._refused = refused
-        self._digest = LogAggregator(logger)
+        self._log_aggregator = LogAggregator(logger)
         self._waiting = 0
 
     async def note(self, port: str, key: str, error: Unauthorized) -> Unauthorized | Throttled:
         """Count a failure and hold back its answer, which is returned."""
         self._refused.labels(port).inc()
         who = key or "an unknown address"
-        self._digest.note(
+        self._log_aggregator.note(
             "credentials refused", f"{port} {who}", logging.WARNING,
             "refused a credential on the %s port from %s: %s", port, who, error.message,
         )  # fmt: skip
@@ -63,7 +63,7 @@ class CredentialFailures:
         )
 
     def aclose(self) -> None:
-        self._digest.aclose()
+        self._log_aggregator.aclose()
 
 
 class AccessGuard:

@@ -75,7 +75,7 @@ class AgentRoutes:
             async with (
                 asyncio.timeout(PAGE_TIME),
                 self._turns.place(),
-                aclosing(self._directory.pages(shard, after, count)) as pages,
+                aclosing(self._directory.index_pages(shard, after, count)) as pages,
             ):
                 async for names, next_shard, next_after in pages:
                     left -= max(len(names), 1)
@@ -122,12 +122,12 @@ class AgentRoutes:
 
     async def get(self, request: Request) -> Response:
         row = await self._row(request)
-        troubles = [line.partition(" ") for line in row.troubles.splitlines()]
+        failures = [line.partition(" ") for line in row.failures.splitlines()]
         answer = schemas.AgentDetail(
             **self._describe(row),
             link=schemas.LastLink(row.sid, row.gen, row.boot, row.conn, await self._round_trip(row)),
             last_reason=row.reason or None,
-            recent_failures=[schemas.FailedCommand(iso(int(at)) or "", what) for at, _, what in troubles],
+            recent_failures=[schemas.FailedCommand(iso(int(at)) or "", what) for at, _, what in failures],
             open_commands=sorted(await self._directory.open_commands(row.agent)),
         )
         return Response(_encode(answer), media_type="application/json")

@@ -47,16 +47,18 @@ class CommandRoutes:
 
     async def post(self, request: Request) -> ASGIApp:
         """202 and the id, or the stream of its results when the caller accepts one."""
-        story = RequestTrace(self._tracing) if self._tracing.on else None
+        request_trace = RequestTrace(self._tracing) if self._tracing.on else None
         raw = await read_body(request, BODY_LIMIT)
         form = wanted(request)
         opens = opening(request) if form is not None else 0.0
         order = await _order(raw, request)
-        accepted = await self._dispatch.submit(order, follow=form is not None, story=story)
+        accepted = await self._dispatch.submit(order, follow=form is not None, request_trace=request_trace)
         head = schemas.AcceptedCommand(accepted.id, accepted.state, accepted.presence, accepted.why)
         if form is not None:
             pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower, opens=opens)
-            return ResultStream(request, form.replayed() if accepted.replayed else form, head, pages, story, opens)
+            return ResultStream(
+                request, form.replayed() if accepted.replayed else form, head, pages, request_trace, opens
+            )
         return _accepted(accepted, _encode(head))
 
     async def get(self, request: Request) -> Response:

@@ -100,18 +100,18 @@ class ResultStream:
         form: Format,
         head: object | None,
         pages: AsyncGenerator[ResultsUpdate],
-        story: RequestTrace | None = None,
+        request_trace: RequestTrace | None = None,
         opens: float = 0.0,
     ) -> None:
         self._request = request
         self._form = form
         self._head = head
         self._pages = pages
-        self._story = story
+        self._request_trace = request_trace
         self._opens = opens
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        form, story, opens = self._form, self._story, self._opens
+        form, request_trace, opens = self._form, self._request_trace, self._opens
         clock = asyncio.get_running_loop().time
         body = b"" if self._head is None else form.line(self._head)
         begun = not opens
@@ -123,19 +123,19 @@ class ResultStream:
         try:
             async with aclosing(self._pages) as pages:
                 async for news in pages:
-                    if story is not None and news.results:
-                        story.flowed()
+                    if request_trace is not None and news.results:
+                        request_trace.first_results()
                     body += b"".join([form.line(_line(result), result.offset) for result in news.results])
                     if news.ended is not None:
                         # The end goes out with the last results and closes the response: one write, not three.
                         body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
-                        if story is not None:
-                            story.ended(failed=any(t.state in FAILED for t in news.ended.targets))
+                        if request_trace is not None:
+                            request_trace.end(failed=any(t.state in FAILED for t in news.ended.targets))
                         break
                     if news.more is not None:
                         body += form.line({"more": news.more})
-                        if story is not None:
-                            story.ended(failed=False)  # this answer, not the command
+                        if request_trace is not None:
+                            request_trace.end(failed=False)  # this answer, not the command
                         break
                     if not begun:
                         if len(body) > SHORT:

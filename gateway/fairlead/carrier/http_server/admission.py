@@ -81,7 +81,7 @@ class Admission:
         self.ahead = 0
         """Bytes that were received ahead of their turn."""
         self._most_ahead = ahead
-        self._digest = LogAggregator(logger)
+        self._log_aggregator = LogAggregator(logger)
 
     def __len__(self) -> int:
         return len(self._open)
@@ -127,7 +127,7 @@ class Admission:
 
     def aclose(self) -> None:
         """Log what was not logged yet."""
-        self._digest.aclose()
+        self._log_aggregator.aclose()
 
     def _join(self, transport: asyncio.Transport, key: str) -> None:
         if not key:
@@ -151,7 +151,7 @@ class Admission:
 
     def _close(self, transport: asyncio.Transport, key: str, why: str) -> None:
         self.evicted += 1
-        self._digest.note(
+        self._log_aggregator.note(
             "connections closed to make room",
             f"from {key or UNCOUNTED}",
             logging.WARNING,

@@ -40,13 +40,13 @@ AsgiApp = Callable[..., Awaitable[None]]
 
 
 class ServerConfig(uvicorn.Config):
-    """uvicorn's configuration, and the terms that its protocol classes find through it."""
+    """uvicorn's configuration, and the context that its protocol classes find through it."""
 
     def __init__(
         self,
         app: AsgiApp,
         *,
-        terms: ConnectionContext,
+        context: ConnectionContext,
         admission: Admission,
         proxies: TrustedProxies,
         request_timeout: float,
@@ -54,12 +54,12 @@ class ServerConfig(uvicorn.Config):
         **options: Any,
     ) -> None:
         super().__init__(app, http=HttpConnection, ws=WebSocketUpgrade, **options)
-        self.terms = terms
+        self.context = context
         self.admission = admission
         self.proxies = proxies
-        self.lifetimes = None if admission.lifetime is None else terms.sweep.deadline(admission.lifetime)
-        self.requests = terms.sweep.deadline(request_timeout)
-        self.bodies = terms.sweep.deadline(body_timeout)
+        self.lifetimes = None if admission.lifetime is None else context.timer_wheel.timeout_queue(admission.lifetime)
+        self.requests = context.timer_wheel.timeout_queue(request_timeout)
+        self.bodies = context.timer_wheel.timeout_queue(body_timeout)
 
 
 def config(
@@ -67,8 +67,8 @@ def config(
     host: str = "127.0.0.1",
     port: int = 0,
     *,
-    sweep: TimerWheel,
-    terms: ConnectionContext | None = None,
+    timer_wheel: TimerWheel,
+    context: ConnectionContext | None = None,
     path: str | None = None,
     max_message: int = 1 << 20,
     max_buffered: int = 1 << 20,
@@ -87,14 +87,14 @@ def config(
 
     With a `path` it listens on a Unix socket there, in place of `host` and `port`; a `Server` that is given sockets
     listens on them alone. `request_timeout` and `body_timeout` are the seconds that head and body of a request may
-    take; what is later is cut off. `terms` stand in for `sweep` and all limits of messages. `admission` is shared by
+    take; what is later is cut off. `context` stand in for `sweep` and all limits of messages. `admission` is shared by
     the servers that share its ceiling. `trusted_proxies` (addresses and networks) may name the client in
     X-Forwarded-For or Forwarded; nobody else may. `stop_timeout` bounds what uvicorn waits after `on_stop` for requests
     and connections that are still open.
     """
     return ServerConfig(
         app,
-        terms=terms or ConnectionContext(sweep, max_message, max_buffered, close_timeout, deflate),
+        context=context or ConnectionContext(timer_wheel, max_message, max_buffered, close_timeout, deflate),
         admission=Admission() if admission is None else admission,
         proxies=TrustedProxies(trusted_proxies),
         request_timeout=request_timeout,

@@ -56,9 +56,9 @@ class UpgradeState(Enum):
 
 
 class UpgradeConfig(Protocol):
-    """What an upgrade looks up in its server's configuration: uvicorn's own, and the terms of its connections."""
+    """What an upgrade looks up in its server's configuration: uvicorn's own, and the context of its connections."""
 
-    terms: ConnectionContext
+    context: ConnectionContext
     admission: Admission
     loaded_app: Any
     root_path: str
@@ -140,7 +140,7 @@ class WebSocketUpgrade(asyncio.Protocol):
             return self._respond(426, [(b"sec-websocket-version", b"13")])
         if not handshake.is_key(self._key):
             return self._respond(400)
-        if self._config.terms.deflate and b"sec-websocket-extensions" in own:
+        if self._config.context.deflate and b"sec-websocket-extensions" in own:
             self._deflate = handshake.accept_deflate(own[b"sec-websocket-extensions"].decode("latin-1"))
         raw_path, _, query = target.partition(b"?")
         root = self._config.root_path
@@ -229,7 +229,7 @@ class WebSocketUpgrade(asyncio.Protocol):
     # The two answers.
 
     def _accept(self, message: dict[str, Any]) -> None:
-        transport, terms = self._transport, self._config.terms
+        transport, context = self._transport, self._config.context
         listener: Listener | None = message.get(LISTENER)
         lines = [
             b"HTTP/1.1 101 Switching Protocols",
@@ -253,7 +253,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         else:
             self._state = UpgradeState.ATTACHED
         roster = cast("set[ServerConnection]", self._roster)
-        connection = ServerConnection(transport, listener, terms, roster, deflate=self._deflate is not None)
+        connection = ServerConnection(transport, listener, context, roster, deflate=self._deflate is not None)
         transport.set_protocol(connection)
         if len(self._early) > MAX_EARLY and not transport.is_closing():
             transport.resume_reading()  # before the listener is told, who may want it paused

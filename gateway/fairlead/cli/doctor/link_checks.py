@@ -125,10 +125,10 @@ class LinkChecks(EndpointChecks):
         """Be an agent that says hello and then nothing."""
         ear = DoctorLink()
         url = urlsplit(self.url)._replace(path=self._path).geturl()
-        async with TimerWheel() as sweep:
+        async with TimerWheel() as timer_wheel:
             try:
                 connection = await connect(
-                    url, ear, sweep=sweep, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
+                    url, ear, timer_wheel=timer_wheel, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
                 )
             except ConnectionRefused as e:
                 raise CheckFailed(

@@ -130,12 +130,12 @@ def valkey_ended(valkey: EmbeddedValkey) -> str:
 def _servers(
     node: Node, ports: NodeSockets, failures: CredentialFailures, public: Admission, probes: Admission, same_stop: float
 ) -> tuple[Server, Server, Server]:
-    settings, sweep = node.settings, node.sweep
+    settings, timer_wheel = node.settings, node.timer_wheel
     path = str(ports.admin) if isinstance(ports.admin, Path) else None
-    node.metrics.watch(
+    node.metrics.add_gauge(
         "fairlead_unauthenticated_connections", "Connections that have not shown a valid token", lambda: len(public)
     )
-    node.metrics.count(
+    node.metrics.add_counter(
         "fairlead_connections_evicted_total",
         "Connections without a valid token that were closed to make room",
         lambda: public.evicted + probes.evicted,
@@ -143,12 +143,12 @@ def _servers(
     proxies = split_list(settings.trusted_proxies)
     api = config(
         closing_connections_while(lambda: node.hub.draining, api_app(node, failures)),
-        sweep=sweep, admission=public, trusted_proxies=proxies, stop_timeout=5,
+        timer_wheel=timer_wheel, admission=public, trusted_proxies=proxies, stop_timeout=5,
     )  # fmt: skip
-    admin = config(admin_app(node), path=path, sweep=sweep, admission=probes, stop_timeout=1)
+    admin = config(admin_app(node), path=path, timer_wheel=timer_wheel, admission=probes, stop_timeout=1)
     link = config(
-        link_app(node, failures), sweep=sweep, terms=node.terms, admission=public, trusted_proxies=proxies,
-        stop_timeout=6,
+        link_app(node, failures), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
+        trusted_proxies=proxies, stop_timeout=6,
     )  # fmt: skip
     return (
         Server(api, own_signals=False),

@@ -65,9 +65,11 @@ def administer(workers: list[Worker], board: Board, sockets: list[socket.socket]
         signal.signal(number, signal.SIG_IGN)
 
     async def serve() -> None:
-        async with TimerWheel() as sweep:
+        async with TimerWheel() as timer_wheel:
             server = Server(
-                config(merged_app(workers, board), sweep=sweep, admission=admin_admission(), stop_timeout=1),
+                config(
+                    merged_app(workers, board), timer_wheel=timer_wheel, admission=admin_admission(), stop_timeout=1
+                ),
                 own_signals=False,
             )
             asyncio.get_running_loop().add_signal_handler(STOP_ADMIN, server.stop)

@@ -4,7 +4,7 @@
 -- once, by whoever finds the command still open, since this may be repeated.
 -- Returns the lease that holds the agent, '' for none.
 local open = redis.call('HDEL', KEYS[2], ARGV[1])
-local row = redis.call('HMGET', KEYS[1], 'gen', 'lease', 'trouble')
+local row = redis.call('HMGET', KEYS[1], 'gen', 'lease', 'failures')
 if not row[1] then return '' end
 if open == 0 then return row[2] or '' end
 local t = redis.call('TIME')
@@ -13,5 +13,5 @@ for line in string.gmatch(row[3] or '', '[^\n]+') do
   if #lines == tonumber(ARGV[3]) then break end
   lines[#lines + 1] = line
 end
-redis.call('HSET', KEYS[1], 'trouble', table.concat(lines, '\n'))
+redis.call('HSET', KEYS[1], 'failures', table.concat(lines, '\n'))
 return row[2] or ''

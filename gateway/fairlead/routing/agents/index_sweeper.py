@@ -61,7 +61,7 @@ class IndexSweeper:
 
     async def sweep(self, shard: int) -> None:
         after = ""
-        while page := await self._directory.page(shard, after, PAGE):
+        while page := await self._directory.index_page(shard, after, PAGE):
             async for agent, seen in self._directory.last_seen(page):
                 try:
                     await self._look(agent, seen)

@@ -70,13 +70,13 @@ class Registration:
         takeover: Takeover,
         lease_releaser: LeaseReleaser,
         membership: Membership,
-        sweep: TimerWheel,
+        timer_wheel: TimerWheel,
         tasks: BackgroundTasks,
         telemetry: TelemetryRecorder,
         metrics: Metrics,
         terms: LinkSettings,
     ) -> None:
-        self.traffic = metrics.traffic
+        self.message_counters = metrics.message_counters
         self.totals = hub.totals
         self._store = store
         self._directory = directory
@@ -87,7 +87,7 @@ class Registration:
         self._takeover = takeover
         self._lease_releaser = lease_releaser
         self._membership = membership
-        self._hello = sweep.deadline(terms.hello_timeout)
+        self._hello = timer_wheel.timeout_queue(terms.hello_timeout)
         self._tasks = tasks
         self._telemetry = telemetry
         self._metrics = metrics
@@ -97,7 +97,7 @@ class Registration:
     # -- Attendant ---------------------------------------------------------------------------------
 
     def opened(self, session: Session) -> None:
-        self._hub.connections += 1
+        self._hub.links += 1
         self._hello.add(session, _late)
         _stamp(session, 2)
 
@@ -131,7 +131,7 @@ class Registration:
         self._metrics.rtt.observe(rtt_ms / 1000)
 
     def closed(self, session: Session, code: int, reason: str) -> None:
-        self._hub.connections -= 1
+        self._hub.links -= 1
         self._hello.discard(session)
         lived = asyncio.get_running_loop().time() - session.since if session.since else 0.0
         self._telemetry.left(session, lived, code, reason)
@@ -227,7 +227,7 @@ class Registration:
                 resumed=resumed,
                 have={command: found.next for command, found in taken.items() if not found.queued},
                 limits=terms.limits,
-                retry=Retry(first_ceiling(self._hub.connections, terms.accept_rate), cap=HANDED_OUT_MS),
+                retry=Retry(first_ceiling(self._hub.links, terms.accept_rate), cap=HANDED_OUT_MS),
             )
         )
         self._telemetry.welcomed(session, resumed)

@@ -39,7 +39,7 @@ class AgentRemoval:
             return
         if seen.lease and seen.at == seen.up:
             # Its node died with it, and nobody noted when: it was last seen at its claim, which may be months ago.
-            await self._directory.note_absence(agent, seen.lease)
+            await self._directory.mark_absent(agent, seen.lease)
         elif self._forget_ms and now - seen.at > self._forget_ms:
             row = await self._directory.look_up(agent)
             if row is not None and (row.lease, row.seen) == (seen.lease, seen.at):

@@ -44,8 +44,8 @@ class Completion:
         it is told as a span, if its trace is kept: then where that belongs is returned."""
         self._ended[state].inc()
         kept = self._telemetry.over(command, agent, state, code, origin, sid)
-        self._directory.settle(agent, command, _trouble(command, state, code) if state in TROUBLE else "")
-        self._due.done(command, agent)
+        self._directory.remove_open(agent, command, _trouble(command, state, code) if state in TROUBLE else "")
+        self._due.remove(command, agent)
         self.wake(command, followers)
         return kept
 
@@ -64,7 +64,7 @@ class Completion:
         A target that could not be settled stays in the keeper's list. Raises BusUnavailable when Redis is away.
         """
         settled = [(agent, command, _trouble(command, TIMEOUT, code)) for command, agent in targets]
-        return self._directory.settle_each(settled).map(partial(self._settled, targets))
+        return self._directory.remove_open_each(settled).map(partial(self._settled, targets))
 
     def _settled(self, targets: Sequence[tuple[str, str]], leases: Sequence[str | FairleadError]) -> None:
         stops: dict[str, list[Doorbell]] = {}
@@ -75,7 +75,7 @@ class Completion:
                 continue
             if lease:
                 stops.setdefault(lease, []).append(CancelRequested(agent, command, DEADLINE))
-            self._due.done(command, agent)
+            self._due.remove(command, agent)
         for lease, doorbells in stops.items():
             self._inbox.ring(lease, doorbells)
         if failure is not None:
@@ -83,8 +83,8 @@ class Completion:
 
     def forget(self, command: str, agent: str) -> None:
         """The target needs nobody's attention any more."""
-        self._directory.settle(agent, command)
-        self._due.done(command, agent)
+        self._directory.remove_open(agent, command)
+        self._due.remove(command, agent)
 
     def wake(self, command: str, followers: Iterable[str]) -> None:
         for lease in followers:

@@ -93,7 +93,7 @@ class Dispatcher:
         self._retention_ms = retention_ms
 
     async def submit(
-        self, order: CommandRequest, follow: bool = False, story: RequestTrace | None = None
+        self, order: CommandRequest, follow: bool = False, request_trace: RequestTrace | None = None
     ) -> AcceptedCommand:
         """Take the command in; with `follow` this node is its follower from the start. `story` is told how it goes.
 
@@ -105,18 +105,20 @@ class Dispatcher:
             command, before = await self._recall(order, command)
             if before is not None:
                 return before
-        if story is not None:
-            story.place(command, order.agent, order.method, order.traceparent)
+        if request_trace is not None:
+            request_trace.begin(command, order.agent, order.method, order.traceparent)
         try:
             accepted = (
-                await self._follow(command, order, story) if follow else await self._place(command, order, None, story)
+                await self._follow(command, order, request_trace)
+                if follow
+                else await self._place(command, order, None, request_trace)
             )
         except FairleadError as e:
-            if story is not None:
-                story.refused(e.code, isinstance(e, AgentOffline))
+            if request_trace is not None:
+                request_trace.refuse(e.code, isinstance(e, AgentOffline))
             raise
-        if story is not None:
-            story.taken()
+        if request_trace is not None:
+            request_trace.accept()
         return accepted
 
     async def _recall(self, order: CommandRequest, command: str) -> tuple[str, AcceptedCommand | None]:
@@ -142,10 +144,10 @@ class Dispatcher:
             )
         return first, None  # it was refused, or the node that took it died before it had written it down
 
-    async def _follow(self, command: str, order: CommandRequest, story: RequestTrace | None) -> AcceptedCommand:
+    async def _follow(self, command: str, order: CommandRequest, request_trace: RequestTrace | None) -> AcceptedCommand:
         follower = self._followers.join(command)
         try:
-            accepted = await self._place(command, order, follower, story)
+            accepted = await self._place(command, order, follower, request_trace)
         except BaseException:
             self._followers.leave(command, follower)
             raise
@@ -154,7 +156,7 @@ class Dispatcher:
         return accepted
 
     async def _place(
-        self, command: str, order: CommandRequest, follower: Follower | None, story: RequestTrace | None
+        self, command: str, order: CommandRequest, follower: Follower | None, request_trace: RequestTrace | None
     ) -> AcceptedCommand:  # fmt: skip
         membership = self._membership
         if not membership.alive:
@@ -165,15 +167,17 @@ class Dispatcher:
         record = NewRecord(
             command, order.agent, order.method, order.payload, order.lane, now, expires, self._retention_ms, hold,
             order.retry, order.retain,
-            self._tracing.record(command, order.traceparent) if story is None else story.traceparent,
-            0 if story is None else story.began, now + REMEMBERED_MS + BINDING_MARGIN_MS if order.key_digest else 0,
+            self._tracing.traceparent_for(command, order.traceparent)
+            if request_trace is None else request_trace.traceparent,
+            0 if request_trace is None else request_trace.began,
+            now + REMEMBERED_MS + BINDING_MARGIN_MS if order.key_digest else 0,
         )  # fmt: skip
         lease = membership.lease if follower is not None else ""
         created, row = await self._write(record, min(now + RING_AGAIN_MS, hold, expires), lease)
         if created is not Write.NEW:
             follower = None  # of a record that was there before our answer came the news may have come before us
         try:
-            return await self._dispatched(record, order, created is not Write.OLDER, row, follower, story)
+            return await self._dispatched(record, order, created is not Write.OLDER, row, follower, request_trace)
         except BusUnavailable as e:
             raise self._in_doubt(command, e) from e
 
@@ -231,7 +235,7 @@ class Dispatcher:
 
     async def _dispatched(
         self, record: NewRecord, order: CommandRequest, ours: bool, row: AgentRow | LimitReached | None,
-        follower: Follower | None, story: RequestTrace | None,
+        follower: Follower | None, request_trace: RequestTrace | None,
     ) -> AcceptedCommand:  # fmt: skip
         """The command is written down: ring at its agent's node, or end it. `ours`: nobody else has posted it."""
         membership, command = self._membership, record.id
@@ -249,9 +253,12 @@ class Dispatcher:
         presence, since, why = membership.table.presence(row, membership.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
             # A lease whose node is not in our table may be of one that has just started: ringing costs nothing.
-            if story is not None:
-                story.rung, story.sid = wall_ns(), row.sid
-            self._inbox.ring(row.lease, (CommandQueued(order.agent, command, story.rung if story is not None else 0),))
+            if request_trace is not None:
+                request_trace.rung, request_trace.sid = wall_ns(), row.sid
+            self._inbox.ring(
+                row.lease,
+                (CommandQueued(order.agent, command, request_trace.rung if request_trace is not None else 0),),
+            )
         elif presence is Presence.OFFLINE and order.queue is None:
             await self._fail_offline(command, order, membership.now() - since, why)
         if ours:

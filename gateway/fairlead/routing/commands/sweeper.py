@@ -156,7 +156,7 @@ class CommandSweeper:
         try:
             again = await self._see_to(found, found.targets[0], taken.at)
             if again is not None:
-                await self._due.put_off(taken.command, taken.agent, taken.at, again)
+                await self._due.reschedule(taken.command, taken.agent, taken.at, again)
         except BusUnavailable:
             raise
         except Exception as e:
@@ -230,7 +230,7 @@ class CommandSweeper:
 
 def shards_of(turn: int, lease: str, living: Sequence[str]) -> list[int]:
     """The shards that the node of `lease` looks at in one turn of the fleet's clock."""
-    return [s for s in range(schema.DUE_SHARDS) if lease in choose(f"due {turn} {s}", living, KEEPERS)]
+    return [s for s in range(schema.DEADLINE_SHARDS) if lease in choose(f"due {turn} {s}", living, KEEPERS)]
 
 
 def _parts(targets: Sequence[T]) -> Iterator[Sequence[T]]:

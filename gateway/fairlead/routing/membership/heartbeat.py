@@ -90,7 +90,7 @@ class Heartbeat:
         if self._membership.since_heartbeat == float("inf"):
             return
         try:
-            await self._load.leave(self._membership.node, self._membership.epoch, self._membership.now())
+            await self._load.mark_stopped(self._membership.node, self._membership.epoch, self._membership.now())
             self._call_muster()
             await asyncio.sleep(0)  # rings leave in the next turn of the loop; closing the inbox waits behind them
         except BusUnavailable:
@@ -107,9 +107,9 @@ class Heartbeat:
         """Who is alive; and all that the rows tell only while they may tell of links that are missing in Redis."""
         membership = self._membership
         if membership.incomplete:
-            membership.table = await self._load.read(now, membership.alive_since)
+            membership.table = await self._load.read_all(now, membership.alive_since)
         else:
-            membership.table = await self._load.follow(membership.table, now, membership.alive_since)
+            membership.table = await self._load.refresh(membership.table, now, membership.alive_since)
 
     def _call_muster(self) -> None:
         """This node has come or goes: the others should know before their next beat."""
@@ -120,7 +120,7 @@ class Heartbeat:
     async def _beat(self, *, begin: bool, replaces: str = "") -> bool:
         """False when a life that was to begin could not."""
         membership = self._membership
-        good, now = await self._load.beat(
+        good, now = await self._load.renew(
             membership.node, membership.epoch, self._counts(), begin=begin, replaces=replaces
         )  # fmt: skip
         if not good:
@@ -180,7 +180,7 @@ class Heartbeat:
     def _counts(self) -> dict[str, str | int | float]:
         return {
             "state": "draining" if self._hub.draining else "serving",
-            "connections": self._hub.connections,
+            "links": self._hub.links,
             "capacity": self._capacity,
             "accepted": self._hub.accepted,
             "refused": self._hub.refused,

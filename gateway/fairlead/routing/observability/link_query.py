@@ -49,7 +49,7 @@ class LinkQuery:
             self._inbox.ring(row.lease, (LinkStatsRequested(row.agent, self._membership.lease),))
             if not await told.wait(patience):
                 return None
-            answer = await self._directory.told(row.agent)
+            answer = await self._directory.read_link_stats(row.agent)
         state = _decode(answer) if answer else None
         return state if state is not None and state.sid == row.sid else None
 
@@ -60,7 +60,7 @@ class LinkQuery:
     async def answer(self, session: Session, asker: str) -> None:
         """Write down how the link is doing, then ring whoever asked."""
         try:
-            await self._directory.tell(session.agent, _encode(link_stats(session)))
+            await self._directory.write_link_stats(session.agent, _encode(link_stats(session)))
         except BusUnavailable as e:
             logger.debug("nobody could be told of %s: %s", session.agent, e)
             return

@@ -31,17 +31,17 @@ class TelemetryRecorder:
         self.tracing = tracing
         self._metrics = metrics
         self._membership = membership
-        self._digest = LogAggregator(logger)
+        self._log_aggregator = LogAggregator(logger)
 
     def aclose(self) -> None:
-        self._digest.aclose()
+        self._log_aggregator.aclose()
 
     # -- links -------------------------------------------------------------------------------------
 
     def welcomed(self, session: Session, resumed: bool) -> None:
         """The link is the agent's from now on."""
         (self._metrics.resumed if resumed else self._metrics.opened).inc()
-        self._digest.note(
+        self._log_aggregator.note(
             "agents linked", "resumed" if resumed else "new", logging.INFO, "agent %s linked, attempt %d of boot %s",
             session.agent, session.conn, plain(session.boot), agent=session.agent, session=session.sid,
         )  # fmt: skip
@@ -56,7 +56,7 @@ class TelemetryRecorder:
         if not tracing.on:
             return
         session.opening = spans.pack_opening(stamps)
-        if tracing.drawn(session.sid) or stamps[5] - stamps[0] >= tracing.slow:
+        if tracing.is_sampled(session.sid) or stamps[5] - stamps[0] >= tracing.slow:
             self._show_opening(session)
 
     def _show_opening(self, session: Session) -> None:
@@ -74,7 +74,7 @@ class TelemetryRecorder:
         if session.since:
             self._metrics.lived.observe(lived)
         if session.agent:
-            self._digest.note(
+            self._log_aggregator.note(
                 "agents left", str(code), logging.INFO, "agent %s left: closed by the %s with %d, %s",
                 session.agent, by, code, plain(reason) or meaning_of(code, "no reason"), agent=session.agent,
                 session=session.sid,
@@ -145,7 +145,7 @@ class TelemetryRecorder:
                 child.observe(seconds)
         if timing.origin is not None:
             total = (self._membership.now() - timing.origin.created) / 1000
-            self._metrics.took(timing.origin.method, total, f"{kept.trace:032x}" if kept is not None else "")
+            self._metrics.observe_command(timing.origin.method, total, f"{kept.trace:032x}" if kept is not None else "")
         if kept is not None:
             self._show_opening(session)
             self.tracing.put(
@@ -172,7 +172,7 @@ class TelemetryRecorder:
                     tracing.put([spans.command_span(found, command, agent, sid, origin, state, code, end)])
         if failed:
             trace = f"{context.trace:032x}" if context is not None else ""
-            self._digest.note(
+            self._log_aggregator.note(
                 "commands failed", plain(code) or state, logging.INFO, "command %s on %s ended as %s%s",
                 command, agent, state, code and f": {plain(code)}", agent=agent, command=command, session=sid,
                 trace=trace,

@@ -82,7 +82,7 @@ class WorstLinks:
             self._inbox.ring(lease, (WorstLinksRequested(self._membership.lease, by),))
             if not await told.wait(PATIENCE):
                 return None
-            answer = await self._directory.ranked(lease, by)
+            answer = await self._directory.read_worst_links(lease, by)
         return _decode(answer) if answer else None
 
     def told(self, lease: str, by: str) -> None:
@@ -101,7 +101,7 @@ class WorstLinks:
         if loop.time() >= self._fresh.get(by, 0.0):
             self._asking[by] = askers
             try:
-                await self._directory.rank(lease, by, _encode(await self._walk(by)))
+                await self._directory.write_worst_links(lease, by, _encode(await self._walk(by)))
             except BusUnavailable as e:
                 logger.debug("nobody could be told of the links ranked by %s: %s", by, e)
                 return
