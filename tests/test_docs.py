@@ -77,6 +77,30 @@ def test_a_package_index_gets_a_readme_without_links_into_the_repository() -> No
     assert [target for target in LINK.findall(readme) if not target.startswith("https://")] == []
 
 
+MAP = ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
+TO_BE_MADE = re.compile(r"(?m)^\d+\. `([^`]+)`, new:")
+"""The files that a recipe creates."""
+
+
+@pytest.mark.parametrize("page", MAP)
+def test_every_path_that_the_map_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    made = set(TO_BE_MADE.findall(text))
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text)) | set(re.findall(r"(?<=[ =])tests/[\w./-]+", text))
+    named |= {name for name in re.findall(r"`([\w-]+)`", text) if (ROOT / name).exists()}
+    assert page == "SECURITY.md" or len(named) > 20
+    missing = [name for name in sorted(named - made) if not name.startswith(".") and not (ROOT / name).exists()]
+    assert missing == []
+
+
+def test_the_map_names_every_room() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    package = ROOT / "gateway" / "fairlead"
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")} | {"node", "errors", "text"}
+    picture = text.split("```mermaid")[2].split("```")[0]
+    assert rooms <= set(re.findall(r"\w+", picture)), "the picture of the rooms"
+
+
 ORDINARY = {
     "programming": """answer api argument background binary bodies body builtin cache check checks children child client
         commands comparison conditions configuration consistency consume controller copy create data details errors error
