@@ -80,6 +80,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.run
 	$(PY) -m bench.nodes
 	$(PY) -m bench.lanes
+	$(PY) -m bench.deadlines
 	$(PY) -m bench.tracing
 	$(PY) -m bench.hold
 
