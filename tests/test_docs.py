@@ -102,28 +102,39 @@ def test_the_map_names_every_room() -> None:
 
 
 ORDINARY = {
-    "programming": """answer api argument background binary bodies body builtin cache check checks children child client
-        commands comparison conditions configuration consistency consume controller copy create data details errors error
-        events event export exporter extensions factory field file files folder format formats gauges get head help hosts
-        host identifiers ids info init intake key leader limit line list loading local log logs lua main mark merged
-        metrics mock models name names notify objects object open operation operations options option os owner parser path
-        paths ports port priority problem problems process processes profile program progress queue rate raw reader read
-        registry remove replies reply report request requests reschedule resolver restarts restart room routes route
-        runner run running runtime schema schemas script scripts secrets secret server serve set setting settings shared
-        simulated slots slot sockets socket start state status step table take tasks task text threads thread time
-        timeouts timeout timer timing timestamps tokens token totals total tree types type unbind usage validation
-        version view who writer write""",
-    "networks and HTTP": """accept access address addresses asgi bearer channel dial endpoint hosts http idle ingress
-        layers load openapi proxy tunnel upgrade websocket exposition""",
-    "operating systems": """confinement descendants disk environment escapes exec exit fork forked pipe pool private proc
-        protected sd shell signals stdio supervisor sys terminal""",
-    "Kubernetes": """applier autoscaler crd deployment election executor informer kube pod rbac resources scale scaler
-        spec workload""",
-    "telemetry": """count counters decaying durations health histogram observability readiness span spans trace tracing
-        traffic snapshot sampling export""",
-    "products and their terms": "click redis stream uvicorn valkey yaml yamltext",
-    "what a person does": """agents balancer blocking cli completion connector coordinator cp durable file forget long
-        put query replay shell top transfer welcome why mode""",
+    "programming": """
+        answer api background binary body builtin check checks child children class client comparison
+        conditions configuration consistency consume controller copy create details due error errors event
+        events exporter extensions factory fairlead field file files finish folder gauges get head host
+        hosts identifiers ids key leader limit line list loading local log logs lua main mark merged metrics
+        models name names notify object objects open operation operations option options os out owner path
+        paths port ports problem problems process processes program progress rate raw read reader remove
+        replies reply report reschedule resolver restart restarts route routes run runner runtime schema
+        schemas script scripts secret secrets serve server set setting settings simulated slot slots socket
+        sockets start status table take task tasks text thread threads time timeout timeouts timestamps
+        timing token tokens total totals type types unbind under utilisation validation version view writer
+    """,
+    "networks and HTTP": """
+        accept access address admin app asgi bearer channel dial endpoint exposition hosts http idle ingress
+        layers load openapi proxy sender transport tunnel upgrade websocket
+    """,
+    "operating systems": """
+        confinement descendants disk environment exec exit forked pipe pool private proc protected sd shell
+        signals stdio supervisor terminal
+    """,
+    "Kubernetes": """
+        applier autoscaler cluster crd deployment down election executor failure informer kube operator pod
+        rbac reconnect resources scale scaler scaling spec tolerance workload
+    """,
+    "telemetry": """
+        counters decaying health histogram observability snapshot span spans tracing
+    """,
+    "products and their terms": """
+        click redis uvicorn yamltext
+    """,
+    "what a person does": """
+        balancer blocking cli connector coordinator cp file forget put query shell top transfer welcome why
+    """,
 }
 """Words of file names that need no entry in the glossary, by the field that a reader knows them from."""
 

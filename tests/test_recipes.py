@@ -111,6 +111,72 @@ async def test_the_load_is_told(gateway: Gateway, serve: Callable[..., Any]) -> 
     held="docs/agent.md",
 )
 
+SCALING_RULE = Recipe(
+    "A scaling rule",
+    (
+        (
+            "operator/fairlead_operator/autoscaler/rules/commands.py",
+            "",
+            '''"""The rule `commands`: no pod runs more commands than it was measured with. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from fairlead_operator.autoscaler.rules.scaling_rule import ScalingRule
+from fairlead_operator.autoscaler.snapshot import Snapshot
+
+COMMANDS_PER_POD = 1000
+"""Commands that run on the links of one pod."""
+
+
+class CommandsRule(ScalingRule):
+    name = "commands"
+    description = "run all commands that are in flight, 1,000 on each pod"
+
+    def required_pods(self, snapshot: Snapshot) -> int:
+        return math.ceil(sum(pod.commands for pod in snapshot.fleet.pods if pod.fresh) / COMMANDS_PER_POD)
+
+    def reason(self, pods: int) -> str:
+        return f"{pods} pods run the commands that are in flight"
+''',
+        ),
+        (
+            "operator/fairlead_operator/autoscaler/rules/__init__.py",
+            "from fairlead_operator.autoscaler.rules.failure_tolerance",
+            "from fairlead_operator.autoscaler.rules.commands import CommandsRule\n"
+            "from fairlead_operator.autoscaler.rules.failure_tolerance",
+        ),
+        (
+            "operator/fairlead_operator/autoscaler/rules/__init__.py",
+            "ReconnectRule())",
+            "ReconnectRule(), CommandsRule())",
+        ),
+        (
+            "tests/operator/test_scaling_rules.py",
+            "from fairlead_operator.autoscaler.rules.failure_tolerance",
+            "from fairlead_operator.autoscaler.rules.commands import CommandsRule\n"
+            "from fairlead_operator.autoscaler.rules.failure_tolerance",
+        ),
+        (
+            "tests/operator/test_scaling_rules.py",
+            "def test_utilisation_looks_ahead_by_the_lead_time() -> None:\n",
+            """def test_commands_are_spread_over_the_pods() -> None:
+    pods = tuple(PodObservation(f"p{i}", age=1.0, capacity=1000, commands=600) for i in range(2))
+    fleet = FleetObservation(2, pods)
+    busy = take_snapshot(fleet, History().observe(fleet, 0.0), SPEC, 0.0)
+    assert CommandsRule().required_pods(busy) == 2
+    assert CommandsRule().required_pods(snapshot(900)) == 0
+
+
+def test_utilisation_looks_ahead_by_the_lead_time() -> None:
+""",
+        ),
+    ),
+    held="operator/fairlead_operator/autoscaler/rules/__init__.py",
+    generated=("docs/operator.md",),
+)
+
 CLOSE_CODE = Recipe(
     "A close code",
     (
@@ -232,7 +298,7 @@ kubectl -n $NAMESPACE get events --sort-by=.lastTimestamp
     generated=("charts/fairlead/files/dashboards/overview.json", "charts/fairlead/files/rules/fairlead.yaml"),
 )
 
-RECIPES = {recipe.heading: recipe for recipe in (METHOD, CLOSE_CODE, SETTING, METRIC)}
+RECIPES = {recipe.heading: recipe for recipe in (METHOD, SCALING_RULE, CLOSE_CODE, SETTING, METRIC)}
 
 
 def _section(heading: str) -> str:
