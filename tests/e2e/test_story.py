@@ -178,8 +178,14 @@ def test_6_the_fleet_grows_and_the_operator_says_why(scene: Scene) -> None:
     scaled = min(at for at, wanted, _ in seen if wanted >= least) - counted
     ready = min(at for at, _, ready in seen if ready >= least) - counted
     assert first < 30, f"the first pod more was asked for {first:.0f} s after the count"
+
     # The decision is told after it was carried out.
-    release.until("the decision in the status", lambda: release.status()["decision"]["bounds"]["load"] >= least, 60)
+    def required() -> int:
+        """Pods that the rule `utilisation` requires."""
+        rules = {rule["name"]: rule["replicas"] for rule in release.status()["decision"]["rules"]}
+        return int(rules["utilisation"])
+
+    release.until("the decision in the status", lambda: required() >= least, 60)
     decision = release.status()["decision"]
     assert decision["winner"]
     assert decision["reason"]
