@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import psutil
 import pytest
@@ -35,8 +35,12 @@ async def output(link: Link, id: str, *argv: str, method: str = "exec", **more: 
     return link.output(id, "pty" if method == "shell" else "stdout").decode()
 
 
+class RunAgent(Protocol):
+    def __call__(self, url: str, *flags: str, **variables: str) -> subprocess.Popen[bytes]: ...
+
+
 @pytest.fixture
-def run_agent(tmp_path: Path) -> Iterator[Any]:
+def run_agent(tmp_path: Path) -> Iterator[RunAgent]:
     """Start `fairlead agent run` as it is started on a host, with these variables."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -59,7 +63,7 @@ def run_agent(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("method", ["exec", "shell"])
-async def test_programs_get_what_a_login_has_and_no_secrets(gateway: Gateway, run_agent: Any, method: str) -> None:
+async def test_programs_get_what_a_login_has_and_no_secrets(gateway: Gateway, run_agent: RunAgent, method: str) -> None:
     secret = {"FAIRLEAD_AGENT_TOKEN": SECRET, "HTTPS_PROXY": f"http://u:{PASSWORD}@127.0.0.1:9", "AWS_SECRET_KEY": "s"}
     run_agent(gateway.url, **secret, LC_ALL="C.UTF-8", TZ="Asia/Tokyo", JAVA_HOME="/jdk", LD_LIBRARY_PATH="/nowhere",
               FAIRLEAD_AGENT_ENV_KEEP="JAVA_HOME")  # fmt: skip
@@ -90,7 +94,7 @@ def test_nothing_is_inherited_that_is_not_named(environment: dict[str, str], kee
 
 
 @pytest.mark.parametrize("by", ["variable", "flag", "flag="])
-async def test_a_token_does_not_stand_in_proc(gateway: Gateway, run_agent: Any, by: str) -> None:
+async def test_a_token_does_not_stand_in_proc(gateway: Gateway, run_agent: RunAgent, by: str) -> None:
     """This test may be root, so nothing but their absence keeps it from reading them."""
     flags = {"variable": [], "flag": ["--token", SECRET], "flag=": [f"--token={SECRET}"]}[by]
     more = {"FAIRLEAD_AGENT_TOKEN": SECRET} if by == "variable" else {}

@@ -19,9 +19,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
+
+if TYPE_CHECKING:  # other servers run where Fairlead is not installed
+    from fairlead.carrier.listener import Connection
 
 SUBPROTOCOL = "fairlead.v1.msgpack"
 BACKLOG = 2048
@@ -45,7 +48,7 @@ class Echo:
     """One listener for all connections."""
 
     def on_open(self, connection: object) -> None: ...
-    def on_message(self, connection: Any, message: bytes | str) -> None:
+    def on_message(self, connection: Connection, message: bytes | str) -> None:
         connection.send(answer(message))
 
     def on_close(self, connection: object, code: int, reason: str) -> None: ...

@@ -172,7 +172,7 @@ def test_two_nodes_look_at_each_shard_however_many_there_are(nodes: int, looks: 
 
 
 def test_one_node_of_all_walks_a_shard_of_the_index_and_each_shard_has_its_minute() -> None:
-    nobody: Any = None
+    nobody: Any = None  # never asked: the shard comes from the turn alone
     walked: set[int] = set()
     for turn in range(schema.INDEX_SHARDS):
         fleet = _fleet(20, (28_000_000 + turn) * index_sweeper.TURN_MS + 1)

@@ -8,11 +8,10 @@ the window, and writes them as credit comes.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from fairlead.wire.messages import WINDOW, Ack, Bye, Cancel, Chunk, Cmd, Credit, End, Rx
+from fairlead.wire.messages import WINDOW, Ack, Bye, Cancel, Chunk, Cmd, Credit, End, EndState, Rx
 
 from support.gateway.platform_api import Api
 from support.gateway.process import GatewayProcess
@@ -61,7 +60,7 @@ class Holder:
         elif isinstance(message, Cancel):
             self.cancels.append(message.why)
 
-    async def finish(self, state: Any) -> None:
+    async def finish(self, state: EndState) -> None:
         """Write the rest that was made, as credit comes, then the end; and hear its receipt."""
         self.ended = True
         async with asyncio.timeout(20):

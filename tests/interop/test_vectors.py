@@ -96,9 +96,10 @@ async def script() -> AsyncIterator[Script]:
     await server.stop()
 
 
-def contains(whole: Any, part: Any) -> bool:
+def contains(whole: object, part: object) -> bool:
     """null is an absent member."""
     if isinstance(part, dict):
+        assert isinstance(whole, dict)
         return all(value is None or contains(whole.get(key), value) for key, value in part.items())
     return bool(whole == part)
 

@@ -8,6 +8,7 @@ import logging
 import re
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -125,7 +126,7 @@ class Kept(logging.Handler):
 
 
 @pytest.fixture
-def kept() -> Any:
+def kept() -> Iterator[tuple[logging.Logger, Kept]]:
     logger, handler = logging.getLogger("test.logs"), Kept()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -133,7 +134,7 @@ def kept() -> Any:
     logger.removeHandler(handler)
 
 
-def test_an_exception_stays_in_its_line(kept: Any) -> None:
+def test_an_exception_stays_in_its_line(kept: tuple[logging.Logger, Kept]) -> None:
     logger, handler = kept
     try:
         raise ValueError("two\nlines")
@@ -151,7 +152,7 @@ def test_an_exception_stays_in_its_line(kept: Any) -> None:
     assert line["exception"].endswith("ValueError: two\nlines")
 
 
-async def test_a_digest_tells_the_first_at_once_and_the_rest_by_number(kept: Any) -> None:
+async def test_a_digest_tells_the_first_at_once_and_the_rest_by_number(kept: tuple[logging.Logger, Kept]) -> None:
     logger, handler = kept
     digest = LogAggregator(logger)
     for n in range(50):

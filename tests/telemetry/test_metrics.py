@@ -6,9 +6,8 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -52,7 +51,7 @@ def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]
     return found
 
 
-async def until(condition: Any) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.05)

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -240,7 +240,7 @@ async def test_an_allow_list_alone_switches_shell_and_file_put_off(gateway: Gate
 
 
 async def test_an_allowed_program_is_not_replaced_by_what_happens_later(
-    gateway: Gateway, serve: Serve, tool: Path, tmp_path: Path, make_put: Any
+    gateway: Gateway, serve: Serve, tool: Path, tmp_path: Path, make_put: Callable[[Link], Call]
 ) -> None:
     """The roots held data alone when the agent started; then somebody moved the tools into one of them."""
     (tmp_path / "data").mkdir()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.app.api import schemas
-from fairlead.routing.observability.link_stats import RANKS
-from fairlead.routing.observability.worst_links import MOST
+from fairlead.routing.observability.link_stats import MEASURES
+from fairlead.routing.observability.worst_links import MAX_LINKS
 
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
@@ -162,11 +162,11 @@ OPERATIONS = (
         params=(
             Param(
                 "by", "What to rank by: the p99 of a latency, or a number.",
-                {**TEXT, "enum": list(RANKS), "default": "rtt"},
+                {**TEXT, "enum": list(MEASURES), "default": "rtt"},
             ),
             Param(
                 "limit", "Maximum number of links.",
-                {"type": "integer", "minimum": 1, "maximum": MOST, "default": 20},
+                {"type": "integer", "minimum": 1, "maximum": MAX_LINKS, "default": 20},
             ),
         ),
     ),
