@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fairlead.agent.builtin import builtin_agent
-from fairlead.agent.builtin.options import ExecOptions, Options, ProcListOptions, ShellOptions
+from fairlead.agent.builtin.options import ExecOptions, MethodOptions, Options, ShellOptions
 from fairlead.wire.messages import Ack, Credit, End
 
 from support.agent.scripted_gateway import Gateway
@@ -243,9 +243,9 @@ async def test_the_32_shells_that_may_be_open(link: Link) -> None:
 
 async def test_methods_that_are_switched_off(gateway: Gateway, serve: Any, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    off = Options(exec=ExecOptions(enabled=False), shell=ShellOptions(enabled=False), proc_list=ProcListOptions(False))
+    off = Options(exec=ExecOptions(enabled=False), shell=ShellOptions(enabled=False), proc_list=MethodOptions(False))
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=off))
-    assert "built-in methods: file.get, file.put, sys.info; off: exec, proc.list, shell" in caplog.text
+    assert "built-in methods: file.get, file.put, sys.info; disabled: exec, proc.list, shell" in caplog.text
     link = await gateway.linked()
     for method, key in (("exec", "exec.enabled"), ("shell", "shell.enabled"), ("proc.list", "proc_list.enabled")):
         await link.command(method, method, {"argv": ["true"]})

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.agent.journal.records import replay
+from fairlead.agent.journal.replay import replay
 
 AGENT = """
 import asyncio, sys

@@ -19,7 +19,7 @@ from fairlead.mock.server import AgentViolation, MockServer
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ConversationResult:
     """Of one conversation: `fault` when the agent did wrong, `skipped` in words when it was not played."""
 
     conversation: Conversation
@@ -32,19 +32,21 @@ class ConformanceRunner:
         """`patience`: seconds for anything that the agent must do."""
         self._agent = AgentUnderTest(listener, process, patience)
 
-    async def play(self, conversation: Conversation) -> Outcome:
+    async def play(self, conversation: Conversation) -> ConversationResult:
         """Play one."""
         if not self._agent.ours and conversation.needs is not Needs.NOTHING:
-            return Outcome(conversation, skipped=f"it needs {conversation.needs.value}: tell how to start the agent")
+            return ConversationResult(
+                conversation, skipped=f"it needs {conversation.needs.value}: tell how to start the agent"
+            )
         ids = [secrets.token_hex(6) for _ in range(4)]
         run = ConversationRun(self._agent, with_fresh_ids(conversation, ids))
         try:
             await self._agent.clear()
             await run.play()
         except NotPlayable as e:
-            return Outcome(conversation, skipped=str(e))
+            return ConversationResult(conversation, skipped=str(e))
         except AgentViolation as e:
-            return Outcome(conversation, replace(e.fault, step=e.fault.step or run.at))
+            return ConversationResult(conversation, replace(e.fault, step=e.fault.step or run.at))
         finally:
             await run.end()
-        return Outcome(conversation)
+        return ConversationResult(conversation)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.agent.journal.journal import LEAST, Journal
-from fairlead.agent.journal.records import frame, replay
+from fairlead.agent.journal.journal import LEAST_LIMIT, Journal
+from fairlead.agent.journal.records import frame
+from fairlead.agent.journal.replay import replay
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack, Chunk, Event
 
@@ -94,14 +95,14 @@ async def test_a_folder_belongs_to_one_agent(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be used"):
         Journal(tmp_path / "file", "edge-1")
-    with pytest.raises(ConfigError, match=str(LEAST)):
-        Journal(tmp_path / "small", "edge-1", LEAST - 1)
+    with pytest.raises(ConfigError, match=str(LEAST_LIMIT)):
+        Journal(tmp_path / "small", "edge-1", LEAST_LIMIT - 1)
 
 
 async def test_a_journal_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     await Journal(tmp_path, "edge-1").close()
     file = tmp_path / "journal"
-    head = replay(file.read_bytes()).state.head
+    head = replay(file.read_bytes()).state.header
     assert head is not None
     later = frame(type(head)(2, head.journal, head.agent))
     file.write_bytes(later)

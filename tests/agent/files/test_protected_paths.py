@@ -15,7 +15,13 @@ from typing import Any
 import pytest
 
 from fairlead.agent.builtin import builtin_agent
-from fairlead.agent.builtin.files.protected_paths import ProtectedPath, conflicts, program_paths, resolve_links, unit
+from fairlead.agent.builtin.files.protected_paths import (
+    ProtectedPath,
+    conflicts,
+    program_paths,
+    resolve_links,
+    unit_paths,
+)
 from fairlead.agent.builtin.options import ExecOptions, FileOptions, Options, ShellOptions
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack
@@ -82,7 +88,7 @@ async def test_the_agents_own_files_are_neither_read_nor_written(
     else:
         end = await put(home / path, b"mine", parents=True)
     assert error(end).code == "path_forbidden"
-    assert "is never touched from the platform" in error(end).message
+    assert "which the platform cannot access" in error(end).message
     assert {file.name: file.lstat().st_ino for file in home.iterdir()} == before
     assert leftovers(home) == leftovers(home / "journal") == []
 
@@ -141,10 +147,10 @@ async def test_folders_that_are_moved_while_a_file_comes(link: Link, tmp_path: P
 
 
 def test_the_unit_that_an_agent_runs_as() -> None:
-    guarded = {one.path: one for one in unit("0::/system.slice/fairlead-agent.service\n")}
+    guarded = {one.path: one for one in unit_paths("0::/system.slice/fairlead-agent.service\n")}
     assert guarded["/etc/systemd/system/fairlead-agent.service"].secret
     assert guarded["/etc/systemd/system/fairlead-agent.service.d"].whole
-    assert unit("0::/\n") == unit("0::/user.slice/user-0.slice/session-1.scope\n") == []
+    assert unit_paths("0::/\n") == unit_paths("0::/user.slice/user-0.slice/session-1.scope\n") == []
 
 
 # -- with an allow list ----------------------------------------------------------------------------

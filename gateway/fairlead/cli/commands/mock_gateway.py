@@ -15,7 +15,7 @@ from fairlead.cli.click_extensions import IntegerRange, NumberRange
 
 if TYPE_CHECKING:
     from fairlead.mock.comparison import Violation
-    from fairlead.mock.runner import Outcome
+    from fairlead.mock.runner import ConversationResult
     from fairlead.mock.script import Conversation
 
 PATIENCE = 10.0
@@ -88,7 +88,7 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
     if process is None:
         click.echo("waiting for your agent to connect; any token will do")
     runner = ConformanceRunner(listener, process, patience)
-    outcomes: list[Outcome] = []
+    outcomes: list[ConversationResult] = []
     try:
         for conversation in chosen:
             if process is not None:
@@ -111,7 +111,7 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
     return 0 if good and not failed else 1
 
 
-def _tell(outcome: Outcome) -> None:
+def _tell(outcome: ConversationResult) -> None:
     if outcome.skipped:
         click.echo(f"left  {outcome.conversation.name}: {outcome.skipped}")
     elif outcome.fault is None:
