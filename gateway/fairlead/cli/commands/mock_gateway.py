@@ -63,9 +63,9 @@ def mock_gateway(
     """
     import asyncio
 
-    from fairlead.mock.script import load, violations
+    from fairlead.mock.script import load_conversations, violation_conversations
 
-    offered = [*(c for c in load() if c.for_agents), *violations(encoding)]
+    offered = [*(c for c in load_conversations() if c.for_agents), *violation_conversations(encoding)]
     chosen = [c for c in offered if not only or any(fnmatch.fnmatchcase(c.name, n) for n in only)]
     if not chosen:
         raise click.BadParameter("no conversation has such a name; --list shows all", param_hint="--only")
@@ -95,8 +95,8 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
                 process.printed.clear()
             outcomes.append(await runner.play(conversation))
             _tell(outcomes[-1])
-            fault = outcomes[-1].fault
-            if fault is not None and process is not None:
+            violation = outcomes[-1].violation
+            if violation is not None and process is not None:
                 for line in process.printed:
                     click.echo(f"      agent: {line}")
                 await process.kill()  # whatever state it is in: the next conversation begins with a new process
@@ -104,7 +104,7 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
         if process is not None:
             await process.kill()
         await listener.stop()
-    failed = sum(outcome.fault is not None for outcome in outcomes)
+    failed = sum(outcome.violation is not None for outcome in outcomes)
     left = sum(bool(outcome.skipped) for outcome in outcomes)
     good = len(outcomes) - failed - left
     click.echo(f"{len(outcomes)} conversations: {good} ok, {failed} failed, {left} left out")
@@ -114,25 +114,25 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
 def _tell(outcome: ConversationResult) -> None:
     if outcome.skipped:
         click.echo(f"left  {outcome.conversation.name}: {outcome.skipped}")
-    elif outcome.fault is None:
+    elif outcome.violation is None:
         click.echo(f"ok    {outcome.conversation.name}")
     else:
-        _tell_fault(outcome.conversation, outcome.fault)
+        _print_violation(outcome.conversation, outcome.violation)
 
 
-def _tell_fault(conversation: Conversation, fault: Violation) -> None:
+def _print_violation(conversation: Conversation, violation: Violation) -> None:
     from fairlead.mock.comparison import SECTIONS, show
 
-    where = f"step {fault.step} of {len(conversation.steps)}" if fault.step else "before its first step"
+    where = f"step {violation.step} of {len(conversation.steps)}" if violation.step else "before its first step"
     click.echo(f"FAIL  {conversation.name}: {conversation.about}")
-    click.echo(f"      {where}: {fault.what}")
-    before = conversation.steps[fault.step - 2].gateway if fault.step > 1 else None
-    behind = f"the gateway's {show(before)}" if before is not None else ""
-    for word, text in (("behind", behind), ("expected", fault.expected), ("came", fault.came)):
+    click.echo(f"      {where}: {violation.what}")
+    before = conversation.steps[violation.step - 2].gateway if violation.step > 1 else None
+    after = f"the gateway's {show(before)}" if before is not None else ""
+    for word, text in (("after", after), ("expected", violation.expected), ("got", violation.came)):
         if text:
             click.echo(f"      {word:8}  {text}")
-    for line in fault.differs:
+    for line in violation.differs:
         click.echo(f"      differs   {line}")
-    if fault.note:
-        click.echo(f"      note      {fault.note}")
-    click.echo(f"      see       docs/protocol.md, section {fault.section} {SECTIONS.get(fault.section, '')}")
+    if violation.note:
+        click.echo(f"      note      {violation.note}")
+    click.echo(f"      see       docs/protocol.md, section {violation.section} {SECTIONS.get(violation.section, '')}")
