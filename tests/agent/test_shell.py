@@ -193,8 +193,8 @@ async def test_a_pty_that_is_gone(link: Link, tmp_path: Path, gone: Any) -> None
 @pytest.mark.parametrize(
     ("chunk", "words"),
     [
-        (b"\x02x", "octet 2"),
-        (b"ls\n", "octet 108"),
+        (b"\x02x", "byte 2"),
+        (b"ls\n", "byte 108"),
         (b"\x01{}", "cols"),
         (b"\x01[", "resize"),
         (b"\x01" + b"\xff", "resize"),
@@ -252,7 +252,7 @@ async def test_methods_that_are_switched_off(gateway: Gateway, serve: Any, caplo
         ack = await link.expect(Ack, method)
         assert ack.error is not None
         assert (ack.state, ack.error.code) == ("refused", "unknown_method")
-        assert "configuration switches" in ack.error.message
+        assert "configuration disables" in ack.error.message
         assert key in ack.error.message
     await link.command("other", "nothing")
     ack = await link.expect(Ack, "other")

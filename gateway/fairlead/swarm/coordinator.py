@@ -19,7 +19,7 @@ import msgspec
 
 from fairlead.errors import ConnectionRefused, FairleadError
 from fairlead.swarm.agent_pool import MISCONFIGURED
-from fairlead.swarm.counters import Counters
+from fairlead.swarm.counters import Counters, WorkerReport
 from fairlead.swarm.options import SwarmOptions, WorkerOptions
 from fairlead.swarm.worker import REPORT_INTERVAL
 
@@ -35,11 +35,6 @@ STOP_TIMEOUT = 40.0
 """Seconds for all agents to leave; then SIGKILL."""
 LINE_LIMIT = 1 << 20
 """Bytes of one report: some hundred buckets and counters take less than 100 KiB."""
-
-
-class _Report(msgspec.Struct):
-    counters: Counters
-    last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +119,7 @@ class Coordinator:
     async def _read(self, number: int, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None
         while line := await process.stdout.readline():
-            report = msgspec.json.decode(line, type=_Report)
+            report = msgspec.json.decode(line, type=WorkerReport)
             self._counters[number] = report.counters
             if report.last:
                 self._last.add(number)

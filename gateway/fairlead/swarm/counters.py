@@ -82,5 +82,13 @@ class Counters:
                 setattr(self, one.name, mine + theirs)
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """What a worker prints on each line. `last`: the worker is done."""
+
+    counters: Counters
+    last: bool
+
+
 def count(counts: dict[str, int], key: str) -> None:
     counts[key] = counts.get(key, 0) + 1

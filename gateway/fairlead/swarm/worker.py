@@ -17,6 +17,7 @@ from contextlib import suppress
 import msgspec
 
 from fairlead.swarm.agent_pool import AgentPool
+from fairlead.swarm.counters import WorkerReport
 from fairlead.swarm.options import WorkerOptions
 from fairlead.swarm.system import raise_open_files
 
@@ -69,7 +70,7 @@ def _print_counters(pool: AgentPool, *, last: bool) -> None:
     counters = pool.count()
     if last:
         pool.conclude()
-    line = msgspec.json.encode({"last": last, "tally": counters})
+    line = msgspec.json.encode(WorkerReport(counters, last))
     with suppress(BrokenPipeError):  # the reader is gone, and the end of the input says the same
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()

@@ -51,7 +51,7 @@ async def test_a_damaged_folder_is_another_memory_that_keeps_its_events(host: Ho
     await again.command("c1", "count", {"chunks": 0}, attempt=2)
     assert (await again.expect(Ack, "c1")).state == "accepted"
     assert host.process is not None
-    assert re.search(r"damaged: the record at octet \d+ is damaged", host.process.log)
+    assert re.search(r"damaged: the record at byte \d+ is damaged", host.process.log)
 
 
 async def test_a_torn_tail_is_cut(host: Host) -> None:
@@ -89,7 +89,7 @@ async def test_a_folder_belongs_to_one_agent(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
         Journal(tmp_path / "deep" / "memory", "edge-1")
     await journal.close()
-    with pytest.raises(ConfigError, match="'edge-1', not of 'edge-2'"):
+    with pytest.raises(ConfigError, match="'edge-1', not to 'edge-2'"):
         Journal(tmp_path / "deep" / "memory", "edge-2")
     await Journal(tmp_path / "deep" / "memory", "edge-1").close()
     (tmp_path / "file").touch()

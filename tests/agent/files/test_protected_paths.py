@@ -183,10 +183,10 @@ def test_roots_that_would_make_the_list_void(tool: Path, tmp_path: Path, root: s
     (tmp_path / "link-to-tools").symlink_to("tools")
     (tmp_path / "own").mkdir()
     where = root if root.startswith("/") else str(tmp_path / root)
-    with pytest.raises(ConfigError, match=r"exec.allow does not hold") as refused:
+    with pytest.raises(ConfigError, match=r"exec.allow could be bypassed") as refused:
         builtin_agent("ws://127.0.0.1:1", "a", "t", options=options(tool, "/srv/incoming", where),
                       private=[tmp_path / "own" / "agent.toml"])  # fmt: skip
-    assert f"file_put.roots: {where} holds or lies in" in refused.value.message
+    assert f"file_put.roots: {where} contains or lies in" in refused.value.message
     assert "/srv/incoming" not in refused.value.message
 
 
@@ -207,7 +207,9 @@ def test_a_root_that_the_agent_loads_modules_from(tool: Path, tmp_path: Path, wa
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert told.returncode == 2
-    assert f"file_put.roots: {data} holds or lies in {data} (a folder that the agent loads modules from)" in told.stderr
+    assert (
+        f"file_put.roots: {data} contains or lies in {data} (a folder that the agent loads modules from)" in told.stderr
+    )
 
 
 def test_roots_that_hold_data_alone(tool: Path, tmp_path: Path) -> None:
