@@ -23,7 +23,7 @@ RUN python3 -m venv --without-pip /opt/fairlead \
  && python3 -m pip --python /opt/fairlead/bin/python install --quiet --disable-pip-version-check --no-cache-dir \
         --require-hashes -r /source/gateway.txt
 COPY --from=wheel /wheel /wheel
-COPY k8s/image/sbom.py /source/
+COPY requirements/sbom.py /source/
 RUN python3 -m pip --python /opt/fairlead/bin/python install --quiet --disable-pip-version-check --no-deps --no-index /wheel/*.whl \
  && /opt/fairlead/bin/python -I /source/sbom.py gateway > /opt/fairlead/sbom.cdx.json
 
@@ -33,7 +33,7 @@ RUN python3 -m venv --without-pip /opt/fairlead \
  && python3 -m pip --python /opt/fairlead/bin/python install --quiet --disable-pip-version-check --no-cache-dir \
         --require-hashes -r /source/operator.txt
 COPY --from=wheel /wheel /wheel
-COPY k8s/image/sbom.py /source/
+COPY requirements/sbom.py /source/
 RUN python3 -m pip --python /opt/fairlead/bin/python install --quiet --disable-pip-version-check --no-deps --no-index /wheel/*.whl \
  && /opt/fairlead/bin/python -I /source/sbom.py operator > /opt/fairlead/sbom.cdx.json
 

@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 PY     := $(BIN)/python -I
 # Each stamp is newer than all that its environment is made of, so a changed requirement rebuilds it.
 STAMP  := $(VENV)/.installed
+# What needs only the gateway takes the environment of the tests where it is already there.
+GATEWAY := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-run)
+MKDOCS := .cache/docs/bin/python -I -m mkdocs
 # Twice the processors of a small machine: the tests start real servers and wait for them for much of their time. None
 # of them judges speed.
 JOBS   ?= 4
@@ -17,7 +20,7 @@ SOAK   ?= 30
 UV     := .cache/uv/uv
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
+.PHONY: help venv fmt lint test run docs docs-serve bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,15 +49,26 @@ lint: $(STAMP) ## ruff, mypy --strict on source and tests, and the contracts bet
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m mypy --strict --explicit-package-bases tests charts
-	MYPYPATH=k8s/cluster $(PY) -m mypy --strict k8s/cluster/*.py k8s/image/*.py
-	$(PY) -m mypy --strict k8s/programs/__main__.py requirements/install.py
+	MYPYPATH=tests/tools/cluster $(PY) -m mypy --strict tests/tools/cluster/*.py
+	$(PY) -m mypy --strict tests/tools/programs/__main__.py requirements/*.py
+	$(PY) -m mypy --strict --ignore-missing-imports docs/theme
 	$(BIN)/lint-imports
 
 test: $(STAMP) ## All tests, from nothing: real servers, real sockets, a real Valkey
 	$(PY) -m pytest -n $(JOBS) --dist worksteal $(TESTS)
 
-run: $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-run) ## Two gateway nodes, their Valkey and three agents on this machine (RUN="--port 0" for free ports)
+run: $(GATEWAY) ## Two gateway nodes, their Valkey and three agents on this machine (RUN="--port 0" for free ports)
 	@exec $(BIN)/fairlead demo $(RUN)
+
+docs: $(GATEWAY) .cache/docs/.installed ## The documentation as a site, into site/; a broken link or diagram fails
+	@NO_MKDOCS_2_WARNING=1 $(MKDOCS) build --clean
+	@echo "site/index.html"
+
+docs-serve: $(GATEWAY) .cache/docs/.installed ## The documentation at http://127.0.0.1:8000, rebuilt when a page changes
+	@NO_MKDOCS_2_WARNING=1 $(MKDOCS) serve
+
+.cache/docs/.installed: requirements/docs.txt
+	$(call install,docs)
 
 soak: $(STAMP) ## Faults in random order, with commands on all agents (SOAK=30 minutes, SEED=… replays)
 	$(PY) -m faults.run --soak $(SOAK) $(if $(SEED),--seed $(SEED))
@@ -66,6 +80,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.run
 	$(PY) -m bench.nodes
 	$(PY) -m bench.lanes
+	$(PY) -m bench.deadlines
 	$(PY) -m bench.tracing
 	$(PY) -m bench.hold
 
@@ -77,19 +92,19 @@ manifests: chart-docs ## k8s/*.yaml from the chart (HELM=… names the program)
 	$(PY) charts/manifests.py $(if $(HELM),--helm $(HELM))
 
 prometheus: ## Prometheus and promtool from their Go module (minutes once); tests/observability asks them
-	@$(PYTHON) -I k8s/programs prometheus
+	@$(PYTHON) -I tests/tools/programs prometheus
 
 helm4: ## Helm 4 from its Go module (minutes once); tests/chart and make e2e hold the chart against it
-	@$(PYTHON) -I k8s/programs helm4
+	@$(PYTHON) -I tests/tools/programs helm4
 
 image: ## Build the images gateway, operator and valkey, and load them into the cluster that runs
-	@$(PYTHON) -I k8s/cluster image $(IMAGES)
+	@$(PYTHON) -I tests/tools/cluster image $(IMAGES)
 
 cluster: ## A real Kubernetes on this machine (Linux, root, Go), or the one that KUBECONFIG names
-	@$(PYTHON) -I k8s/cluster up
+	@$(PYTHON) -I tests/tools/cluster up
 
 cluster-down: ## End that cluster and remove its data
-	@$(PYTHON) -I k8s/cluster down
+	@$(PYTHON) -I tests/tools/cluster down
 
 # -s: the story is told while it is played; -x: each chapter begins where the one before it ended; --tb=short: so that
 # the last lines hold the reason and the state of the cluster.
@@ -102,6 +117,7 @@ requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGR
 	$(call compile,operator,--extra operator)
 	$(call compile,dev,--extra gateway --extra cli --extra operator --group dev)
 	$(call compile,build,,requirements/build.in)
+	$(call compile,docs,-c requirements/dev.txt,requirements/docs.in)
 	$(call compile,uv,,requirements/uv.in)
 	$(call compile,bench,-c requirements/dev.txt,requirements/bench.in)
 
@@ -115,5 +131,5 @@ $(UV): requirements/uv.txt
 	$(call install,uv)
 
 clean: ## Remove the environment, the caches and the demo's data
-	rm -rf $(VENV) .cache .fairlead .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build
+	rm -rf $(VENV) .cache .fairlead .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist build site
 	find gateway operator tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,7 +19,7 @@ import httpx2
 import pytest
 
 from fairlead.agent.host.signals import reset_ignored_signals
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
 pytest.register_assert_rewrite("support")

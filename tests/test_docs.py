@@ -1,12 +1,18 @@
-"""The documentation names tests as its proofs: they must be there."""
+"""The documentation: what it names exists, and its links lead somewhere."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 NAMED = re.compile(r"`(test_\w+\.py)::(test_\w+)`")
+FENCE = re.compile(r"(?ms)^```.*?^```[ ]*$")
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 def test_every_line_of_the_failure_matrix_names_tests_that_exist() -> None:
@@ -24,3 +30,126 @@ def test_every_line_of_the_failure_matrix_names_tests_that_exist() -> None:
         for file, test in named:
             found = list((ROOT / "tests").rglob(file))
             assert any(f"def {test}(" in path.read_text() for path in found), f"{file}::{test}"
+
+
+def _markdown() -> list[Path]:
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.md"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=30,
+    ).stdout
+    return [path for name in listing.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def _anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as repository viewers make them."""
+    found: set[str] = set()
+    for heading in re.findall(r"(?m)^#{1,6} (.+)$", FENCE.sub("", page.read_text())):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        anchor = base = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        again = 0
+        while anchor in found:
+            again += 1
+            anchor = f"{base}-{again}"
+        found.add(anchor)
+    return found
+
+
+@pytest.mark.parametrize("page", _markdown(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in LINK.findall(FENCE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        there = page.parent / path if path else page
+        assert there.exists(), f"{target} does not exist"
+        if anchor:
+            assert anchor in _anchors(there), f"{target}: {there.name} has no such heading"
+
+
+def test_a_package_index_gets_a_readme_without_links_into_the_repository() -> None:
+    command = [sys.executable, "-I", "-m", "hatchling", "metadata", "readme"]
+    readme = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "# Fairlead" in readme
+    assert "`docs/agent.md`" in readme, "links become the names of their files"
+    assert [target for target in LINK.findall(readme) if not target.startswith("https://")] == []
+
+
+MAP = ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
+TO_BE_MADE = re.compile(r"(?m)^\d+\. `([^`]+)`, new:")
+"""The files that a recipe creates."""
+
+
+@pytest.mark.parametrize("page", MAP)
+def test_every_path_that_the_map_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    made = set(TO_BE_MADE.findall(text))
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text)) | set(re.findall(r"(?<=[ =])tests/[\w./-]+", text))
+    named |= {name for name in re.findall(r"`([\w-]+)`", text) if (ROOT / name).exists()}
+    assert page == "SECURITY.md" or len(named) > 20
+    missing = [name for name in sorted(named - made) if not name.startswith(".") and not (ROOT / name).exists()]
+    assert missing == []
+
+
+def test_the_map_names_every_room() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    package = ROOT / "gateway" / "fairlead"
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")} | {"node", "errors", "text"}
+    picture = text.split("```mermaid")[2].split("```")[0]
+    assert rooms <= set(re.findall(r"\w+", picture)), "the picture of the rooms"
+
+
+ORDINARY = {
+    "programming": """
+        answer api background binary body builtin check checks child children class client comparison
+        conditions configuration consistency consume controller copy create details due error errors event
+        events exporter extensions factory fairlead field file files finish folder formats gauges get head
+        host hosts identifiers ids key leader limit line list loading local log logs lua main mark merge
+        merged metrics models name names notify object objects open operation operations option options os
+        out owner path paths plain port ports problem problems process processes program progress rate raw
+        read reader remove replies reply report reschedule resolver restart restarts route routes run runner
+        runtime schema schemas script scripts secret secrets serve server set setting settings shared
+        simulated slot slots socket sockets start status table take task tasks text thread threads time
+        timeout timeouts timestamps timing token tokens total totals type types unbind under utilisation
+        validation version view watch writer
+    """,
+    "networks and HTTP": """
+        accept access address admin app asgi bearer channel dial endpoint exposition hosts http idle ingress
+        layers load openapi proxy sender transport tunnel upgrade websocket
+    """,
+    "operating systems": """
+        confinement descendants disk environment escapes exec exit forked pipe pool private proc protected
+        sd shell signals stdio supervisor terminal
+    """,
+    "Kubernetes": """
+        applier autoscaler cluster crd deployment down election executor failure informer kube operator pod
+        rbac readiness reconnect resources scale scaler scaling spec tolerance workload
+    """,
+    "telemetry": """
+        counters decaying health histogram observability snapshot span spans tracing
+    """,
+    "products and their terms": """
+        click redis uvicorn yamltext
+    """,
+    "what a person does": """
+        balancer blocking cli connector coordinator cp file forget put query shell top transfer welcome why
+    """,
+}
+"""Words of file names that need no entry in the glossary, by the field that a reader knows them from."""
+
+
+def test_every_word_of_a_file_name_is_in_the_glossary_or_is_ordinary() -> None:
+    known = {word for words in ORDINARY.values() for word in words.split()}
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    for term in re.findall(r"\*\*([^*]+)\*\*", page):
+        known |= set(term.lower().split())
+    unknown: dict[str, str] = {}
+    for package in (ROOT / "gateway" / "fairlead", ROOT / "operator" / "fairlead_operator"):
+        for path in [*package.rglob("*.py"), *package.rglob("*.lua")]:
+            name = path.parent.name if path.stem == "__init__" else path.stem
+            for word in name.strip("_").split("_"):
+                if not {word, word.removesuffix("s"), word.removesuffix("es"), word + "s"} & known:
+                    unknown[word] = str(path.relative_to(ROOT))
+    assert unknown == {}, "explain these words in docs/glossary.md, or choose better names"

@@ -10,10 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fairlead.wire.close_codes import CloseCode, CloseKind
+
 Json = dict[str, Any]
 
 RUNBOOKS = "docs/runbooks"
 """The chart puts the address of your copy before it: monitoring.prometheusRule.runbooks."""
+LOST_CODES = f'code=~"{"|".join(str(code.value) for code in CloseCode if code.kind is CloseKind.LOST)}"'
+"""The label matcher of all close codes that count as a lost link. The table of close codes says which these are."""
 BY = "by (namespace, gateway)"
 ON = "on (namespace, gateway)"
 FEW = 10
@@ -89,8 +93,8 @@ LOST = Objective(
     "lost_links",
     # One link of a hundred an hour: a link lives four days before it is cut, is silent, or is not read.
     0.01,
-    f'sum {BY} (rate(fairlead_connections_closed_total{{code=~"1006|1011|4003|4008|4408"}}[WINDOW]))',
-    f"sum {BY} (avg_over_time(fairlead_connections[WINDOW])) / 3600",
+    f"sum {BY} (rate(fairlead_links_closed_total{{{LOST_CODES}}}[WINDOW]))",
+    f"sum {BY} (avg_over_time(fairlead_links[WINDOW])) / 3600",
 )
 OBJECTIVES = (LATE, LOST)
 
@@ -98,8 +102,8 @@ WHERE = "{{ $labels.namespace }}/{{ $labels.gateway }}"
 LEADS = "on (instance) (fairlead_operator_leader == 1)"
 
 
-def told(metric: str) -> str:
-    """A gauge of the operator, from the replica that acts."""
+def of_leader(metric: str) -> str:
+    """A gauge of the operator, from its leader."""
     return f"max {BY} (fairlead_operator_{metric} and {LEADS})"
 
 
@@ -116,16 +120,17 @@ ALERTS = (
           f"{WHERE}: a node does not reach Redis"),
     Alert("FairleadDataLost", "critical", "0m", f"sum {BY} (increase(fairlead_data_lost_total[15m])) > 0",
           f"{WHERE}: Redis was found without its data"),
-    Alert("FairleadNodeSilent", "critical", "1m", "max by (namespace, gateway, pod) (fairlead_beat_age_seconds) > 15",
+    Alert("FairleadNodeSilent", "critical", "1m",
+          "max by (namespace, gateway, pod) (fairlead_heartbeat_age_seconds) > 15",
           f"{WHERE}: {{{{ $labels.pod }}}} does not beat, and the others take it for dead"),
     Alert("FairleadNodeFenced", "warning", "0m", f"sum {BY} (increase(fairlead_node_fenced_total[1h])) > 2",
           f"{WHERE}: nodes lose their rows again and again"),
     # 0.85: the operator's own target is 0.7, so it has been late, or may not add pods.
     Alert("FairleadNoHeadroom", "critical", "5m",
-          f"sum {BY} (fairlead_connections) / sum {BY} (fairlead_connection_capacity) > 0.85",
+          f"sum {BY} (fairlead_links) / sum {BY} (fairlead_link_capacity) > 0.85",
           f"{WHERE}: more than 85 % of the links that the nodes take are there"),
     Alert("FairleadLinksRefused", "critical", "5m",
-          f'sum {BY} (rate(fairlead_handshake_rejected_total{{reason="full"}}[5m])) > 0',
+          f'sum {BY} (rate(fairlead_handshakes_rejected_total{{reason="full"}}[5m])) > 0',
           f"{WHERE}: agents are refused because nodes are full"),
     # One a second: a single agent with a bad token comes back every minute or so.
     Alert("FairleadTokensRefused", "warning", "10m",
@@ -136,14 +141,14 @@ ALERTS = (
           f"sum {BY} (rate(fairlead_connections_evicted_total[5m])) > 1",
           f"{WHERE}: connections without a valid token are closed to make room"),
     Alert("FairleadReconnectStorm", "warning", "2m",
-          f"sum {BY} (rate(fairlead_connections_opened_total[2m])) > 20"
-          f" and sum {BY} (rate(fairlead_connections_opened_total[2m]))"
-          f" > 5 * sum {BY} (rate(fairlead_connections_opened_total[1h] offset 10m))",
+          f"sum {BY} (rate(fairlead_links_opened_total[2m])) > 20"
+          f" and sum {BY} (rate(fairlead_links_opened_total[2m]))"
+          f" > 5 * sum {BY} (rate(fairlead_links_opened_total[1h] offset 10m))",
           f"{WHERE}: links are opened at more than five times the usual rate", keep="5m"),
     # 100 a node: below that, a few agents more here than there are nothing.
     Alert("FairleadNodeImbalance", "warning", "30m",
-          f"max {BY} (fairlead_connections) > 1.5 * avg {BY} (fairlead_connections)"
-          f" and avg {BY} (fairlead_connections) > 100",
+          f"max {BY} (fairlead_links) > 1.5 * avg {BY} (fairlead_links)"
+          f" and avg {BY} (fairlead_links) > 100",
           f"{WHERE}: the fullest node has half as many links again as the average"),
     Alert("FairleadEventLoopLag", "warning", "5m",
           "histogram_quantile(0.99, sum by (namespace, gateway, pod, le)"
@@ -159,21 +164,21 @@ ALERTS = (
           f"{WHERE}: spans do not reach the collector"),
     Alert("FairleadScaleBlockedAtMax", "warning", "10m",
           f'max {BY} (fairlead_operator_condition{{condition="ScalingLimited"}} and {LEADS}) == 1'
-          f" and {told('desired_replicas')} <= {told('current_replicas')}",
+          f" and {of_leader('desired_replicas')} <= {of_leader('current_replicas')}",
           f"{WHERE}: more pods are needed than replicas.max allows"),
     Alert("FairleadDesiredNotMet", "warning", "15m",
-          f"{told('ready_replicas')} < {told('desired_replicas')}",
+          f"{of_leader('ready_replicas')} < {of_leader('desired_replicas')}",
           f"{WHERE}: fewer pods take links than are wanted"),
-    Alert("FairleadReportsStale", "warning", "5m", f"{told('reports_stale')} > 0",
+    Alert("FairleadReportsStale", "warning", "5m", f"{of_leader('stale_reports')} > 0",
           f"{WHERE}: ready pods do not tell of themselves, so that no pod is taken away"),
     Alert("FairleadWrongRemoval", "warning", "0m",
           f"sum {BY} (increase(fairlead_operator_wrong_removals_total[1h])) > 0",
           f"{WHERE}: a scale-down took another pod than the emptiest"),
     Alert("FairleadReconcileFailing", "warning", "10m",
           "sum by (namespace, reason) (rate(fairlead_operator_reconcile_failures_total[5m])) > 0",
-          "The operator gives up its looks: {{ $labels.reason }}"),
+          "The operator gives up its passes: {{ $labels.reason }}"),
     Alert("FairleadOperatorNotLeading", "critical", "3m", "sum by (namespace) (fairlead_operator_leader) == 0",
-          "{{ $labels.namespace }}: no replica of the operator acts: nothing is scaled or mended"),
+          "{{ $labels.namespace }}: no replica of the operator is the leader, so nothing is scaled or repaired"),
 )  # fmt: skip
 
 

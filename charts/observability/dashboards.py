@@ -7,18 +7,17 @@ labels `namespace` and `gateway`, which the chart's PodMonitor gives them and th
 
 from __future__ import annotations
 
+from alerts import LOST_CODES
 from panels import Dashboard, Panel, Query, Row, Variable
 
 FLEET = 'namespace=~"$namespace",gateway=~"$gateway"'
 NODE = f'{FLEET},pod=~"$pod"'
 RATE = "[$__rate_interval]"
-LOST = 'code=~"1006|1011|4003|4008|4408"'
-"""Closes that nobody meant: cut, failed, Redis away, silent, not reading. All others are asked for or deserved."""
 
 NAMESPACE = Variable("namespace", "label_values(fairlead_build_info, namespace)")
 GATEWAY = Variable("gateway", 'label_values(fairlead_build_info{namespace=~"$namespace"}, gateway)')
 POD = Variable("pod", f"label_values(fairlead_build_info{{{FLEET}}}, pod)")
-# The operator tells of LinkGateways that have no pod yet, too.
+# The operator also reports LinkGateways that have no pod yet.
 SCALED = (
     Variable("namespace", "label_values(fairlead_operator_desired_replicas, namespace)"),
     Variable("gateway", 'label_values(fairlead_operator_desired_replicas{namespace=~"$namespace"}, gateway)'),
@@ -44,7 +43,7 @@ def rate(counter: str, where: str, by: str, legend: str = "") -> Query:
 
 
 def of_leader(metric: str, by: str = "namespace, gateway") -> str:
-    """A gauge of the operator, from the replica that acts: what one that has lost the lease last saw is old."""
+    """A gauge of the operator, from its leader: the values of a replica that has lost the lease are out of date."""
     leads = "on (instance) (fairlead_operator_leader == 1)"
     return f"max by ({by}) (fairlead_operator_{metric}{{{FLEET}}} and {leads})"
 
@@ -59,10 +58,10 @@ OVERVIEW = Dashboard(
     "How the fleet is doing: links, commands, errors, and room for more.",
     (
         Row("Now", (
-            stat("Links", "short", "Open links.", f"sum(fairlead_connections{{{FLEET}}})"),
+            stat("Links", "short", "Open links.", f"sum(fairlead_links{{{FLEET}}})"),
             stat("Agents", "short", "Agents that nodes hold.", f"sum(fairlead_agents{{{FLEET}}})"),
             stat("Capacity in use", "percentunit", "Links, of those that the nodes take.",
-                 f"sum(fairlead_connections{{{FLEET}}}) / sum(fairlead_connection_capacity{{{FLEET}}})"),
+                 f"sum(fairlead_links{{{FLEET}}}) / sum(fairlead_link_capacity{{{FLEET}}})"),
             stat("Nodes", "short", "Nodes that are scraped.", f"count(fairlead_build_info{{{FLEET}}})"),
             stat("Redis", "short", "1 while Redis answers all nodes.", f"min(fairlead_redis_up{{{FLEET}}})"),
             stat("Leaving", "short", "Agents that draining nodes have yet to close.",
@@ -70,19 +69,19 @@ OVERVIEW = Dashboard(
         )),
         Row("Links", (
             Panel("Links and capacity", "short", "When the lines meet, agents are refused with 503.", (
-                Query(f"sum(fairlead_connections{{{FLEET}}})", "links"),
-                Query(f"sum(fairlead_connection_capacity{{{FLEET}}})", "capacity"),
+                Query(f"sum(fairlead_links{{{FLEET}}})", "links"),
+                Query(f"sum(fairlead_link_capacity{{{FLEET}}})", "capacity"),
             )),
             Panel("Links opened", "ops", "Welcomed each second: new starts of agents, and those that came back.",
-                  (rate("fairlead_connections_opened_total", FLEET, "result"),)),
+                  (rate("fairlead_links_opened_total", FLEET, "result"),)),
             Panel("Links closed", "ops", "Each second, by close code; docs/protocol.md says what each means.",
-                  (rate("fairlead_connections_closed_total", FLEET, "code"),)),
+                  (rate("fairlead_links_closed_total", FLEET, "code"),)),
             Panel("Lost links", "short", "Lost, per link and hour: cut, silent, not reading. The objective is 0.01.", (
-                Query(f"3600 * sum(rate(fairlead_connections_closed_total{{{FLEET},{LOST}}}{RATE}))"
-                      f" / clamp_min(sum(fairlead_connections{{{FLEET}}}), 1)", "lost per link and hour"),
+                Query(f"3600 * sum(rate(fairlead_links_closed_total{{{FLEET},{LOST_CODES}}}{RATE}))"
+                      f" / clamp_min(sum(fairlead_links{{{FLEET}}}), 1)", "lost per link and hour"),
             )),
             Panel("Upgrades refused", "ops", "By reason: token, subprotocol, full, rate, draining.",
-                  (rate("fairlead_handshake_rejected_total", FLEET, "reason"),)),
+                  (rate("fairlead_handshakes_rejected_total", FLEET, "reason"),)),
             Panel("Heartbeat round trip", "s", "As agents measure it, with each heartbeat.",
                   quantiles("fairlead_heartbeat_rtt_seconds", FLEET)),
         )),
@@ -128,13 +127,13 @@ NODES = Dashboard(
     "Each node: how full it is, whether its event loop keeps up, and what waits in it.",
     (
         Row("Fill", (
-            Panel("Links", "short", "Open links of each node.", (Query(f"fairlead_connections{{{NODE}}}", "{{pod}}"),)),
+            Panel("Links", "short", "Open links of each node.", (Query(f"fairlead_links{{{NODE}}}", "{{pod}}"),)),
             Panel("Fill", "percentunit", "Links, of the capacity of the node.", (
-                Query(f"fairlead_connections{{{NODE}}} / fairlead_connection_capacity{{{NODE}}}", "{{pod}}"),
+                Query(f"fairlead_links{{{NODE}}} / fairlead_link_capacity{{{NODE}}}", "{{pod}}"),
             )),
             Panel("Imbalance", "short", "The fullest node against the average: 1 is even.", (
-                Query(f"max by (namespace, gateway) (fairlead_connections{{{NODE}}})"
-                      f" / clamp_min(avg by (namespace, gateway) (fairlead_connections{{{NODE}}}), 1)",
+                Query(f"max by (namespace, gateway) (fairlead_links{{{NODE}}})"
+                      f" / clamp_min(avg by (namespace, gateway) (fairlead_links{{{NODE}}}), 1)",
                       "{{gateway}}"),
             )),
             Panel("Agents", "short", "Agents that each node holds.", (Query(f"fairlead_agents{{{NODE}}}", "{{pod}}"),)),
@@ -158,7 +157,7 @@ NODES = Dashboard(
             Panel("Claims", "s", "From hello to welcome, all attempts of it.",
                   quantiles("fairlead_claim_duration_seconds", NODE)),
             Panel("Lives of links", "s", "From welcome to the close, of those that were closed.",
-                  quantiles("fairlead_connection_duration_seconds", NODE, shares=(0.5, 0.99))),
+                  quantiles("fairlead_link_duration_seconds", NODE, shares=(0.5, 0.99))),
             Panel("Slow readers", "short", "Agents that do not read as fast as they are sent to.",
                   (Query(f"fairlead_slow_readers{{{NODE}}}", "{{pod}}"),)),
             Panel("Send queues", "bytes", "What waits for them.",
@@ -175,7 +174,7 @@ NODES = Dashboard(
         )),
         Row("Standing", (
             Panel("Age of the last beat", "s", "Above 15 s the others take the node for dead.",
-                  (Query(f"fairlead_beat_age_seconds{{{NODE}}}", "{{pod}}"),)),
+                  (Query(f"fairlead_heartbeat_age_seconds{{{NODE}}}", "{{pod}}"),)),
             Panel("Lives begun anew", "short", "Times a node lost its row, and found Redis without its data.", (
                 Query(f"sum by (pod) (increase(fairlead_node_fenced_total{{{NODE}}}{RATE}))", "{{pod}} fenced"),
                 Query(f"sum by (pod) (increase(fairlead_data_lost_total{{{NODE}}}{RATE}))", "{{pod}} data lost"),
@@ -191,50 +190,50 @@ NODES = Dashboard(
 AUTOSCALING = Dashboard(
     "autoscaling",
     "Fairlead / Autoscaling",
-    "What the operator sees, decides and does, and what keeps it from it.",
+    "What the operator observes, decides and does, and what prevents it.",
     (
         Row("Pods", (
-            Panel("Replicas", "short", "Wanted by the operator, asked for by the Deployment, taking links.", (
+            Panel("Replicas", "short", "Pods that are wanted, that the Deployment asks for, and that take links.", (
                 Query(of_leader("desired_replicas"), "{{gateway}} desired"),
                 Query(of_leader("current_replicas"), "{{gateway}} current"),
                 Query(of_leader("ready_replicas"), "{{gateway}} ready"),
             ), width=12),
-            Panel("Rules", "short", "Pods that each rule asks for; the highest wins, within minimum and maximum.", (
-                Query(of_leader("bound_replicas", "namespace, gateway, rule"), "{{gateway}} {{rule}}"),
+            Panel("Rules", "short", "Pods that each scaling rule requires; the greatest number wins.", (
+                Query(of_leader("rule_replicas", "namespace, gateway, rule"), "{{gateway}} {{rule}}"),
             ), width=12),
         )),
         Row("Signal", (
-            Panel("Links", "short", "By the rows of the nodes.",
-                  (Query(of_leader("reported_connections"), "{{gateway}}"),)),
+            Panel("Links", "short", "Links that the nodes report.",
+                  (Query(of_leader("reported_links"), "{{gateway}}"),)),
             Panel("Headroom", "percentunit", "Share of the ready pods' capacity that is free.",
                   (Query(of_leader("headroom_ratio"), "{{gateway}}"),)),
-            Panel("Silent pods", "short", "Ready pods that have not told of themselves: no pod is taken away then.",
-                  (Query(of_leader("reports_stale"), "{{gateway}}"),)),
+            Panel("Silent pods", "short", "Ready pods that have not reported for 15 s; no pod is removed then.",
+                  (Query(of_leader("stale_reports"), "{{gateway}}"),)),
         )),
         Row("Decisions", (
-            Panel("Decisions", "ops", "At each look, by action and the rule that won.", (
+            Panel("Decisions", "ops", "One in each pass, by action and by the rule that won.", (
                 Query("sum by (action, winner) (rate(fairlead_operator_scale_decisions_total"
                       f"{{{FLEET}}}{RATE}))", "{{action}} {{winner}}"),
             )),
-            Panel("Scalings", "short", "Scales that were written.", (
+            Panel("Scalings", "short", "Changes of the scale that were written.", (
                 Query(f"sum by (gateway, action) (increase(fairlead_operator_scalings_total{{{FLEET}}}{RATE}))",
                       "{{gateway}} {{action}}"),
             )),
             Panel("Conditions", "short", "1 while the condition is True; kubectl describe says why.",
                   (Query(of_leader("condition", "namespace, gateway, condition"), "{{gateway}} {{condition}}"),)),
-            Panel("Wrong removals", "short", "A scale-down that took another pod than the emptiest.", (
+            Panel("Wrong removals", "short", "Removals that took another pod than the one that was chosen.", (
                 Query(f"sum by (gateway) (increase(fairlead_operator_wrong_removals_total{{{FLEET}}}{RATE}))",
                       "{{gateway}}"),
             )),
         )),
         Row("Operator", (
-            Panel("Leaders", "short", "Replicas that act: one.",
+            Panel("Leaders", "short", "Replicas that are the leader: one.",
                   (Query("sum(fairlead_operator_leader)", "leaders"),), width=6),
-            Panel("LinkGateways", "short", "That are looked after.",
+            Panel("LinkGateways", "short", "LinkGateways that are reconciled.",
                   (Query("max(fairlead_operator_gateways)", "LinkGateways"),), width=6),
-            Panel("Duration of a look", "s", "One look at one LinkGateway.",
+            Panel("Duration of a pass", "s", "One pass over one LinkGateway.",
                   quantiles("fairlead_operator_reconcile_duration_seconds", "", shares=(0.5, 0.99)), width=6),
-            Panel("Looks given up", "ops", "By reason.",
+            Panel("Passes given up", "ops", "By reason.",
                   (rate("fairlead_operator_reconcile_failures_total", "", "reason"),), width=6),
         )),
     ),
@@ -264,8 +263,8 @@ REDIS = Dashboard(
         )),
         Row("Doorbells", (
             Panel("Doorbells", "ops", "How nodes tell each other of commands.", (
-                Query(f"sum(rate(fairlead_doorbells_rung_total{{{NODE}}}{RATE}))", "rung"),
-                Query(f"sum(rate(fairlead_doorbells_heard_total{{{NODE}}}{RATE}))", "heard"),
+                Query(f"sum(rate(fairlead_doorbells_sent_total{{{NODE}}}{RATE}))", "rung"),
+                Query(f"sum(rate(fairlead_doorbells_received_total{{{NODE}}}{RATE}))", "heard"),
             ), width=12),
             Panel("Doorbells lost", "ops", "Their commands are found all the same, later.",
                   (rate("fairlead_doorbells_lost_total", NODE, "pod"),), width=12),

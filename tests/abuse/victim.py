@@ -21,7 +21,7 @@ from types import TracebackType
 import httpx2
 
 from fairlead.agent import Agent
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import READY
 

@@ -17,10 +17,9 @@ from fairlead.agent import Agent
 
 from support.agent.agent_process import AgentProcess, alive
 from support.agent.connect_proxy import Proxy
+from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import PATIENCE, Link
-
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 
 
 @pytest.fixture

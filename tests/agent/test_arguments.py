@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from typing import Literal
 
 import pytest
@@ -12,8 +10,6 @@ from fairlead.agent import Agent
 from fairlead.wire.messages import Ack, End
 
 from support.agent.scripted_link import Link
-
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 
 
 @pytest.mark.parametrize(

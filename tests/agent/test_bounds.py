@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,10 +32,10 @@ from fairlead.wire.messages import (
 from fairlead.wire.outbox import Outbox
 
 from support.agent.delivery_methods import Script
+from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import SOON
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 LARGEST = (1 << 53) - 1
 counts = st.integers(0, LARGEST)
 

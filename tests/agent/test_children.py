@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Protocol
 
 import psutil
 import pytest
@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from fairlead.agent.builtin.process.environment import inherited_environment
 
+from support.agent.fixtures import StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import PATIENCE, Link
 
@@ -34,8 +35,12 @@ async def output(link: Link, id: str, *argv: str, method: str = "exec", **more: 
     return link.output(id, "pty" if method == "shell" else "stdout").decode()
 
 
+class RunAgent(Protocol):
+    def __call__(self, url: str, *flags: str, **variables: str) -> subprocess.Popen[bytes]: ...
+
+
 @pytest.fixture
-def run_agent(tmp_path: Path) -> Iterator[Any]:
+def run_agent(tmp_path: Path) -> Iterator[RunAgent]:
     """Start `fairlead agent run` as it is started on a host, with these variables."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -58,7 +63,7 @@ def run_agent(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("method", ["exec", "shell"])
-async def test_programs_get_what_a_login_has_and_no_secrets(gateway: Gateway, run_agent: Any, method: str) -> None:
+async def test_programs_get_what_a_login_has_and_no_secrets(gateway: Gateway, run_agent: RunAgent, method: str) -> None:
     secret = {"FAIRLEAD_AGENT_TOKEN": SECRET, "HTTPS_PROXY": f"http://u:{PASSWORD}@127.0.0.1:9", "AWS_SECRET_KEY": "s"}
     run_agent(gateway.url, **secret, LC_ALL="C.UTF-8", TZ="Asia/Tokyo", JAVA_HOME="/jdk", LD_LIBRARY_PATH="/nowhere",
               FAIRLEAD_AGENT_ENV_KEEP="JAVA_HOME")  # fmt: skip
@@ -89,7 +94,7 @@ def test_nothing_is_inherited_that_is_not_named(environment: dict[str, str], kee
 
 
 @pytest.mark.parametrize("by", ["variable", "flag", "flag="])
-async def test_a_token_does_not_stand_in_proc(gateway: Gateway, run_agent: Any, by: str) -> None:
+async def test_a_token_does_not_stand_in_proc(gateway: Gateway, run_agent: RunAgent, by: str) -> None:
     """This test may be root, so nothing but their absence keeps it from reading them."""
     flags = {"variable": [], "flag": ["--token", SECRET], "flag=": [f"--token={SECRET}"]}[by]
     more = {"FAIRLEAD_AGENT_TOKEN": SECRET} if by == "variable" else {}
@@ -129,7 +134,7 @@ agent.run()
 
 @pytest.mark.parametrize("how", ["concealed", "open"])
 async def test_a_program_of_the_same_user_cannot_look_into_the_agent(
-    gateway: Gateway, agent_process: Any, how: str
+    gateway: Gateway, agent_process: StartAgentProcess, how: str
 ) -> None:
     """The second time nothing was concealed: that it can look then shows that the first time it was kept from it."""
     process = agent_process("-c", UNPRIVILEGED, gateway.url, how)
@@ -159,7 +164,9 @@ builtin_agent(sys.argv[1], "edge-1", "token-1").run()
 """
 
 
-async def test_an_agent_that_ignores_signals_does_not_hand_that_on(gateway: Gateway, agent_process: Any) -> None:
+async def test_an_agent_that_ignores_signals_does_not_hand_that_on(
+    gateway: Gateway, agent_process: StartAgentProcess
+) -> None:
     """As nohup, or a script's `&`, starts it: the agent itself goes on ignoring the hangup.
 
     Only signals that a program can set are judged. The C library keeps two for itself (32 and 33 with glibc) and

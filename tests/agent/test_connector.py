@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -14,9 +14,9 @@ from fairlead.errors import ConnectionRefused
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Chunk, Hello, Retry
 from fairlead.wire.retry import RetryPolicy
 
+from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 NEVER = Retry(first=600_000, base=600_000, cap=600_000)
 """A policy under which a test that waits for it does not end in time (but for one draw in 30)."""
 

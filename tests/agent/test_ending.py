@@ -6,19 +6,18 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
 from fairlead.agent import Agent, Command
 from fairlead.wire.messages import Ack, Chunk, End
 
+from support.agent.fixtures import Gone
 from support.agent.scripted_link import Link
-
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 
 SLEEPER = """
 import os, time
@@ -35,9 +34,11 @@ def endless(path: str):
         yield "x" * 1000
 """
 
+PidIn = Callable[[str], Awaitable[int]]
+
 
 @pytest.fixture
-def sleeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def sleeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     name = f"sleeper_{tmp_path.name.replace('-', '_')}"
     (tmp_path / f"{name}.py").write_text(SLEEPER)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -45,7 +46,7 @@ def sleeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def pid_in(tmp_path: Path) -> Callable[[str], Any]:
+def pid_in(tmp_path: Path) -> PidIn:
     """Wait until a child has written its pid."""
 
     async def read(name: str) -> int:
@@ -154,7 +155,7 @@ async def test_a_thread_that_is_told_can_stop_itself(agent: Agent, link: Link) -
 @pytest.mark.parametrize("how", ["deadline", "cancel"])
 @pytest.mark.parametrize("method", ["sleep", "endless"])
 async def test_a_process_is_killed(
-    agent: Agent, link: Link, sleeper: Any, tmp_path: Path, pid_in: Any, gone: Any, how: str, method: str
+    agent: Agent, link: Link, sleeper: ModuleType, tmp_path: Path, pid_in: PidIn, gone: Gone, how: str, method: str
 ) -> None:
     agent.command(method, run="process")(getattr(sleeper, method))
     # The deadline leaves time for a fresh interpreter on a busy machine.
@@ -169,7 +170,7 @@ async def test_a_process_is_killed(
 
 
 async def test_processes_that_were_killed_free_their_slots(
-    agent: Agent, link: Link, sleeper: Any, tmp_path: Path
+    agent: Agent, link: Link, sleeper: ModuleType, tmp_path: Path
 ) -> None:
     """More than any agent would run at once: those that wait get their turn, or are cancelled where they wait."""
     agent.command("sleep", run="process")(sleeper.sleep)

@@ -18,6 +18,7 @@ import pytest
 from fairlead.agent.builtin import builtin_agent
 from fairlead.wire.messages import Ack, Chunk, Credit, End
 
+from support.agent.fixtures import Gone, Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 
@@ -27,7 +28,7 @@ C1, C2 = (f"exec-{os.getpid()}-{n}" for n in (1, 2))
 
 
 @pytest.fixture
-async def link(gateway: Gateway, serve: Callable[..., Any]) -> Link:
+async def link(gateway: Gateway, serve: Serve) -> Link:
     serve(builtin_agent(gateway.url, "edge-1", "token-1"))
     return await gateway.linked()
 
@@ -194,7 +195,7 @@ DEAF = "trap '' TERM; echo $$ > parent; while :; do sleep 0.1; done"
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
-async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: Callable[[int], Any], how: str) -> None:
+async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: Gone, how: str) -> None:
     """Also a grandchild in a session of its own, which no signal to the group reaches."""
     arguments = {"argv": ["sh", "-c", FAMILY], "cwd": str(tmp_path)}
     await link.command(C1, "exec", arguments, deadline=60_000 if how == "cancel" else 3_000)
@@ -209,7 +210,7 @@ async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: C
         await gone(pid)
 
 
-async def test_a_program_that_does_not_hear_sigterm_is_killed(link: Link, tmp_path: Path, gone: Any) -> None:
+async def test_a_program_that_does_not_hear_sigterm_is_killed(link: Link, tmp_path: Path, gone: Gone) -> None:
     await link.command(C1, "exec", {"argv": ["sh", "-c", DEAF], "cwd": str(tmp_path)})
     pid = await pid_in(tmp_path / "parent")
     began = time.monotonic()
@@ -266,7 +267,9 @@ def _children() -> list[psutil.Process]:
 # -- much output -----------------------------------------------------------------------------------
 
 
-async def test_50_mb_through_a_slow_gateway_do_not_fill_the_agent(gateway: Gateway, agent_process: Any) -> None:
+async def test_50_mb_through_a_slow_gateway_do_not_fill_the_agent(
+    gateway: Gateway, agent_process: StartAgentProcess
+) -> None:
     """The program is read only as fast as its results are stored: both windows and the pipe hold it back."""
     process = agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     link = await gateway.linked()

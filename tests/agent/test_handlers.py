@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import pytest
 
@@ -19,14 +18,14 @@ from fairlead.wire.messages import Ack, Chunk, End
 
 from support.agent.scripted_link import Link
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
+MakeModule = Callable[[str], ModuleType]
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeModule:
     """A real module: a process imports its handler by name."""
 
-    def make(source: str) -> Any:
+    def make(source: str) -> ModuleType:
         name = f"handlers_{tmp_path.name.replace('-', '_')}"
         (tmp_path / f"{name}.py").write_text(source)
         monkeypatch.syspath_prepend(str(tmp_path))
@@ -101,7 +100,7 @@ async def test_a_handler_may_write_kinds_of_its_own(agent: Agent, link: Link) ->
     assert max(len(c.payload) for c in link.of(Chunk, "c1")) <= 64 << 10
 
 
-async def test_a_function_and_a_generator_in_processes(agent: Agent, link: Link, module: Any) -> None:
+async def test_a_function_and_a_generator_in_processes(agent: Agent, link: Link, module: MakeModule) -> None:
     made = module(
         "import os\n"
         "def work(n: int): return {'pid': os.getpid(), 'sum': sum(range(n))}\n"
@@ -137,7 +136,9 @@ async def test_a_function_and_a_generator_in_processes(agent: Agent, link: Link,
     ],
     ids=["exception", "command-error", "exit", "signal", "unpicklable", "sys-exit"],
 )
-async def test_failures_in_a_process(agent: Agent, link: Link, module: Any, source: str, code: str, what: str) -> None:
+async def test_failures_in_a_process(
+    agent: Agent, link: Link, module: MakeModule, source: str, code: str, what: str
+) -> None:
     agent.command("work", run="process")(module(source).work)
     await link.command("c1", "work")
     end = await link.end("c1")

@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.agent import Agent
 from fairlead.wire.messages import End, Hb
 
+from support.agent.fixtures import Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
-
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 
 
 async def test_heartbeats_when_there_is_nothing_else_to_say(gateway: Gateway, agent: Agent, serve: Serve) -> None:
@@ -57,7 +54,7 @@ async def test_a_silent_gateway_is_given_up_after_two_and_a_half_heartbeats(
 
 
 async def test_a_gateway_that_is_frozen_is_given_up(
-    agent_process: Any, tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
+    agent_process: StartAgentProcess, tmp_path: Path, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SIGSTOP: its kernel still acknowledges every packet, so only silence tells."""
     (tmp_path / "frozen.py").write_text(FROZEN)
@@ -138,7 +135,7 @@ if __name__ == "__main__":
 
 
 async def test_ten_busy_commands_at_once_delay_no_heartbeat(
-    gateway: Gateway, agent_process: Any, tmp_path: Path
+    gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path
 ) -> None:
     """15 s of computing on a few cores, heartbeats of 500 ms. A link is lost at 2.5 heartbeats of silence, so that
     is what no gap may reach; with the work on the loop, a gap is as long as the work: 1.5 s.

@@ -6,18 +6,16 @@ import asyncio
 import signal
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.agent import Agent
 from fairlead.wire.messages import Bye, End, Hb, Hello, Retry
 
+from support.agent.fixtures import Gone, Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 NEVER = Retry(first=600_000, base=600_000, cap=600_000)
 """A policy under which a test that waits for it does not end in time (but for one draw in 30)."""
 
@@ -159,7 +157,7 @@ async def test_serving_that_is_cancelled_leaves_nothing(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_ends_the_process_and_what_it_runs(
-    gateway: Gateway, agent_process: Any, gone: Any, tmp_path: Path, number: int
+    gateway: Gateway, agent_process: StartAgentProcess, gone: Gone, tmp_path: Path, number: int
 ) -> None:
     process = agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     link = await gateway.linked()
@@ -178,7 +176,7 @@ async def test_a_signal_ends_the_process_and_what_it_runs(
     assert "Traceback" not in process.log
 
 
-async def test_a_replaced_process_says_why_and_ends(gateway: Gateway, agent_process: Any) -> None:
+async def test_a_replaced_process_says_why_and_ends(gateway: Gateway, agent_process: StartAgentProcess) -> None:
     process = agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     link = await gateway.linked()
     await link.close(4507)

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from fairlead.agent.builtin.proc_list import processes
 from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import End
 
+from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 
@@ -26,7 +26,7 @@ KEYS = {"pid", "ppid", "user", "state", "cpu_s", "rss_bytes", "started", "argv"}
 
 
 @pytest.fixture
-async def link(gateway: Gateway, serve: Callable[..., Any]) -> Link:
+async def link(gateway: Gateway, serve: Serve) -> Link:
     serve(builtin_agent(gateway.url, "edge-1", "token-1"))
     return await gateway.linked()
 

@@ -14,7 +14,6 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -23,10 +22,10 @@ from fairlead.agent.settings.token_file import TokenFile
 from fairlead.errors import ConfigError
 
 from support.agent.connect_proxy import Proxy
+from support.agent.fixtures import Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.scripted_server import scripted
 
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 PATIENCE = 20.0
 
 
@@ -208,7 +207,9 @@ async def test_a_redirect_says_where_to(serve: Serve, caplog: pytest.LogCaptureF
 # -- authorities -----------------------------------------------------------------------------------
 
 
-async def test_an_authority_of_ones_own(tls_gateway: Gateway, agent_process: Any, certificate: Path) -> None:
+async def test_an_authority_of_ones_own(
+    tls_gateway: Gateway, agent_process: StartAgentProcess, certificate: Path
+) -> None:
     agent_process(
         "-m", "fairlead", "agent", "run", "--url", tls_gateway.url, "--id", "edge-1", "--ca-file", str(certificate)
     )
@@ -274,7 +275,9 @@ async def test_an_expired_token_is_told_once_and_tried_seldom(
 # -- one line for each thing wrong -----------------------------------------------------------------
 
 
-async def test_an_unreachable_gateway_is_told_once(agent_process: Any, tmp_path: Path, certificate: Path) -> None:
+async def test_an_unreachable_gateway_is_told_once(
+    agent_process: StartAgentProcess, tmp_path: Path, certificate: Path
+) -> None:
     """Over many attempts, and again when the cause is another. The log is JSON, for which this is as good a place."""
     held = socket.socket()  # bound, so that nobody else gets the port, and not listening yet
     held.bind(("127.0.0.1", 0))
@@ -325,7 +328,7 @@ async def test_the_same_cause_is_told_again_after_a_link(
     assert caplog.text.count("with 500") == 2
 
 
-async def test_exec_inherits_no_token(gateway: Gateway, agent_process: Any) -> None:
+async def test_exec_inherits_no_token(gateway: Gateway, agent_process: StartAgentProcess) -> None:
     assert "FAIRLEAD_AGENT_TOKEN" not in os.environ
     agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     link = await gateway.linked()

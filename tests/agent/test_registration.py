@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
 from fairlead.agent import Agent, Command
 from fairlead.errors import ConfigError
+
+from support.agent.fixtures import StartAgentProcess
 
 
 def test_registration_errors(agent: Agent) -> None:
@@ -71,7 +72,7 @@ def test_facts_beyond_what_a_gateway_takes_are_refused_at_once() -> None:
         Agent("ws://127.0.0.1:1", "edge-1", "token-1", facts={f"fact-{n}": "x" * 250 for n in range(16)})
 
 
-async def test_the_sdk_needs_the_base_install_only(agent_process: Any) -> None:
+async def test_the_sdk_needs_the_base_install_only(agent_process: StartAgentProcess) -> None:
     source = (
         "import sys, fairlead.agent, fairlead.agent.builtin\n"
         "heavy = {'starlette', 'uvicorn', 'uvloop', 'httptools', 'redis', 'prometheus_client', 'click'}\n"

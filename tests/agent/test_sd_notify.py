@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterator
 from importlib import resources
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.wire.messages import End
 
+from support.agent.fixtures import StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 
 PATIENCE = 20.0
@@ -66,7 +66,7 @@ RUN = ("-m", "fairlead", "agent", "run", "--id", "edge-1", "--url")
 
 
 async def test_ready_when_it_is_linked_and_what_follows(
-    gateway: Gateway, agent_process: Any, manager: Manager, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, agent_process: StartAgentProcess, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
     monkeypatch.setenv("WATCHDOG_USEC", "400000")
@@ -95,7 +95,7 @@ async def test_ready_when_it_is_linked_and_what_follows(
 
 
 async def test_a_loop_that_hangs_starves_the_watchdog(
-    gateway: Gateway, agent_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = Manager(str(tmp_path / "notify"))
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
@@ -117,7 +117,7 @@ async def test_a_loop_that_hangs_starves_the_watchdog(
 
 
 async def test_a_watchdog_of_another_process_and_what_children_inherit(
-    gateway: Gateway, agent_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = Manager(str(tmp_path / "notify"))
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
@@ -136,7 +136,7 @@ async def test_a_watchdog_of_another_process_and_what_children_inherit(
 
 
 async def test_a_manager_that_is_gone_is_no_reason_to_end(
-    gateway: Gateway, agent_process: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     process = agent_process(*RUN, gateway.url)
@@ -146,7 +146,7 @@ async def test_a_manager_that_is_gone_is_no_reason_to_end(
     assert "Traceback" not in process.log
 
 
-async def test_exit_codes_that_the_unit_knows(gateway: Gateway, agent_process: Any) -> None:
+async def test_exit_codes_that_the_unit_knows(gateway: Gateway, agent_process: StartAgentProcess) -> None:
     process = agent_process(*RUN, gateway.url)
     link = await gateway.linked()
     await link.close(4507)
@@ -176,7 +176,7 @@ def test_the_unit_file(tmp_path: Path) -> None:
 
 
 async def test_what_the_gateway_says_is_no_word_of_its_own(
-    gateway: Gateway, agent_process: Any, manager: Manager, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, agent_process: StartAgentProcess, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason of a close, in the service manager's status and in the log: one line, and nothing that steers."""
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)

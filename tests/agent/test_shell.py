@@ -9,9 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +17,7 @@ from fairlead.agent.builtin import builtin_agent
 from fairlead.agent.builtin.options import ExecOptions, MethodOptions, Options, ShellOptions
 from fairlead.wire.messages import Ack, Credit, End
 
+from support.agent.fixtures import Gone, Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 
@@ -27,7 +26,7 @@ C1 = f"shell-{os.getpid()}"
 
 
 @pytest.fixture
-async def link(gateway: Gateway, serve: Callable[..., Any]) -> Link:
+async def link(gateway: Gateway, serve: Serve) -> Link:
     serve(builtin_agent(gateway.url, "edge-1", "token-1"))
     return await gateway.linked()
 
@@ -147,7 +146,7 @@ JOBS = "setsid sleep 1000 & echo $! > far; sleep 1000 & echo $! > near; echo $$ 
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
-async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: Any, how: str) -> None:
+async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: Gone, how: str) -> None:
     arguments = {"argv": ["sh", "-c", JOBS], "cwd": str(tmp_path)}
     await link.command(C1, "shell", arguments, deadline=60_000 if how == "cancel" else 3_000)
     pids = [await pid_in(tmp_path / name) for name in ("leader", "near", "far")]
@@ -169,7 +168,9 @@ async def test_a_hangup_is_heard_before_the_kill(link: Link, tmp_path: Path) -> 
     assert (tmp_path / "mark").read_text() == "saved\n"
 
 
-async def test_the_agents_end_ends_shells(gateway: Gateway, agent_process: Any, tmp_path: Path, gone: Any) -> None:
+async def test_the_agents_end_ends_shells(
+    gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path, gone: Gone
+) -> None:
     process = agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     link = await gateway.linked()
     await link.command(C1, "shell", {"argv": ["sh", "-c", JOBS], "cwd": str(tmp_path)})
@@ -180,7 +181,7 @@ async def test_the_agents_end_ends_shells(gateway: Gateway, agent_process: Any, 
         await gone(pid)
 
 
-async def test_a_pty_that_is_gone(link: Link, tmp_path: Path, gone: Any) -> None:
+async def test_a_pty_that_is_gone(link: Link, tmp_path: Path, gone: Gone) -> None:
     """The program closes its terminal and lives on: nobody could see or stop it."""
     source = "echo $$ > leader; exec sleep 1000 < /dev/null > /dev/null 2>&1"
     await link.command(C1, "shell", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
@@ -202,7 +203,7 @@ async def test_a_pty_that_is_gone(link: Link, tmp_path: Path, gone: Any) -> None
         (resized(80, 70_000), "rows"),
     ],
 )
-async def test_input_that_is_none(link: Link, tmp_path: Path, gone: Any, chunk: bytes, words: str) -> None:
+async def test_input_that_is_none(link: Link, tmp_path: Path, gone: Gone, chunk: bytes, words: str) -> None:
     await link.command(C1, "shell", {"argv": ["sh", "-c", "echo $$ > leader; exec cat"], "cwd": str(tmp_path)})
     pid = await pid_in(tmp_path / "leader")
     await link.feed(C1, chunk)
@@ -241,7 +242,7 @@ async def test_the_32_shells_that_may_be_open(link: Link) -> None:
 # -- confined --------------------------------------------------------------------------------------
 
 
-async def test_methods_that_are_switched_off(gateway: Gateway, serve: Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_methods_that_are_switched_off(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     off = Options(exec=ExecOptions(enabled=False), shell=ShellOptions(enabled=False), proc_list=MethodOptions(False))
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=off))
@@ -260,7 +261,7 @@ async def test_methods_that_are_switched_off(gateway: Gateway, serve: Any, caplo
     assert "has no method 'nothing'" in ack.error.message
 
 
-async def test_only_listed_programs(gateway: Gateway, serve: Any, tmp_path: Path) -> None:
+async def test_only_listed_programs(gateway: Gateway, serve: Serve, tmp_path: Path) -> None:
     disguise = tmp_path / "uname"
     disguise.symlink_to("/bin/sh")
     serve(
@@ -290,7 +291,7 @@ async def test_only_listed_programs(gateway: Gateway, serve: Any, tmp_path: Path
 
 
 async def test_what_was_looked_up_is_what_is_run(
-    gateway: Gateway, serve: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A PATH with the working folder in it: the program's folder is the caller's choice, the agent's is not."""
     disguise = tmp_path / "uname"
@@ -304,7 +305,7 @@ async def test_what_was_looked_up_is_what_is_run(
     assert link.output("a") == b"Linux\n"
 
 
-async def test_a_shell_that_is_given_by_the_configuration(gateway: Gateway, serve: Any) -> None:
+async def test_a_shell_that_is_given_by_the_configuration(gateway: Gateway, serve: Serve) -> None:
     given = Options(shell=ShellOptions(argv=("sh", "-c", "echo menu")))
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=given))
     link = await gateway.linked()

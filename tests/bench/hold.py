@@ -26,7 +26,7 @@ import uvloop
 
 from fairlead.fleet.schema import INDEX_SHARDS, index_key
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, text
 
@@ -173,7 +173,7 @@ async def hold(agents: int, workers: int, rate: float, watched: float, count: in
                 links = [
                     float(line.rpartition(" ")[2])
                     for line in gateway.get("/metrics").splitlines()
-                    if line.startswith("fairlead_connections{")
+                    if line.startswith("fairlead_links{")
                 ]
             finally:
                 told = swarm.end()

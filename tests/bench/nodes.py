@@ -23,9 +23,9 @@ from pathlib import Path
 
 import uvloop
 
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import text
 
@@ -129,10 +129,10 @@ async def commands(port: int, pids: dict[str, int], agents: int, in_flight: int,
 
 async def across(scale: Scale, folder: Path) -> dict[str, list[dict[str, float]]]:
     """Agents on one node, callers on the other; then callers on the same."""
-    async with EmbeddedValkey(folder / "across") as valkey, Sweep(silence=3600) as sweep:
+    async with EmbeddedValkey(folder / "across") as valkey, TimerWheel(silence=3600) as timer_wheel:
         caller, holder = Gateway("caller", valkey.url, folder), Gateway("holder", valkey.url, folder)
         with running(caller, holder):
-            fleet = Fleet(f"ws://127.0.0.1:{holder.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep)
+            fleet = Fleet(f"ws://127.0.0.1:{holder.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
             await fleet.join(scale.agents)
             pids = {"caller": caller.pid, "holder": holder.pid, "valkey": valkey.pid}
             await commands(caller.api, pids, scale.agents, 16, scale.counts[0][1])  # warm
@@ -149,14 +149,15 @@ async def across(scale: Scale, folder: Path) -> dict[str, list[dict[str, float]]
 async def idle(scale: Scale, folder: Path) -> list[dict[str, float]]:
     """Commands that Redis executes per second for a fleet that does nothing, on two nodes."""
     figures = []
-    async with EmbeddedValkey(folder / "idle") as valkey, Sweep(silence=3600) as sweep:
+    async with EmbeddedValkey(folder / "idle") as valkey, TimerWheel(silence=3600) as timer_wheel:
         one, two = Gateway("one", valkey.url, folder), Gateway("two", valkey.url, folder)
         store = Pipeliner(valkey.url)
         store.start()
         with running(one, two):
             await store.wait_available(10)
             fleets = [
-                Fleet(f"ws://127.0.0.1:{node.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep) for node in (one, two)
+                Fleet(f"ws://127.0.0.1:{node.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
+                for node in (one, two)
             ]
             for count in scale.idle:
                 for i, fleet in enumerate(fleets):
@@ -193,16 +194,16 @@ async def calls(store: Pipeliner) -> dict[str, int]:
 
 async def spread(scale: Scale, folder: Path) -> dict[str, float]:
     """Links of each worker behind one port, told by the supervisor's merged metrics."""
-    async with EmbeddedValkey(folder / "spread") as valkey, Sweep(silence=3600) as sweep:
+    async with EmbeddedValkey(folder / "spread") as valkey, TimerWheel(silence=3600) as timer_wheel:
         gateway = Gateway("spread", valkey.url, folder, "--workers", str(scale.workers))
         with running(gateway):
             say(f"{scale.spread} links over {scale.workers} workers")
-            fleet = Fleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep)
+            fleet = Fleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
             await fleet.join(scale.spread)
             held = [
                 float(line.rpartition(" ")[2])
                 for line in gateway.get("/metrics").splitlines()
-                if line.startswith("fairlead_connections{")
+                if line.startswith("fairlead_links{")
             ]
             await fleet.leave()
     if len(held) != scale.workers or sum(held) != scale.spread:

@@ -12,7 +12,7 @@ import statistics
 
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 
 from bench.peers import Peers, say
 from bench.probe import Process, cpu_us, pss
@@ -50,15 +50,15 @@ class Pinger(Plain):
             self.done.set_result(None)
 
 
-async def hold(process: Process, sweep: Sweep, count: int, listener: Plain) -> list[ClientConnection]:
+async def hold(process: Process, timer_wheel: TimerWheel, count: int, listener: Plain) -> list[ClientConnection]:
     """`count` connections that `listener` hears."""
     held: list[ClientConnection] = []
 
     async def one(_: int, source: str) -> None:
         held.append(
             await connect(
-                f"ws://127.0.0.1:{process.port}/v1/link", listener, sweep=sweep, subprotocols=(SUBPROTOCOL,),
-                local_address=source,
+                f"ws://127.0.0.1:{process.port}/v1/link", listener, timer_wheel=timer_wheel,
+                subprotocols=(SUBPROTOCOL,), local_address=source,
             )
         )  # fmt: skip
 
@@ -78,15 +78,15 @@ async def idle(peers: Peers, name: str, scale: Scale) -> dict[str, float]:
     """Bytes and CPU of plain idle connections, then the pause of a full collection among some more of them."""
     process = peers.start(name)
     try:
-        async with Sweep(silence=3600) as sweep:
-            await closed(await hold(process, sweep, 200, Plain()))  # warm: code paths, allocator
+        async with TimerWheel(silence=3600) as timer_wheel:
+            await closed(await hold(process, timer_wheel, 200, Plain()))  # warm: code paths, allocator
             process.collect()
             memory, cpu = pss(process.pid), cpu_us(process.pid)
-            held = await hold(process, sweep, scale.agents, Plain())
+            held = await hold(process, timer_wheel, scale.agents, Plain())
             cpu = cpu_us(process.pid) - cpu
             process.collect()
             memory = pss(process.pid) - memory
-            held += await hold(process, sweep, scale.crowd - scale.agents, Plain())
+            held += await hold(process, timer_wheel, scale.crowd - scale.agents, Plain())
             pause = process.collect()
             if any(connection.closing for connection in held):
                 raise SystemExit(f"{name} has lost some of {len(held)} connections")
@@ -112,11 +112,11 @@ async def idle_in_turn(peers: Peers, scale: Scale) -> dict[str, dict[str, float]
 async def echo(processes: dict[str, Process], connections: int, messages: int, rounds: int) -> dict[str, float]:
     """CPU µs per 128 B echo at each server, the rounds in turn; medians."""
     taken: dict[str, list[float]] = {name: [] for name in processes}
-    async with Sweep(silence=3600) as sweep:
+    async with TimerWheel(silence=3600) as timer_wheel:
         for _ in range(rounds):
             for name, process in processes.items():
                 pinger = Pinger(os.urandom(128), messages)
-                held = await hold(process, sweep, connections, pinger)
+                held = await hold(process, timer_wheel, connections, pinger)
                 cpu = cpu_us(process.pid)
                 for connection in held:
                     connection.send(pinger.payload)
@@ -130,12 +130,12 @@ async def echo(processes: dict[str, Process], connections: int, messages: int, r
 async def stamps(processes: dict[str, Process], scale: Scale) -> dict[int, dict[str, Round]]:
     """Connect-and-timestamp rounds at each server, in turn; medians of each figure."""
     found: dict[int, dict[str, Round]] = {}
-    async with Sweep(silence=3600) as sweep:
+    async with TimerWheel(silence=3600) as timer_wheel:
         for clients, times in scale.clients:
             taken: dict[str, list[Round]] = {name: [] for name in processes}
             for turn in range(scale.rounds):
                 say(f"3/4 rounds of {clients} clients, {turn + 1} of {scale.rounds}")
                 for name, process in processes.items():
-                    taken[name] += [await stamped(process, sweep, clients) for _ in range(times)]
+                    taken[name] += [await stamped(process, timer_wheel, clients) for _ in range(times)]
             found[clients] = {name: Round.median(rounds) for name, rounds in taken.items()}
     return found

@@ -8,10 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.fleet.schema import INDEX_SHARDS, index_key
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, octets
 
@@ -33,8 +33,8 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
         store.start()
         try:
             assert await store.wait_available(10)
-            async with Sweep(silence=3600) as sweep:
-                fleet = Fleet(f"ws://127.0.0.1:{process.port}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep)
+            async with TimerWheel(silence=3600) as timer_wheel:
+                fleet = Fleet(f"ws://127.0.0.1:{process.port}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
                 await fleet.join(min(200, count))  # warm
                 await fleet.leave()
                 process.collect()

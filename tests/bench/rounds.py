@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 
 from bench.probe import Process, cpu_us
 from support.simulated_fleet import SOURCES
@@ -71,7 +71,7 @@ class Client:
     def on_overflow(self, connection: Connection) -> None: ...
 
 
-async def stamped(process: Process, sweep: Sweep, clients: int) -> Round:
+async def stamped(process: Process, timer_wheel: TimerWheel, clients: int) -> Round:
     """One round at the server."""
     numbers = iter(range(clients))
     held: list[ClientConnection] = []
@@ -83,7 +83,7 @@ async def stamped(process: Process, sweep: Sweep, clients: int) -> Round:
             client, began = Client(number), time.perf_counter()
             held.append(
                 await connect(
-                    f"ws://127.0.0.1:{process.port}/v1/link", client, sweep=sweep,
+                    f"ws://127.0.0.1:{process.port}/v1/link", client, timer_wheel=timer_wheel,
                     subprotocols=("fairlead.v1.msgpack",), local_address=SOURCES[number % len(SOURCES)],
                 )
             )  # fmt: skip

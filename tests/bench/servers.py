@@ -19,9 +19,12 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvloop
+
+if TYPE_CHECKING:  # other servers run where Fairlead is not installed
+    from fairlead.carrier.listener import Connection
 
 SUBPROTOCOL = "fairlead.v1.msgpack"
 BACKLOG = 2048
@@ -45,7 +48,7 @@ class Echo:
     """One listener for all connections."""
 
     def on_open(self, connection: object) -> None: ...
-    def on_message(self, connection: Any, message: bytes | str) -> None:
+    def on_message(self, connection: Connection, message: bytes | str) -> None:
         connection.send(answer(message))
 
     def on_close(self, connection: object, code: int, reason: str) -> None: ...
@@ -60,17 +63,17 @@ async def fairlead(port: int) -> None:
     from starlette.websockets import WebSocket
 
     from fairlead.carrier.attach import attach
-    from fairlead.carrier.server import Server, config
-    from fairlead.carrier.sweep import Sweep
+    from fairlead.carrier.http_server.uvicorn_server import Server, config
+    from fairlead.carrier.timer_wheel import TimerWheel
 
     echo = Echo()
 
     async def enter(websocket: WebSocket) -> None:
         await attach(websocket, echo, SUBPROTOCOL)
 
-    async with Sweep() as sweep:
+    async with TimerWheel() as timer_wheel:
         app = Starlette(routes=[WebSocketRoute("/v1/link", enter)])
-        await Server(config(app, port=port, sweep=sweep)).serve()
+        await Server(config(app, port=port, timer_wheel=timer_wheel)).serve()
 
 
 def on_uvicorn(protocol: str) -> Callable[[int], Awaitable[None]]:

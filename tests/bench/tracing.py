@@ -19,9 +19,9 @@ from pathlib import Path
 
 import uvloop
 
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from bench.nodes import Gateway, commands, running, say, table
 from support.otlp_collector import Collector, collecting
@@ -49,7 +49,7 @@ SCALES = {"full": Scale(), "quick": Scale(50, 16, 1_000, 9), "smoke": Scale(10, 
 async def measure(scale: Scale, folder: Path, collector: Collector) -> dict[str, dict[str, float]]:
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in RATIOS}
     async with AsyncExitStack() as stack:
-        sweep = await stack.enter_async_context(Sweep(silence=3600))
+        timer_wheel = await stack.enter_async_context(TimerWheel(silence=3600))
         gateways: dict[str, Gateway] = {}
         fleets: list[Fleet] = []
         with ExitStack() as ending:
@@ -59,7 +59,7 @@ async def measure(scale: Scale, folder: Path, collector: Collector) -> dict[str,
                 traced = () if ratio is None else ("--trace-endpoint", collector.url, "--trace-ratio", ratio)
                 gateway = gateways[name] = Gateway(f"node-{i}", valkey.url, folder, *traced)
                 ending.enter_context(running(gateway))
-                fleets.append(Fleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, sweep))
+                fleets.append(Fleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel))
                 await fleets[-1].join(scale.agents)
                 await commands(gateway.api, {"node": gateway.pid}, scale.agents, scale.in_flight, scale.count)  # warm
             for turn in range(scale.rounds):

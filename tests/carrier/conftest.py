@@ -1,14 +1,14 @@
 """Real servers on 127.0.0.1:0, and who connects to them.
 
 `serve(app)` runs an application on our server, `foreign(app)` on a stock uvicorn; `gate` is a listener on each of both.
-`dial` opens raw clients, `heard` makes listeners; what they are stands in helpers/.
+`dial` opens raw clients. What these are, and the listeners, stands in `support.carrier`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -17,16 +17,18 @@ import uvicorn
 import uvloop
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
+from starlette.types import ASGIApp
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
-from fairlead.carrier.connection import Terms
-from fairlead.carrier.server import Server, config
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.http_server.uvicorn_server import Server, config
+from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.gate import Gate
 from support.carrier.heard import Heard
 from support.carrier.raw_client import PATIENCE, Raw
+from support.carrier.servers import AttachedApp, Dial, Serve
 
 CLOSE_TIMEOUT = 0.3
 REQUEST_TIMEOUT = 0.5
@@ -49,19 +51,11 @@ def until_fixture() -> Callable[..., Awaitable[None]]:
     return until
 
 
-@pytest.fixture
-def heard() -> Callable[..., Heard]:
-    return Heard
-
-
 @pytest_asyncio.fixture(loop_scope="module")
-async def sweep() -> AsyncIterator[Sweep]:
+async def timer_wheel() -> AsyncIterator[TimerWheel]:
     """Ticks fast, and calls nobody silent unless a test lowers `silence`."""
-    async with Sweep(silence=60.0, tick=0.02) as ticking:
+    async with TimerWheel(silence=60.0, tick=0.02) as ticking:
         yield ticking
-
-
-Serve = Callable[..., Awaitable[int]]
 
 
 Running = list[tuple[uvicorn.Server, "asyncio.Task[None]"]]
@@ -85,13 +79,15 @@ async def run(server: uvicorn.Server, running: Running) -> int:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def serve(sweep: Sweep, running: Running) -> AsyncIterator[Serve]:
+async def serve(timer_wheel: TimerWheel, running: Running) -> AsyncIterator[Serve]:
     """Run an application on our carrier; returns the port."""
     before = len(running)
 
-    async def start(app: Any, **options: Any) -> int:
+    async def start(app: ASGIApp, **options: Any) -> int:
         defaults = {"close_timeout": CLOSE_TIMEOUT, "request_timeout": REQUEST_TIMEOUT, "stop_timeout": 2}
-        return await run(Server(config(app, sweep=sweep, **(defaults | options)), own_signals=False), running)
+        return await run(
+            Server(config(app, timer_wheel=timer_wheel, **(defaults | options)), own_signals=False), running
+        )
 
     yield start
     for server, _ in running[before:]:
@@ -104,21 +100,22 @@ async def foreign(running: Running) -> AsyncIterator[Serve]:
     before = len(running)
 
     class Quiet(uvicorn.Server):
-        def capture_signals(self) -> Any:
-            return nullcontext()
+        @contextmanager
+        def capture_signals(self) -> Iterator[None]:
+            yield
 
-    async def start(app: Any) -> int:
-        options: dict[str, Any] = {"port": 0, "log_config": None, "ws": "websockets-sansio"}
-        return await run(Quiet(uvicorn.Config(app, **options, timeout_graceful_shutdown=2)), running)
+    async def start(app: ASGIApp, **options: Any) -> int:
+        defaults = {"port": 0, "log_config": None, "ws": "websockets-sansio", "timeout_graceful_shutdown": 2}
+        return await run(Quiet(uvicorn.Config(app, **(defaults | options))), running)
 
     yield start
     for server, _ in running[before:]:
         server.should_exit = True
 
 
-def attached_app(make: Callable[[], Heard], terms: Terms | None = None) -> Starlette:
+def attached_app(make: Callable[[], Heard], context: ConnectionContext | None = None) -> Starlette:
     async def endpoint(websocket: WebSocket) -> None:
-        await attach(websocket, make(), terms=terms)
+        await attach(websocket, make(), context=context)
 
     return Starlette(routes=[WebSocketRoute("/", endpoint)])
 
@@ -145,8 +142,8 @@ def plain_echo_app() -> Starlette:
 async def echo_port(request: pytest.FixtureRequest, running: Running) -> AsyncIterator[int]:
     """An echo server on each of the two roads through our carrier; one for a whole module of tests."""
     app = attached_app(lambda: Heard(echo=True)) if request.param == "attached" else plain_echo_app()
-    async with Sweep(silence=60.0, tick=0.02) as sweep:
-        server = Server(config(app, sweep=sweep, close_timeout=CLOSE_TIMEOUT), own_signals=False)
+    async with TimerWheel(silence=60.0, tick=0.02) as timer_wheel:
+        server = Server(config(app, timer_wheel=timer_wheel, close_timeout=CLOSE_TIMEOUT), own_signals=False)
         yield await run(server, running)
         server.should_exit = True
         await running[-1][1]
@@ -159,23 +156,24 @@ def plain_echo_app_fixture() -> Callable[[], Starlette]:
 
 @pytest_asyncio.fixture(loop_scope="module", params=["ours", "foreign"])
 async def gate(
-    request: pytest.FixtureRequest, heard: Any, attached_app: Any, serve: Any, foreign: Any, sweep: Sweep
+    request: pytest.FixtureRequest,
+    attached_app: AttachedApp,
+    serve: Serve,
+    foreign: Serve,
+    timer_wheel: TimerWheel,
 ) -> Gate:
-    made = Gate(heard)
+    made = Gate(Heard)
     if request.param == "ours":
         made.port = await serve(attached_app(made), max_buffered=made.limit)
     else:
-        terms = Terms(sweep, max_buffered=made.limit, close_timeout=CLOSE_TIMEOUT)
-        made.port = await foreign(attached_app(made, terms))
+        context = ConnectionContext(timer_wheel, max_buffered=made.limit, close_timeout=CLOSE_TIMEOUT)
+        made.port = await foreign(attached_app(made, context))
     return made
 
 
 @pytest.fixture
 def ours(request: pytest.FixtureRequest) -> bool:
     return "ours" in request.node.callspec.id.split("-")
-
-
-Dial = Callable[..., Awaitable[Raw]]
 
 
 @pytest_asyncio.fixture(loop_scope="module")

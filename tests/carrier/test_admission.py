@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from fairlead.carrier.admission import Admission, authenticated
+from fairlead.carrier.http_server.admission import Admission, authenticated
+
+from support.carrier.raw_client import Raw
+from support.carrier.servers import Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Dial = Callable[..., Awaitable[Any]]
-Serve = Callable[..., Awaitable[int]]
 
-
-async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
     """Accepts each upgrade, and believes who asks for /known."""
     if scope["type"] == "websocket":
         await receive()
@@ -38,13 +38,13 @@ def get(path: str = "/", client: str = "") -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: t\r\n{forwarded}\r\n".encode()
 
 
-async def answered(raw: Any) -> bytes:
+async def answered(raw: Raw) -> bytes:
     assert await raw.answer() == 200
     body: bytes = await raw.reader.readexactly(int(raw.headers["content-length"]))
     return body
 
 
-async def closed(raw: Any) -> bool:
+async def closed(raw: Raw) -> bool:
     try:
         async with asyncio.timeout(20):
             return bool(await raw.reader.read() == b"")
@@ -53,7 +53,7 @@ async def closed(raw: Any) -> bool:
 
 
 async def test_the_oldest_goes_and_the_newest_gets_in(
-    serve: Serve, dial: Dial, until: Any, caplog: pytest.LogCaptureFixture
+    serve: Serve, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     admission = Admission(4, per_address=4)
     port = await serve(app, admission=admission, request_timeout=30.0)
@@ -76,7 +76,7 @@ async def test_the_oldest_goes_and_the_newest_gets_in(
     assert "127.0.0.1" in lines[0]
 
 
-async def test_one_address_has_its_own_ceiling(serve: Serve, dial: Dial, until: Any) -> None:
+async def test_one_address_has_its_own_ceiling(serve: Serve, dial: Dial, until: Until) -> None:
     admission = Admission(100, per_address=3)
     port = await serve(app, admission=admission, request_timeout=30.0)
     silent = [await dial(port, upgrade=False) for _ in range(5)]
@@ -86,11 +86,11 @@ async def test_one_address_has_its_own_ceiling(serve: Serve, dial: Dial, until: 
     assert len(admission) == 3
 
 
-async def test_a_proxy_has_none_but_its_clients_have(serve: Serve, dial: Dial, until: Any) -> None:
+async def test_a_proxy_has_none_but_its_clients_have(serve: Serve, dial: Dial, until: Until) -> None:
     admission = Admission(100, per_address=2)
     waiting: list[asyncio.Event] = []
 
-    async def slow(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == "/slow":
             waiting.append(asyncio.Event())
             await waiting[-1].wait()
@@ -104,7 +104,7 @@ async def test_a_proxy_has_none_but_its_clients_have(serve: Serve, dial: Dial, u
         assert await answered(pool[0]) == b"192.0.2.1"
     for n, one in enumerate(pool[:4]):
         one.write(get("/slow", client="192.0.2.66"))
-        await until(lambda n=n: len(waiting) > n)
+        await until(partial(lambda before: len(waiting) > before, n))
     assert admission.evicted == 2
     pool[4].write(get("/slow", client="192.0.2.1"))
     await until(lambda: len(waiting) == 5)
@@ -123,8 +123,8 @@ async def test_nobody_else_names_a_client(serve: Serve, dial: Dial) -> None:
     assert await answered(raw) == b"127.0.0.1"
 
 
-async def test_a_refused_upgrade_and_a_lost_connection_leave_nothing(serve: Serve, dial: Dial, until: Any) -> None:
-    async def deny(scope: dict[str, Any], receive: Any, send: Any) -> None:
+async def test_a_refused_upgrade_and_a_lost_connection_leave_nothing(serve: Serve, dial: Dial, until: Until) -> None:
+    async def deny(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})
 

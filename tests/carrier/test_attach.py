@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,22 +14,26 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from fairlead.carrier.attach import attach
-from fairlead.carrier.connection import Terms
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.listener import Connection
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing
+
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
 
-def app(make: Callable[[], Any], **options: Any) -> Starlette:
+def app(make: Callable[[], Heard], **options: Any) -> Starlette:
     async def endpoint(websocket: WebSocket) -> None:
         await attach(websocket, make(), **options)
 
     return Starlette(routes=[WebSocketRoute("/", endpoint)])
 
 
-def test_echo_under_the_test_client(heard: Any) -> None:
-    listener = heard(echo=True)
+def test_echo_under_the_test_client() -> None:
+    listener = Heard(echo=True)
     with TestClient(app(lambda: listener)) as client, client.websocket_connect("/") as peer:
         peer.send_bytes(b"bytes")
         assert peer.receive_bytes() == b"bytes"
@@ -40,16 +45,16 @@ def test_echo_under_the_test_client(heard: Any) -> None:
     assert listener.closed == [(4001, "bye")]
 
 
-def test_subprotocol_and_headers_under_the_test_client(heard: Any) -> None:
-    application = app(heard, subprotocol="b", headers=[(b"x-mine", b"1")])
+def test_subprotocol_and_headers_under_the_test_client() -> None:
+    application = app(Heard, subprotocol="b", headers=[(b"x-mine", b"1")])
     with TestClient(application) as client, client.websocket_connect("/", subprotocols=["a", "b"]) as peer:
         assert peer.accepted_subprotocol == "b"
         assert (b"x-mine", b"1") in (peer.extra_headers or [])
 
 
-def test_closing_under_the_test_client(heard: Any) -> None:
-    class Closer(heard):  # type: ignore[misc]  # a class from a fixture has no static type
-        def on_message(self, connection: Any, message: bytes | str) -> None:
+def test_closing_under_the_test_client() -> None:
+    class Closer(Heard):
+        def on_message(self, connection: Connection, message: bytes | str) -> None:
             connection.write(framing.encode(0x82, b"prepared"))
             connection.ping()
             connection.close(4002, "€" * 100)
@@ -65,11 +70,11 @@ def test_closing_under_the_test_client(heard: Any) -> None:
     assert listener.closed == [(4002, "€" * 100)]
 
 
-def test_too_big_under_the_test_client(heard: Any) -> None:
-    listener = heard()
-    terms = Terms(Sweep(), max_message=1000)
+def test_too_big_under_the_test_client() -> None:
+    listener = Heard()
+    context = ConnectionContext(TimerWheel(), max_message=1000)
     with (
-        TestClient(app(lambda: listener, terms=terms)) as client,
+        TestClient(app(lambda: listener, context=context)) as client,
         client.websocket_connect("/") as peer,
     ):
         peer.send_bytes(bytes(1000))
@@ -81,9 +86,9 @@ def test_too_big_under_the_test_client(heard: Any) -> None:
     assert listener.closed[0][0] == 1009
 
 
-def test_a_prepared_frame_must_be_whole(heard: Any) -> None:
-    class Wrong(heard):  # type: ignore[misc]  # a class from a fixture has no static type
-        def on_message(self, connection: Any, message: bytes | str) -> None:
+def test_a_prepared_frame_must_be_whole() -> None:
+    class Wrong(Heard):
+        def on_message(self, connection: Connection, message: bytes | str) -> None:
             with pytest.raises(ValueError, match="whole frames"):
                 connection.write(b"\x83\x00")
             connection.close()
@@ -96,33 +101,35 @@ def test_a_prepared_frame_must_be_whole(heard: Any) -> None:
 
 @module_loop
 async def test_the_endpoint_returns_at_once_on_our_server_and_at_the_end_elsewhere(
-    serve: Any, foreign: Any, dial: Any, heard: Any, until: Any
+    serve: Serve, foreign: Serve, dial: Dial, until: Until
 ) -> None:
     for start, at_once in ((serve, True), (foreign, False)):
-        listener, returned = heard(), asyncio.Event()
+        listener, returned = Heard(), asyncio.Event()
 
-        async def endpoint(websocket: WebSocket, listener: Any = listener, returned: Any = returned) -> None:
+        async def endpoint(
+            websocket: WebSocket, listener: Heard = listener, returned: asyncio.Event = returned
+        ) -> None:
             await attach(websocket, listener)
             returned.set()
 
         raw = await dial(await start(Starlette(routes=[WebSocketRoute("/", endpoint)])))
-        await until(lambda listener=listener: listener.connection)
+        await until(partial(getattr, listener, "connection"))
         if at_once:
             await asyncio.wait_for(returned.wait(), 20)
         raw.send(0x82, b"x")
-        await until(lambda listener=listener: listener.messages)
+        await until(partial(getattr, listener, "messages"))
         assert returned.is_set() is at_once
         raw.send(0x88, b"\x03\xe8")
-        await until(lambda listener=listener: listener.closed)
+        await until(partial(getattr, listener, "closed"))
         await asyncio.wait_for(returned.wait(), 20)
 
 
 @module_loop
-async def test_receive_after_attach_is_an_error(serve: Any, dial: Any, heard: Any) -> None:
+async def test_receive_after_attach_is_an_error(serve: Serve, dial: Dial) -> None:
     found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def endpoint(websocket: WebSocket) -> None:
-        await attach(websocket, heard())
+        await attach(websocket, Heard())
         try:
             await websocket.receive()
         except RuntimeError as error:
@@ -134,10 +141,10 @@ async def test_receive_after_attach_is_an_error(serve: Any, dial: Any, heard: An
 
 @module_loop
 async def test_cancelling_the_endpoint_ends_the_connection(
-    foreign: Any, dial: Any, heard: Any, until: Callable[..., Awaitable[None]]
+    foreign: Serve, dial: Dial, until: Callable[..., Awaitable[None]]
 ) -> None:
     """A foreign server that gives up on its tasks: the listener still hears the end."""
-    listener = heard()
+    listener = Heard()
     tasks = []
 
     async def endpoint(websocket: WebSocket) -> None:
@@ -154,10 +161,15 @@ async def test_cancelling_the_endpoint_ends_the_connection(
 @module_loop
 @pytest.mark.parametrize("apart", [False, True])
 async def test_a_close_inside_a_fragmented_message_is_answered_as_without_attach(
-    heard: Any, attached_app: Any, plain_echo_app: Any, foreign: Any, dial: Any, until: Any, apart: bool
+    attached_app: AttachedApp,
+    plain_echo_app: EchoApp,
+    foreign: Serve,
+    dial: Dial,
+    until: Until,
+    apart: bool,
 ) -> None:
     """What a stock server answers there is its library's business, and a listener changes nothing about it."""
-    listener = heard()
+    listener = Heard()
     answers = []
     for application in (attached_app(lambda: listener), plain_echo_app()):
         raw = await dial(await foreign(application))
@@ -168,6 +180,8 @@ async def test_a_close_inside_a_fragmented_message_is_answered_as_without_attach
         raw.send(0x88, (1000).to_bytes(2, "big"))
         answers.append(await raw.frame())
         raw.end()
-    assert answers[0] == answers[1]
+    close = answers[0]
+    assert close is not None
+    assert close == answers[1]
     await until(lambda: listener.closed)
-    assert listener.closed[0][0] == int.from_bytes(answers[0][1][:2], "big")
+    assert listener.closed[0][0] == int.from_bytes(close[1][:2], "big")

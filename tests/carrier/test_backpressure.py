@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from fairlead.carrier.connection import Terms
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.listener import Connection
+from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.gate import Gate
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 FIN = 0x80
 TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
-
-Dial = Callable[..., Awaitable[Any]]
-Until = Callable[..., Awaitable[None]]
 
 
 async def slow_reader(port: int) -> socket.socket:
@@ -76,9 +74,9 @@ async def test_a_slow_reader_overflows_and_is_closed(gate: Gate, until: Until) -
         assert await drain(sock) < sent
 
 
-async def test_a_listener_may_choose_how_an_overflow_ends(gate: Gate, heard: Any, until: Until) -> None:
-    class Strict(heard):  # type: ignore[misc]  # a class from a fixture has no static type
-        def on_overflow(self, connection: Any) -> None:
+async def test_a_listener_may_choose_how_an_overflow_ends(gate: Gate, until: Until) -> None:
+    class Strict(Heard):
+        def on_overflow(self, connection: Connection) -> None:
             super().on_overflow(connection)
             connection.close(4408, "slow reader")
 
@@ -145,14 +143,14 @@ async def test_paused_reading_makes_the_peer_wait(gate: Gate, dial: Dial, until:
 
 async def test_a_write_buffer_cannot_be_smaller_than_the_transports_mark() -> None:
     with pytest.raises(ValueError, match="max_buffered of 1000 bytes"):
-        Terms(Sweep(), max_buffered=1000)
+        ConnectionContext(TimerWheel(), max_buffered=1000)
 
 
 async def test_pings_from_a_peer_that_reads_nothing_overflow_too(
-    heard: Any, attached_app: Any, serve: Any, until: Until
+    attached_app: AttachedApp, serve: Serve, until: Until
 ) -> None:
     """Pongs are writes like any other: a flood of pings cannot fill memory."""
-    listener = heard()
+    listener = Heard()
     port = await serve(attached_app(lambda: listener), max_buffered=256 << 10)
     sock = await slow_reader(port)
     ping = b"\x89\xfd" + bytes(4) + bytes(125)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,27 +13,28 @@ import websockets.exceptions
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
+from websockets.asyncio.server import ServerConnection
 
 from fairlead.carrier.client import connect
-from fairlead.carrier.connection import Terms
+from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.timer_wheel import TimerWheel
 
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Serve, Until
 from support.scripted_server import accept, scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-Serve = Callable[..., Awaitable[int]]
-Until = Callable[..., Awaitable[None]]
-
 MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b"y" * 65536, "z" * 300_000]
 
 
 async def test_against_our_server(
-    serve: Serve, heard: Any, attached_app: Any, sweep: Any, until: Until, no_errors: None
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, no_errors: None
 ) -> None:
-    port = await serve(attached_app(lambda: heard(echo=True)))
-    listener = heard()
-    connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+    port = await serve(attached_app(lambda: Heard(echo=True)))
+    listener = Heard()
+    connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
     assert listener.opened == 1
     for message in MESSAGES:
         connection.send(message)
@@ -47,16 +47,18 @@ async def test_against_our_server(
     await until(connection.transport.is_closing)
 
 
-async def test_against_the_websockets_library(heard: Any, sweep: Any, until: Until, no_errors: None) -> None:
-    async def echo(peer: Any) -> None:
+async def test_against_the_websockets_library(timer_wheel: TimerWheel, until: Until, no_errors: None) -> None:
+    async def echo(peer: ServerConnection) -> None:
         with suppress(websockets.exceptions.ConnectionClosedError):  # raised for every code but 1000 and 1001
             async for message in peer:
                 await peer.send(message)
 
     async with websockets.asyncio.server.serve(echo, "127.0.0.1", 0, subprotocols=["b"]) as server:  # type: ignore[list-item]  # a NewType of str
         port = next(iter(server.sockets)).getsockname()[1]
-        listener = heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep, subprotocols=["a", "b"])
+        listener = Heard()
+        connection = await connect(
+            f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel, subprotocols=["a", "b"]
+        )
         assert connection.subprotocol == "b"
         for message in MESSAGES:
             connection.send(message)
@@ -66,15 +68,15 @@ async def test_against_the_websockets_library(heard: Any, sweep: Any, until: Unt
         await until(lambda: listener.closed)
         assert listener.closed == [(4000, "done")]
 
-        other = heard()
-        await connect(f"ws://127.0.0.1:{port}/", other, sweep=sweep, subprotocols=["b"])
+        other = Heard()
+        await connect(f"ws://127.0.0.1:{port}/", other, timer_wheel=timer_wheel, subprotocols=["b"])
         for peer in server.connections:
             await peer.close(4321, "by the server")
         await until(lambda: other.closed)
         assert other.closed == [(4321, "by the server")]
 
 
-async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, sweep: Any) -> None:
+async def test_headers_and_subprotocols_arrive(serve: Serve, timer_wheel: TimerWheel) -> None:
     seen: dict[str, Any] = {}
 
     async def endpoint(websocket: WebSocket) -> None:
@@ -86,8 +88,8 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, sweep: 
     port = await serve(Starlette(routes=[WebSocketRoute("/v1/link", endpoint)]))
     connection = await connect(
         f"ws://localhost:{port}/v1/link?x=%20",
-        heard(),
-        sweep=sweep,
+        Heard(),
+        timer_wheel=timer_wheel,
         subprotocols=["fairlead.v1.msgpack", "fairlead.v1.json"],
         headers=[("Authorization", "Bearer abc")],
         local_address="127.0.0.1",
@@ -99,44 +101,44 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, heard: Any, sweep: 
     connection.abort()
 
 
-async def test_frames_behind_the_answer_are_not_lost(heard: Any, sweep: Any, until: Until) -> None:
+async def test_frames_behind_the_answer_are_not_lost(timer_wheel: TimerWheel, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x05first\x81\x06second\x88\x02\x0f\xa1")
         await reader.read()
 
     async with scripted(script) as port:
-        listener = heard()
-        await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        listener = Heard()
+        await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         await until(lambda: listener.closed)
     assert listener.messages == [b"first", "second"]
     assert listener.closed == [(4001, "")]
 
 
-async def test_a_server_that_masks(heard: Any, sweep: Any, until: Until) -> None:
+async def test_a_server_that_masks(timer_wheel: TimerWheel, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x85" + bytes(4) + b"hello")
         await reader.read()
 
     async with scripted(script) as port:
-        listener = heard()
-        await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        listener = Heard()
+        await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         await until(lambda: listener.closed)
     assert listener.closed[0][0] == 1002
 
 
-async def test_a_message_that_is_too_big_for_the_client(heard: Any, sweep: Any, until: Until) -> None:
+async def test_a_message_that_is_too_big_for_the_client(timer_wheel: TimerWheel, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x7e\x03\xe9" + bytes(1001))
         await reader.read()
 
     async with scripted(script) as port:
-        listener = heard()
-        await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep, max_message=1000)
+        listener = Heard()
+        await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel, max_message=1000)
         await until(lambda: listener.closed)
     assert listener.closed[0][0] == 1009
 
 
-async def test_our_frames_are_masked_anew_each_time(heard: Any, sweep: Any) -> None:
+async def test_our_frames_are_masked_anew_each_time(timer_wheel: TimerWheel) -> None:
     got: list[bytes] = []
     done = asyncio.Event()
 
@@ -146,7 +148,7 @@ async def test_our_frames_are_masked_anew_each_time(heard: Any, sweep: Any) -> N
         done.set()
 
     async with scripted(script) as port:
-        connection = await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep)
+        connection = await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel)
         connection.send(b"hello")
         connection.send(b"hello")
         await asyncio.wait_for(done.wait(), 20)
@@ -156,7 +158,7 @@ async def test_our_frames_are_masked_anew_each_time(heard: Any, sweep: Any) -> N
         assert bytes(b ^ frame[2 + i % 4] for i, b in enumerate(frame[6:])) == b"hello"
 
 
-async def test_a_server_that_never_closes_the_socket(heard: Any, sweep: Any, until: Until) -> None:
+async def test_a_server_that_never_closes_the_socket(timer_wheel: TimerWheel, until: Until) -> None:
     """RFC 6455 §7.1.1 lets the server close first; the client waits, but not for ever."""
     gone = asyncio.Event()
 
@@ -170,9 +172,9 @@ async def test_a_server_that_never_closes_the_socket(heard: Any, sweep: Any, unt
             gone.set()
 
     async with scripted(script) as port:
-        listener = heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
-        connection.terms = Terms(sweep, close_timeout=1.0)
+        listener = Heard()
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
+        connection.context = ConnectionContext(timer_wheel, close_timeout=1.0)
         connection.close()
         await until(lambda: listener.closed)
         assert listener.closed == [(1000, "")]
@@ -184,7 +186,7 @@ async def test_the_client_needs_no_server_packages() -> None:
     """The base install has none of them."""
     code = (
         "import sys\n"
-        "import fairlead.carrier.client, fairlead.carrier.sweep, fairlead.carrier.listener\n"
+        "import fairlead.carrier.client, fairlead.carrier.timer_wheel, fairlead.carrier.listener\n"
         "heavy = {'starlette', 'uvicorn', 'uvloop', 'httptools', 'redis', 'prometheus_client'}\n"
         "print(sorted(heavy & {name.partition('.')[0] for name in sys.modules}))"
     )

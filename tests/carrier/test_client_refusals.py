@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -14,26 +12,25 @@ from starlette.routing import WebSocketRoute
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.client import connect
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 
+from support.carrier.heard import Heard
+from support.carrier.servers import Serve, Until
 from support.scripted_server import scripted
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
-Serve = Callable[..., Awaitable[int]]
-Until = Callable[..., Awaitable[None]]
-
-
 @pytest.mark.parametrize("status", [400, 401, 403, 409, 426, 429, 500, 503])
-async def test_refusals(serve: Serve, heard: Any, sweep: Any, status: int) -> None:
+async def test_refusals(serve: Serve, timer_wheel: TimerWheel, status: int) -> None:
     async def endpoint(websocket: WebSocket) -> None:
         await websocket.send_denial_response(Response(b"why" * 3000, status, {"retry-after": "12"}))
 
     port = await serve(Starlette(routes=[WebSocketRoute("/", endpoint)]))
-    listener = heard()
+    listener = Heard()
     with pytest.raises(ConnectionRefused) as refused:
-        await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
     assert refused.value.status == status
     assert refused.value.retry_after == 12.0
     assert refused.value.body == (b"why" * 3000)[:4096]
@@ -47,7 +44,7 @@ async def test_refusals(serve: Serve, heard: Any, sweep: Any, status: int) -> No
         b"HTTP/1.1 503 x\r\nContent-Length: 5\r\n\r\nhello",
     ],
 )
-async def test_a_refusal_on_a_connection_that_stays_open(heard: Any, sweep: Any, answer: bytes) -> None:
+async def test_a_refusal_on_a_connection_that_stays_open(timer_wheel: TimerWheel, answer: bytes) -> None:
     """A proxy may keep the connection: its end is no signal, and waiting for it would cost the whole
     timeout.
     """
@@ -61,7 +58,7 @@ async def test_a_refusal_on_a_connection_that_stays_open(heard: Any, sweep: Any,
 
     async with scripted(script) as port, asyncio.timeout(20):
         with pytest.raises(ConnectionRefused) as refused:
-            await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep, timeout=40)
+            await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel, timeout=40)
     assert (refused.value.status, refused.value.body) == (503, b"hello")
 
 
@@ -80,7 +77,7 @@ async def test_a_refusal_on_a_connection_that_stays_open(heard: Any, sweep: Any,
         (b"HTTP/1.1 101 x\r\nX: " + b"y" * 20_000, "more than 16384 bytes"),
     ],
 )
-async def test_answers_that_are_none(heard: Any, sweep: Any, answer: bytes, words: str) -> None:
+async def test_answers_that_are_none(timer_wheel: TimerWheel, answer: bytes, words: str) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -88,25 +85,25 @@ async def test_answers_that_are_none(heard: Any, sweep: Any, answer: bytes, word
 
     async with scripted(script) as port:
         with pytest.raises(ConnectionRefused, match=words):
-            await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep)
+            await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel)
 
 
-async def test_nobody_listens(heard: Any, sweep: Any) -> None:
+async def test_nobody_listens(timer_wheel: TimerWheel) -> None:
     with socket.socket() as held:  # bound, so that nobody else gets the port, and not listening
         held.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefused, match="cannot be reached") as refused:
-            await connect(f"ws://127.0.0.1:{held.getsockname()[1]}/", heard(), sweep=sweep)
+            await connect(f"ws://127.0.0.1:{held.getsockname()[1]}/", Heard(), timer_wheel=timer_wheel)
     assert refused.value.status == 0
     assert isinstance(refused.value.__cause__, OSError)
 
 
-async def test_a_name_that_does_not_exist(heard: Any, sweep: Any) -> None:
+async def test_a_name_that_does_not_exist(timer_wheel: TimerWheel) -> None:
     with pytest.raises(ConnectionRefused, match="cannot be reached"):
-        await connect("ws://no-such-host.invalid/", heard(), sweep=sweep)
+        await connect("ws://no-such-host.invalid/", Heard(), timer_wheel=timer_wheel)
 
 
 @pytest.mark.parametrize("when", ["before", "inside"])
-async def test_no_answer_within_the_timeout(heard: Any, sweep: Any, when: str, until: Until) -> None:
+async def test_no_answer_within_the_timeout(timer_wheel: TimerWheel, when: str, until: Until) -> None:
     gone = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,11 +117,11 @@ async def test_no_answer_within_the_timeout(heard: Any, sweep: Any, when: str, u
 
     async with scripted(script) as port:
         with pytest.raises(ConnectionRefused, match=r"did not answer within 0\.2 s"):
-            await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep, timeout=0.2)
+            await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel, timeout=0.2)
         await asyncio.wait_for(gone.wait(), 20)
 
 
-async def test_cancelling_drops_the_connection(heard: Any, sweep: Any) -> None:
+async def test_cancelling_drops_the_connection(timer_wheel: TimerWheel) -> None:
     here, gone = asyncio.Event(), asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -135,7 +132,7 @@ async def test_cancelling_drops_the_connection(heard: Any, sweep: Any) -> None:
             gone.set()
 
     async with scripted(script) as port:
-        opening = asyncio.create_task(connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep))
+        opening = asyncio.create_task(connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel))
         await asyncio.wait_for(here.wait(), 20)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -144,6 +141,6 @@ async def test_cancelling_drops_the_connection(heard: Any, sweep: Any) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://x/", "ws:///path", "x", "ws://user:secret@host/", ""])
-async def test_urls_that_are_none(heard: Any, sweep: Any, url: str) -> None:
+async def test_urls_that_are_none(timer_wheel: TimerWheel, url: str) -> None:
     with pytest.raises(ValueError, match="not a ws://"):
-        await connect(url, heard(), sweep=sweep)
+        await connect(url, Heard(), timer_wheel=timer_wheel)

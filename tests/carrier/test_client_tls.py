@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import ssl
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.carrier.client import connect
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
+
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-
-Serve = Callable[..., Awaitable[int]]
-Until = Callable[..., Awaitable[None]]
 
 MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b"y" * 65536, "z" * 300_000]
 
 
 async def test_wss(
-    serve: Serve, heard: Any, attached_app: Any, sweep: Any, until: Until, certificate: Path, no_errors: None
+    serve: Serve,
+    attached_app: AttachedApp,
+    timer_wheel: TimerWheel,
+    until: Until,
+    certificate: Path,
+    no_errors: None,
 ) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    port = await serve(attached_app(lambda: heard(echo=True)), ssl=server)
-    listener = heard()
+    port = await serve(attached_app(lambda: Heard(echo=True)), ssl=server)
+    listener = Heard()
     trust = ssl.create_default_context(cafile=str(certificate))
-    connection = await connect(f"wss://localhost:{port}/", listener, sweep=sweep, ssl=trust)
+    connection = await connect(f"wss://localhost:{port}/", listener, timer_wheel=timer_wheel, ssl=trust)
     for message in MESSAGES:
         connection.send(message)
     await until(lambda: len(listener.messages) == len(MESSAGES))
@@ -39,30 +43,30 @@ async def test_wss(
     connection.close(4000, "done")
     await until(lambda: listener.closed)
     assert listener.closed == [(4000, "done")]
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
 
 
 async def test_a_violation_over_tls(
-    serve: Serve, heard: Any, attached_app: Any, sweep: Any, until: Until, certificate: Path
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, certificate: Path
 ) -> None:
     """TLS has no half-close: the close frame still arrives, and both ends come to an end."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    far, near = heard(), heard()
+    far, near = Heard(), Heard()
     port = await serve(attached_app(lambda: far), ssl=server)
     trust = ssl.create_default_context(cafile=str(certificate))
-    connection = await connect(f"wss://localhost:{port}/", near, sweep=sweep, ssl=trust)
+    connection = await connect(f"wss://localhost:{port}/", near, timer_wheel=timer_wheel, ssl=trust)
     connection.write(b"\x83\x80" + bytes(4))
     await until(lambda: near.closed and far.closed)
     assert (near.closed[0][0], far.closed[0][0]) == (1002, 1002)
 
 
 async def test_a_certificate_that_is_not_trusted(
-    serve: Serve, heard: Any, attached_app: Any, sweep: Any, certificate: Path
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, certificate: Path
 ) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    port = await serve(attached_app(heard), ssl=server)
+    port = await serve(attached_app(Heard), ssl=server)
     with pytest.raises(ConnectionRefused, match=r"not trusted: self-signed certificate; .*ca_file") as refused:
-        await connect(f"wss://localhost:{port}/", heard(), sweep=sweep)
+        await connect(f"wss://localhost:{port}/", Heard(), timer_wheel=timer_wheel)
     assert isinstance(refused.value.__cause__, ssl.SSLError)

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
+
+from support.carrier.raw_client import Raw
+from support.carrier.servers import Dial
 
 FIN = 0x80
 TEXT, BINARY, CONT, CLOSE, PING, PONG = 0x1, 0x2, 0x0, 0x8, 0x9, 0xA
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Dial = Callable[..., Awaitable[Any]]
-
 
 def closing(code: int) -> bytes:
     return code.to_bytes(2, "big")
 
 
-async def ends_with(raw: Any, code: int) -> None:
+async def ends_with(raw: Raw, code: int) -> None:
     """The server sends a close frame with `code` and ends the stream; nothing else."""
     frames = await raw.frames()
     assert [first for first, _ in frames] == [FIN | CLOSE]
@@ -50,7 +49,7 @@ async def test_many_frames_in_one_segment_keep_their_order(echo_port: int, dial:
     raw = await dial(echo_port)
     sent = [b"%d" % i * (i % 200) for i in range(300)]
     raw.write(b"".join(raw.encode(FIN | BINARY, payload) for payload in sent))
-    assert [(await raw.frame())[1] for _ in sent] == sent
+    assert [(await raw.expect_frame())[1] for _ in sent] == sent
 
 
 # Control frames.

@@ -9,24 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing
 
 from support.carrier.gate import Gate
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 FIN = 0x80
 TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
-
-Dial = Callable[..., Awaitable[Any]]
-Until = Callable[..., Awaitable[None]]
 
 
 async def test_open_messages_close(gate: Gate, dial: Dial, until: Until, no_errors: None) -> None:
@@ -41,7 +39,7 @@ async def test_open_messages_close(gate: Gate, dial: Dial, until: Until, no_erro
     assert gate.last.messages == [b"bytes", "tëxt", b"", ""]
     assert gate.last.closed == [(4002, "age")]
     assert (gate.last.opened, gate.last.silences, gate.last.overflows) == (1, [], 0)
-    assert (await raw.frame())[0] == FIN | CLOSE
+    assert (await raw.expect_frame())[0] == FIN | CLOSE
 
 
 async def test_send_and_prepared_frames(gate: Gate, dial: Dial, until: Until) -> None:
@@ -96,7 +94,7 @@ async def test_long_reasons_are_cut_between_characters(gate: Gate, dial: Dial, u
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     gate.last.connection.close(4000, reason)
-    first, payload = await raw.frame()
+    first, payload = await raw.expect_frame()
     assert first == FIN | CLOSE
     assert 118 <= len(payload) - 2 <= 123
     assert reason.startswith(payload[2:].decode())
@@ -141,9 +139,9 @@ async def test_a_peer_that_never_answers_a_close(gate: Gate, dial: Dial, until: 
 
 @pytest.mark.parametrize("hook", ["on_open", "on_message"])
 async def test_an_exception_in_a_listener_closes_with_1011(
-    gate: Gate, heard: Any, dial: Dial, until: Until, hook: str, caplog: pytest.LogCaptureFixture
+    gate: Gate, dial: Dial, until: Until, hook: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(heard):  # type: ignore[misc]  # a class from a fixture has no static type
+    class Broken(Heard):
         pass
 
     def fail(self: Any, *arguments: object) -> None:
@@ -153,7 +151,7 @@ async def test_an_exception_in_a_listener_closes_with_1011(
     gate.make = Broken
     raw = await dial(gate.port)
     raw.send(FIN | BINARY, b"x")
-    first, payload = await raw.frame()
+    first, payload = await raw.expect_frame()
     assert (first, payload[:2]) == (FIN | CLOSE, (1011).to_bytes(2, "big"))
     raw.send(FIN | CLOSE, payload[:2])
     await until(lambda: gate.last.closed)
@@ -162,9 +160,9 @@ async def test_an_exception_in_a_listener_closes_with_1011(
 
 
 async def test_an_exception_in_on_close_is_logged(
-    gate: Gate, heard: Any, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
+    gate: Gate, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(heard):  # type: ignore[misc]  # a class from a fixture has no static type
+    class Broken(Heard):
         def on_close(self, connection: object, code: int, reason: str) -> None:
             raise RuntimeError("on purpose")
 
@@ -175,18 +173,20 @@ async def test_an_exception_in_on_close_is_logged(
 
 
 async def test_uvicorns_shutdown_closes_with_1012(
-    heard: Any, attached_app: Any, serve: Any, dial: Dial, until: Until, sweep: Sweep
+    attached_app: AttachedApp, serve: Serve, dial: Dial, until: Until, timer_wheel: TimerWheel
 ) -> None:
-    from fairlead.carrier.server import Server, config
+    from fairlead.carrier.http_server.uvicorn_server import Server, config
 
-    listener = heard()
-    server = Server(config(attached_app(lambda: listener), sweep=sweep, close_timeout=0.3), own_signals=False)
+    listener = Heard()
+    server = Server(
+        config(attached_app(lambda: listener), timer_wheel=timer_wheel, close_timeout=0.3), own_signals=False
+    )
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     raw = await dial(server.address[1])
     await until(lambda: listener.connection)
     server.should_exit = True
-    first, payload = await raw.frame()
+    first, payload = await raw.expect_frame()
     assert (first, payload[:2]) == (FIN | CLOSE, (1012).to_bytes(2, "big"))
     await asyncio.wait_for(running, 20)
     assert listener.closed[0][0] == 1012

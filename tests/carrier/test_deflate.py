@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
+from starlette.applications import Starlette
 from websockets.asyncio.client import connect
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
 
 from fairlead.carrier.client import connect as our_connect
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing
+
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FIN, RSV1 = 0x80, 0x40
 TEXT, BINARY, CONT, CLOSE, PING = 0x1, 0x2, 0x0, 0x8, 0x9
 
-Dial = Callable[..., Awaitable[Any]]
-Serve = Callable[..., Awaitable[int]]
 
 LONG = b"the same words again and again " * 50
 
 
 @pytest.fixture(params=["attached", "asgi"])
-def echo_app(request: pytest.FixtureRequest, heard: Any, attached_app: Any, plain_echo_app: Any) -> Any:
-    return attached_app(lambda: heard(echo=True)) if request.param == "attached" else plain_echo_app()
+def echo_app(request: pytest.FixtureRequest, attached_app: AttachedApp, plain_echo_app: EchoApp) -> Starlette:
+    return attached_app(lambda: Heard(echo=True)) if request.param == "attached" else plain_echo_app()
 
 
 def packed(payload: bytes) -> bytes:
@@ -34,14 +35,14 @@ def packed(payload: bytes) -> bytes:
     return (compressor.compress(payload) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
 
-async def test_off_by_default(serve: Serve, dial: Dial, echo_app: Any) -> None:
+async def test_off_by_default(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
     raw = await dial(await serve(echo_app), Sec_WebSocket_Extensions="permessage-deflate")
     assert "sec-websocket-extensions" not in raw.headers
     raw.send(FIN | RSV1 | BINARY, packed(LONG))
-    assert (await raw.frame())[1][:2] == (1002).to_bytes(2, "big")
+    assert (await raw.expect_frame())[1][:2] == (1002).to_bytes(2, "big")
 
 
-async def test_negotiated_without_context(serve: Serve, dial: Dial, echo_app: Any) -> None:
+async def test_negotiated_without_context(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
     port = await serve(echo_app, deflate=True)
     raw = await dial(port, Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits")
     assert raw.headers["sec-websocket-extensions"] == (
@@ -49,7 +50,7 @@ async def test_negotiated_without_context(serve: Serve, dial: Dial, echo_app: An
     )
     raw.send(FIN | RSV1 | BINARY, packed(LONG))
     for _ in range(2):  # the second is as independent as the first
-        first, payload = await raw.frame()
+        first, payload = await raw.expect_frame()
         assert first == FIN | RSV1 | BINARY
         assert len(payload) < len(LONG) / 5
         assert zlib.decompressobj(-15).decompress(payload + b"\0\0\xff\xff") == LONG
@@ -59,22 +60,22 @@ async def test_negotiated_without_context(serve: Serve, dial: Dial, echo_app: An
     assert await raw.frame() == (FIN | BINARY, b"s" * 125), "short messages are not compressed"
 
 
-async def test_not_offered_means_not_used(serve: Serve, dial: Dial, echo_app: Any) -> None:
+async def test_not_offered_means_not_used(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
     raw = await dial(await serve(echo_app, deflate=True))
     assert "sec-websocket-extensions" not in raw.headers
     raw.send(FIN | BINARY, LONG)
     assert await raw.frame() == (FIN | BINARY, LONG)
 
 
-async def test_fragments_and_text(serve: Serve, dial: Dial, echo_app: Any) -> None:
+async def test_fragments_and_text(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
     raw = await dial(await serve(echo_app, deflate=True), Sec_WebSocket_Extensions="permessage-deflate")
     body = packed(LONG)
     raw.send(RSV1 | TEXT, body[:10])
     raw.send(FIN | PING, b"between")
     raw.send(CONT, b"")
     raw.send(FIN | CONT, body[10:])
-    assert (await raw.frame())[1] == b"between"
-    first, payload = await raw.frame()
+    assert (await raw.expect_frame())[1] == b"between"
+    first, payload = await raw.expect_frame()
     assert first == FIN | RSV1 | TEXT
     assert zlib.decompressobj(-15).decompress(payload + b"\0\0\xff\xff") == LONG
 
@@ -84,21 +85,23 @@ async def test_fragments_and_text(serve: Serve, dial: Dial, echo_app: Any) -> No
     [(packed(bytes(20 << 20)), 1009), (b"\xff\xff\xff", 1007)],
     ids=["bomb", "garbage"],
 )
-async def test_what_cannot_be_inflated(serve: Serve, dial: Dial, echo_app: Any, payload: bytes, code: int) -> None:
+async def test_what_cannot_be_inflated(
+    serve: Serve, dial: Dial, echo_app: Starlette, payload: bytes, code: int
+) -> None:
     raw = await dial(await serve(echo_app, deflate=True), Sec_WebSocket_Extensions="permessage-deflate")
     raw.send(FIN | RSV1 | BINARY, payload)
-    assert (await raw.frame())[1][:2] == code.to_bytes(2, "big")
+    assert (await raw.expect_frame())[1][:2] == code.to_bytes(2, "big")
     assert await raw.frame() is None
 
 
-async def test_compressed_text_must_be_utf8(serve: Serve, dial: Dial, echo_app: Any) -> None:
+async def test_compressed_text_must_be_utf8(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
     raw = await dial(await serve(echo_app, deflate=True), Sec_WebSocket_Extensions="permessage-deflate")
     raw.send(FIN | RSV1 | TEXT, packed(b"\xff" * 200))
-    assert (await raw.frame())[1][:2] == (1007).to_bytes(2, "big")
+    assert (await raw.expect_frame())[1][:2] == (1007).to_bytes(2, "big")
 
 
 @pytest.mark.parametrize("bits", [None, 12, 15])
-async def test_the_websockets_library_as_client(serve: Serve, echo_app: Any, bits: int | None) -> None:
+async def test_the_websockets_library_as_client(serve: Serve, echo_app: Starlette, bits: int | None) -> None:
     port = await serve(echo_app, deflate=True)
     extensions = [ClientPerMessageDeflateFactory(server_max_window_bits=bits)]
     async with connect(f"ws://127.0.0.1:{port}", extensions=extensions, compression=None, proxy=None) as peer:
@@ -108,10 +111,12 @@ async def test_the_websockets_library_as_client(serve: Serve, echo_app: Any, bit
             assert await peer.recv() == message
 
 
-async def test_our_client_against_our_server(serve: Serve, echo_app: Any, heard: Any, sweep: Any, until: Any) -> None:
+async def test_our_client_against_our_server(
+    serve: Serve, echo_app: Starlette, timer_wheel: TimerWheel, until: Until
+) -> None:
     port = await serve(echo_app, deflate=True)
-    listener = heard()
-    connection = await our_connect(f"ws://127.0.0.1:{port}", listener, sweep=sweep, deflate=True)
+    listener = Heard()
+    connection = await our_connect(f"ws://127.0.0.1:{port}", listener, timer_wheel=timer_wheel, deflate=True)
     assert connection.deflate
     for message in (LONG, LONG.decode(), b"short", LONG * 300):
         connection.send(message)
@@ -121,11 +126,12 @@ async def test_our_client_against_our_server(serve: Serve, echo_app: Any, heard:
     await until(lambda: listener.closed)
 
 
-async def test_prepared_frames_stay_plain(serve: Serve, dial: Dial, heard: Any, attached_app: Any, until: Any) -> None:
+async def test_prepared_frames_stay_plain(serve: Serve, dial: Dial, attached_app: AttachedApp, until: Until) -> None:
     """A broadcast is encoded once for all, whether or not a connection has negotiated compression."""
-    listener = heard()
+    listener = Heard()
     port = await serve(attached_app(lambda: listener), deflate=True)
     raw = await dial(port, Sec_WebSocket_Extensions="permessage-deflate")
     await until(lambda: listener.connection)
+    assert listener.connection is not None
     listener.connection.write(framing.encode(FIN | BINARY, LONG))
     assert await raw.frame() == (FIN | BINARY, LONG)

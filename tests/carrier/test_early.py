@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -14,12 +12,13 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.attach import attach
-from fairlead.carrier.upgrade import MAX_EARLY
+from fairlead.carrier.http_server.websocket_upgrade import MAX_EARLY
+
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Dial, Serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Dial = Callable[..., Awaitable[Any]]
-Serve = Callable[..., Awaitable[int]]
 
 FRAME = b"x" * 1000
 
@@ -30,9 +29,9 @@ async def hello(request: Request) -> PlainTextResponse:
 
 
 async def test_an_upgrade_that_was_sent_behind_another_request(
-    serve: Serve, dial: Dial, heard: Any, attached_app: Any
+    serve: Serve, dial: Dial, attached_app: AttachedApp
 ) -> None:
-    app = attached_app(lambda: heard(echo=True))
+    app = attached_app(lambda: Heard(echo=True))
     app.routes.append(Route("/hello", hello))
     raw = await dial(await serve(app), upgrade=False)
     raw.write(b"GET /hello HTTP/1.1\r\nHost: t\r\n\r\n" + raw.request())
@@ -44,13 +43,13 @@ async def test_an_upgrade_that_was_sent_behind_another_request(
 
 
 @pytest.mark.parametrize("road", ["attached", "asgi"])
-async def test_more_frames_before_the_answer_than_are_kept(serve: Serve, dial: Dial, heard: Any, road: str) -> None:
+async def test_more_frames_before_the_answer_than_are_kept(serve: Serve, dial: Dial, road: str) -> None:
     accept = asyncio.Event()
 
     async def endpoint(websocket: WebSocket) -> None:
         await accept.wait()
         if road == "attached":
-            await attach(websocket, heard(echo=True))
+            await attach(websocket, Heard(echo=True))
             return
         await websocket.accept()
         for _ in range(count):

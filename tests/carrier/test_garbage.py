@@ -11,16 +11,20 @@ import asyncio
 import gc
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import WebSocketRoute
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from fairlead.carrier.client import connect
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
+
+from support.carrier.heard import Heard
+from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -59,13 +63,13 @@ def grown(before: Counter[str], spare: int) -> dict[str, int]:
 
 
 async def test_connections_come_and_go(
-    serve: Any, heard: Any, attached_app: Any, sweep: Any, until: Any, collector_off: None
+    serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, collector_off: None
 ) -> None:
-    port = await serve(attached_app(lambda: heard(echo=True)))
+    port = await serve(attached_app(lambda: Heard(echo=True)))
 
     async def once(how: str) -> None:
-        listener = heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        listener = Heard()
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.send(b"x")
         connection.send("y" * 70_000)
         await until(lambda: len(listener.messages) == 2)
@@ -78,38 +82,38 @@ async def test_connections_come_and_go(
         await until(lambda: listener.closed)
 
     await once("close")
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     before = census()
     for _ in range(ROUNDS):
         for how in ("close", "abort", "violate"):
             await once(how)
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     await until(lambda: not grown(before, 3))
 
 
 async def test_plain_applications_come_and_go(
-    serve: Any, heard: Any, plain_echo_app: Any, sweep: Any, until: Any, collector_off: None
+    serve: Serve, plain_echo_app: EchoApp, timer_wheel: TimerWheel, until: Until, collector_off: None
 ) -> None:
     port = await serve(plain_echo_app())
 
     async def once() -> None:
-        listener = heard()
-        connection = await connect(f"ws://127.0.0.1:{port}/", listener, sweep=sweep)
+        listener = Heard()
+        connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.send(b"x")
         await until(lambda: listener.messages)
         connection.close()
         await until(lambda: listener.closed)
 
     await once()
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     before = census()
     for _ in range(ROUNDS):
         await once()
-    await until(lambda: len(sweep) == 0)
+    await until(lambda: len(timer_wheel) == 0)
     await until(lambda: not grown(before, 3))
 
 
-async def test_refusals_leave_nothing(serve: Any, heard: Any, sweep: Any, until: Any, collector_off: None) -> None:
+async def test_refusals_leave_nothing(serve: Serve, timer_wheel: TimerWheel, until: Until, collector_off: None) -> None:
     async def deny(websocket: WebSocket) -> None:
         await websocket.send_denial_response(Response(b"no", 503))
 
@@ -117,7 +121,7 @@ async def test_refusals_leave_nothing(serve: Any, heard: Any, sweep: Any, until:
 
     async def once(port: int) -> None:
         with pytest.raises(ConnectionRefused):
-            await connect(f"ws://127.0.0.1:{port}/", heard(), sweep=sweep)
+            await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel)
 
     await once(port)
     before = census()
@@ -128,9 +132,9 @@ async def test_refusals_leave_nothing(serve: Any, heard: Any, sweep: Any, until:
 
 
 async def test_requests_that_never_complete_leave_nothing(
-    serve: Any, dial: Any, until: Any, collector_off: None
+    serve: Serve, dial: Dial, until: Until, collector_off: None
 ) -> None:
-    async def app(scope: Any, receive: Any, send: Any) -> None: ...
+    async def app(scope: Scope, receive: Receive, send: Send) -> None: ...
 
     port = await serve(app, request_timeout=0.1)
     before = census()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import pytest
+from starlette.types import Receive, Scope, Send
+
+from support.carrier.servers import Dial, Serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Dial = Callable[..., Awaitable[Any]]
-Serve = Callable[..., Awaitable[int]]
 
 UPGRADE = (
     b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
@@ -18,7 +16,7 @@ UPGRADE = (
 )
 
 
-async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})

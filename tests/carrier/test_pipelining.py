@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
-from fairlead.carrier.admission import Admission, authenticated
-from fairlead.carrier.requests import MAX_CODED
-from fairlead.carrier.server import Config, Server, config
+from fairlead.carrier.http_server.admission import Admission, authenticated
+from fairlead.carrier.http_server.http_connection import MAX_CODED
+from fairlead.carrier.http_server.uvicorn_server import Server, ServerConfig, config
+from fairlead.carrier.timer_wheel import TimerWheel
+
+from support.carrier.raw_client import Raw
+from support.carrier.servers import Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
-
-Dial = Callable[..., Awaitable[Any]]
-Serve = Callable[..., Awaitable[int]]
 
 
 class Counting:
@@ -25,7 +25,7 @@ class Counting:
     def __init__(self) -> None:
         self.running = self.most = self.answered = 0
 
-    async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         if scope["path"].startswith("/known"):
@@ -51,7 +51,7 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: t\r\n\r\n".encode()
 
 
-async def answers(raw: Any, count: int) -> list[bytes]:
+async def answers(raw: Raw, count: int) -> list[bytes]:
     found = []
     for _ in range(count):
         assert await raw.answer() == 200
@@ -94,7 +94,7 @@ async def test_a_trailer_is_no_header(serve: Serve, dial: Dial) -> None:
     seen: list[list[bytes]] = []
     counting = Counting()
 
-    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.sleep(0)  # all of the request has come by now
         seen.append([name for name, _ in scope.get("headers", ())])
         await counting(scope, receive, send)
@@ -111,7 +111,7 @@ async def test_a_chunked_body_without_a_token_is_hardly_parsed(serve: Serve, dia
     """Small chunks and long trailers cost much more than their octets. The answer comes, and then the end."""
     got: list[int] = []
 
-    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         await asyncio.sleep(0.05)  # a refusal is held back; meanwhile the body is read ahead
@@ -173,12 +173,12 @@ async def test_a_body_that_goes_on_behind_its_answer_is_cut(serve: Serve, dial: 
         assert await dripping.reader.read() == b""
 
 
-async def test_a_flood_is_not_read_ahead(serve: Serve, dial: Dial, until: Any) -> None:
+async def test_a_flood_is_not_read_ahead(serve: Serve, dial: Dial, until: Until) -> None:
     """16 MB of requests to an application that never answers: what is held is one read, the rest stays outside."""
     admission = Admission()
     asked = asyncio.Event()
 
-    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             authenticated(scope)
             asked.set()
@@ -196,7 +196,7 @@ async def test_a_flood_is_not_read_ahead(serve: Serve, dial: Dial, until: Any) -
     raw.writer.transport.abort()
 
 
-async def test_bytes_ahead_have_a_budget_of_all_connections(serve: Serve, dial: Dial, until: Any) -> None:
+async def test_bytes_ahead_have_a_budget_of_all_connections(serve: Serve, dial: Dial, until: Until) -> None:
     """Heads that never end: who holds most without a token goes first."""
     admission = Admission(ahead=200_000)
     port = await serve(Counting(), admission=admission, request_timeout=30.0)
@@ -234,8 +234,10 @@ async def test_without_a_token_a_connection_has_some_time(serve: Serve, dial: Di
     await answers(known, 1)
 
 
-async def test_who_is_closed_while_requests_wait_leaves_nothing(sweep: Any, dial: Dial, until: Any) -> None:
-    made: Config = config(Counting(), sweep=sweep, admission=Admission(pace=0.3), stop_timeout=2)
+async def test_who_is_closed_while_requests_wait_leaves_nothing(
+    timer_wheel: TimerWheel, dial: Dial, until: Until
+) -> None:
+    made: ServerConfig = config(Counting(), timer_wheel=timer_wheel, admission=Admission(pace=0.3), stop_timeout=2)
     server = Server(made, own_signals=False)
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)

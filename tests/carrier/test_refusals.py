@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import WebSocketRoute
+from starlette.types import Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+from fairlead.carrier.timer_wheel import TimerWheel
 
-Dial = Callable[..., Awaitable[Any]]
-Serve = Callable[..., Awaitable[int]]
+from support.carrier.raw_client import Raw
+from support.carrier.servers import Dial, Serve, Until
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def close_first(websocket: WebSocket) -> None:
@@ -34,7 +36,7 @@ async def deny(websocket: WebSocket) -> None:
 
 
 async def deny_in_parts(websocket: WebSocket) -> None:
-    async def parts() -> Any:
+    async def parts() -> AsyncIterator[bytes]:
         for number in range(3):
             yield b"%d" % number
 
@@ -70,7 +72,7 @@ ROUTES = [close_first, deny, deny_in_parts, raise_http, crash, silent, split_hea
 APP = Starlette(routes=[WebSocketRoute(f"/{route.__name__}", route) for route in ROUTES])
 
 
-async def refused(raw: Any, status: int) -> bytes:
+async def refused(raw: Raw, status: int) -> bytes:
     """The answer has `status`, a body of the length it names, and ends the connection."""
     assert await raw.answer() == status
     body: bytes = await raw.body()
@@ -162,13 +164,13 @@ async def test_subprotocol_and_headers_of_an_accept(serve: Serve, dial: Dial, no
     assert raw.headers["sec-websocket-protocol"] == "three"
     assert raw.headers["x-mine"] == "1"
     assert "sec-websocket-extensions" not in raw.headers
-    assert (await raw.frame())[1] == (4000).to_bytes(2, "big")
+    assert (await raw.expect_frame())[1] == (4000).to_bytes(2, "big")
 
 
 async def test_the_scope_an_application_sees(serve: Serve, dial: Dial) -> None:
-    seen: list[dict[str, Any]] = []
+    seen: list[Scope] = []
 
-    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             seen.append(dict(scope))
             await send({"type": "websocket.close"})
@@ -188,11 +190,11 @@ async def test_the_scope_an_application_sees(serve: Serve, dial: Dial) -> None:
     assert set(scope["extensions"]) == {"websocket.http.response", "fairlead.attach"}
 
 
-async def test_a_client_that_does_not_wait(serve: Serve, dial: Dial, until: Any, no_errors: None) -> None:
-    events: list[dict[str, Any]] = []
+async def test_a_client_that_does_not_wait(serve: Serve, dial: Dial, until: Until, no_errors: None) -> None:
+    events: list[Message] = []
     sent: list[str] = []
 
-    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             events.append(await receive())
             events.append(await receive())
@@ -215,21 +217,21 @@ async def test_a_client_that_does_not_wait(serve: Serve, dial: Dial, until: Any,
 
 
 async def test_the_server_stops_while_the_application_decides(
-    sweep: Any, dial: Dial, until: Any, no_errors: None
+    timer_wheel: TimerWheel, dial: Dial, until: Until, no_errors: None
 ) -> None:
     import asyncio
 
-    from fairlead.carrier.server import Server, config
+    from fairlead.carrier.http_server.uvicorn_server import Server, config
 
     deciding = asyncio.Event()
 
-    async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             deciding.set()
             await receive()
             await receive()
 
-    server = Server(config(app, sweep=sweep, stop_timeout=2), own_signals=False)
+    server = Server(config(app, timer_wheel=timer_wheel, stop_timeout=2), own_signals=False)
     running = asyncio.create_task(server.serve())
     await until(lambda: server.started)
     raw = await dial(server.address[1], upgrade=False)

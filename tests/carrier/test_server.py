@@ -7,16 +7,16 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from fairlead.carrier.server import SAME_STOP
+from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
+
+from support.carrier.servers import Dial
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-Dial = Callable[..., Awaitable[Any]]
 
 PROGRAM = """
 import asyncio, sys
@@ -24,8 +24,8 @@ import uvloop
 from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from fairlead.carrier.attach import attach
-from fairlead.carrier.server import Server, config
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.http_server.uvicorn_server import Server, config
+from fairlead.carrier.timer_wheel import Sweep
 
 MODE = sys.argv[1]
 
@@ -64,9 +64,9 @@ async def drain():
 
 async def main():
     app = Starlette(routes=[WebSocketRoute("/", link)])
-    async with Sweep(tick=0.05) as sweep:
-        server = Server(config(app, sweep=sweep, close_timeout=0.5), on_stop=drain)
-        other = Server(config(app, sweep=sweep), own_signals=False)
+    async with Sweep(tick=0.05) as timer_wheel:
+        server = Server(config(app, timer_wheel=timer_wheel, close_timeout=0.5), on_stop=drain)
+        other = Server(config(app, timer_wheel=timer_wheel), own_signals=False)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(other.serve())
             running = tasks.create_task(server.serve())

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
 
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.gate import Gate
+from support.carrier.servers import Dial, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -18,14 +17,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 FIN = 0x80
 TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
-Dial = Callable[..., Awaitable[Any]]
-Until = Callable[..., Awaitable[None]]
-
 
 async def test_silence_is_told_in_periods_and_any_byte_ends_it(
-    gate: Gate, dial: Dial, until: Until, sweep: Sweep, ours: bool
+    gate: Gate, dial: Dial, until: Until, timer_wheel: TimerWheel, ours: bool
 ) -> None:
-    sweep.silence = 0.4
+    timer_wheel.silence = 0.4
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     listener = gate.last
@@ -38,8 +34,8 @@ async def test_silence_is_told_in_periods_and_any_byte_ends_it(
     await until(lambda: listener.silences.count(1) == 2)
 
 
-async def test_talking_or_paused_is_not_silent(gate: Gate, dial: Dial, until: Until, sweep: Sweep) -> None:
-    sweep.silence = 0.4
+async def test_talking_or_paused_is_not_silent(gate: Gate, dial: Dial, until: Until, timer_wheel: TimerWheel) -> None:
+    timer_wheel.silence = 0.4
     talker, sleeper, mute = await dial(gate.port), await dial(gate.port), await dial(gate.port)
     await until(lambda: len(gate.all) == 3 and all(one.connection for one in gate.all))
     mute.send(FIN | BINARY, b"the last")

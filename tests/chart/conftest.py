@@ -16,11 +16,12 @@ from typing import Any, NoReturn, TypeAlias
 import pytest
 import yaml
 
+from support.chart.helm import Render
+
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts" / "fairlead"
 
 Run: TypeAlias = "Callable[..., subprocess.CompletedProcess[str]]"
-Render: TypeAlias = "Callable[..., list[dict[str, Any]]]"
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -44,7 +43,7 @@ def test_the_secrets_that_manifests_want_are_those_that_the_page_makes() -> None
     page = (ROOT / "k8s" / "README.md").read_text()
     asked = set()
 
-    def look(node: Any) -> None:
+    def look(node: object) -> None:
         if isinstance(node, dict):
             if ref := node.get("secretKeyRef") or node.get("secretRef"):
                 asked.add((ref["name"], ref.get("key")))

@@ -4,11 +4,14 @@ tests/cluster."""
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+from support.chart.helm import Object, Render
 
 CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
 # Random where the chart may choose: named here, both must render the very same.
@@ -16,12 +19,12 @@ FIXED = ["--set", "tokens.existingSecret=t", "--set", "redis.valkey.existingSecr
 
 
 @pytest.mark.parametrize("values", sorted(CI.glob("*-values.yaml")), ids=lambda path: path.name)
-def test_both_render_the_same(render: Any, helm4: str, chart: Path, values: Path) -> None:
+def test_both_render_the_same(render: Render, helm4: str, chart: Path, values: Path) -> None:
     argv = ["template", "fairlead", str(chart), "--namespace", "fleet", "--values", str(values), *FIXED]
     done = subprocess.run([helm4, *argv], capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr
 
-    def by_name(objects: Any) -> dict[tuple[str, str], Any]:
+    def by_name(objects: Iterable[Object | None]) -> dict[tuple[str, str], Any]:
         return {(one["kind"], one["metadata"]["name"]): one for one in objects if one}
 
     assert by_name(yaml.safe_load_all(done.stdout)) == by_name(render(values, *FIXED))

@@ -8,9 +8,11 @@ from typing import Any
 
 import yaml
 
-from fairlead_operator.api.validation import read
+from fairlead_operator.api.validation import read_spec
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
+
+from support.chart.helm import Helm, Render
 
 CHART = Path(__file__).resolve().parents[2] / "charts" / "fairlead"
 ALL = CHART / "ci" / "monitoring-values.yaml"
@@ -27,10 +29,10 @@ def monitors(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def gateway_children(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the operator would make of the chart's first LinkGateway."""
     made = next(one for one in objects if one["kind"] == "LinkGateway")
-    return children(Owner(made["metadata"]["name"], "fleet", "uid"), read(made["spec"]))
+    return children(Owner(made["metadata"]["name"], "fleet", "uid"), read_spec(made["spec"]))
 
 
-def test_nothing_is_made_unless_it_is_asked_for(render: Any) -> None:
+def test_nothing_is_made_unless_it_is_asked_for(render: Render) -> None:
     objects = render(None, *KNOWN)
     assert not monitors(objects)
     assert not [one for one in objects if one["kind"] == "ConfigMap"]
@@ -40,12 +42,12 @@ def test_nothing_is_made_unless_it_is_asked_for(render: Any) -> None:
             assert "env" not in one["spec"]["pod"]
 
 
-def test_kinds_that_the_cluster_does_not_have_are_left_out(render: Any) -> None:
+def test_kinds_that_the_cluster_does_not_have_are_left_out(render: Render) -> None:
     assert not monitors(render(ALL))
     assert set(monitors(render(ALL, "--api-versions", f"{GROUP}/PrometheusRule"))) == {"PrometheusRule fairlead"}
 
 
-def test_pod_monitors_choose_the_pods_and_ports_that_there_are(render: Any) -> None:
+def test_pod_monitors_choose_the_pods_and_ports_that_there_are(render: Render) -> None:
     objects = render(ALL, *KNOWN)
     made = monitors(objects)
     assert set(made) == {"PodMonitor fairlead", "PodMonitor fairlead-operator", "PrometheusRule fairlead"}
@@ -75,7 +77,7 @@ def test_pod_monitors_choose_the_pods_and_ports_that_there_are(render: Any) -> N
     assert endpoint["honorLabels"] is True
 
 
-def test_service_monitors_choose_one_service_of_each(render: Any) -> None:
+def test_service_monitors_choose_one_service_of_each(render: Render) -> None:
     objects = render({"monitoring": {"serviceMonitor": {"enabled": True}}}, *KNOWN)
     made = monitors(objects)
     assert set(made) == {"ServiceMonitor fairlead", "ServiceMonitor fairlead-operator"}
@@ -94,27 +96,27 @@ def test_service_monitors_choose_one_service_of_each(render: Any) -> None:
         assert chosen == [service]
 
 
-def test_pods_are_not_scraped_twice(helm: Any, chart: Path) -> None:
+def test_pods_are_not_scraped_twice(helm: Helm, chart: Path) -> None:
     both = [word for kind in ("pod", "service") for word in ("--set", f"monitoring.{kind}Monitor.enabled=true")]
     done = helm("template", "fairlead", str(chart), *both)
     assert done.returncode != 0
     assert "scraped twice" in done.stderr
 
 
-def test_all_namespaces_are_scraped_where_all_are_served(render: Any) -> None:
+def test_all_namespaces_are_scraped_where_all_are_served(render: Render) -> None:
     values = {"operator": {"clusterScope": True}, "monitoring": {"podMonitor": {"enabled": True}}}
     spec = monitors(render(values, *KNOWN))["PodMonitor fairlead"]["spec"]
     assert spec["namespaceSelector"] == {"any": True}
 
 
-def test_the_rule_is_the_file_with_the_addresses_of_its_pages(render: Any) -> None:
+def test_the_rule_is_the_file_with_the_addresses_of_its_pages(render: Render) -> None:
     made = monitors(render(ALL, *KNOWN))["PrometheusRule fairlead"]["spec"]
     plain = (CHART / "files" / "rules" / "fairlead.yaml").read_text()
     assert made == yaml.safe_load(plain.replace("docs/runbooks/", "https://runbooks.example.com/fairlead/"))
     assert len(made["groups"]) == 3
 
 
-def test_dashboards_are_found_by_the_sidecar_and_are_whole(render: Any) -> None:
+def test_dashboards_are_found_by_the_sidecar_and_are_whole(render: Render) -> None:
     maps = [one for one in render(ALL) if one["kind"] == "ConfigMap"]
     titles = {}
     for one in maps:
@@ -127,14 +129,14 @@ def test_dashboards_are_found_by_the_sidecar_and_are_whole(render: Any) -> None:
     assert titles["fairlead-overview.json"] == "Fairlead / Overview"
 
 
-def test_traces_are_the_values_unless_a_gateway_has_its_own(render: Any) -> None:
+def test_traces_are_the_values_unless_a_gateway_has_its_own(render: Render) -> None:
     own = {"emea": {"telemetry": {"otlpEndpoint": "http://mine:4318"}},
            "asia": {"pod": {"env": [{"name": "FAIRLEAD_TRACE_RATIO", "value": "1"}]}}}  # fmt: skip
     objects = render({"telemetry": {"otlpEndpoint": "http://c:4318", "samplingRatio": 0.05}, "gateways": own})
     told = {}
     for one in objects:
         if one["kind"] == "LinkGateway":
-            read(one["spec"])
+            read_spec(one["spec"])
             env = {entry["name"]: entry["value"] for entry in one["spec"]["pod"].get("env", ())}
             told[one["metadata"]["name"]] = (one["spec"]["telemetry"]["otlpEndpoint"], env.get("FAIRLEAD_TRACE_RATIO"))
     assert told == {

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from fairlead_operator.api.validation import read
+from fairlead_operator.api.validation import read_spec
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
 
+from support.chart.helm import Render
 from support.chart.manifests import named, pods
 from support.chart.network_policy import Pod, connects
 
@@ -43,7 +44,7 @@ class Cluster:
         made = [*objects]
         for gateway in (one for one in objects if one["kind"] == "LinkGateway"):
             owner = Owner(gateway["metadata"]["name"], HERE, "u")
-            made += children(owner, read(gateway["spec"]))
+            made += children(owner, read_spec(gateway["spec"]))
         self.policies = [one for one in made if one["kind"] == "NetworkPolicy"]
         self.pods = {name: _pod(meta, spec) for name, meta, spec in pods(made)} | STRANGERS
 
@@ -61,7 +62,7 @@ def _pod(meta: dict[str, Any], spec: dict[str, Any]) -> Pod:
 
 
 @pytest.fixture(scope="module")
-def cluster(render: Any) -> Cluster:
+def cluster(render: Render) -> Cluster:
     return Cluster(render())
 
 
@@ -96,14 +97,14 @@ def test_no_other_port_is_reached_by_anybody(cluster: Cluster, port: int) -> Non
         assert cluster.reach(target, port) == set()
 
 
-def test_without_policies_everything_is_open(render: Any) -> None:
+def test_without_policies_everything_is_open(render: Render) -> None:
     cluster = Cluster(render({"networkPolicy": {"enabled": False}}))
     assert not cluster.policies
     for target, port in (("fairlead", ADMIN), ("fairlead-operator", METRICS), ("fairlead-valkey", REDIS)):
         assert cluster.reach(target, port) == EVERYBODY - {target}
 
 
-def test_peers_that_are_named_are_let_in_and_the_others_are_not(render: Any) -> None:
+def test_peers_that_are_named_are_let_in_and_the_others_are_not(render: Render) -> None:
     def of(namespace: str) -> list[dict[str, Any]]:
         return [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}]
 
@@ -122,7 +123,7 @@ def test_peers_that_are_named_are_let_in_and_the_others_are_not(render: Any) -> 
     }  # fmt: skip
 
 
-def test_with_egress_gateways_and_operator_connect_to_what_is_named_and_to_dns(render: Any) -> None:
+def test_with_egress_gateways_and_operator_connect_to_what_is_named_and_to_dns(render: Render) -> None:
     redis = [{"ports": [{"port": REDIS}], "to": [{"podSelector": {"matchLabels": {"app": "redis"}}}]}]
     cluster = Cluster(
         render({
@@ -226,7 +227,7 @@ def test_the_rules_of_several_policies_add_up() -> None:
     assert not connects(Pod("myproject", {}), DB, 6379, [closed])
 
 
-def test_the_peers_of_the_metrics_stand_in_both_places(render: Any) -> None:
+def test_the_peers_of_the_metrics_stand_in_both_places(render: Render) -> None:
     peer = {"podSelector": {"matchLabels": {"app": "debug"}}}
     objects = render({"networkPolicy": {"metricsFrom": [peer]}})
     assert named(objects, "LinkGateway", "fairlead")["spec"]["networkPolicy"]["metricsFrom"] == [peer]

@@ -15,9 +15,10 @@ import yaml
 from fairlead.version import __version__
 from fairlead_operator.api.gateway_spec import GROUP, VERSION
 from fairlead_operator.api.policy import Policies, SecretState, read_policies, secrets_to_read, violations
-from fairlead_operator.api.validation import read
+from fairlead_operator.api.validation import read_spec
 from fairlead_operator.resources.owner import Owner
 
+from support.chart.helm import Helm, Render
 from support.chart.manifests import named, of_kind, pods
 
 CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
@@ -73,13 +74,13 @@ def test_there_are_sets_for_each_way_to_run_it() -> None:
 
 
 @every_set
-def test_lint_is_content(helm: Any, chart: Path, values: Path) -> None:
+def test_lint_is_content(helm: Helm, chart: Path, values: Path) -> None:
     done = helm("lint", "--strict", str(chart), "--values", str(values))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @every_set
-def test_pods_are_restricted(render: Any, values: Path) -> None:
+def test_pods_are_restricted(render: Render, values: Path) -> None:
     found = list(pods(render(values)))
     assert found
     wrong = {name: faults for name, _, spec in found if (faults := not_restricted(spec))}
@@ -94,7 +95,7 @@ def test_the_check_sees_what_restricted_refuses() -> None:
 
 
 @every_set
-def test_only_the_operator_has_a_token_of_the_api_server(render: Any, values: Path) -> None:
+def test_only_the_operator_has_a_token_of_the_api_server(render: Render, values: Path) -> None:
     for name, _, spec in pods(render(values)):
         account = spec.get("serviceAccountName")
         if account is None:
@@ -104,7 +105,7 @@ def test_only_the_operator_has_a_token_of_the_api_server(render: Any, values: Pa
 
 
 @every_set
-def test_labels_are_those_that_kubernetes_recommends(render: Any, values: Path) -> None:
+def test_labels_are_those_that_kubernetes_recommends(render: Render, values: Path) -> None:
     objects = render(values)
     for name, metadata in [
         *((f"{one['kind']} {one['metadata']['name']}", one["metadata"]) for one in objects),
@@ -115,7 +116,7 @@ def test_labels_are_those_that_kubernetes_recommends(render: Any, values: Path) 
 
 
 @every_set
-def test_a_selector_means_its_own_pods_and_none_of_another(render: Any, values: Path) -> None:
+def test_a_selector_means_its_own_pods_and_none_of_another(render: Render, values: Path) -> None:
     objects = render(values)
     labels = {name: metadata["labels"] for name, metadata, _ in pods(objects)}
     for one in of_kind(objects, "Deployment", "StatefulSet", "Service", "PodDisruptionBudget"):
@@ -127,7 +128,7 @@ def test_a_selector_means_its_own_pods_and_none_of_another(render: Any, values: 
 
 
 @every_set
-def test_images_are_pinned(render: Any, values: Path) -> None:
+def test_images_are_pinned(render: Render, values: Path) -> None:
     objects = render(values)
     images = [one["image"] for _, _, spec in pods(objects) for one in spec["containers"]]
     images += [one["spec"]["image"] for one in of_kind(objects, "LinkGateway")]
@@ -137,29 +138,29 @@ def test_images_are_pinned(render: Any, values: Path) -> None:
 
 
 @every_set
-def test_the_operator_can_read_its_linkgateways(render: Any, values: Path) -> None:
+def test_the_operator_can_read_its_linkgateways(render: Render, values: Path) -> None:
     for one in of_kind(render(values), "LinkGateway"):
         assert one["apiVersion"] == f"{GROUP}/{VERSION}"
         assert len(one["metadata"]["name"]) <= 40
-        read(one["spec"])
+        read_spec(one["spec"])
         # HPA, KEDA and people write it through /scale: an upgrade must not write it back.
         assert "replicas" not in one["spec"].get("scaling", {})
 
 
 @every_set
-def test_no_two_objects_are_the_same_one(render: Any, values: Path) -> None:
+def test_no_two_objects_are_the_same_one(render: Render, values: Path) -> None:
     seen = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in render(values)]
     assert len(seen) == len(set(seen))
 
 
 @every_set
-def test_namespaced_objects_say_their_namespace(render: Any, values: Path) -> None:
+def test_namespaced_objects_say_their_namespace(render: Render, values: Path) -> None:
     for one in render(values):
         cluster_wide = one["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition")
         assert ("namespace" in one["metadata"]) is not cluster_wide, f"{one['kind']} {one['metadata']['name']}"
 
 
-def test_defaults_make_an_evaluation(render: Any) -> None:
+def test_defaults_make_an_evaluation(render: Render) -> None:
     objects = render()
     spec = named(objects, "LinkGateway", "fairlead")["spec"]
     assert spec["redis"] == {"secretRef": {"name": "fairlead-valkey", "key": "url"}}
@@ -180,7 +181,7 @@ def test_defaults_make_an_evaluation(render: Any) -> None:
     assert "env" not in valkey["template"]["spec"]["containers"][0]
 
 
-def test_a_redis_of_ones_own_replaces_the_one_for_evaluations(render: Any) -> None:
+def test_a_redis_of_ones_own_replaces_the_one_for_evaluations(render: Render) -> None:
     by_secret, by_url = render(CI / "external-redis-values.yaml"), render(CI / "http-route-values.yaml")
     for objects in (by_secret, by_url):
         assert not of_kind(objects, "StatefulSet")
@@ -195,13 +196,13 @@ def test_a_redis_of_ones_own_replaces_the_one_for_evaluations(render: Any) -> No
     assert spec["pod"]["imagePullSecrets"] == [{"name": "mirror"}]
 
 
-def test_an_older_kubernetes_is_refused(helm: Any, chart: Path) -> None:
+def test_an_older_kubernetes_is_refused(helm: Helm, chart: Path) -> None:
     done = helm("template", "fairlead", str(chart), "--kube-version", "1.29.9")
     assert done.returncode != 0
     assert ">=1.30" in done.stderr
 
 
-def test_each_gateway_has_a_test_of_its_own(render: Any) -> None:
+def test_each_gateway_has_a_test_of_its_own(render: Render) -> None:
     tests = [
         one["metadata"]["name"]
         for one in of_kind(render(CI / "two-gateways-values.yaml"), "Pod")
@@ -210,7 +211,7 @@ def test_each_gateway_has_a_test_of_its_own(render: Any) -> None:
     assert sorted(tests) == ["fairlead-emea-hello", "fairlead-hello"]
 
 
-def test_hooks_leave_nothing_behind(render: Any) -> None:
+def test_hooks_leave_nothing_behind(render: Render) -> None:
     """An uninstall does not delete hooks: each goes when it has done its work, and its rights with it."""
     for one in render():
         annotations = one["metadata"].get("annotations", {})
@@ -224,7 +225,7 @@ def test_hooks_leave_nothing_behind(render: Any) -> None:
             assert "hook-failed" in policy
 
 
-def test_the_lease_goes_with_the_release_and_its_content_is_the_operators(render: Any) -> None:
+def test_the_lease_goes_with_the_release_and_its_content_is_the_operators(render: Render) -> None:
     objects = render()
     lease = named(objects, "Lease", "fairlead-operator")
     assert "spec" not in lease
@@ -234,12 +235,12 @@ def test_the_lease_goes_with_the_release_and_its_content_is_the_operators(render
     assert told["FAIRLEAD_OPERATOR_NAMESPACES"] == "fleet"
 
 
-def test_the_test_pod_runs_the_script_as_it_is(render: Any, chart: Path) -> None:
+def test_the_test_pod_runs_the_script_as_it_is(render: Render, chart: Path) -> None:
     pod = named(render(), "Pod", "fairlead-hello")["spec"]
     assert pod["containers"][0]["command"][-1].rstrip() == (chart / "files" / "hello.py").read_text().rstrip()
 
 
-def test_secrets_are_random_and_not_short(render: Any) -> None:
+def test_secrets_are_random_and_not_short(render: Render) -> None:
     def values() -> list[str]:
         return [
             base64.b64decode(value).decode()
@@ -254,7 +255,7 @@ def test_secrets_are_random_and_not_short(render: Any) -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9]{32,48}", one) for one in first)
 
 
-def test_notes_tell_three_commands_and_warn_of_the_evaluation(helm: Any, chart: Path, tmp_path: Path) -> None:
+def test_notes_tell_three_commands_and_warn_of_the_evaluation(helm: Helm, chart: Path, tmp_path: Path) -> None:
     # `helm template` prints no notes, and `helm install --dry-run` asks for a cluster: so a template that shows them.
     copy = shutil.copytree(chart, tmp_path / "fairlead")
     (copy / "templates" / "shown.yaml").write_text(
@@ -282,7 +283,7 @@ def policies(objects: list[dict[str, Any]]) -> dict[str, Any]:
     return {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "NetworkPolicy")}
 
 
-def test_metrics_and_the_evaluation_valkey_are_reached_by_those_who_need_them(render: Any) -> None:
+def test_metrics_and_the_evaluation_valkey_are_reached_by_those_who_need_them(render: Render) -> None:
     objects = render()
     made = policies(objects)
     assert set(made) == {"fairlead-operator", "fairlead-valkey"}
@@ -303,7 +304,7 @@ def test_metrics_and_the_evaluation_valkey_are_reached_by_those_who_need_them(re
     assert operator.items() <= pod["labels"].items()
 
 
-def test_network_policies_can_be_left_out_or_widened(render: Any) -> None:
+def test_network_policies_can_be_left_out_or_widened(render: Render) -> None:
     off = render({"networkPolicy": {"enabled": False}})
     assert not policies(off)
     assert named(off, "LinkGateway", "fairlead")["spec"]["networkPolicy"]["enabled"] is False
@@ -324,14 +325,14 @@ def policies_of(objects: list[dict[str, Any]]) -> Policies:
 
 
 @every_set
-def test_the_operator_allows_the_gateways_of_its_own_release(render: Any, values: Path) -> None:
+def test_the_operator_allows_the_gateways_of_its_own_release(render: Render, values: Path) -> None:
     objects = render(values)
     for one in of_kind(objects, "LinkGateway"):
-        spec, policy = read(one["spec"]), policies_of(objects).of("fleet")
-        assert violations(spec, policy, dict.fromkeys(secrets_to_read(spec, policy), SecretState.PLAIN)) == []
+        spec, policy = read_spec(one["spec"]), policies_of(objects).of("fleet")
+        assert violations(spec, policy, dict.fromkeys(secrets_to_read(spec, policy), SecretState.UNLABELLED)) == []
 
 
-def test_what_the_values_ask_for_themselves_is_allowed_in_the_releases_namespace_alone(render: Any) -> None:
+def test_what_the_values_ask_for_themselves_is_allowed_in_the_releases_namespace_alone(render: Render) -> None:
     pod = {
         "labels": {"team": "a"}, "annotations": {"a/b": "c"}, "tolerations": [{"key": "spot"}, {"operator": "Exists"}],
         "priorityClassName": "high", "runtimeClassName": "gvisor", "imagePullSecrets": [{"name": "mirror"}],
@@ -344,23 +345,23 @@ def test_what_the_values_ask_for_themselves_is_allowed_in_the_releases_namespace
         "services": {"agents": {"type": "LoadBalancer", "annotations": {"e/f": ""}}},
     }  # fmt: skip
     objects = render({"gateways": {"default": gateway}, "operator": {"policy": {"ingressHosts": ["*.all.test"]}}})
-    spec = read(named(objects, "LinkGateway", "fairlead")["spec"])
+    spec = read_spec(named(objects, "LinkGateway", "fairlead")["spec"])
     made = policies_of(objects)
     policy = made.of("fleet")
-    states = dict.fromkeys(secrets_to_read(spec, policy), SecretState.PLAIN)
+    states = dict.fromkeys(secrets_to_read(spec, policy), SecretState.UNLABELLED)
     assert violations(spec, policy, states) == []
     assert len(violations(spec, made.of("elsewhere"), {})) == 19
     assert made.all.ingress_hosts == ("*.all.test",)
     assert made.all.images == ("docker.io/fairlead/gateway",)
 
 
-def test_tokens_outlive_the_release(render: Any) -> None:
+def test_tokens_outlive_the_release(render: Render) -> None:
     """Agents out there know theirs: another installation must let them in."""
     secret = named(render(), "Secret", "fairlead-tokens")
     assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
-def test_a_chart_may_have_this_one_among_its_dependencies(helm: Any, chart: Path, tmp_path: Path) -> None:
+def test_a_chart_may_have_this_one_among_its_dependencies(helm: Helm, chart: Path, tmp_path: Path) -> None:
     (tmp_path / "Chart.yaml").write_text(
         "apiVersion: v2\nname: umbrella\nversion: 0.1.0\ndependencies:\n"
         f"  - {{name: fairlead, version: {__version__}, condition: fairlead.enabled}}\n"

@@ -12,7 +12,9 @@ import pytest
 import yaml
 
 from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Replicas
-from fairlead_operator.api.validation import OPERATORS_ENV
+from fairlead_operator.api.validation import RESERVED_ENV
+
+from support.chart.helm import Helm
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "charts" / "fairlead" / "values.schema.json").read_text())
@@ -56,13 +58,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("flag", "told"), REFUSED, ids=[flag for flag, _ in REFUSED])
-def test_a_wrong_value_is_refused_by_name(helm: Any, chart: Path, flag: str, told: str) -> None:
+def test_a_wrong_value_is_refused_by_name(helm: Helm, chart: Path, flag: str, told: str) -> None:
     done = helm("template", "fairlead", str(chart), "--set", flag)
     assert done.returncode != 0, f"--set {flag} was taken"
     assert told in done.stderr
 
 
-def test_what_cannot_hold_together_is_said_in_words(helm: Any, chart: Path) -> None:
+def test_what_cannot_hold_together_is_said_in_words(helm: Helm, chart: Path) -> None:
     def refused(*flags: str, name: str = "fairlead") -> str:
         done = helm("template", name, str(chart), *(word for flag in flags for word in ("--set", flag)))
         assert done.returncode != 0
@@ -77,7 +79,7 @@ def test_what_cannot_hold_together_is_said_in_words(helm: Any, chart: Path) -> N
     assert "2nd-fairlead cannot be the name of a Service" in refused(name="2nd")
     assert "gateways.default.replicas: min 20 is greater than max 10" in refused("gateways.default.replicas.min=20")
     assert "capacity 60001 is greater than" in refused("gateways.default.capacity=60001")
-    for name, instead in OPERATORS_ENV.items():
+    for name, instead in RESERVED_ENV.items():
         told = f"gateways.default.pod.env must not set {name}: {instead}"
         if name in ("FAIRLEAD_NODE", "FAIRLEAD_REDIS"):
             assert told in refused(f"gateways.default.pod.env[0].name={name}", "gateways.default.pod.env[0].value=x")
@@ -85,7 +87,7 @@ def test_what_cannot_hold_together_is_said_in_words(helm: Any, chart: Path) -> N
 
 
 @pytest.mark.parametrize("release", ["fairlead.eu", "2nd"])
-def test_a_release_whose_name_no_service_may_bear_is_given_another(helm: Any, chart: Path, release: str) -> None:
+def test_a_release_whose_name_no_service_may_bear_is_given_another(helm: Helm, chart: Path, release: str) -> None:
     done = helm("template", release, str(chart), "--set", "fullnameOverride=links")
     assert done.returncode == 0, done.stderr
     assert {"links", "links-operator", "links-valkey"} <= {
@@ -123,7 +125,7 @@ def test_no_object_takes_unknown_keys() -> None:
 def test_every_value_stands_in_the_schema_and_every_key_of_the_schema_in_the_values(chart: Path) -> None:
     values = yaml.safe_load((chart / "values.yaml").read_text())
 
-    def compare(value: Any, node: dict[str, Any], path: str) -> None:
+    def compare(value: dict[str, Any], node: dict[str, Any], path: str) -> None:
         if "properties" not in node or path in FREE:
             return
         # Helm itself adds `global` when the chart is a part of another.

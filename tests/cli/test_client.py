@@ -48,22 +48,22 @@ async def test_agents_labels_and_links(fleet: Fleet) -> None:
         assert [one async for one in client.agents("client/test=no")] == []
         detail = await client.agent("web-1")
         assert (detail.state, detail.node, detail.labels) == ("online", "node-1", {"client/test": "yes"})
-        link = await client.session("web-1")
-        assert (link.node, link.sid, link.congested) == ("node-1", detail.session.sid, False)
+        link = await client.link("web-1")
+        assert (link.node, link.sid, link.congested) == ("node-1", detail.link.sid, False)
         assert await client.label("web-1", {"client/test": None}) == {}
 
 
 async def test_a_disconnected_agent_comes_back(fleet: Fleet) -> None:
     async with Client(fleet.api, TOKEN) as client:
-        before = (await client.agent("web-1")).session
+        before = (await client.agent("web-1")).link
         await client.disconnect("web-1")
         async with asyncio.timeout(20):
             while True:
                 now = await client.agent("web-1")
-                if now.state == "online" and now.session.conn > before.conn:
+                if now.state == "online" and now.link.conn > before.conn:
                     break
                 await asyncio.sleep(0.05)
-        assert now.session.boot == before.boot
+        assert now.link.boot == before.boot
 
 
 async def test_a_command_with_input(fleet: Fleet) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.cli.processes import Fleet
 from support.cli.relay import Relay

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMAND = [sys.executable, "-I", str(ROOT / "k8s" / "cluster")]
+COMMAND = [sys.executable, "-I", str(ROOT / "tests" / "tools" / "cluster")]
 
 
 def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -64,7 +64,7 @@ def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
     code = "import binaries, time; binaries.TELL = 0.05; print(binaries._run_telling(['go'], time.monotonic()))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True,
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "k8s" / "cluster")},
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": str(ROOT / "tests" / "tools" / "cluster")},
     )  # fmt: skip
     assert done.stdout == "0\n"
     assert done.stderr.splitlines()[0] == "x.go:1: wrong"
@@ -99,7 +99,7 @@ archive.write(Path(sys.argv[2]), "example/one:1", Path(sys.argv[1]), archive.Con
     for age, file in enumerate(files):
         os.utime(program, (age * 1000, age * 1000))
         argv = [sys.executable, "-c", script, str(program), str(file)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT / "k8s" / "cluster")}
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests" / "tools" / "cluster")}
         subprocess.run(argv, env=environment, check=True, timeout=30)
     assert files[0].read_bytes() == files[1].read_bytes()
     with tarfile.open(files[0]) as opened:

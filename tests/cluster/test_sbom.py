@@ -8,7 +8,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-SCRIPT = Path(__file__).resolve().parents[2] / "k8s" / "image" / "sbom.py"
+SCRIPT = Path(__file__).resolve().parents[2] / "requirements" / "sbom.py"
 
 
 def test_every_distribution_is_listed_once_with_version_and_what_it_needs() -> None:

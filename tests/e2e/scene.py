@@ -211,7 +211,7 @@ class Scene:
                 return len(places) == agents
             for agent in here:
                 with suppress(urllib.error.HTTPError):  # it moves of itself at this moment
-                    self.ask(f"/v1/agents/{agent}/session", "DELETE")
+                    self.ask(f"/v1/agents/{agent}/link", "DELETE")
                 sleep(0.1)  # what moves faster than pods report is counted twice for a while, and calls for a pod more
             return False
 

@@ -30,7 +30,7 @@ from faults.scenarios import SCENARIOS
 from faults.traffic import Traffic
 from faults.world import World
 
-OWNED = ("fl1:nodes", "fl1:era", "fl1:agent:", "fl1:agents:", "fl1:due:", "fl1:events")
+OWNED = ("fl1:nodes", "fl1:data_epoch", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events")
 """Keys without a TTL: see fleet/schema.py."""
 GROWTH = 40 << 20
 """Bytes that a node may have grown by: caches and the allocator's slack. What leaked would grow with the rounds."""
@@ -163,7 +163,7 @@ async def _check_keys(world: World) -> None:
     endless = [key for key in keys if not key.startswith(OWNED) and await world.redis("PTTL", key) == -1]
     assert not endless, f"keys without an end: {endless[:5]}"
     deadline = time.monotonic() + 60
-    while due := [key for key in keys if key.startswith("fl1:due:") and await world.redis("ZCARD", key)]:
+    while due := [key for key in keys if key.startswith("fl1:deadlines:") and await world.redis("ZCARD", key)]:
         assert time.monotonic() < deadline, f"the keeper is not done: {due}"
         await asyncio.sleep(0.5)
 
@@ -178,7 +178,7 @@ async def _check_resources(world: World, before: dict[str, int]) -> None:
         grown = node.rss() - before[node.name]
         assert grown < GROWTH, f"{node.name} has grown by {grown >> 20} MiB"
     async with asyncio.timeout(20):
-        while sum([await world.metric(node, "fairlead_connections") for node in world.nodes]) != len(world.everybody):
+        while sum([await world.metric(node, "fairlead_links") for node in world.nodes]) != len(world.everybody):
             await asyncio.sleep(0.1)
 
 

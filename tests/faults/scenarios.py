@@ -211,7 +211,7 @@ async def cut_off(world: World, traffic: Traffic) -> None:
     await asyncio.sleep(BUSY)
     line.hushed = True
     line.hush(1.0)
-    fenced = "fairlead_beat_age_seconds"
+    fenced = "fairlead_heartbeat_age_seconds"
     await _until(lambda: _over(world, node, fenced, 16), "the node that was cut off does not know it", 40)
     line.hushed = False
     line.cut()

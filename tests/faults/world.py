@@ -23,7 +23,7 @@ import httpx2
 
 from fairlead.agent import Agent
 from fairlead.errors import BusUnavailable
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply
 

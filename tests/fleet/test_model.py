@@ -14,10 +14,10 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from fairlead.fleet import commands, schema
-from fairlead.fleet.command import Beyond, Delivery, Ending, Page, Record, Settled
+from fairlead.fleet.command_record import Delivery, NewRecord, OutOfRange, ResultPage, Settled, StoredEnd
 from fairlead.fleet.commands import Commands, data, ending
 from fairlead.fleet.directory import Claimed, Directory
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 from fairlead.store.reply import integer
 
 from support.fleet.history import History
@@ -64,7 +64,7 @@ def running(
     records = Commands(world.store, OUTPUT_LIMIT)
     now = world.run(world.time())
     command = f"{next(world.names)}-edge"
-    record = Record(
+    record = NewRecord(
         command, AGENT, "do", b"payload", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retry, retain,
         remembered=remembered,
     )  # fmt: skip
@@ -78,7 +78,7 @@ def test_what_is_stored_is_the_beginning_of_what_was_sent(world: World) -> None:
     for n, size in enumerate((60, 60, 0, 30)):
         world.call(lambda n=n, size=size: records.append(command, AGENT, 1, data(n, "stdout", b"." * size)))  # type: ignore[misc]
     page = world.call(lambda: records.read(command, 0, 1000))
-    assert isinstance(page, Page)
+    assert isinstance(page, ResultPage)
     assert [result.n for result in page.results] == [0]
 
 
@@ -86,9 +86,9 @@ def test_a_window_that_is_empty_says_where_it_goes_on(world: World) -> None:
     records, command = running(world, retain="window")
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
     page = world.call(lambda: records.read(command, 1, 1000, "", 1))
-    assert isinstance(page, Page)
+    assert isinstance(page, ResultPage)
     assert page.held == 0
-    assert world.call(lambda: records.read(command, 0, 1000)) == Beyond(trimmed=True, edge=1)
+    assert world.call(lambda: records.read(command, 0, 1000)) == OutOfRange(trimmed=True, edge=1)
 
 
 def test_results_live_as_long_as_their_command(world: World) -> None:
@@ -99,7 +99,7 @@ def test_results_live_as_long_as_their_command(world: World) -> None:
     keys = schema.cmd_key(command), schema.out_key(command), schema.in_key(command)
     for key in keys:
         world.submit("PEXPIRE", key, RETENTION_MS - 100_000)
-    ended = world.run(records.finish(command, AGENT, State.TIMEOUT, Ending()))
+    ended = world.run(records.finish(command, AGENT, TargetState.TIMEOUT, StoredEnd()))
     assert ended.why == "ok"
     lives = [integer(world.submit("PTTL", key)) for key in keys]
     assert min(lives) > RETENTION_MS - 10_000
@@ -117,7 +117,9 @@ def test_what_timed_out_can_be_read_for_its_retention(world: World, late: int) -
     for key in keys:  # as if all that time had passed
         left = integer(world.submit("PTTL", key)) - (found.expires - world.run(world.time())) - late
         world.submit("PEXPIRE", key, left)
-    (ended,) = world.call(lambda: records.time_out([(command, AGENT, found.expires + late)], Ending(code="deadline")))
+    (ended,) = world.call(
+        lambda: records.time_out([(command, AGENT, found.expires + late)], StoredEnd(code="deadline"))
+    )
     assert isinstance(ended, Settled)
     assert ended.why == "ended"
     lives = [integer(world.submit("PTTL", key)) for key in keys]
@@ -128,7 +130,7 @@ def test_a_command_is_created_once_whoever_it_is_for(world: World) -> None:
     records, command = running(world)
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"kept")))
     now = world.run(world.time())
-    other = Record(command, "other", "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS)
+    other = NewRecord(command, "other", "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS)
     assert not world.call(lambda: records.create(other, now + FAR_MS))
     found = world.call(lambda: records.look_up(command))
     assert found is not None
@@ -140,7 +142,7 @@ def test_output_of_a_command_that_redis_says_was_never_sent_proves_that_it_was(w
     records = Commands(world.store, OUTPUT_LIMIT)
     now = world.run(world.time())
     command = f"{next(world.names)}-rolled-back"
-    record = Record(command, AGENT, "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retry="safe")
+    record = NewRecord(command, AGENT, "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, retry="safe")
     assert world.call(lambda: records.create(record, now + FAR_MS))
     assert world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"out"))).why == "ok"
     delivery = world.call(lambda: records.fence(command, AGENT, 1, ""))
@@ -169,10 +171,10 @@ def test_the_output_of_a_void_run_takes_nothing_from_the_next(world: World) -> N
     first = (*data(0, "stdout", b"x" * OUTPUT_LIMIT), *data(1, "stdout", b"dropped"))
     assert world.call(lambda: records.append(command, AGENT, 1, first)).why == "ok"
     assert isinstance(world.call(lambda: records.fence(command, AGENT, 2, "the next memory")), Delivery)
-    second = (*data(0, "stdout", b"y" * OUTPUT_LIMIT), *ending(1, State.OK, Ending()))
-    assert world.call(lambda: records.append(command, AGENT, 2, second)).state == State.OK
+    second = (*data(0, "stdout", b"y" * OUTPUT_LIMIT), *ending(1, TargetState.OK, StoredEnd()))
+    assert world.call(lambda: records.append(command, AGENT, 2, second)).state == TargetState.OK
     page = world.call(lambda: records.read(command, 0, 1 << 20))
-    assert isinstance(page, Page)
+    assert isinstance(page, ResultPage)
     assert [(result.offset, result.kind, len(result.payload)) for result in page.results] == [
         (1, "retry", 0), (2, "stdout", OUTPUT_LIMIT),
     ]  # fmt: skip
@@ -184,14 +186,14 @@ def test_the_outcome_outlives_the_record_under_a_key(world: World) -> None:
     records, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
     assert world.call(lambda: records.outcome(command)) is None
     before = world.run(world.time())
-    assert world.run(records.finish(command, AGENT, State.TIMEOUT, Ending())).why == "ok"
+    assert world.run(records.finish(command, AGENT, TargetState.TIMEOUT, StoredEnd())).why == "ok"
     outcome = world.call(lambda: records.outcome(command))
     assert outcome is not None
-    assert (outcome.state, outcome.at >= before) == (State.TIMEOUT, True)
+    assert (outcome.state, outcome.at >= before) == (TargetState.TIMEOUT, True)
     assert integer(world.submit("PTTL", schema.outcome_key(command))) > 24 * FAR_MS - 60_000
     world.submit("DEL", schema.cmd_key(command))
     now = world.run(world.time())
-    again = Record(
+    again = NewRecord(
         command, AGENT, "do", b"", "bulk", now, now + FAR_MS, RETENTION_MS, now + FAR_MS, remembered=now + FAR_MS
     )  # fmt: skip
     assert not world.call(lambda: records.create(again, now + FAR_MS))

@@ -6,15 +6,20 @@ import asyncio
 import json
 import secrets
 import signal
-from typing import Any
 
 import pytest
 
-from fairlead.wire.close import Close
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, End, Error, Hb, Rx
 
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial
 
-async def listed(api: Any, **query: str | int) -> list[str]:
+
+async def listed(api: Api, **query: str | int) -> list[str]:
     """All ids, page after page."""
     found: list[str] = []
     cursor = ""
@@ -27,7 +32,7 @@ async def listed(api: Any, **query: str | int) -> list[str]:
             return found
 
 
-async def test_selectors_see_labels_and_facts(gateway: Any, api: Any, dial: Any) -> None:
+async def test_selectors_see_labels_and_facts(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     fleet = secrets.token_hex(4)
     peers = [await dial(gateway) for _ in range(6)]
     for n, peer in enumerate(peers):
@@ -53,7 +58,7 @@ async def test_selectors_see_labels_and_facts(gateway: Any, api: Any, dial: Any)
     assert (bad.status_code, bad.json()["field"]) == (422, "state")
 
 
-async def test_a_label_that_is_given_twice_is_refused(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_label_that_is_given_twice_is_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     body = b'{"labels":{"env":"prod","env":"dev"}}'
@@ -63,7 +68,7 @@ async def test_a_label_that_is_given_twice_is_refused(gateway: Any, api: Any, di
     assert (await api.agent(peer.agent))["labels"] == {}
 
 
-async def test_a_payload_is_passed_on_as_it_is(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_payload_is_passed_on_as_it_is(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """Whatever it holds twice: only its agent reads it."""
     peer = await dial(gateway)
     await peer.greet()
@@ -74,7 +79,7 @@ async def test_a_payload_is_passed_on_as_it_is(gateway: Any, api: Any, dial: Any
         assert (await peer.command()).payload == payload
 
 
-async def test_labels_are_the_platforms_and_outlive_links(gateway: Any, api: Any, dial: Any) -> None:
+async def test_labels_are_the_platforms_and_outlive_links(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"env": "what the agent says"})
     url = f"/v1/agents/{peer.agent}"
@@ -103,13 +108,13 @@ A_VALUE = "is not a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / @ 
         ({f"k{n}": "x" for n in range(65)}, "labels", "is not an object of at most 64 members"),
     ],
 )
-async def test_labels_that_cannot_be(api: Any, labels: Any, field: str, said: str) -> None:
+async def test_labels_that_cannot_be(api: Api, labels: object, field: str, said: str) -> None:
     answer = await api.http.patch("/v1/agents/anybody", json={"labels": labels})
     assert answer.status_code == 422, answer.text
     assert (answer.json()["field"], said in answer.json()["detail"]) == (field, True), answer.text
 
 
-async def test_too_many_labels_in_all(gateway: Any, api: Any, dial: Any) -> None:
+async def test_too_many_labels_in_all(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     url = f"/v1/agents/{peer.agent}"
@@ -119,48 +124,54 @@ async def test_too_many_labels_in_all(gateway: Any, api: Any, dial: Any) -> None
     assert len((await api.agent(peer.agent))["labels"]) == 64
 
 
-async def test_a_label_for_nobody(api: Any) -> None:
+async def test_a_label_for_nobody(api: Api) -> None:
     answer = await api.http.patch("/v1/agents/nobody-of-that-name", json={"labels": {"a": "b"}})
     assert (answer.status_code, answer.json()["code"]) == (404, "agent_unknown")
 
 
-async def test_an_agent_is_disconnected_and_told_to_come_back(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_an_agent_is_disconnected_and_told_to_come_back(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
-    answer = await api.http.delete(f"/v1/agents/{peer.agent}/session")
+    answer = await api.http.delete(f"/v1/agents/{peer.agent}/link")
     assert (answer.status_code, answer.json()) == (202, {"id": peer.agent, "node": "node-1"})
-    assert await peer.close_code() == Close.DISCONNECTED
+    assert await peer.close_code() == CloseCode.DISCONNECTED
 
     async def told() -> bool:
         found = await api.agent(peer.agent)
         return bool(found["state"] == "away" and found["last_reason"] == "disconnected by the platform: reconnect")
 
     await until(told)
-    answer = await api.http.delete(f"/v1/agents/{peer.agent}/session")
+    answer = await api.http.delete(f"/v1/agents/{peer.agent}/link")
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
 
 
-async def test_an_agent_tells_its_last_troubles(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_an_agent_tells_its_last_troubles(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
-    assert (await api.agent(peer.agent))["troubles"] == []
+    assert (await api.agent(peer.agent))["recent_failures"] == []
     command = await api.start(peer.agent, deadline=0.2)
     await peer.command()
 
     async def told() -> bool:
-        troubles = (await api.agent(peer.agent))["troubles"]
+        troubles = (await api.agent(peer.agent))["recent_failures"]
         return bool(troubles and troubles[0]["what"] == f"command {command} ended as timeout: deadline")
 
     await until(told)
 
 
-async def test_the_last_five_troubles_are_told_the_latest_first(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_the_last_five_troubles_are_told_the_latest_first(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     expected: list[str] = []
 
     async def told() -> bool:
-        return [one["what"] for one in (await api.agent(peer.agent))["troubles"]] == expected[:5]
+        return [one["what"] for one in (await api.agent(peer.agent))["recent_failures"]] == expected[:5]
 
     for n in range(6):
         command = await api.start(peer.agent)
@@ -175,7 +186,7 @@ async def test_the_last_five_troubles_are_told_the_latest_first(gateway: Any, ap
     ("error", "code"), [(None, "refused"), (Error(code="too_busy", message="not now"), "too_busy")]
 )
 async def test_a_refusal_is_trouble_by_its_code(
-    gateway: Any, api: Any, dial: Any, until: Any, error: Error | None, code: str
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered, error: Error | None, code: str
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -185,13 +196,13 @@ async def test_a_refusal_is_trouble_by_its_code(
     assert (await api.end(command))["error"]["code"] == code
 
     async def told() -> bool:
-        troubles = (await api.agent(peer.agent))["troubles"]
+        troubles = (await api.agent(peer.agent))["recent_failures"]
         return bool(troubles and troubles[0]["what"] == f"command {command} ended as failed: {code}")
 
     await until(told)
 
 
-async def test_results_as_server_sent_events(gateway: Any, api: Any, dial: Any) -> None:
+async def test_results_as_server_sent_events(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     headers = {"accept": "text/event-stream"}
@@ -224,7 +235,7 @@ def _event(block: str) -> dict[str, str]:
 
 
 async def test_how_a_link_is_doing_is_asked_of_its_node(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     peer = await dial(holder)
@@ -236,22 +247,24 @@ async def test_how_a_link_is_doing_is_asked_of_its_node(
     await peer.send(Ack(id=command))
     await peer.expect(Rx)
     for api in (api_of(holder), api_of(other)):
-        answer = await api.http.get(f"/v1/agents/{peer.agent}/session")
+        answer = await api.http.get(f"/v1/agents/{peer.agent}/link")
         assert answer.status_code == 200, answer.text
         found = answer.json()
         assert (found["node"], found["sid"], found["rtt"]) == ("node-1", welcome.sid, 0.0125)
         assert (found["commands"], found["messages"], found["congested"]) == (1, 1, False)
         assert found["age"] >= 0
-        assert (await api.agent(peer.agent))["session"]["rtt"] == 0.0125
+        assert (await api.agent(peer.agent))["link"]["rtt"] == 0.0125
     holder.signal(signal.SIGSTOP)
-    answer = await api_of(other).http.get(f"/v1/agents/{peer.agent}/session")
+    answer = await api_of(other).http.get(f"/v1/agents/{peer.agent}/link")
     page = await api_of(other).agent(peer.agent)
     holder.signal(signal.SIGCONT)
     assert (answer.status_code, "did not answer" in answer.json()["detail"]) == (503, True)
-    assert (page["state"], page["node"], page["session"]["rtt"]) == ("online", "node-1", None)
+    assert (page["state"], page["node"], page["link"]["rtt"]) == ("online", "node-1", None)
 
 
-async def test_the_link_of_an_agent_that_has_none(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_the_link_of_an_agent_that_has_none(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.close()
@@ -260,5 +273,5 @@ async def test_the_link_of_an_agent_that_has_none(gateway: Any, api: Any, dial: 
         return bool((await api.agent(peer.agent))["state"] == "away")
 
     await until(away)
-    answer = await api.http.get(f"/v1/agents/{peer.agent}/session")
+    answer = await api.http.get(f"/v1/agents/{peer.agent}/link")
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")

@@ -6,16 +6,20 @@ import asyncio
 import os
 import re
 import signal
-from typing import Any
 
 import httpx2
 
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, End, Event, Hb, Rx
+
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial, ScriptedAgent
 
 MIB = 1 << 20
 
 
-async def metric(gateway: Any, name: str) -> float:
+async def metric(gateway: GatewayProcess, name: str) -> float:
     async with httpx2.AsyncClient(trust_env=False) as http:
         text = (await http.get(f"{gateway.admin}/metrics")).text
     found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
@@ -24,7 +28,7 @@ async def metric(gateway: Any, name: str) -> float:
 
 
 async def test_commands_go_on_beside_a_flood_of_heartbeats(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """Ten links at it, each read at its rate: the commands of another agent end, and the flooders are still there."""
     gateway = make_gateway(own_valkey.url, "--message-rate", "20")
@@ -36,19 +40,19 @@ async def test_commands_go_on_beside_a_flood_of_heartbeats(
         await flooder.greet()
     beat = flooders[0].codec.encode(Hb(ts=1))
 
-    async def flood(flooder: Any) -> None:
+    async def flood(flooder: ScriptedAgent) -> None:
         while True:
             await flooder.socket.send(beat)
             await asyncio.sleep(0)  # sending gives way to nobody while there is room
 
-    async def hear(flooder: Any) -> None:
+    async def hear(flooder: ScriptedAgent) -> None:
         while True:
             await flooder.socket.recv()
 
     tasks = [asyncio.create_task(work(flooder)) for flooder in flooders for work in (flood, hear)]
     try:
         async with asyncio.timeout(20):
-            while await metric(gateway, "fairlead_held_links") < 10:  # a gauge has no event
+            while await metric(gateway, "fairlead_links_read_paused") < 10:  # a gauge has no event
                 await asyncio.sleep(0.05)
         for _ in range(20):
             command = await api.start(good.agent)
@@ -63,7 +67,9 @@ async def test_commands_go_on_beside_a_flood_of_heartbeats(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_what_waits_for_redis_has_a_limit_for_all_links(own_valkey: Any, make_gateway: Any, dial: Any) -> None:
+async def test_what_waits_for_redis_has_a_limit_for_all_links(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
+) -> None:
     """Twenty agents with half a megabyte of events each, while Redis is frozen: the node keeps no more than its limit
     and a read of each link; when Redis is back all of it is stored."""
     gateway = make_gateway(own_valkey.url, "--pending-limit", str(MIB))

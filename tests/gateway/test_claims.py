@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import Any
 
 from fairlead.routing.agents.registration import CLAIMS_AT_ONCE
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Hello
+
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import Dial
 
 
 async def test_a_link_that_is_lost_before_its_turn_claims_nothing(
-    own_valkey: Any, make_gateway: Any, api_of: Any, dial: Any, until: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi, dial: Dial, until: UntilAnswered
 ) -> None:
     """Its claim could take the agent from a newer start of it, which has another link by then."""
     gateway = make_gateway(own_valkey.url)
@@ -20,7 +25,7 @@ async def test_a_link_that_is_lost_before_its_turn_claims_nothing(
 
     async def linked(count: int) -> bool:
         text = (await api.http.get(f"{gateway.admin}/metrics")).text
-        return f"\nfairlead_connections {float(count)}\n" in text
+        return f"\nfairlead_links {float(count)}\n" in text
 
     links = [await dial(gateway, f"agent-{n}") for n in range(CLAIMS_AT_ONCE)]
     gone, last = await dial(gateway, "gone"), await dial(gateway, "last")

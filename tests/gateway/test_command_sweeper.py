@@ -13,11 +13,11 @@ import pytest
 from fairlead.bus.doorbell import CancelRequested, Doorbell
 from fairlead.bus.inbox import Inbox
 from fairlead.fleet import schema
-from fairlead.fleet.command import Record
+from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
+from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
-from fairlead.fleet.schema import NodeRow, NodeTable, State
+from fairlead.fleet.schema import NodeRow, NodeTable, TargetState
 from fairlead.routing.agents import index_sweeper
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.removal import AgentRemoval
@@ -25,12 +25,12 @@ from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.sweeper import CommandSweeper, shards_of
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, text
 from fairlead.telemetry.metrics import Metrics
-from fairlead.telemetry.trace import Tracing
-from fairlead.wire.identity import uuid7
+from fairlead.telemetry.tracing import Tracing
+from fairlead.wire.ids import uuid7
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -45,7 +45,7 @@ class World:
         self.store = store
         self.membership = Membership("node-1")
         self.membership.epoch = "a"
-        self.directory, self.due = Directory(store), Due(store)
+        self.directory, self.due = Directory(store), DeadlineQueue(store)
         self.records = Commands(store, 1 << 24)
         self.heard: list[Doorbell] = []
         self.inbox = Inbox(store, url, "node-1", "a", self.heard.extend)
@@ -76,7 +76,7 @@ class World:
             calls.append(
                 self.directory.claim(agent, self.membership.lease, "boot", 1, f"s{number}", b"{}", now + FAR_MS)
             )
-            record = Record(command, agent, "work", payload, "interactive", now, now + FAR_MS, 60_000, now + FAR_MS)
+            record = NewRecord(command, agent, "work", payload, "interactive", now, now + FAR_MS, 60_000, now + FAR_MS)
             calls.append(self.records.create(record, now + FAR_MS))
             calls.append(self.records.fence(command, agent, now + FAR_MS, "boot"))
             calls.append(self.due.schedule(command, agent, now))
@@ -100,10 +100,12 @@ class World:
         """Entries in the keeper's list."""
         for reply in self.due.flush():
             await reply
-        return sum([integer(await self.store.submit("ZCARD", schema.due_key(s))) for s in range(schema.DUE_SHARDS)])
+        return sum(
+            [integer(await self.store.submit("ZCARD", schema.deadlines_key(s))) for s in range(schema.DEADLINE_SHARDS)]
+        )
 
     async def look(self) -> None:
-        await self.keeper.keep(range(schema.DUE_SHARDS))
+        await self.keeper.keep(range(schema.DEADLINE_SHARDS))
 
 
 @pytest.fixture
@@ -121,11 +123,11 @@ async def test_one_look_goes_on_until_nothing_is_due(world: World) -> None:
         found = await world.records.look_up(command)
         assert found is not None
         ending = found.targets[0].ending
-        assert (found.targets[0].state, ending.code if ending else "") == (State.TIMEOUT, "deadline")
+        assert (found.targets[0].state, ending.code if ending else "") == (TargetState.TIMEOUT, "deadline")
         assert await world.directory.open_commands(found.agent) == []
         row = await world.directory.look_up(found.agent)
         assert row is not None
-        assert row.trouble.partition(" ")[2] == f"command {command} ended as timeout: deadline"
+        assert row.last_failure.partition(" ")[2] == f"command {command} ended as timeout: deadline"
     stopped = [bell for bell in world.heard if isinstance(bell, CancelRequested)]
     assert sorted(bell.command for bell in stopped) == sorted(commands)
     assert {bell.why for bell in stopped} == {"deadline"}
@@ -139,7 +141,7 @@ async def test_the_keeper_reads_no_payloads(world: World) -> None:
     await world.look()
     assert await _sent(world.store) - before < 100_000
     states = [found.targets[0].state for c in commands if (found := await world.records.look_up(c)) is not None]
-    assert states == [State.TIMEOUT] * 10 + [State.SENT] * 30
+    assert states == [TargetState.TIMEOUT] * 10 + [TargetState.SENT] * 30
     assert await world.left() == 30
 
 
@@ -166,11 +168,11 @@ def test_two_nodes_look_at_each_shard_however_many_there_are(nodes: int, looks: 
     fleet = _fleet(nodes, 1_700_000_000_000)
     for turn in range(3):
         shards = Counter(shard for s in fleet for shard in shards_of(turn, s.lease, s.living()))
-        assert shards == dict.fromkeys(range(schema.DUE_SHARDS), looks)
+        assert shards == dict.fromkeys(range(schema.DEADLINE_SHARDS), looks)
 
 
 def test_one_node_of_all_walks_a_shard_of_the_index_and_each_shard_has_its_minute() -> None:
-    nobody: Any = None
+    nobody: Any = None  # never asked: the shard comes from the turn alone
     walked: set[int] = set()
     for turn in range(schema.INDEX_SHARDS):
         fleet = _fleet(20, (28_000_000 + turn) * index_sweeper.TURN_MS + 1)
@@ -198,5 +200,5 @@ async def test_the_sweep_forgets_who_was_absent_for_long_and_nobody_else(world: 
         await world.index.sweep(number)
     rows = await world.directory.look_up_all(["linked", "away-lately", "away-for-long", "on-a-dead-node", "refused"])
     assert [row.agent for row in rows] == ["linked", "away-lately"]
-    pages = [await world.directory.page(number, "", 10) for number in range(schema.INDEX_SHARDS)]
+    pages = [await world.directory.index_page(number, "", 10) for number in range(schema.INDEX_SHARDS)]
     assert sorted(itertools.chain(*pages)) == ["away-lately", "linked"]

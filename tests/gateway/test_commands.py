@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from typing import Any
 
 import pytest
 
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Error, Event, Rx
 
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import Api
+from support.gateway.process import GatewayProcess
+from support.gateway.scripted_agent import Dial
 
-async def test_a_command_runs_and_its_output_comes_as_it_is_produced(gateway: Any, api: Any, dial: Any) -> None:
+
+async def test_a_command_runs_and_its_output_comes_as_it_is_produced(
+    gateway: GatewayProcess, api: Api, dial: Dial
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     body = {"agent": peer.agent, "method": "work", "payload": {"x": 1}, "deadline": 30}
@@ -38,7 +44,7 @@ async def test_a_command_runs_and_its_output_comes_as_it_is_produced(gateway: An
     assert (await peer.expect(Rx)).s >= 1
 
 
-async def test_results_are_read_again_from_any_offset(gateway: Any, api: Any, dial: Any) -> None:
+async def test_results_are_read_again_from_any_offset(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -58,7 +64,7 @@ async def test_results_are_read_again_from_any_offset(gateway: Any, api: Any, di
     assert (seen["state"], seen["results"], seen["counts"]) == ("ok", 6, {"ok": 1})
 
 
-async def test_a_refused_and_a_failed_command(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_refused_and_a_failed_command(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     refused, failed = await api.start(peer.agent), await api.start(peer.agent)
@@ -92,7 +98,7 @@ async def test_a_refused_and_a_failed_command(gateway: Any, api: Any, dial: Any)
         (b'{"agent":"a","method":"m","payload":"' + b"x" * (1 << 20) + b'"}', 413, None),
     ],
 )
-async def test_an_invalid_body_names_the_field(api: Any, body: bytes, status: int, field: str | None) -> None:
+async def test_an_invalid_body_names_the_field(api: Api, body: bytes, status: int, field: str | None) -> None:
     answer = await api.http.post("/v1/commands", content=body)
     problem = answer.json()
     assert answer.status_code == status, problem
@@ -116,19 +122,19 @@ async def test_an_invalid_body_names_the_field(api: Any, body: bytes, status: in
         ({"color": "red"}, 'the body has no member "color", only agent, method, payload, deadline, lane,'),
     ],
 )
-async def test_an_invalid_member_is_told_the_rule_in_words(api: Any, member: dict[str, object], said: str) -> None:
+async def test_an_invalid_member_is_told_the_rule_in_words(api: Api, member: dict[str, object], said: str) -> None:
     answer = await api.post({"agent": "a", "method": "m", **member})
     assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
 
 
-async def test_the_api_wants_the_platforms_token(gateway: Any, api: Any) -> None:
+async def test_the_api_wants_the_platforms_token(gateway: GatewayProcess, api: Api) -> None:
     for header in ("", "Bearer development-agent-token", "Bearer x"):
         answer = await api.http.get("/v1/agents", headers={"authorization": header})
         assert answer.status_code == 401
         assert answer.json()["code"] == "unauthorized"
 
 
-async def test_unknown_agents_and_commands(api: Any) -> None:
+async def test_unknown_agents_and_commands(api: Api) -> None:
     unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
     answers = [
         await api.post({"agent": "never-seen", "method": "m"}),
@@ -144,7 +150,7 @@ async def test_unknown_agents_and_commands(api: Any) -> None:
     assert (bad.status_code, bad.json()["field"]) == (422, "id")
 
 
-async def test_the_same_idempotency_key_is_the_same_command(gateway: Any, api: Any, dial: Any) -> None:
+async def test_the_same_idempotency_key_is_the_same_command(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     body = {"agent": peer.agent, "method": "once"}
@@ -161,7 +167,7 @@ async def test_the_same_idempotency_key_is_the_same_command(gateway: Any, api: A
     assert (await peer.command()).id == marker  # nothing came in between: it was sent once
 
 
-async def test_cancel_reaches_the_agent(gateway: Any, api: Any, dial: Any) -> None:
+async def test_cancel_reaches_the_agent(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -175,7 +181,7 @@ async def test_cancel_reaches_the_agent(gateway: Any, api: Any, dial: Any) -> No
     assert (await api.http.delete(f"/v1/commands/{command}")).json()["state"] == "cancelled"
 
 
-async def test_an_unconfirmed_cancel_ends_all_the_same(gateway: Any, api: Any, dial: Any) -> None:
+async def test_an_unconfirmed_cancel_ends_all_the_same(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -186,7 +192,9 @@ async def test_an_unconfirmed_cancel_ends_all_the_same(gateway: Any, api: Any, d
     assert (end["state"], end["error"]["code"]) == ("cancelled", "cancel_unconfirmed")
 
 
-async def test_an_agent_that_never_answers_runs_into_the_deadline(gateway: Any, api: Any, dial: Any) -> None:
+async def test_an_agent_that_never_answers_runs_into_the_deadline(
+    gateway: GatewayProcess, api: Api, dial: Dial
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent, deadline=1)
@@ -203,7 +211,7 @@ async def test_an_agent_that_never_answers_runs_into_the_deadline(gateway: Any, 
     assert (await api.agent(peer.agent))["open_commands"] == []
 
 
-async def test_input_reaches_the_agent_in_order_and_once(gateway: Any, api: Any, dial: Any) -> None:
+async def test_input_reaches_the_agent_in_order_and_once(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -226,7 +234,9 @@ async def test_input_reaches_the_agent_in_order_and_once(gateway: Any, api: Any,
     assert (await api.http.post(f"{path}?n=9", content=bytes((64 << 10) + 1))).status_code == 413
 
 
-async def test_an_offline_agent_is_told_from_one_that_is_away(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_an_offline_agent_is_told_from_one_that_is_away(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.close()
@@ -247,7 +257,9 @@ async def test_an_offline_agent_is_told_from_one_that_is_away(gateway: Any, api:
     assert (await api.end(cmd.id))["state"] == "ok"
 
 
-async def test_a_command_may_wait_for_an_absent_agent(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_a_command_may_wait_for_an_absent_agent(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.close()
@@ -261,7 +273,9 @@ async def test_a_command_may_wait_for_an_absent_agent(gateway: Any, api: Any, di
 
 
 @pytest.mark.parametrize("octets", [b"\xff\xfe", b'{"a":1} {"b":2}', b"[" * 100_000, b"NaN"])
-async def test_a_result_that_is_no_json_is_told_and_not_lost(gateway: Any, api: Any, dial: Any, octets: bytes) -> None:
+async def test_a_result_that_is_no_json_is_told_and_not_lost(
+    gateway: GatewayProcess, api: Api, dial: Dial, octets: bytes
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await api.start(peer.agent)
@@ -276,7 +290,7 @@ async def test_a_result_that_is_no_json_is_told_and_not_lost(gateway: Any, api: 
     assert "payload_base64" not in await api.end(cmd.id)
 
 
-async def test_agents_are_listed_page_by_page(gateway: Any, api: Any, dial: Any) -> None:
+async def test_agents_are_listed_page_by_page(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peers = [await dial(gateway) for _ in range(8)]
     await asyncio.gather(*(peer.greet(facts={"os": "plan9"}) for peer in peers))
     seen: list[str] = []
@@ -296,16 +310,16 @@ async def test_agents_are_listed_page_by_page(gateway: Any, api: Any, dial: Any)
         assert (await api.http.get("/v1/agents", params={"cursor": cursor})).status_code == 422
 
 
-async def test_events_are_receipted_once_stored(gateway: Any, dial: Any) -> None:
+async def test_events_are_receipted_once_stored(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Event(id="e1", type="disk.full", payload=b"{}"), Event(id="e2", type="noise", qos=0))
     assert (await peer.expect(Rx)).s == 1
 
 
-async def test_metrics_and_health(gateway: Any, api: Any) -> None:
+async def test_metrics_and_health(gateway: GatewayProcess, api: Api) -> None:
     metrics = await api.http.get(f"{gateway.admin}/metrics")
     assert metrics.status_code == 200
-    assert "fairlead_connections " in metrics.text
+    assert "fairlead_links " in metrics.text
     assert (await api.http.get(f"{gateway.admin}/livez")).text == "ok\n"
     assert (await api.http.get(f"{gateway.admin}/readyz")).text == "ok\n"

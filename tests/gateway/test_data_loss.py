@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
+import httpx2
 import pytest
 
 from fairlead.fleet.schema import agent_key
-from fairlead.wire.close import Close
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import FACTS_LIMIT
 
+from support.fixtures import RedisOf
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial
 
-async def listed(api: Any, selector: str) -> Any:
+
+async def listed(api: Api, selector: str) -> httpx2.Response:
     return await api.http.get("/v1/agents", params={"selector": selector})
 
 
-def names(answer: Any) -> list[str]:
+def names(answer: httpx2.Response) -> list[str]:
     return sorted(agent["id"] for agent in answer.json()["agents"])
 
 
 @pytest.mark.timeout(120)
 async def test_facts_come_back_lists_wait_and_the_loss_of_labels_is_told(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api, store = api_of(other), await redis_of(own_valkey)
@@ -55,7 +61,7 @@ async def test_facts_come_back_lists_wait_and_the_loss_of_labels_is_told(
 
 
 async def test_facts_beyond_the_budget_are_refused_with_the_reason(
-    gateway: Any, dial: Any, redis_of: Any, shared_valkey: Any
+    gateway: GatewayProcess, dial: Dial, redis_of: RedisOf, shared_valkey: EmbeddedValkey
 ) -> None:
     store = await redis_of(shared_valkey)
     for size, taken in ((FACTS_LIMIT - 200, True), (FACTS_LIMIT + 200, False)):
@@ -68,5 +74,5 @@ async def test_facts_beyond_the_budget_are_refused_with_the_reason(
             with pytest.raises(Exception, match="facts of") as refused:
                 await peer.greet(facts=facts)
             assert f"max {FACTS_LIMIT}" in str(refused.value)
-            assert await peer.close_code() == Close.PROTOCOL
+            assert await peer.close_code() == CloseCode.PROTOCOL
         assert await store.submit("EXISTS", agent_key(peer.agent)) == int(taken)

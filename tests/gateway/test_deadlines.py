@@ -7,7 +7,7 @@ import random
 import re
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -17,15 +17,19 @@ from redis.asyncio import Redis
 from fairlead.bus.doorbell import CancelRequested, decode
 from fairlead.bus.inbox import inbox_key
 from fairlead.fleet import schema
-from fairlead.fleet.command import Ending, Record
+from fairlead.fleet.command_record import NewRecord, StoredEnd
 from fairlead.fleet.commands import Commands, ending
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.schema import State
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.fleet.schema import TargetState
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items, octets, table
-from fairlead.wire.identity import uuid7
+from fairlead.wire.ids import uuid7
 from fairlead.wire.messages import DEADLINE
+
+from support.fixtures import RedisOf
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import MakeGateway
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -36,7 +40,6 @@ FAR_MS = 600_000
 GEN = 1 << 50
 """Of the owner that has sent the commands: newer than any that a claim gives."""
 PATIENCE = 60.0
-RedisOf = Callable[[EmbeddedValkey], Awaitable[Pipeliner]]
 
 
 class Crowd:
@@ -62,7 +65,9 @@ class Crowd:
             for agent in agents:
                 command = uuid7(now, random.randbytes(10))
                 self.targets[command] = agent
-                record = Record(command, agent, "work", b"{}", "interactive", now, now + FAR_MS, 600_000, now + FAR_MS)
+                record = NewRecord(
+                    command, agent, "work", b"{}", "interactive", now, now + FAR_MS, 600_000, now + FAR_MS
+                )
                 # They are executed in this order, since they are of one priority.
                 calls.append(self.records.create(record, valid))
                 calls.append(self.directory.dispatch(agent, command, record.expires, valid))
@@ -98,8 +103,8 @@ class Crowd:
         """All of them in one moment: now."""
         members: dict[int, list[str]] = {}
         for command, agent in self.targets.items():
-            members.setdefault(schema.due_shard(command), []).extend(("1", f"{command} {agent}"))
-        for added in [self.store.submit("ZADD", schema.due_key(shard), *flat) for shard, flat in members.items()]:
+            members.setdefault(schema.deadline_shard(command), []).extend(("1", f"{command} {agent}"))
+        for added in [self.store.submit("ZADD", schema.deadlines_key(shard), *flat) for shard, flat in members.items()]:
             await added
 
     async def all_dealt_with(self) -> None:
@@ -109,10 +114,10 @@ class Crowd:
                 await asyncio.sleep(0.05)
 
     async def left(self) -> int:
-        shards = [self.store.submit("ZCARD", schema.due_key(shard)) for shard in range(schema.DUE_SHARDS)]
+        shards = [self.store.submit("ZCARD", schema.deadlines_key(shard)) for shard in range(schema.DEADLINE_SHARDS)]
         return sum([integer(await count) for count in shards])
 
-    async def states(self) -> dict[str, State]:
+    async def states(self) -> dict[str, TargetState]:
         found = {}
         records = [self.records.look_up(command) for command in self.targets]
         for (command, agent), reading in zip(self.targets.items(), records, strict=True):
@@ -134,14 +139,14 @@ class Crowd:
         return told
 
     async def are_closed(self, timed_out: set[str]) -> None:
-        """None is open for its agent any more, and the trouble of those that have `timed_out` is told once."""
+        """None is open for its agent any more, and the failure of those that have `timed_out` is told once."""
         opened = [self.store.submit("EXISTS", schema.open_key(agent)) for agent in self.targets.values()]
         rows = [self.directory.look_up(agent) for agent in self.targets.values()]
         for command, still_open, reading in zip(self.targets, opened, rows, strict=True):
             row = await reading
             assert row is not None
-            troubles = [line.partition(" ")[2] for line in row.troubles.splitlines()]
-            assert troubles == ([f"command {command} ended as timeout: deadline"] if command in timed_out else [])
+            failures = [line.partition(" ")[2] for line in row.failures.splitlines()]
+            assert failures == ([f"command {command} ended as timeout: deadline"] if command in timed_out else [])
             assert await still_open == 0
 
 
@@ -151,7 +156,7 @@ async def crowd(own_valkey: EmbeddedValkey, redis_of: RedisOf) -> Crowd:
 
 
 async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_command_ends_once(
-    crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: Any, api_of: Any
+    crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
 ) -> None:
     nodes = [make_gateway(own_valkey.url, name=f"node-{number}") for number in (1, 2)]
     await crowd.gather()
@@ -160,12 +165,12 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
     async def answer(commands: list[str]) -> None:
         """The agents' own ends, which come just then."""
         for command in commands:
-            end = ending(0, State.OK, Ending(payload=b"1"))
+            end = ending(0, TargetState.OK, StoredEnd(payload=b"1"))
             stored = await crowd.records.append(command, crowd.targets[command], GEN, end)
             assert stored.why in ("ok", "over")
             if stored.why == "ok":
                 answered.append(command)
-                await crowd.directory.settle(crowd.targets[command], command)
+                await crowd.directory.remove_open(crowd.targets[command], command)
 
     commands = list(crowd.targets)
     async with crowd.watched(own_valkey.url):
@@ -175,8 +180,8 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
         await crowd.all_dealt_with()
     assert crowd.ends == dict.fromkeys(commands, 1)
     states = await crowd.states()
-    assert {command for command, state in states.items() if state is State.OK} == set(answered)
-    timed_out = {command for command, state in states.items() if state is State.TIMEOUT}
+    assert {command for command, state in states.items() if state is TargetState.OK} == set(answered)
+    timed_out = {command for command, state in states.items() if state is TargetState.TIMEOUT}
     assert len(timed_out) == COUNT - len(answered)
     assert await crowd.stopped() == dict.fromkeys(timed_out, 1)
     await crowd.are_closed(timed_out)
@@ -185,7 +190,7 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
 
 
 async def test_a_keeper_is_killed_among_thousands_and_the_other_ends_the_rest(
-    crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: Any
+    crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: MakeGateway
 ) -> None:
     """Also what the killed one had ended is finished: agents are told to stop it, and it is no longer open for them."""
     victim, other = (make_gateway(own_valkey.url, name=f"node-{number}") for number in (1, 2))
@@ -199,18 +204,18 @@ async def test_a_keeper_is_killed_among_thousands_and_the_other_ends_the_rest(
         victim.signal(signal.SIGKILL)
         victim.wait()
         states = await crowd.states()
-        ended = {command for command, state in states.items() if state is State.TIMEOUT}
+        ended = {command for command, state in states.items() if state is TargetState.TIMEOUT}
         assert 100 <= len(ended) < COUNT
         assert await crowd.left() > 0
         other.signal(signal.SIGCONT)
         await crowd.all_dealt_with()
     assert crowd.ends == dict.fromkeys(crowd.targets, 1)
-    assert set((await crowd.states()).values()) == {State.TIMEOUT}
+    assert set((await crowd.states()).values()) == {TargetState.TIMEOUT}
     assert set(await crowd.stopped()) == set(crowd.targets)
     await crowd.are_closed(set(crowd.targets))
 
 
-async def _timed_out(api: Any, admin: str) -> int:
+async def _timed_out(api: Api, admin: str) -> int:
     """Commands that this node has counted as timed out."""
     metrics = (await api.http.get(f"{admin}/metrics")).text
     found = re.search(r'^fairlead_commands_total\{state="timeout"\} ([\d.]+)$', metrics, re.MULTILINE)

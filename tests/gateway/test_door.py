@@ -9,11 +9,16 @@ import httpx2
 import pytest
 import websockets
 
-from fairlead.wire.close import Close
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Ack, Chunk, Hb, Hello, Welcome
 
+from support.gateway.platform_api import Api
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial
 
-async def refusal(gateway: Any, path: str = "/v1/link", **options: Any) -> websockets.Response:
+
+async def refusal(gateway: GatewayProcess, path: str = "/v1/link", **options: Any) -> websockets.Response:
     options.setdefault("subprotocols", [SUBPROTOCOL_MSGPACK])
     options.setdefault("additional_headers", {"Authorization": "Bearer development-agent-token"})
     with pytest.raises(websockets.InvalidStatus) as refused:
@@ -22,7 +27,9 @@ async def refusal(gateway: Any, path: str = "/v1/link", **options: Any) -> webso
 
 
 @pytest.mark.parametrize("offered", [["fairlead.v9.msgpack", "chat"], None])
-async def test_an_unknown_subprotocol_is_told_which_are_known(gateway: Any, offered: Any) -> None:
+async def test_an_unknown_subprotocol_is_told_which_are_known(
+    gateway: GatewayProcess, offered: list[websockets.Subprotocol] | None
+) -> None:
     answer = await refusal(gateway, subprotocols=offered)
     assert answer.status_code == 426
     assert answer.headers["Upgrade"] == "websocket"
@@ -35,20 +42,22 @@ async def test_an_unknown_subprotocol_is_told_which_are_known(gateway: Any, offe
     [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic development-agent-token"},
      {"Authorization": "Bearer development-platform-token"}, {"Authorization": ""}],
 )  # fmt: skip
-async def test_no_or_a_wrong_token_is_refused_before_the_upgrade(gateway: Any, headers: Any) -> None:
+async def test_no_or_a_wrong_token_is_refused_before_the_upgrade(
+    gateway: GatewayProcess, headers: dict[str, str]
+) -> None:
     answer = await refusal(gateway, additional_headers=headers)
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert b"unauthorized" in answer.body
 
 
-async def test_another_path_is_refused_and_the_right_one_is_told(gateway: Any) -> None:
+async def test_another_path_is_refused_and_the_right_one_is_told(gateway: GatewayProcess) -> None:
     answer = await refusal(gateway, "/v2/link")
     assert answer.status_code == 403
     assert b"agents connect to /v1/link" in answer.body
 
 
-async def test_a_request_whose_upgrade_was_dropped_is_told_so(gateway: Any) -> None:
+async def test_a_request_whose_upgrade_was_dropped_is_told_so(gateway: GatewayProcess) -> None:
     async with httpx2.AsyncClient() as http:
         answer = await http.get(f"{gateway.link.replace('ws://', 'http://')}/v1/link")
     assert answer.status_code == 426
@@ -57,7 +66,9 @@ async def test_a_request_whose_upgrade_was_dropped_is_told_so(gateway: Any) -> N
     assert "dropped" in answer.text
 
 
-async def test_a_full_node_sends_away_with_a_time(make_gateway: Any, own_valkey: Any, dial: Any) -> None:
+async def test_a_full_node_sends_away_with_a_time(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial
+) -> None:
     small = make_gateway(own_valkey.url, "--capacity", "1")
     await (await dial(small)).greet()
     answer = await refusal(small)
@@ -65,7 +76,9 @@ async def test_a_full_node_sends_away_with_a_time(make_gateway: Any, own_valkey:
     assert 1 <= int(answer.headers["Retry-After"]) <= 60
 
 
-async def test_too_many_at_once_are_sent_away_with_a_time(make_gateway: Any, own_valkey: Any, dial: Any) -> None:
+async def test_too_many_at_once_are_sent_away_with_a_time(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial
+) -> None:
     slow = make_gateway(own_valkey.url, "--accept-rate", "1")
     for _ in range(2):
         await dial(slow)
@@ -75,41 +88,41 @@ async def test_too_many_at_once_are_sent_away_with_a_time(make_gateway: Any, own
 
 
 @pytest.mark.parametrize("agent", ["a{b}", "two words", "", "-dash", "ä", "x" * 129, "a:b", "a/b", "a\n"])
-async def test_an_illegal_agent_id_is_refused(gateway: Any, dial: Any, agent: str) -> None:
+async def test_an_illegal_agent_id_is_refused(gateway: GatewayProcess, dial: Dial, agent: str) -> None:
     peer = await dial(gateway)
     await peer.send(Hello(agent=agent, boot="b", conn=1))
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_a_late_hello_is_closed(gateway: Any, dial: Any) -> None:
-    assert await (await dial(gateway)).close_code() == Close.SILENT
+async def test_a_late_hello_is_closed(gateway: GatewayProcess, dial: Dial) -> None:
+    assert await (await dial(gateway)).close_code() == CloseCode.SILENT
 
 
-async def test_a_second_hello_is_out_of_order(gateway: Any, dial: Any) -> None:
+async def test_a_second_hello_is_out_of_order(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Hello(agent=peer.agent, boot="b", conn=1))
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_anything_before_hello_is_out_of_order(gateway: Any, dial: Any) -> None:
+async def test_anything_before_hello_is_out_of_order(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.send(Ack(id="x"))
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_text_on_a_binary_link_and_binary_on_a_text_link(gateway: Any, dial: Any) -> None:
+async def test_text_on_a_binary_link_and_binary_on_a_text_link(gateway: GatewayProcess, dial: Dial) -> None:
     binary = await dial(gateway)
     await binary.greet()
     await binary.socket.send('{"t":3}')
     text = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
     await text.greet()
     await text.socket.send(b"\x81\xa1t\x03")
-    assert await binary.close_code() == Close.ENCODING
-    assert await text.close_code() == Close.ENCODING
+    assert await binary.close_code() == CloseCode.ENCODING
+    assert await text.close_code() == CloseCode.ENCODING
 
 
-async def test_both_encodings_say_the_same(gateway: Any, dial: Any) -> None:
+async def test_both_encodings_say_the_same(gateway: GatewayProcess, dial: Dial) -> None:
     for subprotocol in (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON):
         peer = await dial(gateway, subprotocol=subprotocol)
         assert isinstance(await peer.greet(), Welcome)
@@ -117,33 +130,33 @@ async def test_both_encodings_say_the_same(gateway: Any, dial: Any) -> None:
         assert (await peer.expect(Hb)).echo == 77
 
 
-async def test_a_message_above_the_limit(gateway: Any, dial: Any) -> None:
+async def test_a_message_above_the_limit(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.send(b"\x81\xa1t" + bytes(1 << 20))
-    assert await peer.close_code() == Close.FRAME_TOO_BIG
+    assert await peer.close_code() == CloseCode.FRAME_TOO_BIG
 
 
-async def test_a_chunk_above_the_limit(gateway: Any, dial: Any, api: Any) -> None:
+async def test_a_chunk_above_the_limit(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
     await peer.command()
     await peer.send(Chunk(id=command, n=0, kind="stdout", payload=bytes((64 << 10) + 1)))
-    assert await peer.close_code() == Close.TOO_BIG
+    assert await peer.close_code() == CloseCode.TOO_BIG
 
 
-async def test_chunks_out_of_order(gateway: Any, dial: Any, api: Any) -> None:
+async def test_chunks_out_of_order(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
     await peer.command()
     await peer.say(command, 0, "first")
     await peer.say(command, 2, "third")
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_more_than_the_credit(gateway: Any, dial: Any, api: Any) -> None:
+async def test_more_than_the_credit(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -154,18 +167,18 @@ async def test_more_than_the_credit(gateway: Any, dial: Any, api: Any) -> None:
         except websockets.ConnectionClosed:
             break
     code = await peer.close_code()
-    assert code in (Close.PROTOCOL, 1006)  # 1006: our unread flood made the kernel reset the connection
+    assert code in (CloseCode.PROTOCOL, 1006)  # 1006: our unread flood made the kernel reset the connection
 
 
 @pytest.mark.parametrize("kind", [0, 2, 4, 15, 63])
-async def test_an_unknown_type_below_64(gateway: Any, dial: Any, kind: int) -> None:
+async def test_an_unknown_type_below_64(gateway: GatewayProcess, dial: Dial, kind: int) -> None:
     peer = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
     await peer.greet()
     await peer.socket.send(f'{{"t":{kind}}}')
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_unknown_types_from_64_and_unknown_keys_are_ignored(gateway: Any, dial: Any) -> None:
+async def test_unknown_types_from_64_and_unknown_keys_are_ignored(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
     await peer.greet()
     await peer.socket.send('{"t":64,"new":{"x":[1]}}')
@@ -178,16 +191,18 @@ async def test_unknown_types_from_64_and_unknown_keys_are_ignored(gateway: Any, 
     [(SUBPROTOCOL_JSON, '{"t":3,"x":' + "[" * 100_000 + "]" * 100_000 + "}"),
      (SUBPROTOCOL_MSGPACK, b"\x82\xa1t\x03\xa1x" + b"\x91" * 100_000 + b"\xc0")],
 )  # fmt: skip
-async def test_a_hundred_thousand_nested_arrays(gateway: Any, dial: Any, subprotocol: str, data: Any) -> None:
+async def test_a_hundred_thousand_nested_arrays(
+    gateway: GatewayProcess, dial: Dial, subprotocol: str, data: str | bytes
+) -> None:
     peer = await dial(gateway, subprotocol=subprotocol)
     await peer.greet()
     await peer.socket.send(data)
-    assert await peer.close_code() == Close.PROTOCOL
+    assert await peer.close_code() == CloseCode.PROTOCOL
     other = await dial(gateway)
     assert isinstance(await other.greet(), Welcome)
 
 
-async def test_connections_that_never_complete_a_request(gateway: Any) -> None:
+async def test_connections_that_never_complete_a_request(gateway: GatewayProcess) -> None:
     """One sends nothing, one a byte a second: both are dropped after 10 s, whatever they do."""
 
     async def lifetime(drip: bool) -> float:

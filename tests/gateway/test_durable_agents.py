@@ -7,13 +7,16 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.agent.journal.replay import replay
+
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import Api
+from support.gateway.process import GatewayProcess
 
 AGENT = """
 import asyncio, sys
@@ -51,7 +54,7 @@ class Host:
         self._process: subprocess.Popen[bytes] | None = None
         (folder / "agent.py").write_text(AGENT)
 
-    def start(self, gateway: Any, durable: bool = True) -> None:
+    def start(self, gateway: GatewayProcess, durable: bool = True) -> None:
         with (self.folder / "agent.log").open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, str(self.folder / "agent.py"), gateway.link, self.name]
@@ -96,10 +99,10 @@ def host(tmp_path: Path) -> Iterator[Host]:
     made.kill()
 
 
-Until = Callable[..., Any]
+Until = UntilAnswered
 
 
-async def online(api: Any, host: Host) -> bool:
+async def online(api: Api, host: Host) -> bool:
     answer = await api.http.get(f"/v1/agents/{host.name}")
     return bool(answer.status_code == 200 and answer.json()["state"] == "online")
 
@@ -108,7 +111,7 @@ def lines(count: int) -> str:
     return "".join(f"line {n}\n" for n in range(count))
 
 
-async def test_killed_while_it_ran(gateway: Any, api: Any, host: Host, until: Until) -> None:
+async def test_killed_while_it_ran(gateway: GatewayProcess, api: Api, host: Host, until: Until) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
     command = await api.start(host.name, payload={"lines": 500, "hang": True})
@@ -124,7 +127,7 @@ async def test_killed_while_it_ran(gateway: Any, api: Any, host: Host, until: Un
 
 
 async def test_killed_after_it_ended_while_the_gateway_was_frozen(
-    gateway: Any, api: Any, host: Host, until: Until
+    gateway: GatewayProcess, api: Api, host: Host, until: Until
 ) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
@@ -144,7 +147,9 @@ async def test_killed_after_it_ended_while_the_gateway_was_frozen(
     assert host.runs == 1
 
 
-async def test_a_lost_folder_is_told_by_the_gateway(gateway: Any, api: Any, host: Host, until: Until) -> None:
+async def test_a_lost_folder_is_told_by_the_gateway(
+    gateway: GatewayProcess, api: Api, host: Host, until: Until
+) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
     command = await api.start(host.name, payload={"lines": 10, "hang": True})
@@ -160,7 +165,7 @@ async def test_a_lost_folder_is_told_by_the_gateway(gateway: Any, api: Any, host
 
 
 async def test_a_link_to_another_process_of_the_same_memory_goes_on(
-    gateway: Any, api: Any, host: Host, until: Until
+    gateway: GatewayProcess, api: Api, host: Host, until: Until
 ) -> None:
     """Killed and started twice in a row: the second new process must still know what the first had restored."""
     host.start(gateway)
@@ -184,7 +189,7 @@ async def test_a_link_to_another_process_of_the_same_memory_goes_on(
 
 @pytest.mark.parametrize("durable", [True, False], ids=["by the agent", "by the gateway"])
 async def test_a_safe_command_of_which_nothing_came_runs_again(
-    gateway: Any, api: Any, host: Host, until: Until, durable: bool
+    gateway: GatewayProcess, api: Api, host: Host, until: Until, durable: bool
 ) -> None:
     host.start(gateway, durable)
     await until(lambda: online(api, host))

@@ -5,34 +5,37 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import Any
 
 import pytest
 
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
+
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial
 
 
-def valkey_of(gateway: Any) -> int:
+def valkey_of(gateway: GatewayProcess) -> int:
     """The process id, which stands in the file that is locked."""
     return int((gateway.folder / "data" / "valkey" / "valkey.lock").read_text())
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_node_ends_with_an_error_when_its_valkey_dies(
-    make_gateway: Any, api_of: Any, dial: Any, workers: str
+    make_gateway: MakeGateway, api_of: MakeApi, dial: Dial, workers: str
 ) -> None:
     gateway = make_gateway("embedded", "--workers", workers, "--drain-timeout", "5")
     agent = await dial(gateway, "agent-1")
     await agent.greet()
     os.kill(valkey_of(gateway), signal.SIGKILL)
-    assert await agent.close_code() == Close.RESTART
+    assert await agent.close_code() == CloseCode.RESTART
     assert await asyncio.to_thread(gateway.wait) == 1
     assert "the embedded Valkey ended by signal 9 (SIGKILL)" in gateway.log()
     gateway.start()
     assert (await api_of(gateway).agent("agent-1"))["id"] == "agent-1"
 
 
-async def test_a_node_that_was_told_to_stop_with_its_valkey_ends_well(make_gateway: Any) -> None:
+async def test_a_node_that_was_told_to_stop_with_its_valkey_ends_well(make_gateway: MakeGateway) -> None:
     gateway = make_gateway("embedded")
     valkey = valkey_of(gateway)
     os.kill(valkey, signal.SIGTERM)

@@ -9,12 +9,17 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-StartAgent = Callable[[Any, str], None]
-Exec = Callable[..., Coroutine[Any, Any, Process]]
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+
+StartAgent = Callable[[GatewayProcess, str], None]
+Exec = Callable[..., Coroutine[object, object, Process]]
 
 
 @pytest.fixture
@@ -22,7 +27,7 @@ def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
     """`fairlead agent run` as a process."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(gateway: Any, name: str) -> None:
+    def start(gateway: GatewayProcess, name: str) -> None:
         with (tmp_path / f"{name}.log").open("ab") as log:
             command = [sys.executable, "-m", "fairlead", "agent", "run", "--url", gateway.link, "--id", name]
             started.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))
@@ -38,7 +43,7 @@ async def exec_() -> AsyncIterator[Exec]:
     """`fairlead exec` with all the gateways' APIs, the first one first."""
     started: list[Process] = []
 
-    async def call(gateways: list[Any], *args: str, stdin: int = DEVNULL) -> Process:
+    async def call(gateways: list[GatewayProcess], *args: str, stdin: int = DEVNULL) -> Process:
         apis = ",".join(gateway.api for gateway in gateways)
         started.append(
             await asyncio.create_subprocess_exec(
@@ -56,7 +61,13 @@ async def exec_() -> AsyncIterator[Exec]:
 
 
 @pytest.fixture
-async def two_nodes(own_valkey: Any, make_gateway: Any, api_of: Any, until: Any, start_agent: StartAgent) -> list[Any]:
+async def two_nodes(
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    api_of: MakeApi,
+    until: UntilAnswered,
+    start_agent: StartAgent,
+) -> list[GatewayProcess]:
     """Nodes A and B; the agent `host` is linked to B."""
     nodes = [make_gateway(own_valkey.url, name=name) for name in ("node-a", "node-b")]
     start_agent(nodes[1], "host")
@@ -70,7 +81,7 @@ async def two_nodes(own_valkey: Any, make_gateway: Any, api_of: Any, until: Any,
     return nodes
 
 
-async def test_the_output_goes_on_through_the_other_node(two_nodes: list[Any], exec_: Exec) -> None:
+async def test_the_output_goes_on_through_the_other_node(two_nodes: list[GatewayProcess], exec_: Exec) -> None:
     script = "for i in $(seq 300); do echo $i; sleep 0.01; done; exit 7"
     process = await exec_(two_nodes, "host", "--", "sh", "-c", script)
     assert process.stdout is not None
@@ -85,7 +96,7 @@ async def test_the_output_goes_on_through_the_other_node(two_nodes: list[Any], e
     assert talk == b"", "there is nothing that the user would have to know"
 
 
-async def test_stdin_goes_on_through_the_other_node(two_nodes: list[Any], exec_: Exec) -> None:
+async def test_stdin_goes_on_through_the_other_node(two_nodes: list[GatewayProcess], exec_: Exec) -> None:
     process = await exec_(two_nodes, "host", "--", "cat", stdin=PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -100,7 +111,7 @@ async def test_stdin_goes_on_through_the_other_node(two_nodes: list[Any], exec_:
         assert await process.wait() == 0
 
 
-async def test_a_node_that_is_gone_before_costs_nothing(two_nodes: list[Any], exec_: Exec) -> None:
+async def test_a_node_that_is_gone_before_costs_nothing(two_nodes: list[GatewayProcess], exec_: Exec) -> None:
     two_nodes[0].signal(signal.SIGKILL)
     await asyncio.to_thread(two_nodes[0].wait)
     process = await exec_(two_nodes, "host", "--", "echo", "hello")

@@ -9,16 +9,24 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from typing import Any
 
 import websockets
 
 from fairlead.fleet.schema import agent_key
-from fairlead.wire.close import Close
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.reply import integer, items, octets
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, Cmd, Drain, End, Hb, Hello, Resume, Rx
 
+from support.fixtures import RedisOf, UntilAnswered
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial, ScriptedAgent
 
-async def test_valkey_frozen_while_agents_connect(own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any) -> None:
+
+async def test_valkey_frozen_while_agents_connect(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+) -> None:
     """12 s without an answer: afterwards every agent is online, and none was told to stay away."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
@@ -53,7 +61,7 @@ async def test_valkey_frozen_while_agents_connect(own_valkey: Any, make_gateway:
 
 
 async def test_valkey_killed_under_traffic(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     """Links stay, commands fail fast, all heals within 10 s, and what was acknowledged is there."""
     gateway = make_gateway(own_valkey.url)
@@ -111,7 +119,7 @@ async def test_valkey_killed_under_traffic(
     assert all(peer.socket.state is websockets.State.OPEN for peer in peers)
 
 
-async def test_a_lost_link_resumes_where_the_store_is(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_lost_link_resumes_where_the_store_is(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     first = await peer.greet()
     command = await api.start(peer.agent)
@@ -139,7 +147,9 @@ async def test_a_lost_link_resumes_where_the_store_is(gateway: Any, api: Any, di
     assert (await api.end(never_seen))["state"] == "ok"
 
 
-async def test_a_new_boot_makes_the_outcome_unknown_and_runs_nothing_twice(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_new_boot_makes_the_outcome_unknown_and_runs_nothing_twice(
+    gateway: GatewayProcess, api: Api, dial: Dial
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     running = await api.start(peer.agent)
@@ -158,25 +168,25 @@ async def test_a_new_boot_makes_the_outcome_unknown_and_runs_nothing_twice(gatew
     assert (await again.command()).id == marker
 
 
-async def test_takeover_tells_the_older_link_why(gateway: Any, dial: Any) -> None:
+async def test_takeover_tells_the_older_link_why(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet(conn=1)
     same_boot = await dial(gateway, peer.agent)
     await same_boot.greet(conn=2)
-    assert await peer.close_code() == Close.SUPERSEDED
+    assert await peer.close_code() == CloseCode.SUPERSEDED
     other_boot = await dial(gateway, peer.agent)
     await other_boot.greet(boot="boot-2")
-    assert await same_boot.close_code() == Close.REPLACED
+    assert await same_boot.close_code() == CloseCode.REPLACED
     late = await dial(gateway, peer.agent)
     await other_boot.socket.close()
     newest = await dial(gateway, peer.agent)
     await newest.greet(boot="boot-2", conn=9)
     await late.send(Hello(agent=peer.agent, boot="boot-2", conn=5))
-    assert await late.close_code() == Close.SUPERSEDED
+    assert await late.close_code() == CloseCode.SUPERSEDED
 
 
 async def test_an_agent_that_stops_reading_is_closed_and_costs_bounded_memory(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, until: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, until: UntilAnswered
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--heartbeat", "2")
     api = api_of(gateway)
@@ -216,7 +226,7 @@ async def test_an_agent_that_stops_reading_is_closed_and_costs_bounded_memory(
 
 
 async def test_a_fast_agent_cannot_fill_memory(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, until: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, until: UntilAnswered
 ) -> None:
     """With Valkey frozen, an honest agent stops at its window and goes on afterwards."""
     gateway = make_gateway(own_valkey.url)
@@ -242,7 +252,7 @@ async def test_a_fast_agent_cannot_fill_memory(
 
 
 async def test_sigterm_tells_first_then_closes_paced_and_exits_0(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--drain-rate", "10")
     peers = [await dial(gateway) for _ in range(10)]
@@ -254,11 +264,11 @@ async def test_sigterm_tells_first_then_closes_paced_and_exits_0(
     slots = sorted(d.slot for d in drains)  # told from the moment of each message, so a little less than its place
     assert all(max(i * 100 - 99, 0) <= slot <= i * 100 for i, slot in enumerate(slots)), slots
 
-    async def closed_after(peer: Any) -> tuple[int, float]:
+    async def closed_after(peer: ScriptedAgent) -> tuple[int, float]:
         return await peer.close_code(), loop.time() - told
 
     closes = await asyncio.gather(*map(closed_after, peers))
-    assert {code for code, _ in closes} == {Close.RESTART}
+    assert {code for code, _ in closes} == {CloseCode.RESTART}
     assert max(at for _, at in closes) > 0.6  # paced: not all at once
     assert await asyncio.to_thread(gateway.wait) == 0
     gateway.start()
@@ -266,7 +276,7 @@ async def test_sigterm_tells_first_then_closes_paced_and_exits_0(
 
 
 async def test_commands_survive_a_restart_of_the_node(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """kill -9 of the only node in mid-stream: the agent dials again and the stream goes on."""
     gateway = make_gateway(own_valkey.url)
@@ -293,7 +303,12 @@ async def test_commands_survive_a_restart_of_the_node(
 
 
 async def test_an_emptied_valkey_is_filled_again(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any, until: Any
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    dial: Dial,
+    api_of: MakeApi,
+    redis_of: RedisOf,
+    until: UntilAnswered,
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
@@ -315,7 +330,7 @@ async def test_an_emptied_valkey_is_filled_again(
 
 
 async def test_every_key_has_a_life_or_an_owner(
-    gateway: Any, api: Any, dial: Any, shared_valkey: Any, redis_of: Any
+    gateway: GatewayProcess, api: Api, dial: Dial, shared_valkey: EmbeddedValkey, redis_of: RedisOf
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -327,14 +342,14 @@ async def test_every_key_has_a_life_or_an_owner(
     await peer.send(End(id=command, total=1))
     await api.end(command)
     store = await redis_of(shared_valkey)
-    owned = ("fl1:nodes", "fl1:agent:", "fl1:agents:", "fl1:due:", "fl1:events", "fl1:era")
-    for key in await store.submit("KEYS", "*"):
+    owned = ("fl1:nodes", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events", "fl1:data_epoch")
+    for key in map(octets, items(await store.submit("KEYS", "*"))):
         if not key.decode().startswith(owned):
-            assert await store.submit("PTTL", key) > 0, key
+            assert integer(await store.submit("PTTL", key)) > 0, key
 
 
 async def test_a_backlog_is_delivered_as_fast_as_the_agent_reads(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """24 MiB of commands waited for an agent that reads slowly: it gets them all, on one link."""
     gateway = make_gateway(own_valkey.url)
@@ -355,7 +370,12 @@ async def test_a_backlog_is_delivered_as_fast_as_the_agent_reads(
 
 
 async def test_a_node_whose_row_is_gone_claims_its_agents_again(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any, until: Any
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    dial: Dial,
+    api_of: MakeApi,
+    redis_of: RedisOf,
+    until: UntilAnswered,
 ) -> None:
     """Only the row: what is known of the agents stays, and commands go on."""
     gateway = make_gateway(own_valkey.url)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.app.fingerprint import fingerprint, number
+from fairlead.app.api.body_fingerprint import fingerprint, number
 
 TERMS = ("web-1", "exec", 60_000)
 texts = st.text(st.characters(codec="utf-8"), max_size=8)
@@ -25,23 +24,23 @@ def of(payload: str) -> str:
     return fingerprint(TERMS, payload.encode())
 
 
-def shuffled(value: Any, draw: Any) -> Any:
+def shuffled(value: object, data: st.DataObject) -> object:
     """The same value with the members of its objects in another order."""
     if isinstance(value, dict):
-        names = draw(st.permutations(list(value)))
-        return {name: shuffled(value[name], draw) for name in names}
-    return [shuffled(one, draw) for one in value] if isinstance(value, list) else value
+        names = data.draw(st.permutations(list(value)))
+        return {name: shuffled(value[name], data) for name in names}
+    return [shuffled(one, data) for one in value] if isinstance(value, list) else value
 
 
 @given(values, st.data())
-def test_order_whitespace_and_escapes_make_no_difference(value: Any, data: Any) -> None:
+def test_order_whitespace_and_escapes_make_no_difference(value: object, data: st.DataObject) -> None:
     plain = json.dumps(value, ensure_ascii=False)
-    other = json.dumps(shuffled(value, data.draw), ensure_ascii=True, indent=3, separators=(" ,", " : "))
+    other = json.dumps(shuffled(value, data), ensure_ascii=True, indent=3, separators=(" ,", " : "))
     assert of(plain) == of(other)
 
 
 @given(values, values)
-def test_what_means_something_else_differs(one: Any, other: Any) -> None:
+def test_what_means_something_else_differs(one: object, other: object) -> None:
     first, second = json.dumps(one), json.dumps(other)
     alike = exact(first) == exact(second)
     assert (of(first) == of(second)) is alike

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -12,15 +11,18 @@ import websockets
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.app.hosts import Hosts
+from fairlead.app.access.hosts import HostRules
 from fairlead.errors import Forbidden
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
+
+from support.gateway.process import GatewayProcess, MakeGateway
 
 OWN = ("a-token-for-the-platform", "a-token-for-the-agents")
 FOREIGN = "https://attacker.example"
 
 
-def admits(hosts: Hosts, host: str | None, origin: str | None = None) -> bool:
+def admits(hosts: HostRules, host: str | None, origin: str | None = None) -> bool:
     headers = [(name, value.encode()) for name, value in ((b"host", host), (b"origin", origin)) if value is not None]
     try:
         hosts.check(headers)
@@ -33,34 +35,34 @@ def admits(hosts: Hosts, host: str | None, origin: str | None = None) -> bool:
     "host", ["localhost", "LOCALHOST:8081", "127.0.0.1:8081", "127.1.2.3", "[::1]:80", "localhost."]
 )
 def test_names_of_this_machine(host: str) -> None:
-    assert admits(Hosts(loopback_only=True), host)
+    assert admits(HostRules(loopback_only=True), host)
 
 
 @pytest.mark.parametrize(
     "host", ["attacker.example", "127.0.0.1.attacker.example:8081", "192.0.2.1", "", None, "localhost.attacker.example"]
 )
 def test_names_of_others(host: str | None) -> None:
-    assert not admits(Hosts(loopback_only=True), host)
-    assert not admits(Hosts(["gateway.example.com", "*.links.example.com"]), host)
-    assert admits(Hosts(), host)
+    assert not admits(HostRules(loopback_only=True), host)
+    assert not admits(HostRules(["gateway.example.com", "*.links.example.com"]), host)
+    assert admits(HostRules(), host)
 
 
 def test_patterns() -> None:
-    hosts = Hosts(["gateway.example.com", "*.links.example.com", "192.0.2.7"])
+    hosts = HostRules(["gateway.example.com", "*.links.example.com", "192.0.2.7"])
     for host in ("gateway.example.com:443", "Gateway.Example.Com", "eu.links.example.com", "a.b.links.example.com"):
         assert admits(hosts, host)
     for host in ("links.example.com", "x.gateway.example.com", "xlinks.example.com", "192.0.2.70", "localhost"):
         assert not admits(hosts, host)
     assert admits(hosts, "192.0.2.7:8080")
-    assert admits(Hosts(["gateway.test"], loopback_only=True), "localhost")
+    assert admits(HostRules(["gateway.test"], loopback_only=True), "localhost")
 
 
 def test_origins_are_refused_unless_listed() -> None:
-    listed = Hosts(origins=["https://console.example.com"])
+    listed = HostRules(origins=["https://console.example.com"])
     assert admits(listed, "x", "https://console.example.com")
     for origin in (FOREIGN, "null", "", "https://console.example.com.attacker.example", "http://localhost:3000"):
         assert not admits(listed, "x", origin)
-    development = Hosts(loopback_only=True)
+    development = HostRules(loopback_only=True)
     assert admits(development, "localhost", "http://localhost:3000")
     assert admits(development, "localhost", "http://[::1]:3000")
     for origin in (FOREIGN, "null", "file://", "://localhost", "http://localhost.attacker.example"):
@@ -75,25 +77,25 @@ def test_origins_are_refused_unless_listed() -> None:
     ],
 )  # fmt: skip
 def test_origins_that_only_begin_like_this_machine(origin: str) -> None:
-    assert not admits(Hosts(loopback_only=True), "localhost", origin)
-    assert admits(Hosts(loopback_only=True), "localhost", "http://[::1]:3000")
+    assert not admits(HostRules(loopback_only=True), "localhost", origin)
+    assert admits(HostRules(loopback_only=True), "localhost", "http://[::1]:3000")
 
 
 def test_each_of_several_origins_counts() -> None:
     both = [(b"host", b"localhost"), (b"origin", FOREIGN.encode()), (b"origin", b"http://localhost")]
     for headers in (both, list(reversed(both))):
         with pytest.raises(Forbidden):
-            Hosts(loopback_only=True).check(headers)
+            HostRules(loopback_only=True).check(headers)
 
 
 @given(st.binary(max_size=40), st.binary(max_size=40))
 def test_any_header_is_admitted_or_forbidden(host: bytes, origin: bytes) -> None:
     headers = [(b"host", host), (b"origin", origin)]
     with contextlib.suppress(Forbidden):
-        Hosts(loopback_only=True).check(headers)
+        HostRules(loopback_only=True).check(headers)
 
 
-async def statuses(gateway: Any, token: str, agent_token: str, **headers: str) -> list[int]:
+async def statuses(gateway: GatewayProcess, token: str, agent_token: str, **headers: str) -> list[int]:
     """What link port, API and admin port answer to a request with these headers and a valid token."""
     found = []
     try:
@@ -111,7 +113,7 @@ async def statuses(gateway: Any, token: str, agent_token: str, **headers: str) -
     return found
 
 
-async def test_a_node_with_development_tokens_answers_to_this_machine_alone(gateway: Any) -> None:
+async def test_a_node_with_development_tokens_answers_to_this_machine_alone(gateway: GatewayProcess) -> None:
     tokens = ("development-platform-token", "development-agent-token")
     assert await statuses(gateway, *tokens) == [101, 200, 200]
     assert await statuses(gateway, *tokens, origin="http://localhost:3000") == [101, 200, 200]
@@ -124,7 +126,9 @@ async def test_a_node_with_development_tokens_answers_to_this_machine_alone(gate
             assert answer.json()["code"] == "forbidden"
 
 
-async def test_a_real_node_knows_its_names_and_origins(make_gateway: Any, own_valkey: Any, tmp_path: Path) -> None:
+async def test_a_real_node_knows_its_names_and_origins(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, tmp_path: Path
+) -> None:
     flags = ["--allowed-hosts", "*.example.com,127.0.0.1", "--allowed-origins", "https://console.example.com"]
     for name, token in zip(("platform", "agent"), OWN, strict=True):
         (tmp_path / name).write_text(token)

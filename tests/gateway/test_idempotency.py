@@ -9,19 +9,32 @@ import signal
 from collections.abc import Awaitable
 from typing import Any
 
+import httpx2
 import pytest
 
 from fairlead.fleet.schema import cmd_key
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, End
 
+from support.fixtures import RedisOf, UntilAnswered
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial
 
-async def post(api: Any, key: str, body: str) -> Any:
+
+async def post(api: Api, key: str, body: str) -> httpx2.Response:
     return await api.http.post("/v1/commands", content=body, headers={"idempotency-key": key})
 
 
 @pytest.mark.parametrize("restarted", [False, True])
 async def test_a_repeat_after_retention_names_the_outcome_and_runs_nothing(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any, until: Any, restarted: bool
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    dial: Dial,
+    api_of: MakeApi,
+    redis_of: RedisOf,
+    until: UntilAnswered,
+    restarted: bool,
 ) -> None:
     """Also when the agent was started anew, and has forgotten that it ran the command."""
     gateway = make_gateway(own_valkey.url, "--retention", "1")
@@ -51,7 +64,7 @@ async def test_a_repeat_after_retention_names_the_outcome_and_runs_nothing(
     assert (await peer.command()).id == other  # and nothing came before it
 
 
-async def test_a_body_is_the_same_when_it_means_the_same(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_body_is_the_same_when_it_means_the_same(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     name, key = json.dumps(peer.agent), f"meaning-{peer.agent}"
@@ -80,7 +93,7 @@ async def test_a_body_is_the_same_when_it_means_the_same(gateway: Any, api: Any,
 
 
 async def test_one_of_many_posts_at_once_is_the_first_and_all_others_are_told_so(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """At two nodes, as lines and as a document."""
     nodes = [make_gateway(own_valkey.url, name=name) for name in ("one", "two")]
@@ -117,7 +130,7 @@ async def answer_of(call: Awaitable[Any], redis: int, frozen: float) -> Any:
 
 @pytest.mark.timeout(120)
 async def test_what_was_told_as_refused_does_not_happen(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """The server finds the command in its buffer when it wakes, longer or shorter than its caller was told so."""
     gateway = make_gateway(own_valkey.url)
@@ -137,7 +150,7 @@ async def test_what_was_told_as_refused_does_not_happen(
 
 @pytest.mark.timeout(120)
 async def test_a_post_whose_outcome_is_not_known_says_so_and_tells_how_to_find_out(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)

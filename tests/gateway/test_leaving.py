@@ -13,8 +13,11 @@ import httpx2
 import pytest
 import websockets
 
-from fairlead.carrier.server import SAME_STOP
+from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK
+
+from support.gateway.process import MakeGateway
 
 LEARNS = 1.5
 """Seconds until the balancer of these tests has noticed what a node says of itself: as long as endpoints and the
@@ -23,7 +26,9 @@ PLATFORM = {"authorization": "Bearer development-platform-token"}
 DELAY = 2.0
 
 
-async def test_a_node_without_links_serves_for_the_whole_delay(own_valkey: Any, make_gateway: Any) -> None:
+async def test_a_node_without_links_serves_for_the_whole_delay(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway
+) -> None:
     gateway = make_gateway(own_valkey.url, "--shutdown-delay", str(DELAY))
     async with httpx2.AsyncClient(headers=PLATFORM) as http:
         before = await http.get(f"{gateway.api}/v1/agents")
@@ -59,7 +64,9 @@ async def test_a_node_without_links_serves_for_the_whole_delay(own_valkey: Any, 
     assert "drained 0 agents" in gateway.log()
 
 
-async def test_a_second_signal_does_not_wait_for_the_delay(own_valkey: Any, make_gateway: Any) -> None:
+async def test_a_second_signal_does_not_wait_for_the_delay(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway
+) -> None:
     gateway = make_gateway(own_valkey.url, "--shutdown-delay", "3600")
     gateway.signal(signal.SIGTERM)
     async with httpx2.AsyncClient() as http:
@@ -70,7 +77,9 @@ async def test_a_second_signal_does_not_wait_for_the_delay(own_valkey: Any, make
     await asyncio.to_thread(gateway.wait)
 
 
-async def test_without_a_delay_a_node_that_holds_no_link_ends_at_once(own_valkey: Any, make_gateway: Any) -> None:
+async def test_without_a_delay_a_node_that_holds_no_link_ends_at_once(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway
+) -> None:
     gateway = make_gateway(own_valkey.url)
     gateway.signal(signal.SIGTERM)
     assert await asyncio.to_thread(gateway.wait) == 0
@@ -129,7 +138,9 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def test_no_caller_behind_a_load_balancer_notices_that_a_node_leaves(own_valkey: Any, make_gateway: Any) -> None:
+async def test_no_caller_behind_a_load_balancer_notices_that_a_node_leaves(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway
+) -> None:
     nodes = [
         await asyncio.to_thread(make_gateway, own_valkey.url, "--shutdown-delay", str(2 * LEARNS), name=name)
         for name in ("node-1", "node-2")

@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from fairlead.app.turns import PLACES, Turns
+from fairlead.app.routes.list_scheduler import PLACES, ListScheduler
 from fairlead.fleet import schema
 from fairlead.fleet.directory import Claimed, Directory
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
+
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import MakeGateway
 
 
 @pytest.fixture
@@ -36,12 +39,12 @@ async def test_the_index_is_walked_once_in_its_order(own_valkey: EmbeddedValkey,
         names = sorted((f"agent-{i}" for i in range(150)), key=lambda name: (schema.index_shard(name), name))
         await _write_index(store, names)
         walked: list[str] = []
-        async for page, shard, after in Directory(store).pages(0, "", count):
+        async for page, shard, after in Directory(store).index_pages(0, "", count):
             assert len(page) <= count
             walked += page
             # From each place on the rest follows, as a cursor has it.
             if len(walked) < 20:
-                rest = [name async for more, _, _ in Directory(store).pages(shard, after, 50) for name in more]
+                rest = [name async for more, _, _ in Directory(store).index_pages(shard, after, 50) for name in more]
                 assert walked + rest == names
         assert walked == names
     finally:
@@ -55,7 +58,7 @@ async def test_the_index_of_a_small_fleet_takes_few_turns(own_valkey: EmbeddedVa
     try:
         await _write_index(store, [f"agent-{i}" for i in range(20)])
         before = store.batches
-        walked = [name async for page, _, _ in Directory(store).pages(0, "", 100) for name in page]
+        walked = [name async for page, _, _ in Directory(store).index_pages(0, "", 100) for name in page]
         assert len(walked) == 20
         assert store.batches - before <= 10, "of 64 shards, one turn each would be 64"
     finally:
@@ -98,7 +101,7 @@ class Line:
 
 @pytest.mark.timeout(120)
 async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
-    own_valkey: EmbeddedValkey, make_gateway: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
 ) -> None:
     """Each turn takes 0.4 s: the 64 shards one after the other took half a minute, and callers gave up."""
     async with Line(own_valkey.port) as line:
@@ -115,7 +118,7 @@ async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
 @pytest.mark.timeout(60)
 async def test_lists_take_turns_and_a_short_one_is_not_kept_waiting_by_long_ones() -> None:
     """Slices go round among the lists, none beside another, and nobody's begins within the pause after one."""
-    turns = Turns()
+    turns = ListScheduler()
     under_way, order = 0, []
 
     async def build(name: str, slices: int) -> None:
@@ -137,7 +140,7 @@ async def test_lists_take_turns_and_a_short_one_is_not_kept_waiting_by_long_ones
 
 
 async def test_a_list_beyond_the_places_waits_for_one_and_whoever_gives_up_takes_none() -> None:
-    turns = Turns()
+    turns = ListScheduler()
     async with contextlib.AsyncExitStack() as taken:
         for _ in range(PLACES):
             await taken.enter_async_context(turns.place())
@@ -152,7 +155,7 @@ async def test_a_list_beyond_the_places_waits_for_one_and_whoever_gives_up_takes
 
 @pytest.mark.timeout(120)
 async def test_many_lists_at_once_tell_every_agent_once_each(
-    own_valkey: EmbeddedValkey, make_gateway: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
 ) -> None:
     """More lists than there are places, over more agents than one slice, one call and one look at the index take."""
     node = await asyncio.to_thread(make_gateway, own_valkey.url)

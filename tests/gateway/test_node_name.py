@@ -8,19 +8,25 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
 import pytest
 
 from fairlead.routing.membership.process_identity import ProcessIdentity
-from fairlead.wire.close import Close
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.close_codes import CloseCode
+
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import Dial
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
 @pytest.mark.timeout(90)
 async def test_the_second_process_of_a_name_refuses_to_start_and_names_the_first(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     first = make_gateway(own_valkey.url, name="same")
     peer = await dial(first)
@@ -34,23 +40,28 @@ async def test_the_second_process_of_a_name_refuses_to_start_and_names_the_first
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert second.returncode == 2, second.stdout
-    assert f"there is a node 'same' already: process {first.pid} on " in second.stdout
-    assert "give this one a name of its own (--node or FAIRLEAD_NODE), or stop that one first" in second.stdout
-    assert "beginning a new life" not in first.log()  # it was not disturbed
+    assert f"the node name 'same' is in use already: process {first.pid} on " in second.stdout
+    assert "give this node a name of its own (--node or FAIRLEAD_NODE), or stop the other one first" in second.stdout
+    assert "joining again" not in first.log()  # it was not disturbed
     assert (await api_of(first).agent(peer.agent))["state"] == "online"
 
 
-async def test_a_killed_node_has_its_name_back_at_once(own_valkey: Any, make_gateway: Any) -> None:
+async def test_a_killed_node_has_its_name_back_at_once(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
     gateway = make_gateway(own_valkey.url)
     gateway.signal(signal.SIGKILL)
     gateway.wait()
     gateway.start()
-    assert "waiting until it beats again" not in gateway.log()
+    assert "waiting until it sends a heartbeat" not in gateway.log()
 
 
 @pytest.mark.timeout(150)
 async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, until: Any, tmp_path: Any
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    dial: Dial,
+    api_of: MakeApi,
+    until: UntilAnswered,
+    tmp_path: Path,
 ) -> None:
     frozen = make_gateway(own_valkey.url, name="same")
     peer = await dial(frozen)
@@ -78,7 +89,7 @@ async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
         assert f"process {frozen.pid} on " in taker.log()
         assert "has been silent for 15 s" in taker.log()
         frozen.signal(signal.SIGCONT)
-        assert await peer.close_code() == Close.RESTART
+        assert await peer.close_code() == CloseCode.RESTART
         http = api_of(frozen).http
 
         async def unready() -> bool:
@@ -89,13 +100,13 @@ async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
             return bool((await http.get(f"{frozen.admin}/readyz")).status_code == 200)
 
         await until(unready)
-        assert "beginning a new life" not in taker.log()
+        assert "joining again" not in taker.log()
     finally:
         await asyncio.to_thread(taker.stop)
     await until(ready)
     again = await dial(frozen, peer.agent)
     await again.greet(conn=2)
-    assert frozen.log()[before:].count("already: process") == 1  # told once, not with each beat
+    assert frozen.log()[before:].count("already: process") == 1  # logged once, not with each heartbeat
 
 
 def test_a_process_is_gone_when_it_has_ended_or_its_pid_is_another_s() -> None:
@@ -132,7 +143,7 @@ def test_the_last_life_of_a_container_is_gone_when_the_pod_has_started_it_again(
 
 @pytest.mark.timeout(90)
 async def test_a_container_that_is_started_again_has_its_name_at_once(
-    own_valkey: Any, make_gateway: Any, dial: Any, tmp_path: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, tmp_path: Path
 ) -> None:
     """Two PID namespaces on one machine, as those of a container's two lives: unshare(1) makes the second."""
     probe = await asyncio.to_thread(subprocess.run, [*NAMESPACE, "true"], capture_output=True, check=False)
@@ -146,7 +157,7 @@ async def test_a_container_that_is_started_again_has_its_name_at_once(
     second.folder.mkdir()
     await asyncio.to_thread(second.start)
     try:
-        assert "waiting until it beats again" not in second.log()
+        assert "waiting until it sends a heartbeat" not in second.log()
         peer = await dial(second)
         await peer.greet()
     finally:

@@ -14,15 +14,17 @@ import re
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
 from websockets import ConnectionClosed
 
-from fairlead.app.openapi import document
-from fairlead.fleet.schema import State
+from fairlead.app.api.openapi import document
+from fairlead.fleet.schema import TargetState
 from fairlead.wire.messages import Ack, Cmd, End
+
+from support.gateway.process import GatewayProcess
+from support.gateway.scripted_agent import Dial
 
 TOKEN = "development-platform-token"
 CHECKS = (
@@ -54,7 +56,7 @@ async def play(base: str, examples: int, folder: Path) -> tuple[int, str]:
     return process.returncode or 0, output.decode()
 
 
-async def oblige(gateway: Any, dial: Any, name: str) -> None:
+async def oblige(gateway: GatewayProcess, dial: Dial, name: str) -> None:
     """An agent that ends every command at once, and comes back when it is disconnected: a stream must have an end."""
     for conn in itertools.count(1):
         peer = await dial(gateway, name)
@@ -69,7 +71,7 @@ async def oblige(gateway: Any, dial: Any, name: str) -> None:
 
 
 @pytest.mark.timeout(DEADLINE + 60)
-async def test_generated_requests_find_no_contradiction(gateway: Any, dial: Any, tmp_path: Path) -> None:
+async def test_generated_requests_find_no_contradiction(gateway: GatewayProcess, dial: Dial, tmp_path: Path) -> None:
     names = ("agent-1", "0", "a")  # what a generator finds by itself
     obliging = [asyncio.create_task(oblige(gateway, dial, name)) for name in names]
     code, output = await play(gateway.api, 25, tmp_path)
@@ -83,7 +85,7 @@ async def test_generated_requests_find_no_contradiction(gateway: Any, dial: Any,
 
 
 @pytest.fixture
-async def forgetful(gateway: Any) -> AsyncIterator[str]:
+async def forgetful(gateway: GatewayProcess) -> AsyncIterator[str]:
     """A proxy in front of the API that drops one member from what it answers."""
     async with ClientSession(auto_decompress=False) as session:
 
@@ -117,8 +119,8 @@ async def test_a_member_that_is_missing_from_an_answer_is_found(forgetful: str, 
 def test_the_document_and_the_page_name_every_state_and_no_other() -> None:
     """The states are those that a record can have: `fleet.schema.State`."""
     schemas = json.loads(document())["components"]["schemas"]
-    states = {state.value for state in State}
-    assert set(schemas["State"]["enum"]) == states
+    states = {state.value for state in TargetState}
+    assert set(schemas["TargetState"]["enum"]) == states
     for shape in ("Accepted", "Command", "Target", "End", "Cancelled"):
         assert "#/components/schemas/State" in json.dumps(schemas[shape]["properties"]["state"]), shape
     page = Path(__file__).resolve().parents[2].joinpath("docs", "delivery.md").read_text()

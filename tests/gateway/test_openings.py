@@ -11,13 +11,17 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from fairlead.app.stream import LINES, SHORT, ResultStream, opening
+from fairlead.app.routes.result_stream import LINES, SHORT, ResultStream, opening
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.command import Command, Ending, Result, Target
-from fairlead.fleet.schema import State
+from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands.results import ResultsUpdate
-from fairlead.telemetry.timing import Origin
+from fairlead.telemetry.command_timing import CommandOrigin
 from fairlead.wire.messages import Ack, End
+
+from support.gateway.platform_api import Api
+from support.gateway.process import GatewayProcess
+from support.gateway.scripted_agent import Dial
 
 HOUR = 3600.0
 
@@ -114,7 +118,9 @@ async def test_only_a_body_of_known_length_makes_an_answer_wait(name: str, waits
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_silent_agent_does_not_hold_the_answer_back(gateway: Any, api: Any, dial: Any, chunked: bool) -> None:
+async def test_a_silent_agent_does_not_hold_the_answer_back(
+    gateway: GatewayProcess, api: Api, dial: Dial, chunked: bool
+) -> None:
     """The head and the first line, then what the agent says, however the body was sent."""
     agent = await dial(gateway)
     await agent.greet()
@@ -136,6 +142,6 @@ async def test_a_silent_agent_does_not_hold_the_answer_back(gateway: Any, api: A
         assert json.loads(await anext(lines))["end"]["payload"] == 1
 
 
-def _ended() -> Command:
-    target = Target("a", State.OK, 1, 0, 1, Ending(payload=b"1"))
-    return Command("c", "a", Origin("work", "", 0, 0), "interactive", 0, 0, 0, False, 0, False, [target])
+def _ended() -> CommandRecord:
+    target = Target("a", TargetState.OK, 1, 0, 1, StoredEnd(payload=b"1"))
+    return CommandRecord("c", "a", CommandOrigin("work", "", 0, 0), "interactive", 0, 0, 0, False, 0, False, [target])

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+
+from support.gateway.platform_api import Api
 
 
 def concrete(path: str) -> str:
     return path.replace("{command}", "01890a5d-ac96-774b-bcce-b302099a8057").replace("{agent}", "a")
 
 
-async def test_the_document_knows_every_route(api: Any) -> None:
+async def test_the_document_knows_every_route(api: Api) -> None:
     answer = await api.http.get("/v1/openapi.json")
     document = answer.json()
     assert document["openapi"] == "3.1.0"
@@ -21,7 +21,7 @@ async def test_the_document_knows_every_route(api: Any) -> None:
         assert set(refused.headers["allow"].split(", ")) == known, path
 
 
-async def test_no_operation_takes_a_query_parameter_that_it_does_not_know(api: Any) -> None:
+async def test_no_operation_takes_a_query_parameter_that_it_does_not_know(api: Api) -> None:
     document = (await api.http.get("/v1/openapi.json")).json()
     played = 0
     for path, operations in document["paths"].items():
@@ -46,7 +46,7 @@ async def test_no_operation_takes_a_query_parameter_that_it_does_not_know(api: A
         ("=", "takes no query parameter ''"),
     ],
 )
-async def test_a_filter_that_is_misspelt_is_no_silent_nothing(api: Any, query: str, said: str) -> None:
+async def test_a_filter_that_is_misspelt_is_no_silent_nothing(api: Api, query: str, said: str) -> None:
     answer = await api.http.get(f"/v1/agents?{query}")
     assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
 
@@ -66,8 +66,8 @@ COMMAND = "/v1/commands/01890a5d-ac96-774b-bcce-b302099a8057"
         ("GET", "/v1/agents", "cursor=-1:a", "cursor '-1:a' is malformed"),
         ("GET", "/v1/agents", "cursor=0:a b", "agent id 'a b' is not legal"),
         ("GET", "/v1/agents", "selector=os>linux", "is not understood from position"),
-        ("GET", "/v1/sessions", "by=charm", "by='charm' is not one of rtt, deliver,"),
-        ("GET", "/v1/sessions", "limit=101", "limit='101' is not a whole number from 1 to 100"),
+        ("GET", "/v1/links", "by=charm", "by='charm' is not one of rtt, deliver,"),
+        ("GET", "/v1/links", "limit=101", "limit='101' is not a whole number from 1 to 100"),
         ("GET", f"{COMMAND}/results", "from=-1", "from='-1' is not a whole number from 0 to"),
         ("GET", f"{COMMAND}/results", "from=1e3", "from='1e3' is not a whole number from 0 to"),
         ("GET", f"{COMMAND}/results", "follow=maybe", "follow='maybe' is neither true nor false"),
@@ -76,7 +76,7 @@ COMMAND = "/v1/commands/01890a5d-ac96-774b-bcce-b302099a8057"
     ],
 )
 async def test_a_value_that_cannot_be_is_told_with_what_can(
-    api: Any, method: str, path: str, query: str, said: str
+    api: Api, method: str, path: str, query: str, said: str
 ) -> None:
     name, _, value = query.partition("=")
     answer = await api.http.request(method, path, params={name: value})

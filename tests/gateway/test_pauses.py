@@ -6,16 +6,19 @@ Held over all settings that the pauses are made of, and on real nodes.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import httpx2
 import pytest
 
 from fairlead.agent.link.connector import DIAL_TIMEOUT
 from fairlead.fleet.schema import AWAY_MS
-from fairlead.hub.session import RETURN_MS
+from fairlead.hub.session import RETRY_MS
 from fairlead.settings.table import SETTINGS
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.retry import HANDED_OUT_MS, RETRY_AFTER_MOST, first_ceiling
+
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import Dial
 
 SPREAD = 1.5
 """What docs/protocol.md lets an agent make of a Retry-After."""
@@ -24,7 +27,7 @@ SPREAD = 1.5
 def test_away_outlasts_the_longest_pause_and_an_attempt() -> None:
     assert HANDED_OUT_MS + DIAL_TIMEOUT * 1000 < AWAY_MS
     assert RETRY_AFTER_MOST * SPREAD * 1000 <= HANDED_OUT_MS
-    assert max(RETURN_MS) <= HANDED_OUT_MS  # of a bye to an agent that sent too much
+    assert max(RETRY_MS) <= HANDED_OUT_MS  # of a bye to an agent that sent too much
 
 
 @pytest.mark.parametrize("capacity", [1, 18_000, 1_000_000])
@@ -35,7 +38,9 @@ def test_whatever_the_settings_are(capacity: int, rate: float) -> None:
     assert first_ceiling(capacity, rate) <= HANDED_OUT_MS
 
 
-async def test_a_node_hands_out_no_longer_pause(own_valkey: Any, make_gateway: Any, dial: Any) -> None:
+async def test_a_node_hands_out_no_longer_pause(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
+) -> None:
     """In welcome, and to those that it refuses because they come too fast, or it is full."""
     slow = make_gateway(own_valkey.url, "--accept-rate", "1")
     welcome = await (await dial(slow, "first")).greet()

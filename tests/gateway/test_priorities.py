@@ -9,16 +9,22 @@ from typing import Any
 
 import pytest
 
-from fairlead.fleet.command import Record
+from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
-from fairlead.store.backlog import BOUNDS, Priority
-from fairlead.wire.identity import uuid7
+from fairlead.store.backlog import LIMITS, Priority
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.ids import uuid7
+
+from support.fixtures import RedisOf
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial
 
 pytestmark = pytest.mark.timeout(240)
 
 
-async def _post_until(api: Any, agent: str, done: asyncio.Task[Any]) -> int:
+async def _post_until(api: Api, agent: str, done: asyncio.Task[object]) -> int:
     """Post commands one after the other for as long as `done` is not; none may find a full backlog, or a node without a
     beat. How many were taken. On a machine that is short of CPU a post may find that its second is over."""
     count = 0
@@ -30,14 +36,14 @@ async def _post_until(api: Any, agent: str, done: asyncio.Task[Any]) -> int:
     return count
 
 
-async def _nothing_was_missed(api: Any, gateway: Any) -> None:
+async def _nothing_was_missed(api: Api, gateway: GatewayProcess) -> None:
     figures = {}
     for line in (await api.http.get(gateway.admin + "/metrics")).text.splitlines():
         if not line.startswith("#"):
             name, _, value = line.rpartition(" ")
             figures[name] = float(value)
     assert figures["fairlead_node_fenced_total"] == figures["fairlead_redis_errors_total"] == 0
-    assert figures["fairlead_beat_age_seconds"] < 15
+    assert figures["fairlead_heartbeat_age_seconds"] < 15
     backlog = {name for name in figures if name.startswith("fairlead_redis_backlog")}
     assert backlog == {
         f'fairlead_redis_backlog{{priority="{name}"}}' for name in ("control", "results", "commands", "background")
@@ -45,7 +51,7 @@ async def _nothing_was_missed(api: Any, gateway: Any) -> None:
 
 
 async def test_lists_of_all_agents_cost_no_post(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     api, store = api_of(gateway), await redis_of(own_valkey)
@@ -73,20 +79,20 @@ async def test_lists_of_all_agents_cost_no_post(
 
 
 async def test_a_site_that_comes_back_with_queued_commands_costs_no_post(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     """More fences are due at once than calls of their priority may wait, before any of the agents is welcomed."""
     gateway = make_gateway(own_valkey.url, "--accept-rate", "5000")
     api, store = api_of(gateway), await redis_of(own_valkey)
     directory, records = Directory(store), Commands(store, 1 << 24)
     agents, queued, now = 12, 800, int(time.time() * 1000)
-    assert agents * queued > BOUNDS[Priority.BACKGROUND].waiting
+    assert agents * queued > LIMITS[Priority.BACKGROUND].waiting
     for number in range(agents):
         name = f"site-{number}"
         made: list[Any] = [directory.claim(name, "", "b", 1, f"s{number}", b"{}", now + 600_000)]
         for _ in range(queued):
             command = uuid7(now, random.randbytes(10))
-            record = Record(command, name, "work", b"{}", "interactive", now, now + 600_000, 600_000, now + 600_000)
+            record = NewRecord(command, name, "work", b"{}", "interactive", now, now + 600_000, 600_000, now + 600_000)
             made.append(records.create(record, now + 600_000))
             made.append(directory.dispatch(name, command, now + 600_000, now + 600_000))
         for call in made:

@@ -7,8 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.app.accept_rate import AcceptRate
-from fairlead.app.penalties import ADDRESSES, CEILING, FREE, HALF_LIFE, MOST, Penalties
+from fairlead.app.access.accept_rate import AcceptRate
+from fairlead.app.access.penalties import ADDRESSES, CEILING, FREE, HALF_LIFE, MOST, Penalties
 
 
 def test_failures_are_answered_later_and_then_with_429() -> None:

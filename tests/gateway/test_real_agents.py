@@ -8,14 +8,19 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.agent import Agent
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-StartAgent = Callable[[Any, str], "subprocess.Popen[bytes]"]
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+
+StartAgent = Callable[[GatewayProcess, str], "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
@@ -23,7 +28,7 @@ def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
     """`fairlead agent run` as a process."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(gateway: Any, name: str) -> subprocess.Popen[bytes]:
+    def start(gateway: GatewayProcess, name: str) -> subprocess.Popen[bytes]:
         with (tmp_path / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "fairlead", "agent", "run", "--url", gateway.link, "--id", name],
@@ -38,12 +43,12 @@ def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
         process.wait()
 
 
-async def online(api: Any, agent: str) -> bool:
+async def online(api: Api, agent: str) -> bool:
     answer = await api.http.get(f"/v1/agents/{agent}")
     return bool(answer.status_code == 200 and answer.json()["state"] == "online")
 
 
-async def run_cli(gateway: Any, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+async def run_cli(gateway: GatewayProcess, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fairlead", *arguments, "--api", gateway.api,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -53,7 +58,7 @@ async def run_cli(gateway: Any, *arguments: str, stdin: bytes = b"") -> tuple[in
     return process.returncode, out, err
 
 
-async def cli_exec(gateway: Any, agent: str, *argv: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
+async def cli_exec(gateway: GatewayProcess, agent: str, *argv: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fairlead", "exec", "--api", gateway.api, agent, "--", *argv,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
@@ -63,7 +68,9 @@ async def cli_exec(gateway: Any, agent: str, *argv: str, stdin: bytes = b"") -> 
     return process.returncode, out, err
 
 
-async def test_exec_from_the_command_line(gateway: Any, api: Any, start_agent: Any, until: Any) -> None:
+async def test_exec_from_the_command_line(
+    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered
+) -> None:
     start_agent(gateway, "host-1")
     await until(lambda: online(api, "host-1"))
     code, out, err = await cli_exec(gateway, "host-1", "sh", "-c", "echo out; echo err >&2; cat; exit 7", stdin=b"in\n")
@@ -82,7 +89,9 @@ async def test_exec_from_the_command_line(gateway: Any, api: Any, start_agent: A
     assert b"host-1" in out.split()
 
 
-async def test_output_comes_as_it_is_produced(gateway: Any, api: Any, start_agent: Any, until: Any) -> None:
+async def test_output_comes_as_it_is_produced(
+    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered
+) -> None:
     start_agent(gateway, "host-2")
     await until(lambda: online(api, "host-2"))
     fifo_script = "echo one; read line; echo got $line"
@@ -101,7 +110,7 @@ async def test_output_comes_as_it_is_produced(gateway: Any, api: Any, start_agen
 
 
 async def test_why_names_the_code_of_what_an_agent_refused(
-    gateway: Any, api: Any, start_agent: Any, until: Any
+    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered
 ) -> None:
     start_agent(gateway, "host-choosy")
     await until(lambda: online(api, "host-choosy"))
@@ -109,7 +118,7 @@ async def test_why_names_the_code_of_what_an_agent_refused(
     assert (await api.end(command))["error"]["code"] == "unknown_method"
 
     async def told() -> bool:
-        return bool((await api.agent("host-choosy"))["troubles"])
+        return bool((await api.agent("host-choosy"))["recent_failures"])
 
     await until(told)
     code, out, err = await run_cli(gateway, "why", "host-choosy")
@@ -118,7 +127,7 @@ async def test_why_names_the_code_of_what_an_agent_refused(
 
 
 async def test_an_agent_killed_in_mid_command_never_runs_it_twice(
-    gateway: Any, api: Any, start_agent: Any, until: Any, tmp_path: Path
+    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered, tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
     agent = start_agent(gateway, "host-3")
@@ -140,7 +149,7 @@ async def test_an_agent_killed_in_mid_command_never_runs_it_twice(
 
 
 async def test_ctrl_c_cancels_on_the_agent(
-    gateway: Any, api: Any, start_agent: Any, until: Any, tmp_path: Path
+    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered, tmp_path: Path
 ) -> None:
     start_agent(gateway, "host-4")
     await until(lambda: online(api, "host-4"))
@@ -168,7 +177,7 @@ async def test_ctrl_c_cancels_on_the_agent(
 
 
 async def test_shipped_agents_connect_through_a_frozen_valkey(
-    own_valkey: Any, make_gateway: Any, api_of: Any, until: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi, until: UntilAnswered
 ) -> None:
     """20 agents start while Valkey is frozen for 12 s: all come online, none was told to stay away."""
     gateway = make_gateway(own_valkey.url)
@@ -186,7 +195,7 @@ async def test_shipped_agents_connect_through_a_frozen_valkey(
         await asyncio.sleep(12)  # the fault itself
         os.kill(own_valkey.pid, signal.SIGCONT)
         for agent in agents:
-            await until(lambda agent=agent: online(api, agent.id))
+            await until(partial(online, api, agent.id))
         for agent in agents:
             end = await api.end(await api.start(agent.id, "whoami", payload={"me": agent.id}))
             assert (end["state"], end["payload"]) == ("ok", agent.id)
@@ -199,7 +208,11 @@ async def test_shipped_agents_connect_through_a_frozen_valkey(
 
 
 async def test_shipped_agents_come_back_after_the_node_restarts(
-    own_valkey: Any, make_gateway: Any, api_of: Any, until: Any, start_agent: Any
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    api_of: MakeApi,
+    until: UntilAnswered,
+    start_agent: StartAgent,
 ) -> None:
     """kill -9 of the node in mid-stream: the output of `seq` through it is complete and in order."""
     gateway = make_gateway(own_valkey.url)

@@ -20,10 +20,18 @@ from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.agents import reconciler
 from fairlead.routing.agents.reconciler import Reconciler
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.reply import text
 from fairlead.telemetry.metrics import Metrics
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Cancel, Caps, Chunk, Cmd, Drain, End, Hb, Rx
+
+from support.fixtures import RedisOf, UntilAnswered
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial
 
 
 def value(metrics: str, name: str) -> float:
@@ -31,7 +39,9 @@ def value(metrics: str, name: str) -> float:
     return float(next(line for line in metrics.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
-async def test_a_safe_command_is_run_again_by_the_next_boot(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_a_safe_command_is_run_again_by_the_next_boot(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1")
     command = await api.start(first.agent, retry="safe")
@@ -61,7 +71,7 @@ async def test_a_safe_command_is_run_again_by_the_next_boot(gateway: Any, api: A
     assert (end["state"], end["total"]) == ("ok", 1)
 
 
-async def test_a_safe_command_that_took_input_is_not_run_again(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_safe_command_that_took_input_is_not_run_again(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1")
     command = await api.start(first.agent, retry="safe")
@@ -72,7 +82,7 @@ async def test_a_safe_command_that_took_input_is_not_run_again(gateway: Any, api
     assert (await api.end(command))["error"]["code"] == "outcome_unknown"
 
 
-async def test_a_safe_command_that_kills_its_agent_is_given_up(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_safe_command_that_kills_its_agent_is_given_up(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet(boot="boot-0")
     command = await api.start(peer.agent, retry="safe")
@@ -83,7 +93,7 @@ async def test_a_safe_command_that_kills_its_agent_is_given_up(gateway: Any, api
     assert (await api.end(command))["error"]["code"] == "outcome_unknown"
 
 
-async def test_an_agent_with_a_journal_goes_on_after_its_restart(gateway: Any, api: Any, dial: Any) -> None:
+async def test_an_agent_with_a_journal_goes_on_after_its_restart(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1", caps=Caps(journal="folder-1"))
     command = await api.start(first.agent)
@@ -100,7 +110,7 @@ async def test_an_agent_with_a_journal_goes_on_after_its_restart(gateway: Any, a
     assert await api.output(command) == "half whole"
 
 
-async def test_a_journal_that_was_lost_is_another_memory(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_journal_that_was_lost_is_another_memory(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1", caps=Caps(journal="folder-1"))
     command = await api.start(first.agent)
@@ -111,14 +121,14 @@ async def test_a_journal_that_was_lost_is_another_memory(gateway: Any, api: Any,
 
 
 async def test_doorbells_that_are_lost_cost_time_only(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     """The holder's inbox is gone at the moment of the ring: for a command, for its input, for its cancel."""
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api, store = api_of(other), await redis_of(own_valkey)
     peer = await dial(holder)
     await peer.greet()
-    inbox = inbox_key((await store.submit("HGET", agent_key(peer.agent), "lease")).decode())
+    inbox = inbox_key(text(await store.submit("HGET", agent_key(peer.agent), "lease")))
 
     await store.submit("UNLINK", inbox)
     command = await api.start(peer.agent)
@@ -135,7 +145,7 @@ async def test_doorbells_that_are_lost_cost_time_only(
 
 
 async def test_a_claim_that_redis_lost_is_made_again(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     """A server that was killed comes back with its last second missing: rows say less than the links."""
     holder = make_gateway(own_valkey.url)
@@ -159,7 +169,9 @@ async def test_a_claim_that_redis_lost_is_made_again(
         assert (await peer.expect(Cmd)).id == command
 
 
-async def test_an_eviction_that_was_never_heard(own_valkey: Any, make_gateway: Any, dial: Any, redis_of: Any) -> None:
+async def test_an_eviction_that_was_never_heard(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf
+) -> None:
     holder = make_gateway(own_valkey.url)
     store = await redis_of(own_valkey)
     peer = await dial(holder)
@@ -168,11 +180,11 @@ async def test_an_eviction_that_was_never_heard(own_valkey: Any, make_gateway: A
         "HSET", agent_key(peer.agent), "lease", "node-2#elsewhere", "gen", welcome.gen + 1, "sid", "newer"
     )  # fmt: skip
     await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-    assert await peer.close_code() == Close.SUPERSEDED
+    assert await peer.close_code() == CloseCode.SUPERSEDED
 
 
 async def test_a_command_posted_right_after_a_node_died_waits(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """The agent is away, not offline, though it was claimed long ago and its node has begun a new life since."""
     holder = make_gateway(own_valkey.url)
@@ -191,7 +203,7 @@ async def test_a_command_posted_right_after_a_node_died_waits(
 
 @pytest.mark.timeout(120)
 async def test_after_a_long_outage_no_linked_agent_is_called_offline(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """Each node comes back at its own moment; until then the others know nothing of its agents, and say so."""
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -203,7 +215,7 @@ async def test_after_a_long_outage_no_linked_agent_is_called_offline(
     deadline = time.monotonic() + 75
     while True:  # until the other node, too, has been cut off for longer than an agent counts as away
         metrics = (await api.http.get(f"{other.admin}/metrics")).text
-        if value(metrics, "fairlead_beat_age_seconds") * 1000 > AWAY_MS + 1_000:
+        if value(metrics, "fairlead_heartbeat_age_seconds") * 1000 > AWAY_MS + 1_000:
             break
         assert time.monotonic() < deadline
         await asyncio.sleep(0.2)
@@ -218,19 +230,24 @@ async def test_after_a_long_outage_no_linked_agent_is_called_offline(
 
 
 async def test_links_are_given_up_when_redis_stays_away(
-    own_valkey: Any, make_gateway: Any, dial: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
 ) -> None:  # fmt: skip
     holder = make_gateway(own_valkey.url, "--bus-grace", "3")
     peer = await dial(holder)
     await peer.greet()
     os.kill(own_valkey.pid, signal.SIGSTOP)
     began = time.monotonic()
-    assert await peer.close_code() == Close.BUS_AWAY
+    assert await peer.close_code() == CloseCode.BUS_AWAY
     assert time.monotonic() - began >= 2
 
 
 async def test_data_that_redis_lost_is_told_to_everybody(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any, until: Any
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    dial: Dial,
+    api_of: MakeApi,
+    redis_of: RedisOf,
+    until: UntilAnswered,
 ) -> None:
     holder = make_gateway(own_valkey.url)
     api, store = api_of(holder), await redis_of(own_valkey)
@@ -270,7 +287,7 @@ async def test_data_that_redis_lost_is_told_to_everybody(
     assert "lost it with its data" in gone.json()["detail"]
 
 
-async def test_repeated_cancels_do_not_put_the_end_off(gateway: Any, api: Any, dial: Any) -> None:
+async def test_repeated_cancels_do_not_put_the_end_off(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -285,7 +302,7 @@ async def test_repeated_cancels_do_not_put_the_end_off(gateway: Any, api: Any, d
 
 
 async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
-    gateway: Any, api: Any, dial: Any, until: Any
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -308,7 +325,7 @@ async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
 
 
 async def test_a_drain_hands_an_agent_over_with_what_it_runs(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     leaving, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
@@ -322,7 +339,7 @@ async def test_a_drain_hands_an_agent_over_with_what_it_runs(
     followed = asyncio.ensure_future(api.lines(command))
     leaving.signal(signal.SIGTERM)
     assert (await peer.expect(Drain)).why == "shutdown"
-    assert await peer.close_code() == Close.RESTART
+    assert await peer.close_code() == CloseCode.RESTART
     while (found := await api.agent(peer.agent))["state"] != "away":
         await asyncio.sleep(0.02)
     assert found["why"] == "it moves to another node"
@@ -338,13 +355,13 @@ async def test_a_drain_hands_an_agent_over_with_what_it_runs(
     assert leaving.wait() == 0
 
 
-async def test_a_wrong_method_is_told_which_are_right(api: Any) -> None:
+async def test_a_wrong_method_is_told_which_are_right(api: Api) -> None:
     answer = await api.http.put("/v1/agents")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
     assert answer.json()["code"] == "method_not_allowed"
 
 
-async def test_integers_of_any_size_in_an_agents_error(gateway: Any, api: Any, dial: Any) -> None:
+async def test_integers_of_any_size_in_an_agents_error(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway, subprotocol="fairlead.v1.json")
     await peer.greet()
     command = await api.start(peer.agent)
@@ -355,26 +372,26 @@ async def test_integers_of_any_size_in_an_agents_error(gateway: Any, api: Any, d
 
 
 async def test_an_older_process_behind_a_frozen_node_stays_away(
-    own_valkey: Any, make_gateway: Any, dial: Any, redis_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf
 ) -> None:
     """What it still sends is refused, and the code says that another start of the agent is there."""
     frozen, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     store = await redis_of(own_valkey)
     old = await dial(frozen)
     await old.greet(boot="boot-1")
-    lease = (await store.submit("HGET", agent_key(old.agent), "lease")).decode()
+    lease = text(await store.submit("HGET", agent_key(old.agent), "lease"))
     frozen.signal(signal.SIGSTOP)
     new = await dial(other, old.agent)
     await new.greet(boot="boot-2")
     await store.submit("UNLINK", inbox_key(lease))  # the eviction is lost
     await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
     frozen.signal(signal.SIGCONT)
-    assert await old.close_code() == Close.REPLACED
+    assert await old.close_code() == CloseCode.REPLACED
     await new.send(Hb(ts=1))
     await new.expect(Hb)
 
 
-async def test_a_refused_post_takes_nothing_from_its_twin(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_refused_post_takes_nothing_from_its_twin(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """Two posts under one key while the agent is unknown, and then a third: one command at most is ever run."""
     agent = f"late-{secrets.token_hex(4)}"
     headers = {"idempotency-key": f"twins-{agent}"}
@@ -393,7 +410,7 @@ async def test_a_refused_post_takes_nothing_from_its_twin(gateway: Any, api: Any
     assert cmd.id in accepted
 
 
-async def test_input_comes_behind_a_command_that_is_sent_again(gateway: Any, api: Any, dial: Any) -> None:
+async def test_input_comes_behind_a_command_that_is_sent_again(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """The first link was half-open: neither the command nor its input came through."""
     first = await dial(gateway)
     await first.greet(conn=1)
@@ -409,7 +426,7 @@ async def test_input_comes_behind_a_command_that_is_sent_again(gateway: Any, api
 
 
 async def test_a_row_that_cannot_be_read_does_not_keep_other_links_from_being_compared(
-    own_valkey: Any, make_gateway: Any, dial: Any, redis_of: Any, until: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf, until: UntilAnswered
 ) -> None:
     """One agent's row says nonsense, another's is lost: both links are claimed again, and the node stays ready."""
     gateway = make_gateway(own_valkey.url)
@@ -422,8 +439,8 @@ async def test_a_row_that_cannot_be_read_does_not_keep_other_links_from_being_co
     await store.submit("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # the node doubts when it connects again
 
     async def claimed() -> bool:
-        rows = [await store.submit("HMGET", agent_key(peer.agent), "gen") for peer in (broken, lost)]
-        return all(row[0] is not None and row[0].isdigit() for row in rows)
+        found = [await store.submit("HGET", agent_key(peer.agent), "gen") for peer in (broken, lost)]
+        return all(isinstance(one, bytes) and one.isdigit() for one in found)
 
     await until(claimed)
     async with httpx2.AsyncClient(trust_env=False) as http:
@@ -445,8 +462,9 @@ async def test_a_defect_of_one_comparison_is_logged_and_the_next_one_comes(
 
     monkeypatch.setattr(reconciler, "FAILED_PAUSE", 0.01)
     hub, unused = FailsOnce(), cast("Any", None)
+    fleet = FleetStore(unused, unused, unused, unused, unused, unused)
     membership = Membership("node-1")
-    compares = Reconciler(unused, unused, hub, unused, unused, membership, Metrics())
+    compares = Reconciler(fleet, hub, unused, unused, membership, Metrics())
     membership.reconciliation.request()
     loop = asyncio.create_task(compares.run())
     async with asyncio.timeout(20):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.errors import BusUnavailable
 from fairlead.store.endpoint import Endpoint
 
+from support.fixtures import HttpOf
+from support.gateway.process import MakeGateway
+
 
 async def test_a_private_authority_is_trusted_when_it_is_named(
-    tls_redis: str, certificate: Path, make_gateway: Any, http_of: Any
+    tls_redis: str, certificate: Path, make_gateway: MakeGateway, http_of: HttpOf
 ) -> None:
     gateway = await asyncio.to_thread(make_gateway, tls_redis, "--redis-ca-file", str(certificate))
     assert (await http_of(gateway.api).get("/v1/agents")).status_code == 200

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
-from typing import Any
 
 import pytest
 from redis import asyncio as redis_async
@@ -15,14 +14,25 @@ from fairlead.fleet.schema import INDEX_SHARDS, agent_key, index_shard, open_key
 from fairlead.node import Node
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.settings import Settings
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.messages import Ack, Event, Rx
+
+from support.fixtures import RedisOf, UntilAnswered
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import Dial
 
 FAR_MS = 3600_000
 
 
 async def test_an_agent_that_left_is_deleted_with_all_that_was_its_own(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any, until: Any
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    dial: Dial,
+    api_of: MakeApi,
+    redis_of: RedisOf,
+    until: UntilAnswered,
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     api, store = api_of(gateway), await redis_of(own_valkey)
@@ -70,10 +80,15 @@ async def test_an_agent_that_left_is_deleted_with_all_that_was_its_own(
 
 
 @pytest.mark.parametrize("forget_after", [0.5, 0.0])
-async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(own_valkey: Any, forget_after: float) -> None:
+async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(
+    own_valkey: EmbeddedValkey, forget_after: float
+) -> None:
     """Also one whose node died: from when that is noted on, however long ago it was linked."""
     async with Node(Settings(node="sweeper", forget_after=forget_after), own_valkey.url) as node:
-        directory, sweep = node.directory, IndexSweeper(node.directory, node.removal, node.membership, node.metrics)
+        directory, sweep = (
+            node.directory,
+            IndexSweeper(node.directory, node.routing.removal, node.membership, node.metrics),
+        )
         left, orphan, linked = (f"{kind}-{secrets.token_hex(4)}" for kind in ("left", "orphan", "linked"))
         leases = {left: node.membership.lease, orphan: "dead#1", linked: node.membership.lease}
         for agent, lease in leases.items():
@@ -94,17 +109,17 @@ async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(own_valke
             await sweep.sweep(shard)
         assert (await directory.look_up(orphan) is None) is bool(forget_after)
         assert await directory.look_up(linked) is not None
-        left_over = {agent for shard in range(INDEX_SHARDS) for agent in await directory.page(shard, "", 10)}
+        left_over = {agent for shard in range(INDEX_SHARDS) for agent in await directory.index_page(shard, "", 10)}
         assert left_over == ({linked} if forget_after else set(leases))
 
 
 async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
-    own_valkey: Any, caplog: pytest.LogCaptureFixture
+    own_valkey: EmbeddedValkey, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of another type, one whose time is no number: both are passed over, logged once and counted each time."""
     async with Node(Settings(node="sweeper", forget_after=0.5), own_valkey.url) as node:
         metrics = Metrics()
-        directory, sweep = node.directory, IndexSweeper(node.directory, node.removal, node.membership, metrics)
+        directory, sweep = node.directory, IndexSweeper(node.directory, node.routing.removal, node.membership, metrics)
         shard = index_shard("aa")
         names = (f"b{number}" for number in itertools.count())
         broken, behind = [next(name for name in names if index_shard(name) == shard) for _ in range(2)]
@@ -121,7 +136,7 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
         await asyncio.sleep(0.6)  # longer than `forget_after`
         for _ in range(2):
             await sweep.sweep(shard)
-        assert await directory.page(shard, "", 10) == ["aa", broken], "the one behind them is forgotten"
+        assert await directory.index_page(shard, "", 10) == ["aa", broken], "the one behind them is forgotten"
     assert [agent_key(agent) in caplog.text for agent in ("aa", broken)] == [True, True]
-    assert caplog.text.count("the sweep passes over") == 2
-    assert metrics.registry.get_sample_value("fairlead_rows_passed_over_total") == 4
+    assert caplog.text.count("the sweep skips") == 2
+    assert metrics.registry.get_sample_value("fairlead_index_rows_skipped_total") == 4

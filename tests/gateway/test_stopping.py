@@ -7,14 +7,22 @@ import json
 import signal
 from typing import Any
 
+import httpx2
 import pytest
 
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Bye, End, Rx
+
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import Dial
 
 SSE = {"accept": "text/event-stream"}
 
 
-async def lines(http: Any, request: tuple[str, str], more: dict[str, Any], begun: asyncio.Event) -> list[Any]:
+async def lines(
+    http: httpx2.AsyncClient, request: tuple[str, str], more: dict[str, Any], begun: asyncio.Event
+) -> list[Any]:
     """All objects of one stream, until the node ends it; `begun` is set when the first result has come."""
     found: list[Any] = []
     async with http.stream(*request, **more) as answer:
@@ -30,7 +38,7 @@ async def lines(http: Any, request: tuple[str, str], more: dict[str, Any], begun
 
 @pytest.mark.timeout(120)
 async def test_callers_of_a_node_that_stops_are_told_where_to_go_on(
-    own_valkey: Any, make_gateway: Any, api_of: Any, dial: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi, dial: Dial
 ) -> None:
     """Followers of commands on both nodes, in both formats, and of a post."""
     stops, stays = make_gateway(own_valkey.url), make_gateway(own_valkey.url, name="node-2")

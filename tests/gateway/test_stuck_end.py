@@ -8,11 +8,14 @@ the window, and writes them as credit comes.
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from fairlead.wire.messages import WINDOW, Ack, Bye, Cancel, Chunk, Cmd, Credit, End, Rx
+from fairlead.wire.messages import WINDOW, Ack, Bye, Cancel, Chunk, Cmd, Credit, End, EndState, Rx
+
+from support.gateway.platform_api import Api
+from support.gateway.process import GatewayProcess
+from support.gateway.scripted_agent import Dial, ScriptedAgent
 
 CHUNK = 64 << 10
 QUIET = 1.5
@@ -22,7 +25,7 @@ QUIET = 1.5
 class Holder:
     """One stream of such an agent."""
 
-    def __init__(self, peer: Any, cmd: Cmd) -> None:
+    def __init__(self, peer: ScriptedAgent, cmd: Cmd) -> None:
         self.peer = peer
         self.id = cmd.id
         self.room = cmd.credit
@@ -57,7 +60,7 @@ class Holder:
         elif isinstance(message, Cancel):
             self.cancels.append(message.why)
 
-    async def finish(self, state: Any) -> None:
+    async def finish(self, state: EndState) -> None:
         """Write the rest that was made, as credit comes, then the end; and hear its receipt."""
         self.ended = True
         async with asyncio.timeout(20):
@@ -71,7 +74,7 @@ class Holder:
                 self.take(await self.peer.receive())
 
 
-async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent, retain="window")
@@ -88,11 +91,11 @@ async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: Any, api: 
     target = (await api.get(command))["targets"][0]
     assert (target["state"], target["end"]["error"]) == ("cancelled", None), "it was not left to time out"
     assert set(holder.cancels) == {"cancelled"}
-    assert (await api.http.get(f"/v1/agents/{peer.agent}/session")).json()["commands"] == 0
+    assert (await api.http.get(f"/v1/agents/{peer.agent}/link")).json()["commands"] == 0
 
 
 @pytest.mark.timeout(90)
-async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """Of a deadline the agent here knows nothing: the gateway ends the command, and the agent later."""
     peer = await dial(gateway)
     await peer.greet()
@@ -108,10 +111,12 @@ async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: Any, api: A
     assert (await api.get(command))["targets"][0]["state"] == "timeout"
     await holder.finish("timeout")
     assert set(holder.cancels) == {"deadline"}
-    assert (await api.http.get(f"/v1/agents/{peer.agent}/session")).json()["commands"] == 0
+    assert (await api.http.get(f"/v1/agents/{peer.agent}/link")).json()["commands"] == 0
 
 
-async def test_a_command_that_nobody_knows_is_receipted_and_credited(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_command_that_nobody_knows_is_receipted_and_credited(
+    gateway: GatewayProcess, api: Api, dial: Dial
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -120,7 +125,7 @@ async def test_a_command_that_nobody_knows_is_receipted_and_credited(gateway: An
     assert (await peer.expect(Credit)) == Credit(id=unknown, bytes=5)
 
 
-async def test_a_chunk_before_its_ack_says_what_the_ack_would(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_chunk_before_its_ack_says_what_the_ack_would(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -132,7 +137,7 @@ async def test_a_chunk_before_its_ack_says_what_the_ack_would(gateway: Any, api:
     assert (await api.end(command))["state"] == "ok"
 
 
-async def test_what_was_accepted_cannot_be_refused_any_more(gateway: Any, api: Any, dial: Any) -> None:
+async def test_what_was_accepted_cannot_be_refused_any_more(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """Before any output it ends the command; behind output it breaks the protocol."""
     peer = await dial(gateway)
     await peer.greet()
@@ -149,7 +154,7 @@ async def test_what_was_accepted_cannot_be_refused_any_more(gateway: Any, api: A
     assert await peer.close_code() == 4500
 
 
-async def test_a_bye_is_answered_with_a_close_frame(gateway: Any, dial: Any) -> None:
+async def test_a_bye_is_answered_with_a_close_frame(gateway: GatewayProcess, dial: Dial) -> None:
     """Also when the agent that said it never closes."""
     peer = await dial(gateway)
     await peer.greet()

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import Any
 
-from fairlead.wire.close import Close
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Rx
 
+from support.fixtures import RedisOf
+from support.gateway.platform_api import MakeApi
+from support.gateway.process import MakeGateway
+from support.gateway.scripted_agent import Dial
 
-async def test_a_command_through_the_other_node(own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any) -> None:
+
+async def test_a_command_through_the_other_node(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
     peer = await dial(holder)
@@ -33,22 +40,22 @@ async def test_a_command_through_the_other_node(own_valkey: Any, make_gateway: A
 
 
 async def test_an_agent_moves_and_the_older_link_is_told(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     one, two = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     first = await dial(one)
     await first.greet(conn=1)
     second = await dial(two, first.agent)
     await second.greet(conn=2)
-    assert await first.close_code() == Close.SUPERSEDED
+    assert await first.close_code() == CloseCode.SUPERSEDED
     third = await dial(one, first.agent)
     await third.greet(boot="boot-2")
-    assert await second.close_code() == Close.REPLACED
+    assert await second.close_code() == CloseCode.REPLACED
     assert (await api_of(two).agent(first.agent))["node"] == "node-1"
 
 
 async def test_the_holder_is_killed_and_the_stream_goes_on(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
@@ -75,7 +82,7 @@ async def test_the_holder_is_killed_and_the_stream_goes_on(
 
 
 async def test_a_frozen_node_delivers_nothing_when_it_wakes(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """SIGSTOP, the agent moves with its command, SIGCONT: what the woken node still holds is refused."""
     frozen, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -94,7 +101,7 @@ async def test_a_frozen_node_delivers_nothing_when_it_wakes(
     await again.say(command, 0, "fresh ")
     await again.expect(Rx)
     frozen.signal(signal.SIGCONT)
-    assert await peer.close_code() == Close.SUPERSEDED
+    assert await peer.close_code() == CloseCode.SUPERSEDED
     await again.say(command, 1, "end")
     await again.send(End(id=command, total=2))
     assert (await api.end(command))["state"] == "ok"
@@ -102,7 +109,7 @@ async def test_a_frozen_node_delivers_nothing_when_it_wakes(
 
 
 async def test_nodes_know_at_once_who_comes_and_goes(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     """Not at their next beat, up to 5 s later: until then an agent of a new node would be called away."""
     one = make_gateway(own_valkey.url, name="node-1")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-from typing import Any
 
 from fairlead.wire.messages import Ack, Hb
 
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import Api
+from support.gateway.process import GatewayProcess
+from support.gateway.scripted_agent import Dial
 
-async def fairlead(gateway: Any, *args: str) -> tuple[int, str, str]:
+
+async def fairlead(gateway: GatewayProcess, *args: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of one call."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fairlead", *args, "--api", gateway.api,
@@ -21,7 +25,7 @@ async def fairlead(gateway: Any, *args: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_why_of_an_agent_that_is_well(gateway: Any, api: Any, dial: Any) -> None:
+async def test_why_of_an_agent_that_is_well(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Hb(ts=1, rtt=3.25))
@@ -36,7 +40,9 @@ async def test_why_of_an_agent_that_is_well(gateway: Any, api: Any, dial: Any) -
     assert f"open        {command}" in out
 
 
-async def test_why_of_an_agent_that_has_gone(gateway: Any, api: Any, dial: Any, until: Any) -> None:
+async def test_why_of_an_agent_that_has_gone(
+    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent, deadline=0.2)
@@ -56,13 +62,13 @@ async def test_why_of_an_agent_that_has_gone(gateway: Any, api: Any, dial: Any, 
     assert f"command {command} ended as timeout: deadline" in out
 
 
-async def test_why_of_nobody(gateway: Any) -> None:
+async def test_why_of_nobody(gateway: GatewayProcess) -> None:
     code, out, err = await fairlead(gateway, "why", "nobody-at-all")
     assert (code, out) == (2, "")
     assert "was ever seen" in err
 
 
-async def test_ls_and_labels(gateway: Any, dial: Any) -> None:
+async def test_ls_and_labels(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"fleet": peer.agent})
     code, out, err = await fairlead(gateway, "agents", "label", peer.agent, "env=prod", "ring=1")

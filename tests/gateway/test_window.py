@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
 
 from fairlead.fleet.schema import out_key
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.reply import integer
 from fairlead.wire.messages import Ack, Bye, Chunk, Cmd, Credit, End
+
+from support.fixtures import RedisOf
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial, ScriptedAgent
 
 CHUNK = 64 << 10
 COUNT = 400
@@ -19,7 +25,7 @@ HELD = 6 << 20
 class Source:
     """An agent that sends COUNT chunks as fast as its credit goes."""
 
-    def __init__(self, peer: Any, cmd: Cmd) -> None:
+    def __init__(self, peer: ScriptedAgent, cmd: Cmd) -> None:
         self.peer = peer
         self.command = cmd.id
         self.room = cmd.credit
@@ -46,14 +52,14 @@ class Source:
         await self.peer.send(End(id=self.command, total=COUNT))
 
 
-async def begin(api: Any, peer: Any) -> Source:
+async def begin(api: Api, peer: ScriptedAgent) -> Source:
     command = await api.start(peer.agent, retain="window")
     cmd = await peer.command()
     await peer.send(Ack(id=command))
     return Source(peer, cmd)
 
 
-async def read(api: Any, command: str, offset: int, most: int = COUNT + 1) -> tuple[list[str], bool]:
+async def read(api: Api, command: str, offset: int, most: int = COUNT + 1) -> tuple[list[str], bool]:
     """First octets of each result from `offset` on, up to `most` of them in all requests; and whether the end came."""
     seen: list[str] = []
     while True:
@@ -74,7 +80,7 @@ async def read(api: Any, command: str, offset: int, most: int = COUNT + 1) -> tu
 
 
 async def test_a_caller_that_does_not_read_slows_the_agent(
-    own_valkey: Any, make_gateway: Any, dial: Any, api_of: Any, redis_of: Any
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api, store = api_of(other), await redis_of(own_valkey)
@@ -88,13 +94,13 @@ async def test_a_caller_that_does_not_read_slows_the_agent(
     seen, ended = await read(api, source.command, 0)
     await running
     assert (seen, ended) == ([f"{n:08d}" for n in range(COUNT)], True)
-    assert await store.submit("XLEN", out_key(source.command)) * CHUNK < HELD
+    assert integer(await store.submit("XLEN", out_key(source.command))) * CHUNK < HELD
     gone = await api.http.get(f"/v1/commands/{source.command}/results?from=0")
     assert (gone.status_code, gone.json()["code"]) == (410, "results_trimmed")
     assert gone.json()["first"] > 0
 
 
-async def test_a_reader_that_breaks_off_takes_up_where_it_was(gateway: Any, api: Any, dial: Any) -> None:
+async def test_a_reader_that_breaks_off_takes_up_where_it_was(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     source = await begin(api, peer)
@@ -108,7 +114,7 @@ async def test_a_reader_that_breaks_off_takes_up_where_it_was(gateway: Any, api:
     assert seen == [f"{n:08d}" for n in range(COUNT)]
 
 
-async def test_an_offset_beyond_the_results(gateway: Any, api: Any, dial: Any) -> None:
+async def test_an_offset_beyond_the_results(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)

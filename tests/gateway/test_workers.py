@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import psutil
@@ -22,14 +21,20 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.agent import Agent
-from fairlead.app.exposition import merge
-from fairlead.carrier.server import SAME_STOP
+from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
+from fairlead.cli.workers.metrics_merge import merge_metrics
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+from support.fixtures import UntilAnswered
+from support.gateway.platform_api import Api, MakeApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import Dial
 
 AGENTS = 20
 PLATFORM = {"authorization": "Bearer development-platform-token"}
 FLAGS = ("--workers", "2", "--drain-timeout", "5", "--hello-timeout", "1")
 
-StartAgents = Callable[[Any], list[Agent]]
+StartAgents = Callable[[GatewayProcess], list[Agent]]
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ async def start_agents() -> AsyncIterator[StartAgents]:
     agents: list[Agent] = []
     serving: list[asyncio.Future[None]] = []
 
-    def start(gateway: Any) -> list[Agent]:
+    def start(gateway: GatewayProcess) -> list[Agent]:
         for n in range(AGENTS):
             agent = Agent(gateway.link, f"agent-{n}", "development-agent-token")
 
@@ -56,17 +61,17 @@ async def start_agents() -> AsyncIterator[StartAgents]:
     await asyncio.wait_for(asyncio.gather(*serving, return_exceptions=True), 20)
 
 
-async def nodes(api: Any) -> dict[str, str]:
+async def nodes(api: Api) -> dict[str, str]:
     """The node of each agent that is online."""
     rows = (await api.http.get("/v1/agents?limit=500")).json()["agents"]
     return {row["id"]: row["node"] for row in rows if row["state"] == "online"}
 
 
-async def all_online(api: Any) -> bool:
+async def all_online(api: Api) -> bool:
     return len(await nodes(api)) == AGENTS
 
 
-async def metric(gateway: Any, name: str, **labels: str) -> dict[str, float]:
+async def metric(gateway: GatewayProcess, name: str, **labels: str) -> dict[str, float]:
     """The samples `name` of the merged exposition, by worker."""
     async with httpx2.AsyncClient(trust_env=False) as http:
         text = (await http.get(f"{gateway.admin}/metrics")).text
@@ -76,19 +81,19 @@ async def metric(gateway: Any, name: str, **labels: str) -> dict[str, float]:
     return {s.labels["worker"]: s.value for s in samples if labels.items() <= s.labels.items()}
 
 
-async def ready(gateway: Any) -> tuple[int, str]:
+async def ready(gateway: GatewayProcess) -> tuple[int, str]:
     async with httpx2.AsyncClient(trust_env=False) as http:
         answer = await http.get(f"{gateway.admin}/readyz")
     return answer.status_code, answer.text
 
 
-async def pid_of(gateway: Any, node: str) -> int:
+async def pid_of(gateway: GatewayProcess, node: str) -> int:
     found = re.search(rf"^{node} \(pid (\d+)\)", (await ready(gateway))[1], re.M)
     assert found is not None
     return int(found[1])
 
 
-async def whoami_through_a_new_connection(gateway: Any, agent: str) -> None:
+async def whoami_through_a_new_connection(gateway: GatewayProcess, agent: str) -> None:
     """A connection of its own may meet any worker."""
     async with httpx2.AsyncClient(base_url=gateway.api, headers=PLATFORM, timeout=30, trust_env=False) as http:
         body = {"agent": agent, "method": "whoami", "payload": {"me": agent}}
@@ -99,7 +104,7 @@ async def whoami_through_a_new_connection(gateway: Any, agent: str) -> None:
     assert row["state"] == "ok", row
 
 
-def family(gateway: Any) -> list[psutil.Process]:
+def family(gateway: GatewayProcess) -> list[psutil.Process]:
     return list(psutil.Process(gateway.pid).children(recursive=True))
 
 
@@ -108,7 +113,11 @@ async def gone(processes: list[psutil.Process]) -> bool:
 
 
 async def test_workers_are_nodes_counted_apart_and_any_serves_any_agent(
-    own_valkey: Any, make_gateway: Any, api_of: Any, until: Any, start_agents: StartAgents
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    api_of: MakeApi,
+    until: UntilAnswered,
+    start_agents: StartAgents,
 ) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     assert "2 workers are ready" in gateway.log()
@@ -129,7 +138,11 @@ async def test_workers_are_nodes_counted_apart_and_any_serves_any_agent(
 
 @pytest.mark.timeout(120)
 async def test_a_killed_worker_is_restarted_and_its_agents_come_back(
-    own_valkey: Any, make_gateway: Any, api_of: Any, until: Any, start_agents: StartAgents
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    api_of: MakeApi,
+    until: UntilAnswered,
+    start_agents: StartAgents,
 ) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     api = api_of(gateway)
@@ -155,7 +168,9 @@ async def test_a_killed_worker_is_restarted_and_its_agents_come_back(
     assert "worker node-1-1 ended by signal 9" in gateway.log()
 
 
-async def test_a_frozen_worker_is_told_as_missing(own_valkey: Any, make_gateway: Any, until: Any) -> None:
+async def test_a_frozen_worker_is_told_as_missing(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered
+) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     frozen = await pid_of(gateway, "node-1-0")
     os.kill(frozen, signal.SIGSTOP)
@@ -178,7 +193,9 @@ async def test_a_frozen_worker_is_told_as_missing(own_valkey: Any, make_gateway:
     await until(both_ready)
 
 
-async def test_livez_is_the_supervisors(own_valkey: Any, make_gateway: Any, until: Any) -> None:
+async def test_livez_is_the_supervisors(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered
+) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
 
     async def livez() -> int:
@@ -202,7 +219,12 @@ async def test_livez_is_the_supervisors(own_valkey: Any, make_gateway: Any, unti
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_signal_drains_all_workers(
-    own_valkey: Any, make_gateway: Any, api_of: Any, until: Any, start_agents: StartAgents, number: signal.Signals
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    api_of: MakeApi,
+    until: UntilAnswered,
+    start_agents: StartAgents,
+    number: signal.Signals,
 ) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     start_agents(gateway)
@@ -217,7 +239,11 @@ async def test_a_signal_drains_all_workers(
 
 
 async def test_a_stop_that_reaches_every_process_drains(
-    own_valkey: Any, make_gateway: Any, api_of: Any, until: Any, start_agents: StartAgents
+    own_valkey: EmbeddedValkey,
+    make_gateway: MakeGateway,
+    api_of: MakeApi,
+    until: UntilAnswered,
+    start_agents: StartAgents,
 ) -> None:
     """As systemd sends it (`KillMode=control-group`, its default): to the supervisor and to each of its children, which
     the supervisor tells as well. And as Ctrl-C comes under a wrapper: to a process group, and again from the wrapper.
@@ -236,7 +262,9 @@ async def test_a_stop_that_reaches_every_process_drains(
     assert await gone(processes)
 
 
-async def test_a_second_signal_kills(own_valkey: Any, make_gateway: Any, until: Any, dial: Any) -> None:
+async def test_a_second_signal_kills(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered, dial: Dial
+) -> None:
     gateway = make_gateway(own_valkey.url, "--workers", "2", "--drain-timeout", "600", "--drain-rate", "0.1")
     processes = family(gateway)
     peers = [await dial(gateway) for _ in range(8)]
@@ -253,7 +281,9 @@ async def test_a_second_signal_kills(own_valkey: Any, make_gateway: Any, until: 
     assert await gone(processes)
 
 
-async def test_workers_do_not_outlive_their_supervisor(own_valkey: Any, make_gateway: Any, until: Any) -> None:
+async def test_workers_do_not_outlive_their_supervisor(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered
+) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     processes = family(gateway)
     gateway.signal(signal.SIGKILL)
@@ -266,7 +296,7 @@ async def test_workers_do_not_outlive_their_supervisor(own_valkey: Any, make_gat
     gateway.start()  # on the same ports: nobody holds them any more
 
 
-async def test_the_admin_port_comes_back_too(own_valkey: Any, make_gateway: Any) -> None:
+async def test_the_admin_port_comes_back_too(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     workers = {await pid_of(gateway, "node-1-0"), await pid_of(gateway, "node-1-1")}
     (admin,) = (one for one in family(gateway) if one.pid not in workers)
@@ -276,7 +306,7 @@ async def test_the_admin_port_comes_back_too(own_valkey: Any, make_gateway: Any)
     assert "the admin port ended by signal 9" in gateway.log()
 
 
-async def test_workers_with_a_valkey_of_their_own(make_gateway: Any, until: Any) -> None:
+async def test_workers_with_a_valkey_of_their_own(make_gateway: MakeGateway, until: UntilAnswered) -> None:
     gateway = make_gateway("embedded", *FLAGS)
     processes = family(gateway)
     assert len(processes) == 4
@@ -307,12 +337,14 @@ def test_a_taken_port_is_told_at_once(workers: str) -> None:
             began = time.monotonic()
             text = refused("--workers", workers, *(f"--{key}={port if key == name else 0}" for key in flags))
         door = name.removesuffix("-port")
-        assert f"{door} port {port} on 127.0.0.1 cannot be had: Address already in use" in text
+        assert f"cannot use {door} port {port} on 127.0.0.1: Address already in use" in text
         assert f"--{name}" in text
         assert time.monotonic() - began < 15, "told before Redis was waited for"
 
 
-async def test_the_ports_of_another_gateways_workers_are_taken(own_valkey: Any, make_gateway: Any) -> None:
+async def test_the_ports_of_another_gateways_workers_are_taken(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway
+) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     port = gateway.link.rpartition(":")[2]
     text = refused("--workers", "2", "--link-port", port, "--api-port", "0", "--admin-port", "0")
@@ -340,7 +372,7 @@ def test_merged_metrics_keep_values_and_escaped_labels() -> None:
         if worker == 1:
             Counter("alone", "Of one worker", registry=registry).inc()
         texts[worker] = generate_latest(registry).decode()
-    merged = merge(texts)
+    merged = merge_metrics(texts)
     assert merged.count("# TYPE counted_total counter") == 1
     assert merged.count("# HELP seconds No labels") == 1
     found = {}

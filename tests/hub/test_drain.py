@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fairlead.hub.hub import Hub
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Bye, Drain
 
 from support.hub.linked_session import AGENT, greeted, linked
@@ -22,11 +22,11 @@ async def test_each_is_told_and_then_closed() -> None:
         hub.add(session)
     assert await hub.drain(1_000, 60) == 3
     assert hub.draining
-    assert hub.leaving == 0
+    assert hub.drain_remaining == 0
     for session, wire in links:
         assert session.drained
         assert said(wire.sent) == [Drain, Bye]
-        assert wire.closed == [Close.RESTART]
+        assert wire.closed == [CloseCode.RESTART]
 
 
 async def test_who_is_not_welcomed_yet_is_told_nothing_before_it_is_closed() -> None:
@@ -36,7 +36,7 @@ async def test_who_is_not_welcomed_yet_is_told_nothing_before_it_is_closed() -> 
     hub.add(session)
     assert await hub.drain(1_000, 60) == 1
     assert said(wire.sent) == [Bye]
-    assert wire.closed == [Close.RESTART]
+    assert wire.closed == [CloseCode.RESTART]
 
 
 async def test_those_that_leave_by_themselves_make_it_shorter() -> None:
@@ -47,10 +47,10 @@ async def test_those_that_leave_by_themselves_make_it_shorter() -> None:
     drain = asyncio.create_task(hub.drain(1 / 3_600, 3_600))
     while not links[-1][1].sent:
         await asyncio.sleep(0)
-    assert links[0][1].closed == [Close.RESTART], "the first slot is now"
+    assert links[0][1].closed == [CloseCode.RESTART], "the first slot is now"
     for left, (session, wire) in zip((1, 0), links[1:], strict=True):
         session.on_close(wire, 1001, "the agent stops")
         assert hub.remove(session)
-        assert hub.leaving == left
+        assert hub.drain_remaining == left
     assert await asyncio.wait_for(drain, 20) == 3
     assert [wire.closed for _, wire in links[1:]] == [[], []]

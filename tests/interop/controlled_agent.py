@@ -10,14 +10,14 @@ import base64
 import json
 import sys
 import threading
-from typing import Any
+from typing import Literal
 
 from fairlead.agent import Agent, Command
 
 url, encoding, *journal = sys.argv[1:]
 agent = Agent(url, "edge-17", "any token", encoding=encoding, journal=journal[0] if journal else None)  # type: ignore[arg-type]
 commands: dict[str, Command] = {}
-ends: dict[str, asyncio.Future[Any]] = {}
+ends: dict[str, asyncio.Future[object]] = {}
 
 
 @agent.command("exec")
@@ -27,7 +27,9 @@ async def execute(command: Command, argv: list[str]) -> object:
     return await ends[command.id]
 
 
-async def obey(order: str, number: int, id: str = "", payload: str = "", kind: str = "", **event: Any) -> None:
+async def obey(
+    order: str, number: int, id: str = "", payload: str = "", kind: str = "", type: str = "", qos: Literal[0, 1] = 0
+) -> None:
     data = base64.b64decode(payload)
     if order == "write":
         await commands[id].write(kind, data)
@@ -36,7 +38,7 @@ async def obey(order: str, number: int, id: str = "", payload: str = "", kind: s
     elif order == "take":
         await commands[id].stdin.read()
     elif order == "event":
-        agent.emit(event["type"], json.loads(data), qos=event["qos"])
+        agent.emit(type, json.loads(data), qos=qos)
     elif order == "leave":
         agent.stop()
     print(json.dumps({"done": number}), flush=True)

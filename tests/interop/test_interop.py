@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from typing import Any
 
 import pytest
 
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
+
+from support.gateway_process import ServeProcess
+from support.interop.foreign_agent import StartForeign
+from support.interop.platform_api import ApiOf
 
 
 def numbers(count: int) -> str:
     return "".join(f"{i}\n" for i in range(count))
 
 
-async def test_a_command_streams(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_a_command_streams(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([nodes[0].link], "streams")
     await foreign.tells("welcome")
     api = api_of(nodes[1])
@@ -32,7 +36,9 @@ async def test_a_command_streams(nodes: Any, api_of: Any, start_foreign: Any) ->
     assert (output == text, end["state"]) == (True, "ok")
 
 
-async def test_an_unknown_method_is_refused(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_an_unknown_method_is_refused(
+    nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
+) -> None:
     foreign = await start_foreign([nodes[0].link], "refuses")
     await foreign.tells("welcome")
     api = api_of(nodes[0])
@@ -41,7 +47,7 @@ async def test_an_unknown_method_is_refused(nodes: Any, api_of: Any, start_forei
     assert not foreign.all("run")
 
 
-async def test_input_is_echoed(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_input_is_echoed(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([nodes[0].link], "hears")
     await foreign.tells("welcome")
     api = api_of(nodes[1])
@@ -57,7 +63,7 @@ async def test_input_is_echoed(nodes: Any, api_of: Any, start_foreign: Any) -> N
     assert (output == b"".join(parts).decode(), end["payload"]) == (True, {"bytes": 12 * 65_536})
 
 
-async def test_a_cancel_and_a_deadline(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_a_cancel_and_a_deadline(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([nodes[0].link], "stops")
     await foreign.tells("welcome")
     api = api_of(nodes[1])
@@ -75,7 +81,9 @@ async def test_a_cancel_and_a_deadline(nodes: Any, api_of: Any, start_foreign: A
 
 
 @pytest.mark.timeout(90)
-async def test_a_cancel_where_nobody_reads(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_a_cancel_where_nobody_reads(
+    nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
+) -> None:
     """100 MB into a window that nobody reads: the agent's own end arrives, at a cancel and at a deadline."""
     foreign = await start_foreign([nodes[0].link], "floods")
     await foreign.tells("welcome")
@@ -88,12 +96,14 @@ async def test_a_cancel_where_nobody_reads(nodes: Any, api_of: Any, start_foreig
             assert (await api.http.delete(f"/v1/commands/{command}")).is_success
         _, end = await api.window_end(command)
         assert end["error"]["code"] == ("deadline" if deadline else "cancelled"), end
-        assert (await api.http.get("/v1/agents/floods/session")).json()["commands"] == 0
+        assert (await api.http.get("/v1/agents/floods/link")).json()["commands"] == 0
     assert not foreign.all("violation")
     assert not foreign.all("closed")
 
 
-async def test_a_result_that_fits_no_message(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_a_result_that_fits_no_message(
+    nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
+) -> None:
     foreign = await start_foreign([nodes[0].link], "large")
     await foreign.tells("welcome")
     api = api_of(nodes[0])
@@ -107,7 +117,9 @@ async def test_a_result_that_fits_no_message(nodes: Any, api_of: Any, start_fore
 
 
 @pytest.mark.timeout(120)
-async def test_a_thousand_commands_one_after_the_other(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_a_thousand_commands_one_after_the_other(
+    nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
+) -> None:
     foreign = await start_foreign([nodes[0].link], "works")
     await foreign.tells("welcome")
     api = api_of(nodes[0])
@@ -119,7 +131,9 @@ async def test_a_thousand_commands_one_after_the_other(nodes: Any, api_of: Any, 
     assert not foreign.all("closed")
 
 
-async def test_an_event_is_kept(nodes: Any, shared_valkey: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_an_event_is_kept(
+    nodes: list[ServeProcess], shared_valkey: EmbeddedValkey, api_of: ApiOf, start_foreign: StartForeign
+) -> None:
     foreign = await start_foreign([nodes[0].link], "tells")
     await foreign.tells("welcome")
     api = api_of(nodes[0])
@@ -138,7 +152,9 @@ async def test_an_event_is_kept(nodes: Any, shared_valkey: Any, api_of: Any, sta
 
 
 @pytest.mark.parametrize("fault", ["killed", "drained", "superseded"])
-async def test_the_stream_goes_on(own_nodes: Any, api_of: Any, start_foreign: Any, fault: str) -> None:
+async def test_the_stream_goes_on(
+    own_nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign, fault: str
+) -> None:
     """The link is lost in the middle of the output: all of it arrives, in order, once; the command ran once."""
     holder, other = own_nodes
     foreign = await start_foreign([holder.link, other.link], "moves")
@@ -175,7 +191,7 @@ async def test_the_stream_goes_on(own_nodes: Any, api_of: Any, start_foreign: An
     assert not foreign.all("violation")
 
 
-async def test_the_process_is_killed(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_the_process_is_killed(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([nodes[0].link], "dies")
     await foreign.tells("welcome")
     api = api_of(nodes[1])
@@ -191,7 +207,7 @@ async def test_the_process_is_killed(nodes: Any, api_of: Any, start_foreign: Any
     assert not heir.all("run")
 
 
-async def test_the_process_leaves(nodes: Any, api_of: Any, start_foreign: Any) -> None:
+async def test_the_process_leaves(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([nodes[0].link], "leaves")
     await foreign.tells("welcome")
     api = api_of(nodes[1])
@@ -203,7 +219,7 @@ async def test_the_process_leaves(nodes: Any, api_of: Any, start_foreign: Any) -
     assert (end["state"], end["error"]["code"]) == ("cancelled", "cancelled")
 
 
-async def test_another_boot_takes_over(nodes: Any, start_foreign: Any) -> None:
+async def test_another_boot_takes_over(nodes: list[ServeProcess], start_foreign: StartForeign) -> None:
     first = await start_foreign([nodes[0].link], "twin")
     await first.tells("welcome")
     second = await start_foreign([nodes[1].link], "twin")

@@ -20,6 +20,8 @@ from websockets.typing import Subprotocol
 
 from fairlead.mock.script import data_of, load_messages
 
+from support.interop.foreign_agent import StartForeign
+
 HERE = Path(__file__).resolve().parent
 MESSAGES = [v for v in load_messages() if v["direction"] == "gateway-to-agent"]
 HELLO, WELCOME, HB, ACK, CHUNK, END, CREDIT, EVENT, BYE = 1, 2, 3, 5, 6, 7, 8, 10, 14
@@ -94,9 +96,10 @@ async def script() -> AsyncIterator[Script]:
     await server.stop()
 
 
-def contains(whole: Any, part: Any) -> bool:
+def contains(whole: object, part: object) -> bool:
     """null is an absent member."""
     if isinstance(part, dict):
+        assert isinstance(whole, dict)
         return all(value is None or contains(whole.get(key), value) for key, value in part.items())
     return bool(whole == part)
 
@@ -126,7 +129,7 @@ def test_valid_messages_are_decoded(node_js: str) -> None:
             assert contains(got, json.loads(vector["json"])), vector["name"]
 
 
-async def test_deep_nesting_does_no_harm(script: Script, start_foreign: Any) -> None:
+async def test_deep_nesting_does_no_harm(script: Script, start_foreign: StartForeign) -> None:
     """What JavaScript can read is an unknown key, to be ignored; in other languages it is 4500."""
     foreign = await start_foreign([script.link], "edge-17")
     await script.accept()
@@ -139,7 +142,7 @@ async def test_deep_nesting_does_no_harm(script: Script, start_foreign: Any) -> 
     assert not foreign.all("closed")
 
 
-async def test_invalid_messages_are_refused(script: Script, start_foreign: Any) -> None:
+async def test_invalid_messages_are_refused(script: Script, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([script.link], "edge-17")
     invalid = [v for v in MESSAGES if not v["valid"] and v["encoding"] == "json"]
     assert len(invalid) > 8
@@ -154,7 +157,7 @@ async def test_invalid_messages_are_refused(script: Script, start_foreign: Any) 
         assert (await foreign.tells("closed", count))["own"], name
 
 
-async def test_the_window_bounds_what_is_sent_and_what_is_held(script: Script, start_foreign: Any) -> None:
+async def test_the_window_bounds_what_is_sent_and_what_is_held(script: Script, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([script.link], "edge-17", "--orders")
     await script.accept()
     await script.hear()

@@ -1,16 +1,15 @@
-"""The paths of what the tests here import, and Prometheus: skipped loudly where it is not built, failed where CI=1."""
+"""An API server as the operator's tests have it, and Prometheus: skipped where it is not built, failed where CI=1."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
+from support.control_plane import control_plane, valkey_server, world
 from support.observability.prometheus_server import program
+
+__all__ = ["control_plane", "valkey_server", "world"]
 
 
 def _needed(name: str) -> str:
@@ -31,19 +30,3 @@ def prometheus_program() -> str:
 @pytest.fixture(scope="session")
 def promtool() -> str:
     return _needed("promtool")
-
-
-def _operators() -> Any:
-    """The conftest of tests/operator: its fixtures are ours too, and a conftest cannot be imported by its name."""
-    path = Path(__file__).resolve().parents[1] / "operator" / "conftest.py"
-    found = importlib.util.spec_from_file_location("conftest_of_the_operator", path)
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    sys.modules[found.name] = module
-    found.loader.exec_module(module)
-    return module
-
-
-_shared = _operators()
-control_plane, valkey_server, world = _shared.control_plane, _shared.valkey_server, _shared.world

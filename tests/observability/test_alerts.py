@@ -26,11 +26,11 @@ from support.observability.prometheus_server import metrics_that_exist
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "charts" / "fairlead" / "files" / "rules" / "fairlead.yaml"
 PAGES = ROOT / "docs" / "runbooks"
-LINKS = "fairlead_connections{ID}"
-CAPACITY = "fairlead_connection_capacity{ID}"
-OPENED = 'fairlead_connections_opened_total{ID,result="resumed"}'
-LOST = 'fairlead_connections_closed_total{ID,code="1006",then="reconnect",by="agent"}'
-MEANT = 'fairlead_connections_closed_total{ID,code="4000",then="reconnect",by="gateway"}'
+LINKS = "fairlead_links{ID}"
+CAPACITY = "fairlead_link_capacity{ID}"
+OPENED = 'fairlead_links_opened_total{ID,result="resumed"}'
+LOST = 'fairlead_links_closed_total{ID,code="1006",then="reconnect",by="agent"}'
+MEANT = 'fairlead_links_closed_total{ID,code="4000",then="reconnect",by="gateway"}'
 DELIVERED = 'fairlead_command_stage_duration_seconds_count{ID,stage="deliver"}'
 IN_TIME = 'fairlead_command_stage_duration_seconds_bucket{ID,stage="deliver",le="0.25"}'
 LAG = 'fairlead_event_loop_lag_seconds_bucket{ID,pod="p",le="%s"}'
@@ -95,8 +95,8 @@ CASES = {
     ),
     "FairleadNodeSilent": Case(
         "5m",
-        {'fairlead_beat_age_seconds{ID,pod="p"}': "2 2 20 80 140 200 260"},
-        ({'fairlead_beat_age_seconds{ID,pod="p"}': "5x10"},),
+        {'fairlead_heartbeat_age_seconds{ID,pod="p"}': "2 2 20 80 140 200 260"},
+        ({'fairlead_heartbeat_age_seconds{ID,pod="p"}': "5x10"},),
         {"pod": "p"},
     ),
     "FairleadNodeFenced": Case(
@@ -109,8 +109,8 @@ CASES = {
     ),
     "FairleadLinksRefused": Case(
         "12m",
-        {'fairlead_handshake_rejected_total{ID,reason="full"}': "0+3x15"},
-        ({'fairlead_handshake_rejected_total{ID,reason="rate"}': "0+300x15"},),
+        {'fairlead_handshakes_rejected_total{ID,reason="full"}': "0+3x15"},
+        ({'fairlead_handshakes_rejected_total{ID,reason="rate"}': "0+300x15"},),
     ),
     "FairleadTokensRefused": Case(
         "20m",
@@ -129,10 +129,10 @@ CASES = {
     ),
     "FairleadNodeImbalance": Case(
         "40m",
-        {'fairlead_connections{ID,pod="p"}': "900x45", 'fairlead_connections{ID,pod="q"}': "100x45"},
+        {'fairlead_links{ID,pod="p"}': "900x45", 'fairlead_links{ID,pod="q"}': "100x45"},
         (
-            {'fairlead_connections{ID,pod="p"}': "600x45", 'fairlead_connections{ID,pod="q"}': "500x45"},
-            {'fairlead_connections{ID,pod="p"}': "9x45", 'fairlead_connections{ID,pod="q"}': "1x45"},
+            {'fairlead_links{ID,pod="p"}': "600x45", 'fairlead_links{ID,pod="q"}': "500x45"},
+            {'fairlead_links{ID,pod="p"}': "9x45", 'fairlead_links{ID,pod="q"}': "1x45"},
         ),
     ),
     "FairleadEventLoopLag": Case(
@@ -191,8 +191,8 @@ CASES = {
     ),
     "FairleadReportsStale": Case(
         "10m",
-        {operator("reports_stale"): "1x15"},
-        ({operator("reports_stale"): "0x7 1x2 0x6"},),
+        {operator("stale_reports"): "1x15"},
+        ({operator("stale_reports"): "0x7 1x2 0x6"},),
         shared={LEADER: "1x15"},
     ),
     "FairleadWrongRemoval": Case(

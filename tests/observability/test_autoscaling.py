@@ -23,6 +23,7 @@ import pytest
 from fairlead_operator.kube import objects
 
 from dashboards import AUTOSCALING
+from support.control_plane import ControlPlane
 from support.observability.dashboard_answers import answers, shown, table
 from support.observability.prometheus_server import RATE, Target, scraping
 from support.observability.watched_fleet import Node, ended, swarm
@@ -91,11 +92,11 @@ def mute(namespace: str, port: int) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 async def test_a_real_prometheus_answers_what_the_operator_tells(
-    prometheus_program: str, world: World, control_plane: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prometheus_program: str, world: World, control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")
     monkeypatch.setitem(objects.KINDS, "ValidatingWebhookConfiguration", place)
-    await world.gateway(capacity=CAPACITY, replicas={"min": 2, "max": 3}, scaling={"survive": 0})
+    await world.gateway(capacity=CAPACITY, replicas={"min": 2, "max": 3}, scaling={"failureTolerance": 0})
     with ExitStack() as stack:
         operator = Operator(tmp_path, control_plane.operator, world.namespace)
         stack.enter_context(ended(operator.process))
@@ -112,8 +113,8 @@ async def test_a_real_prometheus_answers_what_the_operator_tells(
         for node in nodes:
             stack.enter_context(ended(node.process))
             stack.enter_context(swarm(node, node.name, FEW))
-        await told(f"fairlead_operator_reported_connections == {2 * FEW}")
-        await told("fairlead_operator_ready_replicas == 2 and fairlead_operator_reports_stale == 0")
+        await told(f"fairlead_operator_reported_links == {2 * FEW}")
+        await told("fairlead_operator_ready_replicas == 2 and fairlead_operator_stale_reports == 0")
         # What the start was is out of sight of the rates after this.
         began = time.time() + RATE + 2
         await asyncio.sleep(RATE + 2 + IDLE)
@@ -134,7 +135,7 @@ async def test_a_real_prometheus_answers_what_the_operator_tells(
         finally:
             name, uid = webhook["metadata"]["name"], webhook["metadata"]["uid"]
             await world.admin.delete("ValidatingWebhookConfiguration", "", name, uid)
-        await told("fairlead_operator_reports_stale == 1")
+        await told("fairlead_operator_stale_reports == 1")
         # An API server that does not answer at all: the lease runs out.
         stack.callback(control_plane.server.send_signal, signal.SIGCONT)
         control_plane.server.send_signal(signal.SIGSTOP)

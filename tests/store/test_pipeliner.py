@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fairlead.errors import BusUnavailable, ConfigError, NotAnswered
-from fairlead.store.backlog import BOUNDS, Priority
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.backlog import LIMITS, Priority
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.endpoint import SOCKET_PATH_LIMIT
 from fairlead.store.errors import ScriptError, StoreError
 from fairlead.store.pipeliner import BATCH_PATIENCE, PROGRESS, Pipeliner
@@ -23,7 +23,7 @@ from fairlead.store.script import Script
 Connect = Callable[[str], Awaitable[Pipeliner]]
 Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
-COMMANDS = BOUNDS[Priority.COMMANDS]
+COMMANDS = LIMITS[Priority.COMMANDS]
 
 COUNT = Script("count", "#!lua\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])")
 REFUSE = Script("refuse", "#!lua\nreturn redis.error_reply('STALE generation ' .. ARGV[1])")
@@ -325,7 +325,7 @@ async def test_each_batch_takes_some_of_every_priority_the_first_priority_first(
     calls += [call(name, Priority[name.upper()]) for name in ("commands", "results", "control")]
     await asyncio.gather(*calls)
     assert executed[:4] == ["control", "results", "commands", "list"]
-    most = BOUNDS[Priority.BACKGROUND].batch
+    most = LIMITS[Priority.BACKGROUND].batch
     assert sizes[0] == 3 + most
     assert max(sizes[1:]) == most
     order = items(await pipeliner.submit("LRANGE", "order", 0, 3))
@@ -336,7 +336,7 @@ async def test_no_priority_keeps_a_lower_one_waiting_for_ever(pipeliner: Pipelin
     """More than a batch of each higher priority is always waiting, and the list gets on all the same."""
     listed = asyncio.create_task(_all(pipeliner, "list", Priority.BACKGROUND, 200))
     others = [
-        asyncio.create_task(_forever(pipeliner, priority, BOUNDS[priority].batch + 1))
+        asyncio.create_task(_forever(pipeliner, priority, LIMITS[priority].batch + 1))
         for priority in (Priority.CONTROL, Priority.RESULTS, Priority.COMMANDS)
     ]
     async with asyncio.timeout(30):

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fairlead.fleet.load import Load
+from fairlead.fleet.node_rows import NodeRows
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.policy import Policy
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.objects import Object, path
-from fairlead_operator.kube.rbac import Rule
+from fairlead_operator.kube.rbac import PolicyRule
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.resources.owner import Owner
 from fairlead_operator.runtime.reconciler import Reconciler
@@ -49,7 +49,7 @@ class World:
     now: float = 1000.0
     reconcilers: list[Reconciler] = field(default_factory=list)
 
-    def spec(self, **more: Any) -> Object:
+    def spec(self, **more: object) -> Object:
         return {
             "image": "fairlead/gateway:test",
             "capacity": 1000,
@@ -59,7 +59,7 @@ class World:
             **more,
         }
 
-    async def gateway(self, name: str = "edge", **more: Any) -> Object:
+    async def gateway(self, name: str = "edge", **more: object) -> Object:
         """Made as a user would; what is given replaces the defaults of `spec`."""
         return await self.admin.create(
             {
@@ -88,7 +88,7 @@ class World:
         status: Object = (await self.admin.get("LinkGateway", self.namespace, name)).get("status", {})
         return status
 
-    async def operate(self, name: str, *, gateway: str = "edge", **more: Any) -> Object:
+    async def operate(self, name: str, *, gateway: str = "edge", **more: object) -> Object:
         """A LinkOperation, made as a user would."""
         return await self.admin.create(
             {
@@ -148,10 +148,10 @@ class World:
     async def beat(self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0) -> None:
         """As the node of that pod does it."""
         counts: dict[str, str | int | float] = {
-            "state": "serving", "connections": connections, "capacity": capacity, "accepted": 0, "refused": 0,
+            "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": 0,
             "lag_ms": 0, "in_flight": in_flight, "version": "test",
         }  # fmt: skip
-        await Load(self.store).beat(node, f"epoch-of-{node}", counts, begin=True)
+        await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 
     async def until(self, what: str, condition: Callable[[], Any]) -> Any:
         """Waits for what controllers do; what it gives when it gives something."""
@@ -166,7 +166,7 @@ class World:
         found = await self.admin.items("Event", self.namespace)
         return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == kind]
 
-    async def allow(self, *rules: Rule, without: tuple[str, str] = ("", "")) -> None:
+    async def allow(self, *rules: PolicyRule, without: tuple[str, str] = ("", "")) -> None:
         """The rights of the user `operator` in this namespace, from now on; `without` this resource and verb."""
         said = [
             {"apiGroups": [group], "resources": [kind], "verbs": left}

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from fairlead.carrier.client import connect
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Chunk, Cmd, End, Hello, Welcome
 
@@ -64,12 +64,12 @@ class SimulatedAgent:
 
 
 class Fleet:
-    """Agents of one process, held by the `sweep` of the caller."""
+    """Agents of one process, held by the `timer_wheel` of the caller."""
 
-    def __init__(self, url: str, token: str, sweep: Sweep) -> None:
+    def __init__(self, url: str, token: str, timer_wheel: TimerWheel) -> None:
         self._url = url
         self._headers = (("Authorization", f"Bearer {token}"),)
-        self._sweep = sweep
+        self._timer_wheel = timer_wheel
         self._conn = 0
         self.agents: list[SimulatedAgent] = []
 
@@ -94,7 +94,7 @@ class Fleet:
         welcomed = agent.welcomed
         assert welcomed is not None
         await connect(
-            self._url, agent, sweep=self._sweep, subprotocols=(SUBPROTOCOL_MSGPACK,), headers=self._headers,
+            self._url, agent, timer_wheel=self._timer_wheel, subprotocols=(SUBPROTOCOL_MSGPACK,), headers=self._headers,
             local_address=source,
         )  # fmt: skip
         async with asyncio.timeout(30):

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import ServeProcess
 

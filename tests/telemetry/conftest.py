@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import httpx2
 import pytest
 import websockets
 from websockets.asyncio.client import ClientConnection
 
-from fairlead.store.embedded import EmbeddedValkey
-from fairlead.wire.codec import agent_codec
-from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello, Welcome
 
-from support.gateway_process import ServeProcess
 from support.otlp_collector import Collector, collecting
+from support.telemetry.node import MakeNode, Node
+from support.telemetry.platform_api import PATIENCE, Platform
+from support.telemetry.scripted_agent import ScriptedAgent
 
-M = TypeVar("M", bound=Message)
-PATIENCE = 60.0
-"""Far more than anything takes: these tests measure no time, and must bear a machine that does much else."""
 AGENT = """
 import asyncio, sys
 from opentelemetry import trace
@@ -66,22 +63,6 @@ agent.run()
 """
 
 
-class Node(ServeProcess):
-    """A node, and what it tells of itself."""
-
-    def metrics(self, accept: str = "") -> str:
-        return httpx2.get(f"{self.admin}/metrics", headers={"accept": accept} if accept else {}, trust_env=False).text
-
-    def metric(self, line: str) -> float:
-        """The value of a sample by all that stands before it; 0 when there is none."""
-        found = [one for one in self.metrics().splitlines() if one.startswith(f"{line} ")]
-        return float(found[0].rpartition(" ")[2]) if found else 0.0
-
-
-class MakeNode(Protocol):
-    def __call__(self, name: str, *flags: str) -> Node: ...
-
-
 @pytest.fixture
 def make_node(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeNode]:
     """Heartbeats are rare unless a test asks for others: scripted agents send none, and must not count as silent on a
@@ -104,85 +85,9 @@ def collector() -> Iterator[Collector]:
         yield made
 
 
-class Platform:
-    """The API of one node, as a caller uses it."""
-
-    def __init__(self, http: httpx2.AsyncClient) -> None:
-        self.http = http
-
-    async def run(self, agent: str, method: str, payload: object = None, **headers: str) -> list[dict[str, Any]]:
-        """Post a command and follow it to its end; all lines."""
-        answer = await self.http.post(
-            "/v1/commands", json={"agent": agent, "method": method, "payload": payload or {}},
-            headers={"accept": "application/x-ndjson", **headers},
-        )  # fmt: skip
-        assert answer.status_code == 200, answer.text
-        return [line for raw in answer.text.splitlines() if (line := httpx2.Response(200, text=raw).json())]
-
-    async def post(self, agent: str, method: str, payload: object = None, **more: object) -> str:
-        """Post a command without following it; its id."""
-        body = {"agent": agent, "method": method, "payload": payload or {}, **more}
-        answer = await self.http.post("/v1/commands", json=body)
-        assert answer.status_code == 202, answer.text
-        return str(answer.json()["id"])
-
-    async def get(self, path: str) -> dict[str, Any]:
-        """What it answers; a node that is too busy to be asked by another is asked again."""
-        async with asyncio.timeout(PATIENCE):
-            while (answer := await self.http.get(path)).status_code == 503:
-                await asyncio.sleep(0.2)
-        assert answer.status_code == 200, answer.text
-        return dict(answer.json())
-
-    async def ranked(self, query: str = "") -> dict[str, Any]:
-        """The ranking, once all nodes have answered in time."""
-        async with asyncio.timeout(PATIENCE):
-            while (found := await self.get(f"/v1/sessions{query}"))["missing"]:
-                await asyncio.sleep(0.2)
-        return found
-
-    async def online(self, agent: str) -> None:
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                answer = await self.http.get(f"/v1/agents/{agent}")
-                if answer.status_code == 200 and answer.json()["state"] == "online":
-                    return
-                await asyncio.sleep(0.05)
-
-
 @pytest.fixture
 def platform_of(http_of: Callable[[str], httpx2.AsyncClient]) -> Callable[[Node], Platform]:
     return lambda node: Platform(http_of(node.api))
-
-
-class ScriptedAgent:
-    """One link that says exactly what a test wants it to say."""
-
-    def __init__(self, socket: ClientConnection, agent: str) -> None:
-        self.socket = socket
-        self._codec = agent_codec(SUBPROTOCOL_MSGPACK)
-        self.agent = agent
-
-    async def send(self, *messages: Message) -> None:
-        for message in messages:
-            await self.socket.send(self._codec.encode(message))
-
-    async def expect(self, kind: type[M]) -> M:
-        """The next message of `kind`; others are passed over."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                message = self._codec.decode(await self.socket.recv())
-                if isinstance(message, kind):
-                    return message
-
-    async def trips(self, *seconds: float) -> None:
-        """Report round trips, and see them taken."""
-        for n, trip in enumerate(seconds, 1):
-            await self.send(Hb(ts=n, rtt=trip * 1000))
-            assert (await self.expect(Hb)).echo == n
-
-    async def close(self) -> None:
-        await self.socket.close()
 
 
 @pytest.fixture

@@ -22,14 +22,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.telemetry import spans
-from fairlead.telemetry.timing import Tally, Timing
-from fairlead.telemetry.window import LEAST, SIZES, note, quantile, window
+from fairlead.telemetry.command_timing import CommandStats, CommandTiming
+from fairlead.telemetry.decaying_histogram import LEAST, SIZES, new_histogram, observe, quantile
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
+
+from support.telemetry.node import MakeNode, Node
+from support.telemetry.platform_api import PlatformOf
+from support.telemetry.scripted_agent import Dial
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
 
-def fairlead(node: Any, *args: str) -> str:
+def fairlead(node: Node, *args: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "fairlead", *args, "--api", node.api], capture_output=True, text=True, timeout=60,
         check=False,
@@ -38,7 +42,7 @@ def fairlead(node: Any, *args: str) -> str:
     return done.stdout
 
 
-async def eventually(texts: Iterable[str], node: Any, *args: str) -> str:
+async def eventually(texts: Iterable[str], node: Node, *args: str) -> str:
     """What `fairlead` writes, once it has all of `texts` in it: a busy node may not have answered in time."""
     async with asyncio.timeout(60):
         while True:
@@ -50,9 +54,9 @@ async def eventually(texts: Iterable[str], node: Any, *args: str) -> str:
 
 @given(st.lists(st.floats(LEAST, 60.0), min_size=1, max_size=200), st.sampled_from((0.5, 0.9, 0.99, 1.0)))
 def test_a_quantile_is_right_to_within_a_tenth(durations: list[float], share: float) -> None:
-    counts = window()
+    counts = new_histogram()
     for seconds in durations:
-        note(counts, seconds)
+        observe(counts, seconds)
     exact = sorted(durations)[math.ceil(share * len(durations)) - 1]
     found = quantile(counts, share)
     assert found is not None
@@ -71,13 +75,13 @@ def test_a_million_links_stay_cheap() -> None:
         tracemalloc.stop()
         return used / len(kept) - 8  # less its place in the list
 
-    def with_commands() -> Tally:
-        tally = Tally()
+    def with_commands() -> CommandStats:
+        tally = CommandStats()
         tally.add((0.001, 0.002, 0.003, 0.004, 0.005), failed=False)
         return tally
 
     figures = {
-        "round trips": size(window),
+        "round trips": size(new_histogram),
         "commands": size(with_commands),
         "opening, with traces": size(lambda: spans.pack_opening([10**18 + i for i in range(6)])),
     }
@@ -87,36 +91,38 @@ def test_a_million_links_stay_cheap() -> None:
 
 
 def test_a_window_is_small_and_forgets() -> None:
-    counts = window()
+    counts = new_histogram()
     assert sys.getsizeof(counts) <= 160
     assert quantile(counts, 0.5) is None
     for _ in range(10_000):
-        note(counts, 0.01)
+        observe(counts, 0.01)
     for _ in range(600):
-        note(counts, 2.0)
+        observe(counts, 2.0)
     found = quantile(counts, 0.5)
     assert found == pytest.approx(2.0, rel=0.1), "what came last outweighs the thousands before it"
     assert len(counts) == SIZES
-    note(counts, 0.0)
-    note(counts, 1e9)
+    observe(counts, 0.0)
+    observe(counts, 1e9)
 
 
 def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
     begin = 10**18
-    timing = Timing(0, begin)
+    timing = CommandTiming(0, begin)
     timing.written, timing.ended, timing.stored = begin - 10**9, begin + 10**9, begin
     assert timing.stages() == (0.0, None, None, 2.0, 0.0)
     back = spans.unpack_opening(spans.pack_opening([begin, begin + 2000, begin - 5, begin + 10**18, begin, begin]))
     assert back[:3] == [begin, begin + 2000, begin]
 
 
-async def test_a_session_tells_its_round_trips_and_its_commands(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_a_session_tells_its_round_trips_and_its_commands(
+    make_node: MakeNode, platform_of: PlatformOf, dial: Dial
+) -> None:
     asked = make_node("asked")
     holder = make_node("holder")
     agent = await dial(holder, "slow-1", conn=3)
     platform = platform_of(asked)
     await platform.online("slow-1")
-    fresh = await platform.get("/v1/agents/slow-1/session")
+    fresh = await platform.get("/v1/agents/slow-1/link")
     assert (fresh["rtt"], fresh["round_trips"], fresh["latency"], fresh["ended"]) == (None, None, {}, 0)
     assert fresh["reconnects"] == 2
 
@@ -130,7 +136,7 @@ async def test_a_session_tells_its_round_trips_and_its_commands(make_node: Any, 
         await asyncio.sleep(0.1)
         await agent.send(End(id=command.id, total=1, state="error" if failed else "ok"))
     async with asyncio.timeout(60):
-        while (link := await platform.get("/v1/agents/slow-1/session"))["ended"] < 2:
+        while (link := await platform.get("/v1/agents/slow-1/link"))["ended"] < 2:
             await asyncio.sleep(0.05)
     assert link["rtt"] == pytest.approx(0.5)
     assert link["round_trips"]["p50"] == pytest.approx(0.02, rel=0.1)
@@ -152,12 +158,12 @@ async def test_a_session_tells_its_round_trips_and_its_commands(make_node: Any, 
         while (await platform.get("/v1/agents/slow-1"))["state"] == "online":
             await asyncio.sleep(0.05)
     await (await dial(asked, "slow-1", conn=4)).trips(0.001)
-    again = await platform.get("/v1/agents/slow-1/session")
+    again = await platform.get("/v1/agents/slow-1/link")
     assert (again["reconnects"], again["ended"], again["round_trips"]["p99"] < 0.01) == (3, 0, True)
     assert again["last_close"].startswith("1000"), again
 
 
-async def test_top_ranks_the_links_of_all_nodes(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_top_ranks_the_links_of_all_nodes(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     nodes = [make_node("top-a"), make_node("top-b")]
     trips = {f"ranked-{n}": 0.002 * 2**n for n in range(6)}
     for n, (name, trip) in enumerate(random.Random(7).sample(sorted(trips.items()), len(trips))):
@@ -165,22 +171,22 @@ async def test_top_ranks_the_links_of_all_nodes(make_node: Any, platform_of: Any
     slowest_first = sorted(trips, key=lambda name: -trips[name])
     for node in nodes:
         found = await platform_of(node).ranked("?by=rtt&limit=4")
-        assert [one["agent"] for one in found["sessions"]] == slowest_first[:4]
-    assert {one["node"] for one in found["sessions"]} == {"top-a", "top-b"}
+        assert [one["agent"] for one in found["links"]] == slowest_first[:4]
+    assert {one["node"] for one in found["links"]} == {"top-a", "top-b"}
     by_attempts = await platform_of(nodes[0]).ranked("?by=reconnects")
-    assert [one["reconnects"] for one in by_attempts["sessions"]][:6] == [5, 4, 3, 2, 1, 0]
+    assert [one["reconnects"] for one in by_attempts["links"]][:6] == [5, 4, 3, 2, 1, 0]
     for wrong in ("by=beauty", "limit=0", "limit=101"):
-        assert (await platform_of(nodes[0]).http.get(f"/v1/sessions?{wrong}")).status_code == 422
+        assert (await platform_of(nodes[0]).http.get(f"/v1/links?{wrong}")).status_code == 422
 
     table = (await eventually(trips, nodes[0], "top")).splitlines()
     assert table[0].split()[:6] == ["AGENT", "NODE", "AGE", "RTT", "P50", "P99"]
     assert [row.split()[0] for row in table[1:7]] == slowest_first
     ranking = json.loads(await eventually(['"missing": []'], nodes[1], "top", "-n", "1", "-o", "json"))
-    one = [(row["agent"], row["node"]) for row in ranking["sessions"]]
-    assert one == [(slowest_first[0], found["sessions"][0]["node"])]
+    one = [(row["agent"], row["node"]) for row in ranking["links"]]
+    assert one == [(slowest_first[0], found["links"][0]["node"])]
 
 
-async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: Any, dial: Any) -> None:
+async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: MakeNode, dial: Dial) -> None:
     node = make_node("shown")
     await (await dial(node, "shown-1", conn=3)).trips(0.02)
     ours, theirs = os.openpty()
@@ -215,24 +221,24 @@ async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: Any, d
         os.close(ours)
 
 
-async def test_a_node_that_does_not_answer_is_named(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_a_node_that_does_not_answer_is_named(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     well, ill = make_node("well"), make_node("ill")
     await (await dial(well, "well-1")).trips(0.01)
     await platform_of(well).online("well-1")
     async with asyncio.timeout(60):  # until they know of each other
-        while "ill" not in _nodes(await platform_of(well).get("/v1/sessions")):
+        while "ill" not in _nodes(await platform_of(well).get("/v1/links")):
             await dial(ill, "ill-1")
             await asyncio.sleep(0.2)
     os.kill(ill.pid, signal.SIGSTOP)
     try:
         async with asyncio.timeout(60):
-            while not (found := await platform_of(well).get("/v1/sessions?by=open"))["sessions"]:
+            while not (found := await platform_of(well).get("/v1/links?by=open"))["links"]:
                 await asyncio.sleep(0.2)
         assert found["missing"] == ["ill"]
-        assert [one["agent"] for one in found["sessions"]] == ["well-1"]
+        assert [one["agent"] for one in found["links"]] == ["well-1"]
     finally:
         os.kill(ill.pid, signal.SIGCONT)
 
 
 def _nodes(ranking: dict[str, Any]) -> set[str]:
-    return {one["node"] for one in ranking["sessions"]}
+    return {one["node"] for one in ranking["links"]}

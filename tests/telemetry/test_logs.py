@@ -8,31 +8,37 @@ import logging
 import re
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from fairlead.carrier.sweep import Sweep
-from fairlead.telemetry.logs import Digest, Json, ids
+from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.telemetry.logs import JsonFormatter, LogAggregator, ids
 from fairlead.wire.messages import Cmd, End, Error
 
 from support.simulated_fleet import Fleet
+from support.telemetry.node import MakeNode, Node
+from support.telemetry.platform_api import PlatformOf
+from support.telemetry.scripted_agent import Dial
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
 STORM = 10_000
 
 
-def lines(node: Any) -> list[dict[str, Any]]:
+def lines(node: Node) -> list[dict[str, Any]]:
     return [json.loads(line) for line in node.log().splitlines()]
 
 
-async def test_each_event_is_one_json_line_with_its_ids(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_each_event_is_one_json_line_with_its_ids(
+    make_node: MakeNode, platform_of: PlatformOf, dial: Dial
+) -> None:
     node = make_node("told", "--log-format", "json", "--trace-endpoint", "http://127.0.0.1:9", "--trace-ratio", "0")
     agent = await dial(node, "told-1")
     platform = platform_of(node)
     await platform.online("told-1")
-    sid = (await platform.get("/v1/agents/told-1"))["session"]["sid"]
+    sid = (await platform.get("/v1/agents/told-1"))["link"]["sid"]
     command = await platform.post("told-1", "work")
     failure = Error(code="no_luck", message="none")
     await agent.send(End(id=(await agent.expect(Cmd)).id, total=0, state="error", error=failure))
@@ -55,7 +61,7 @@ async def test_each_event_is_one_json_line_with_its_ids(make_node: Any, platform
     assert "closed by the agent with 1000" in left["message"]
 
 
-async def test_as_text_it_is_the_same_for_people(make_node: Any, dial: Any) -> None:
+async def test_as_text_it_is_the_same_for_people(make_node: MakeNode, dial: Dial) -> None:
     node = make_node("texts")
     await dial(node, "texts-1")
     async with asyncio.timeout(60):
@@ -64,7 +70,7 @@ async def test_as_text_it_is_the_same_for_people(make_node: Any, dial: Any) -> N
     assert "{" not in found[0]
 
 
-async def test_what_an_agent_says_makes_no_lines_of_its_own(make_node: Any, dial: Any) -> None:
+async def test_what_an_agent_says_makes_no_lines_of_its_own(make_node: MakeNode, dial: Dial) -> None:
     node = make_node("forged")
     agent = await dial(node, "forger-1")
     await agent.socket.close(4999, "over\n2026-01-01 00:00:00,000 INFO fairlead all is well\x1b[2J")
@@ -76,12 +82,12 @@ async def test_what_an_agent_says_makes_no_lines_of_its_own(make_node: Any, dial
     assert "\x1b" not in line
 
 
-async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: Any) -> None:
+async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: MakeNode) -> None:
     node = make_node("stormy", "--log-format", "json")
     rounds = 10
     began = time.monotonic()
-    async with Sweep(silence=3600) as sweep:
-        fleet = Fleet(f"{node.link}/v1/link", "development-agent-token", sweep)
+    async with TimerWheel(silence=3600) as timer_wheel:
+        fleet = Fleet(f"{node.link}/v1/link", "development-agent-token", timer_wheel)
         for _ in range(rounds):
             await fleet.join(STORM // rounds, prefix="storm")
             await fleet.leave()
@@ -100,7 +106,7 @@ async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: 
     assert len(others) < 20, others[:20]
 
 
-def _sum(node: Any, event: str, single: str) -> int:
+def _sum(node: Node, event: str, single: str) -> int:
     """How many events of a kind the log has told."""
     told = lines(node)
     singles = [line for line in told if line["message"].startswith("agent ") and single in line["message"]]
@@ -110,7 +116,7 @@ def _sum(node: Any, event: str, single: str) -> int:
 class Kept(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
-        self.setFormatter(Json())
+        self.setFormatter(JsonFormatter())
         self.told: list[dict[str, Any]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -120,7 +126,7 @@ class Kept(logging.Handler):
 
 
 @pytest.fixture
-def kept() -> Any:
+def kept() -> Iterator[tuple[logging.Logger, Kept]]:
     logger, handler = logging.getLogger("test.logs"), Kept()
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
@@ -128,7 +134,7 @@ def kept() -> Any:
     logger.removeHandler(handler)
 
 
-def test_an_exception_stays_in_its_line(kept: Any) -> None:
+def test_an_exception_stays_in_its_line(kept: tuple[logging.Logger, Kept]) -> None:
     logger, handler = kept
     try:
         raise ValueError("two\nlines")
@@ -146,9 +152,9 @@ def test_an_exception_stays_in_its_line(kept: Any) -> None:
     assert line["exception"].endswith("ValueError: two\nlines")
 
 
-async def test_a_digest_tells_the_first_at_once_and_the_rest_by_number(kept: Any) -> None:
+async def test_a_digest_tells_the_first_at_once_and_the_rest_by_number(kept: tuple[logging.Logger, Kept]) -> None:
     logger, handler = kept
-    digest = Digest(logger)
+    digest = LogAggregator(logger)
     for n in range(50):
         digest.note("agents left", str(n), logging.INFO, "agent %d left", n, agent=f"a{n}")
     digest.note("agents linked", "new", logging.INFO, "agent %d linked", 1, agent="a1")

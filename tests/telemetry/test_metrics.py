@@ -6,9 +6,8 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -19,6 +18,9 @@ from prometheus_client.parser import text_string_to_metric_families as plain
 from fairlead.wire.messages import Cmd, End
 
 from support.otlp_collector import Collector
+from support.telemetry.node import MakeNode
+from support.telemetry.platform_api import PlatformOf
+from support.telemetry.scripted_agent import Dial
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -49,14 +51,14 @@ def exported(families: Iterable[Metric]) -> dict[str, tuple[str, frozenset[str]]
     return found
 
 
-async def until(condition: Any) -> None:
+async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.05)
 
 
 async def test_the_page_lists_all_metrics_and_no_others(
-    make_node: Any, platform_of: Any, dial: Any, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, dial: Dial, collector: Collector
 ) -> None:
     node = make_node("all", "--workers", "2", "--trace-endpoint", collector.url, "--trace-ratio", "1")
     agent = await dial(node, "counted-1")
@@ -64,7 +66,7 @@ async def test_the_page_lists_all_metrics_and_no_others(
     await platform.online("counted-1")
     await platform.post("counted-1", "work")
     await agent.send(End(id=(await agent.expect(Cmd)).id, total=0))
-    assert (await platform.http.delete("/v1/agents/counted-1/session")).status_code == 202
+    assert (await platform.http.delete("/v1/agents/counted-1/link")).status_code == 202
     async with httpx2.AsyncClient(trust_env=False) as http:  # an upgrade without a credential
         upgrade = {
             "connection": "upgrade",
@@ -73,7 +75,7 @@ async def test_the_page_lists_all_metrics_and_no_others(
             "sec-websocket-key": "a" * 22 + "==",
         }
         assert (await http.get(f"{node.link.replace('ws', 'http')}/v1/link", headers=upgrade)).status_code == 401
-    await until(lambda: "fairlead_connections_closed_total{" in node.metrics())
+    await until(lambda: "fairlead_links_closed_total{" in node.metrics())
     await until(lambda: "fairlead_command_duration_seconds_count" in node.metrics())
     assert exported(plain(node.metrics())) == documented()
     richer = httpx2.get(f"{node.admin}/metrics", headers=OPENMETRICS, trust_env=False)
@@ -81,7 +83,9 @@ async def test_the_page_lists_all_metrics_and_no_others(
     assert exported(read_openmetrics(richer.text)) == documented()
 
 
-async def test_exemplars_lead_to_the_trace(make_node: Any, platform_of: Any, dial: Any, collector: Collector) -> None:
+async def test_exemplars_lead_to_the_trace(
+    make_node: MakeNode, platform_of: PlatformOf, dial: Dial, collector: Collector
+) -> None:
     node = make_node("exemplary", "--trace-endpoint", collector.url, "--trace-ratio", "1")
     agent = await dial(node, "exemplary-1")
     platform = platform_of(node)
@@ -97,7 +101,9 @@ async def test_exemplars_lead_to_the_trace(make_node: Any, platform_of: Any, dia
     collector.wait(lambda: bool(collector.trace(command.replace("-", ""))), "the trace")
 
 
-async def test_what_platforms_and_agents_name_makes_few_series(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_what_platforms_and_agents_name_makes_few_series(
+    make_node: MakeNode, platform_of: PlatformOf, dial: Dial
+) -> None:
     node = make_node("few")
     agent = await dial(node, "few-1")
     platform = platform_of(node)
@@ -108,14 +114,14 @@ async def test_what_platforms_and_agents_name_makes_few_series(make_node: Any, p
     await until(lambda: node.metric('fairlead_command_duration_seconds_count{method="other"}') == 10)
     for code in (3001, 4999):
         await (await dial(node, f"few-{code}")).socket.close(code)
-    closed = 'fairlead_connections_closed_total{by="agent",code="other",then="%s"}'
+    closed = 'fairlead_links_closed_total{by="agent",code="other",then="%s"}'
     await until(lambda: node.metric(closed % "reconnect") == 1 and node.metric(closed % "stay_away") == 1)
     series = [line for line in node.metrics().splitlines() if not line.startswith("#")]
     assert not [line for line in series if "few-" in line], "an agent's name is in a label"
     assert len(series) < 1_000
 
 
-async def test_what_is_counted_is_what_happened(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_what_is_counted_is_what_happened(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     node = make_node("counts")
     agent = await dial(node, "counts-1")
     await agent.trips(0.01, 0.01, 0.01)
@@ -126,7 +132,7 @@ async def test_what_is_counted_is_what_happened(make_node: Any, platform_of: Any
         await agent.send(End(id=(await agent.expect(Cmd)).id, total=0))
     await until(lambda: node.metric('fairlead_commands_total{state="ok"}') == 3)
     for line, value in {
-        'fairlead_connections_opened_total{result="new"}': 1,
+        'fairlead_links_opened_total{result="new"}': 1,
         'fairlead_messages_total{direction="in",type="hb"}': 3,
         'fairlead_messages_total{direction="out",type="cmd"}': 3,
         'fairlead_messages_total{direction="in",type="end"}': 3,
@@ -139,12 +145,12 @@ async def test_what_is_counted_is_what_happened(make_node: Any, platform_of: Any
         assert node.metric(line) == value, line
     await until(lambda: node.metric("fairlead_event_loop_lag_seconds_count") > 4)
     await dial(node, "counts-1", conn=2)
-    await until(lambda: node.metric('fairlead_connections_opened_total{result="resumed"}') == 1)
-    superseded = 'fairlead_connections_closed_total{by="gateway",code="4007",then="reconnect"}'
+    await until(lambda: node.metric('fairlead_links_opened_total{result="resumed"}') == 1)
+    superseded = 'fairlead_links_closed_total{by="gateway",code="4007",then="reconnect"}'
     await until(lambda: node.metric(superseded) == 1)
 
 
-async def test_an_agent_that_does_not_read_is_seen(make_node: Any, platform_of: Any, dial: Any) -> None:
+async def test_an_agent_that_does_not_read_is_seen(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     node = make_node("patient")
     await dial(node, "deaf-1", max_queue=1)
     platform = platform_of(node)
@@ -156,7 +162,7 @@ async def test_an_agent_that_does_not_read_is_seen(make_node: Any, platform_of: 
     assert node.metric("fairlead_send_queue_bytes") > 65_536
 
 
-async def test_a_drain_tells_how_far_it_is(make_node: Any, dial: Any) -> None:
+async def test_a_drain_tells_how_far_it_is(make_node: MakeNode, dial: Dial) -> None:
     node = make_node("leaving", "--drain-rate", "1")
     for n in range(6):
         await dial(node, f"leaving-{n}")
@@ -177,11 +183,11 @@ async def test_a_drain_tells_how_far_it_is(make_node: Any, dial: Any) -> None:
 async def test_pauses_of_the_collector_are_seen() -> None:
     import gc
 
+    from fairlead.telemetry.loop_lag import LoopLag
     from fairlead.telemetry.metrics import Metrics
-    from fairlead.telemetry.pulse import Pulse
 
     metrics = Metrics()
-    pulse = Pulse(metrics)
+    pulse = LoopLag(metrics)
     before = len(gc.callbacks)
     pulse.start()
     gc.collect()

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 
 from support.otlp_collector import Collector, Span, tree
+from support.telemetry.node import MakeNode
+from support.telemetry.platform_api import Platform, PlatformOf
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -34,7 +36,11 @@ def only(spans: list[Span], name: str) -> Span:
 
 
 async def test_one_command_over_two_nodes_is_one_trace(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector, capsys: pytest.CaptureFixture[str]
+    make_node: MakeNode,
+    platform_of: PlatformOf,
+    start_agent: Start,
+    collector: Collector,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     caller = make_node("caller", "--trace-endpoint", collector.url, *ALL)
     holder = make_node("holder", "--trace-endpoint", collector.url, *ALL)
@@ -72,7 +78,7 @@ async def test_one_command_over_two_nodes_is_one_trace(
     assert only(spans, "dispatch").end <= only(spans, "doorbell").end
 
     # All of it is of one session, and linked to its opening.
-    row = (await platform.get("/v1/agents/traced-1"))["session"]["sid"]
+    row = (await platform.get("/v1/agents/traced-1"))["link"]["sid"]
     assert {span.facts.get("session.id") for span in spans if span.name != "look up"} == {row}
     collector.wait(lambda: bool(collector.named("session.open", session__id=row)), "the opening")
     opening = collector.named("session.open", session__id=row)[0]
@@ -84,19 +90,19 @@ async def test_one_command_over_two_nodes_is_one_trace(
 
 
 async def test_the_end_of_a_link_is_a_span_that_tells_what_it_was(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("closer", "--heartbeat", "1", "--trace-endpoint", collector.url, *ALL)
     await start_agent(node, "closer-1", collector)
     platform = platform_of(node)
     await platform.online("closer-1")
     await platform.run("closer-1", "greet")
-    sid = (await platform.get("/v1/agents/closer-1"))["session"]["sid"]
+    sid = (await platform.get("/v1/agents/closer-1"))["link"]["sid"]
 
     async with asyncio.timeout(60):
-        while not (await platform.get("/v1/agents/closer-1/session"))["rtt"]:
+        while not (await platform.get("/v1/agents/closer-1/link"))["rtt"]:
             await asyncio.sleep(0.1)
-    assert (await platform.http.delete("/v1/agents/closer-1/session")).status_code == 202
+    assert (await platform.http.delete("/v1/agents/closer-1/link")).status_code == 202
     collector.wait(lambda: bool(collector.named("session.close", session__id=sid)), "the close")
     close = collector.named("session.close", session__id=sid)[0]
     assert close.trace == collector.named("session.open", session__id=sid)[0].trace
@@ -108,7 +114,7 @@ async def test_the_end_of_a_link_is_a_span_that_tells_what_it_was(
 
 
 async def test_the_callers_decision_is_honoured(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("honest", "--trace-endpoint", collector.url, *NONE)
     other = make_node("honest-too", "--trace-endpoint", collector.url, *ALL)
@@ -131,7 +137,7 @@ async def test_the_callers_decision_is_honoured(
 
 
 async def test_failed_and_slow_commands_are_kept_though_nothing_was_drawn(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     caller = make_node("kept-a", "--trace-endpoint", collector.url, *NONE, "--trace-slow", "0.5")
     holder = make_node("kept-b", "--trace-endpoint", collector.url, *NONE, "--trace-slow", "0.5")
@@ -161,13 +167,13 @@ async def test_failed_and_slow_commands_are_kept_though_nothing_was_drawn(
 
 
 async def test_a_command_that_meets_no_agent_is_kept(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("absent", "--trace-endpoint", collector.url, *NONE)
     await start_agent(node, "absent-1", collector)
     platform = platform_of(node)
     await platform.online("absent-1")
-    row = (await platform.get("/v1/agents/absent-1"))["session"]
+    row = (await platform.get("/v1/agents/absent-1"))["link"]
     assert row
     command = await platform.post("absent-1", "wait", {"seconds": 60}, deadline=120)
     assert (await platform.http.delete(f"/v1/commands/{command}")).status_code == 202
@@ -181,7 +187,7 @@ async def test_a_command_that_meets_no_agent_is_kept(
 
 
 async def test_a_command_that_changes_its_link_stays_one_trace(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("moved", "--trace-endpoint", collector.url, *NONE)
     await start_agent(node, "moved-1", collector)
@@ -190,12 +196,12 @@ async def test_a_command_that_changes_its_link_stays_one_trace(
     trace, parent = CALLER.split("-")[1:3]
     running = asyncio.create_task(platform.run("moved-1", "wait", {"seconds": 3}, traceparent=CALLER))
     async with asyncio.timeout(60):
-        while not (await platform.get("/v1/agents/moved-1/session"))["commands"]:
+        while not (await platform.get("/v1/agents/moved-1/link"))["commands"]:
             await asyncio.sleep(0.05)
-    first = (await platform.get("/v1/agents/moved-1"))["session"]["sid"]
-    assert (await platform.http.delete("/v1/agents/moved-1/session")).status_code == 202
+    first = (await platform.get("/v1/agents/moved-1"))["link"]["sid"]
+    assert (await platform.http.delete("/v1/agents/moved-1/link")).status_code == 202
     assert (await running)[-1]["end"]["state"] == "ok"
-    second = (await platform.get("/v1/agents/moved-1"))["session"]["sid"]
+    second = (await platform.get("/v1/agents/moved-1"))["link"]["sid"]
     assert first != second
     collector.wait(lambda: bool(collector.named("command wait")), "the whole command")
     spans = collector.trace(trace)
@@ -209,7 +215,7 @@ async def test_a_command_that_changes_its_link_stays_one_trace(
 
 
 async def test_a_dead_collector_costs_spans_and_nothing_else(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     with socket.socket() as mute:  # takes connections, and never answers
         mute.bind(("127.0.0.1", 0))
@@ -237,7 +243,7 @@ async def test_a_dead_collector_costs_spans_and_nothing_else(
     assert node.log().count("takes no spans") == 1, node.log()
 
 
-async def flood(platform: Any, count: int) -> None:
+async def flood(platform: Platform, count: int) -> None:
     for _ in range(count):
         # A refused post is two spans when it is drawn.
         answer = await platform.http.post("/v1/commands", json={"agent": "nobody", "method": "x"})
@@ -245,7 +251,7 @@ async def flood(platform: Any, count: int) -> None:
 
 
 async def test_without_a_collector_nothing_is_made(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("plain", *ALL)
     await start_agent(node, "plain-1", collector)
@@ -262,7 +268,7 @@ async def test_without_a_collector_nothing_is_made(
 
 
 async def test_handlers_in_threads_stand_in_the_trace_too(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("threads", "--trace-endpoint", collector.url, *ALL)
     await start_agent(node, "threads-1", collector)
@@ -274,7 +280,7 @@ async def test_handlers_in_threads_stand_in_the_trace_too(
 
 
 async def test_nodes_and_their_metrics_tell_what_was_exported(
-    make_node: Any, platform_of: Any, start_agent: Start, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("counted", "--trace-endpoint", collector.url, *ALL)
     await start_agent(node, "counted-1", collector)

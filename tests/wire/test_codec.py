@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire import messages
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec, agent_codec, gateway_codec
 from fairlead.wire.messages import (
     MESSAGE_LIMIT,
@@ -177,7 +177,7 @@ def accepts_or_refuses(codec: AnyCodec, data: bytes | str) -> None:
     except ProtocolViolation as e:
         violation = e
     if violation is not None:
-        assert violation.close_code == Close.PROTOCOL
+        assert violation.close_code == CloseCode.PROTOCOL
         assert len(violation.message) <= 200
     elif message is not None and not (isinstance(message, Hb) and message.rtt != message.rtt):
         assert codec.decode(codec.encode(message)) == message
@@ -209,7 +209,7 @@ def test_deep_nesting_is_a_violation(codec: AnyCodec, t: int) -> None:
         deep = f'{{"t":{t},"x":' + "[" * DEPTH + "]" * DEPTH + "}"
     with pytest.raises(ProtocolViolation, match=f"nested|value {t} ") as caught:
         codec.decode(deep)
-    assert caught.value.close_code == Close.PROTOCOL
+    assert caught.value.close_code == CloseCode.PROTOCOL
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODEC_IDS)
@@ -226,7 +226,7 @@ def test_unknown_types_of_this_version_are_violations(codec: AnyCodec, t: int) -
     data = msgspec.msgpack.encode({"t": t}) if codec.binary else json.dumps({"t": t})
     with pytest.raises(ProtocolViolation, match=f"t={t}") as caught:
         codec.decode(data)
-    assert caught.value.close_code == Close.PROTOCOL
+    assert caught.value.close_code == CloseCode.PROTOCOL
 
 
 @given(st.one_of(*STRATEGIES.values()))
@@ -237,7 +237,7 @@ def test_a_message_of_the_other_direction_is_a_violation(message: Message) -> No
             continue
         with pytest.raises(ProtocolViolation, match=f"t={message.__struct_config__.tag}") as caught:
             codec.decode(encoder.encode(message))
-        assert caught.value.close_code == Close.PROTOCOL
+        assert caught.value.close_code == CloseCode.PROTOCOL
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODEC_IDS)
@@ -245,7 +245,7 @@ def test_the_other_kind_of_websocket_message(codec: AnyCodec) -> None:
     other = '{"t":3}' if codec.binary else b'{"t":3}'
     with pytest.raises(ProtocolViolation, match="send binary" if codec.binary else "send text") as caught:
         codec.decode(other)
-    assert caught.value.close_code == Close.ENCODING
+    assert caught.value.close_code == CloseCode.ENCODING
 
 
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
@@ -259,7 +259,7 @@ def test_the_limit_of_a_message(subprotocol: str) -> None:
     assert codec.decode(codec.encode(fits)) == fits
     with pytest.raises(ProtocolViolation, match="exceeds max 1000") as caught:
         codec.decode(codec.encode(Chunk(id="c", n=0, kind="k", payload=b"x" * 1000)))
-    assert caught.value.close_code == Close.FRAME_TOO_BIG
+    assert caught.value.close_code == CloseCode.FRAME_TOO_BIG
 
 
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import ProtocolViolation
-from fairlead.wire.gateway_link import Act, GatewayLink, Phase
+from fairlead.wire.gateway_link import Action, GatewayLink, LinkPhase
 from fairlead.wire.messages import (
     CHUNK_LIMIT,
     WINDOW,
@@ -32,14 +32,14 @@ ALL: list[FromAgent | None] = [
 NAMES = ["hello", "hb", "ack", "chunk", "end", "credit", "event", "event-0", "auth", "bye", "ignored"]
 
 
-def link_in(phase: Phase, window: int = WINDOW) -> GatewayLink:
+def link_in(phase: LinkPhase, window: int = WINDOW) -> GatewayLink:
     link = GatewayLink(window)
-    if phase >= Phase.CLAIMING:
+    if phase >= LinkPhase.CLAIMING:
         link.receive(HELLO)
-    if phase >= Phase.READY:
+    if phase >= LinkPhase.READY:
         link.welcomed()
         link.opened("A")
-    if phase >= Phase.CLOSED:
+    if phase >= LinkPhase.CLOSED:
         link.closed()
     return link
 
@@ -47,7 +47,7 @@ def link_in(phase: Phase, window: int = WINDOW) -> GatewayLink:
 @pytest.fixture
 def link() -> GatewayLink:
     """Welcomed, with an open command A and a window of 100 bytes."""
-    return link_in(Phase.READY, 100)
+    return link_in(LinkPhase.READY, 100)
 
 
 def chunk(n: int, size: int = 0, id: str = "A") -> Chunk:
@@ -57,21 +57,24 @@ def chunk(n: int, size: int = 0, id: str = "A") -> Chunk:
 # -- phases ----------------------------------------------------------------------------------------
 
 BREAK = None
-TABLE: dict[Phase, list[Act | None]] = {
+CLAIM, ANSWER, STORE, GRANT, LEAVE, IGNORE = (
+    Action.CLAIM, Action.ANSWER, Action.STORE, Action.GRANT, Action.LEAVE, Action.IGNORE,
+)  # fmt: skip
+TABLE: dict[LinkPhase, list[Action | None]] = {
     # hello, hb, ack, chunk, end, credit, event, event of qos 0, auth, bye, ignored
-    Phase.GREETING: [Act.CLAIM, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, Act.LEAVE, Act.IGNORE],
-    Phase.CLAIMING: [BREAK, Act.ANSWER, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, Act.LEAVE, Act.IGNORE],
-    Phase.READY: [
-        BREAK, Act.ANSWER, Act.STORE, Act.STORE, Act.STORE, Act.GRANT, Act.STORE, Act.STORE, Act.IGNORE, Act.LEAVE,
-        Act.IGNORE,
+    LinkPhase.GREETING: [CLAIM, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, LEAVE, IGNORE],
+    LinkPhase.CLAIMING: [BREAK, ANSWER, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, BREAK, LEAVE, IGNORE],
+    LinkPhase.READY: [
+        BREAK, ANSWER, STORE, STORE, STORE, GRANT, STORE, STORE, IGNORE, LEAVE,
+        IGNORE,
     ],
-    Phase.CLOSED: [Act.IGNORE] * len(ALL),
+    LinkPhase.CLOSED: [Action.IGNORE] * len(ALL),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("phase", list(Phase), ids=lambda phase: phase.name.lower())
+@pytest.mark.parametrize("phase", list(LinkPhase), ids=lambda phase: phase.name.lower())
 @pytest.mark.parametrize("index", range(len(ALL)), ids=NAMES)
-def test_every_message_in_every_phase(phase: Phase, index: int) -> None:
+def test_every_message_in_every_phase(phase: LinkPhase, index: int) -> None:
     link, message, act = link_in(phase), ALL[index], TABLE[phase][index]
     if act is None:
         with pytest.raises(ProtocolViolation) as caught:
@@ -82,7 +85,7 @@ def test_every_message_in_every_phase(phase: Phase, index: int) -> None:
 
 
 def test_welcome_needs_a_hello() -> None:
-    for phase in (Phase.GREETING, Phase.READY, Phase.CLOSED):
+    for phase in (LinkPhase.GREETING, LinkPhase.READY, LinkPhase.CLOSED):
         with pytest.raises(ValueError, match=phase.name):
             link_in(phase).welcomed()
 
@@ -96,7 +99,7 @@ def test_phases_only_grow() -> None:
     seen.append(link.phase)
     link.closed()
     seen.append(link.phase)
-    assert seen == list(Phase)
+    assert seen == list(LinkPhase)
 
 
 # -- numbers and receipts --------------------------------------------------------------------------
@@ -125,15 +128,15 @@ def test_receipts_are_cumulative(link: GatewayLink) -> None:
 def test_what_belongs_to_no_open_stream_is_counted_and_skipped(link: GatewayLink) -> None:
     link.ended("A")
     strangers: list[FromAgent] = [Ack(id="A"), chunk(99, 60_000), End(id="A", total=7), Ack(id="X"), chunk(3, id="X")]
-    assert [link.receive(message) for message in strangers] == [Act.SKIP] * 5
+    assert [link.receive(message) for message in strangers] == [Action.SKIP] * 5
     assert link.store(5) == Rx(s=5)
-    assert link.receive(Credit(id="A", bytes=1)) is Act.IGNORE
+    assert link.receive(Credit(id="A", bytes=1)) is Action.IGNORE
     assert link.repay("A", 1000) is None
 
 
 def test_an_event_needs_no_stream(link: GatewayLink) -> None:
     link.ended("A")
-    assert link.receive(Event(id="e", type="t")) is Act.STORE
+    assert link.receive(Event(id="e", type="t")) is Action.STORE
 
 
 # -- order -----------------------------------------------------------------------------------------
@@ -160,10 +163,10 @@ def test_a_stream_that_is_taken_up_again_begins_where_the_store_ends(link: Gatew
     assert (stream.next, stream.input_next, stream.input_consumed) == (7, 3, 3)
     with pytest.raises(ProtocolViolation, match="expected 7"):
         link.receive(chunk(0, id="B"))
-    link = link_in(Phase.READY)
+    link = link_in(LinkPhase.READY)
     link.opened("B", 7)
-    assert link.receive(chunk(7, id="B")) is Act.STORE
-    assert link.receive(End(id="B", total=8)) is Act.STORE
+    assert link.receive(chunk(7, id="B")) is Action.STORE
+    assert link.receive(End(id="B", total=8)) is Action.STORE
 
 
 # -- output credit ---------------------------------------------------------------------------------
@@ -172,15 +175,15 @@ def test_a_stream_that_is_taken_up_again_begins_where_the_store_ends(link: Gatew
 def test_output_beyond_the_credit(link: GatewayLink) -> None:
     link.receive(chunk(0, 60))
     link.receive(chunk(1, 40))
-    assert link.receive(chunk(2, 0)) is Act.STORE, "nothing costs nothing"
+    assert link.receive(chunk(2, 0)) is Action.STORE, "nothing costs nothing"
     with pytest.raises(ProtocolViolation, match="exceeds the credit left, 0") as caught:
         link.receive(chunk(3, 1))
     assert caught.value.close_code == 4500
 
 
 def test_a_chunk_above_the_limit_has_a_code_of_its_own() -> None:
-    link = link_in(Phase.READY)
-    assert link.receive(chunk(0, CHUNK_LIMIT)) is Act.STORE
+    link = link_in(LinkPhase.READY)
+    assert link.receive(chunk(0, CHUNK_LIMIT)) is Action.STORE
     for id in ("A", "unknown"):
         with pytest.raises(ProtocolViolation, match="exceeds max 65536") as caught:
             link.receive(chunk(1, CHUNK_LIMIT + 1, id))
@@ -202,11 +205,11 @@ def test_half_a_window_is_granted_at_once(link: GatewayLink) -> None:
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=200))
 def test_credit_is_neither_made_nor_lost(steps: list[tuple[int, bool]]) -> None:
     """An agent that keeps within its room is never closed, and never has to wait for ever."""
-    link = link_in(Phase.READY, 100)
+    link = link_in(LinkPhase.READY, 100)
     room, n, unstored = 100, 0, []
     for size, store in steps:
         if size <= room:
-            assert link.receive(chunk(n, size)) is Act.STORE
+            assert link.receive(chunk(n, size)) is Action.STORE
             n, room = n + 1, room - size
             unstored.append(size)
         if store and unstored:
@@ -232,7 +235,7 @@ def test_input_that_was_sent_and_granted(link: GatewayLink) -> None:
     assert (stream.input_next, stream.input_room, stream.input_consumed) == (3, 40, 0)
     consumed = []
     for size in (5, 5, 19, 1, 30):
-        assert link.receive(Credit(id="B", bytes=size)) is Act.GRANT
+        assert link.receive(Credit(id="B", bytes=size)) is Action.GRANT
         consumed.append(stream.input_consumed)
     assert consumed == [0, 1, 1, 2, 3]
     assert stream.input_room == 100
@@ -260,7 +263,7 @@ def test_more_input_credit_than_any_stream_needs(link: GatewayLink) -> None:
 @given(st.lists(st.integers(0, 40), max_size=40), st.lists(st.integers(1, 30), max_size=80), st.integers(0, 9))
 def test_consumed_never_passes_what_was_granted(sizes: list[int], grants: list[int], first: int) -> None:
     """What is consumed is dropped from the store: one chunk too many could never be sent again."""
-    link = link_in(Phase.READY, 4000)
+    link = link_in(LinkPhase.READY, 4000)
     stream = link.opened("B", 0, first)
     for size in sizes:
         stream.fed(size)
@@ -289,7 +292,7 @@ def test_an_idle_link_holds_no_container(link: GatewayLink) -> None:
     link.ended("B")
     assert link.streams is None
     assert link.stream("B") is None
-    assert link_in(Phase.CLOSED).streams is None
+    assert link_in(LinkPhase.CLOSED).streams is None
 
 
 @given(st.lists(st.sampled_from(range(len(ALL))), max_size=60))
@@ -301,7 +304,7 @@ def test_only_violations_are_raised(indices: list[int]) -> None:
         except ProtocolViolation:
             link.closed()
             continue
-        if act is Act.CLAIM:
+        if act is Action.CLAIM:
             link.welcomed()
             link.opened("A")
         assert link.stored <= link.received

@@ -17,7 +17,7 @@ from fairlead.errors import ProtocolViolation
 from fairlead.mock.script import Conversation, Step, data_of, load_conversations, load_messages
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.codec import Codec, agent_codec, gateway_codec
-from fairlead.wire.gateway_link import Act, GatewayLink
+from fairlead.wire.gateway_link import Action, GatewayLink
 from fairlead.wire.messages import (
     SUBPROTOCOL_JSON,
     SUBPROTOCOL_MSGPACK,
@@ -129,7 +129,7 @@ class Stage:
         self.hello: Hello | None = None
         self.again: list[Numbered] = []
         """What the agent owes after welcome, in order."""
-        self.written: list[tuple[Numbered, Act]] = []
+        self.written: list[tuple[Numbered, Action]] = []
         """What the gateway got and has not stored yet."""
         self.grants: list[Credit] = []
         self.echo: int | None = None
@@ -153,23 +153,23 @@ class Stage:
             assert self.granted.pop(0) == message
         act = self.gateway.receive(message)
         if isinstance(message, Ack | Chunk | End) or (isinstance(message, Event) and message.qos == 1):
-            assert act in (Act.STORE, Act.SKIP)
+            assert act in (Action.STORE, Action.SKIP)
             self.written.append((message, act))
         elif isinstance(message, Hb):
-            assert act is Act.ANSWER
+            assert act is Action.ANSWER
             self.echo = message.ts
         else:
-            assert act is (Act.IGNORE if self.stray and isinstance(message, Credit) else self._expected(message))
+            assert act is (Action.IGNORE if self.stray and isinstance(message, Credit) else self._expected(message))
 
     @staticmethod
-    def _expected(message: FromAgent | None) -> Act:
+    def _expected(message: FromAgent | None) -> Action:
         if isinstance(message, Hello):
-            return Act.CLAIM
+            return Action.CLAIM
         if isinstance(message, Event):
-            return Act.STORE
+            return Action.STORE
         if isinstance(message, Credit):
-            return Act.GRANT
-        return Act.LEAVE if isinstance(message, Bye) else Act.IGNORE
+            return Action.GRANT
+        return Action.LEAVE if isinstance(message, Bye) else Action.IGNORE
 
     def _write(self, message: Numbered) -> None:
         """Our agent makes the same message, or sends the same one again."""
@@ -253,11 +253,11 @@ class Stage:
         assert self.gateway.store(count) == rx
         sizes: dict[str, int] = {}
         for message, act in self.written[:count]:
-            if act is Act.STORE and isinstance(message, Chunk):
+            if act is Action.STORE and isinstance(message, Chunk):
                 sizes[message.id] = sizes.get(message.id, 0) + len(message.payload)
             if isinstance(message, End) or (isinstance(message, Ack) and message.state == "refused"):
                 self.gateway.ended(message.id)
-            if act is Act.SKIP and isinstance(message, Chunk):
+            if act is Action.SKIP and isinstance(message, Chunk):
                 self.grants.append(Credit(id=message.id, bytes=len(message.payload)))
         del self.written[:count]
         for command, size in sizes.items():

@@ -31,7 +31,7 @@ from fairlead.agent.link.options import ConnectOptions, link_url
 from fairlead.agent.link.sender import Sender
 from fairlead.errors import ConfigError, ConnectionRefused, FairleadError
 from fairlead.version import __version__
-from fairlead.wire.identity import check_agent_id, uuid7
+from fairlead.wire.ids import check_agent_id, uuid7
 from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Caps, Event, Hello, Resume
 
 logger = logging.getLogger("fairlead.agent")

@@ -13,8 +13,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from fairlead.app.hosts import Hosts
-from fairlead.app.problem import problem
+from fairlead.app.access.hosts import HostRules
+from fairlead.app.api.problems import problem
 from fairlead.errors import Forbidden
 from fairlead.node import Node
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN, is_loopback
@@ -37,7 +37,7 @@ def admin_app(node: Node) -> ASGIApp:
     settings = node.settings
     if settings.platform_token != DEVELOPMENT_PLATFORM_TOKEN or not is_loopback(settings.admin_host):
         return app  # probes come by the address of a pod
-    hosts = Hosts(loopback_only=True)
+    hosts = HostRules(loopback_only=True)
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

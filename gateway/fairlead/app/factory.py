@@ -15,15 +15,15 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from fairlead.app import openapi
-from fairlead.app.agents import AgentRoutes
-from fairlead.app.auth import Token
-from fairlead.app.commands import CommandRoutes
-from fairlead.app.guard import Failures, Guard
-from fairlead.app.hosts import Hosts
-from fairlead.app.link import LinkDoor
-from fairlead.app.operations import OPERATIONS, Operation
-from fairlead.app.problem import MethodNotAllowed, NotFound, defect, problem, told
+from fairlead.app.access.bearer_token import BearerToken
+from fairlead.app.access.guard import AccessGuard, CredentialFailures
+from fairlead.app.access.hosts import HostRules
+from fairlead.app.api import openapi
+from fairlead.app.api.operations import OPERATIONS, Operation
+from fairlead.app.api.problems import MethodNotAllowed, NotFound, expected_problem, problem, unexpected_problem
+from fairlead.app.link_endpoint import LinkEndpoint
+from fairlead.app.routes.agents import AgentRoutes
+from fairlead.app.routes.commands import CommandRoutes
 from fairlead.errors import FairleadError, InvalidRequest
 from fairlead.node import Node
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, DEVELOPMENT_PLATFORM_TOKEN, split_list
@@ -33,14 +33,14 @@ LINK_PATH = "/v1/link"
 Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
-def link_app(node: Node, failures: Failures) -> ASGIApp:
+def link_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """What agents reach: `/v1/link` and nothing else.
 
     One door needs no router: Starlette's middleware and routing would cost a fifth of an accept.
     """
     token = node.settings.agent_token
     hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
-    door = LinkDoor(node, Guard("link", Token(token, "agent"), hosts, failures))
+    door = LinkEndpoint(node, AccessGuard("link", BearerToken(token, "agent"), hosts, failures))
     lost = Starlette()  # answers everything else: 404, and the lifespan
     # RFC 9110 §15.5.22. Told apart from a wrong path, since a proxy that drops the header is the commonest reason.
     no_upgrade = PlainTextResponse(
@@ -68,13 +68,15 @@ def link_app(node: Node, failures: Failures) -> ASGIApp:
     return app
 
 
-def _hosts(node: Node, development: bool) -> Hosts:
+def _hosts(node: Node, development: bool) -> HostRules:
     """With a development token, which everybody knows, a web page must not reach this port through a browser here."""
     settings = node.settings
-    return Hosts(split_list(settings.allowed_hosts), split_list(settings.allowed_origins), loopback_only=development)
+    return HostRules(
+        split_list(settings.allowed_hosts), split_list(settings.allowed_origins), loopback_only=development
+    )
 
 
-def api_app(node: Node, failures: Failures) -> ASGIApp:
+def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     """What the platform reaches, behind its token: every operation that the document names."""
     commands, agents = CommandRoutes(node), AgentRoutes(node)
     handlers: dict[str, Handler] = {
@@ -89,7 +91,7 @@ def api_app(node: Node, failures: Failures) -> ASGIApp:
         "deleteAgent": agents.delete,
         "getLink": agents.link,
         "disconnectAgent": agents.disconnect,
-        "rankSessions": agents.worst,
+        "rankLinks": agents.worst,
         "getOpenapi": _openapi,
     }
     resources: dict[str, Resource] = {}
@@ -101,7 +103,7 @@ def api_app(node: Node, failures: Failures) -> ASGIApp:
     router = Router(routes, default=_not_found, redirect_slashes=False)
     token = node.settings.platform_token
     hosts = _hosts(node, token == DEVELOPMENT_PLATFORM_TOKEN)
-    return Api(exact, router, Guard("api", Token(token, "platform"), hosts, failures))
+    return Api(exact, router, AccessGuard("api", BearerToken(token, "platform"), hosts, failures))
 
 
 async def _openapi(request: Request) -> Response:
@@ -154,7 +156,7 @@ class Api:
     they send anything, and a stream tells its own errors.
     """
 
-    def __init__(self, exact: Mapping[str, ASGIApp], router: Router, guard: Guard) -> None:
+    def __init__(self, exact: Mapping[str, ASGIApp], router: Router, guard: AccessGuard) -> None:
         self._exact = exact
         self._router = router
         self._guard = guard
@@ -167,6 +169,6 @@ class Api:
             await self._guard.admit(scope)
             await self._exact.get(scope["path"], self._router)(scope, receive, send)
         except FairleadError as e:
-            await told(scope, e)(scope, receive, send)
+            await expected_problem(scope, e)(scope, receive, send)
         except Exception as e:
-            await defect(scope, e)(scope, receive, send)
+            await unexpected_problem(scope, e)(scope, receive, send)

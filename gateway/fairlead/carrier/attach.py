@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Iterable, MutableMapping
 from typing import Any, Final, Protocol
 
-from fairlead.carrier.connection import HIGH_WATER, Terms
-from fairlead.carrier.listener import Listener, Metered
-from fairlead.carrier.sweep import VISITS, Sweep
+from fairlead.carrier.connection import HIGH_WATER, ConnectionContext
+from fairlead.carrier.listener import Listener, MeteredListener
+from fairlead.carrier.timer_wheel import VISITS, TimerWheel
 from fairlead.wire.framing import Framing, close_payload
 
 logger = logging.getLogger("fairlead.carrier")
@@ -48,9 +48,9 @@ async def attach(
     subprotocol: str | None = None,
     headers: Iterable[tuple[bytes, bytes]] = (),
     *,
-    terms: Terms | None = None,
+    context: ConnectionContext | None = None,
 ) -> None:
-    """Accept `websocket` for `listener`. `terms` count only where the server is not ours."""
+    """Accept `websocket` for `listener`. `context` count only where the server is not ours."""
     accept: dict[str, Any] = {
         "type": "websocket.accept",
         "subprotocol": subprotocol,
@@ -61,20 +61,20 @@ async def attach(
         await websocket.send(accept | {LISTENER: listener})
         return
     await websocket.send(accept)
-    if terms is not None:
-        await AsgiConnection(websocket, listener, terms).run()
+    if context is not None:
+        await AsgiConnection(websocket, listener, context).run()
         return
-    async with Sweep() as sweep:
-        await AsgiConnection(websocket, listener, Terms(sweep)).run()
+    async with TimerWheel() as timer_wheel:
+        await AsgiConnection(websocket, listener, ConnectionContext(timer_wheel)).run()
 
 
 class AsgiConnection:
     """A connection over a foreign ASGI server: what `FramedConnection` is, at the price of two tasks."""
 
-    def __init__(self, websocket: WebSocket, listener: Listener, terms: Terms) -> None:
+    def __init__(self, websocket: WebSocket, listener: Listener, context: ConnectionContext) -> None:
         self._websocket = websocket
         self.listener: Listener | None = listener
-        self.terms = terms
+        self.context = context
         self.congested = False
         self.quiet = 0
         self._ending: tuple[int, str] | None = None
@@ -113,7 +113,7 @@ class AsgiConnection:
         cut = close_payload(code, reason)[2:].decode()
         self._append({"type": "websocket.close", "code": code, "reason": cut}, 0)
         self._to_read.set()
-        self.terms.sweep.deadline(self.terms.close_timeout).add(self, AsgiConnection.abort)
+        self.context.timer_wheel.timeout_queue(self.context.close_timeout).add(self, AsgiConnection.abort)
 
     def abort(self) -> None:
         if self._ending is None:
@@ -125,18 +125,18 @@ class AsgiConnection:
         return self._queued
 
     def pause_reading(self) -> None:
-        intake = self.terms.intake
+        intake = self.context.intake
         if (intake is None or not intake.silence(self, True)) and self._ending is None:
             self._to_read.clear()
 
     def resume_reading(self) -> None:
-        intake = self.terms.intake
+        intake = self.context.intake
         if intake is None or not intake.silence(self, False):
             self._to_read.set()
 
     def charge(self, messages: float = 0, events: int = 0) -> None:
-        if self.terms.intake is not None:
-            self.terms.intake.charge(self, messages, events)
+        if self.context.intake is not None:
+            self.context.intake.charge(self, messages, events)
 
     # The intake calls. Whatever the server gives has been read already: it can only be asked for no more.
 
@@ -168,7 +168,7 @@ class AsgiConnection:
 
     async def run(self) -> None:
         """Until the connection is over. Cancelling it drops the connection."""
-        self.terms.sweep.watch(self)
+        self.context.timer_wheel.watch(self)
         reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
         self._tasks = [reader, writer]
@@ -176,11 +176,11 @@ class AsgiConnection:
         try:
             await asyncio.wait({reader})
         finally:
-            self.terms.sweep.unwatch(self)
-            self.terms.sweep.deadline(self.terms.close_timeout).discard(self)
-            self.terms.note(self, False)
-            if self.terms.intake is not None:
-                self.terms.intake.forget(self)
+            self.context.timer_wheel.unwatch(self)
+            self.context.timer_wheel.timeout_queue(self.context.close_timeout).discard(self)
+            self.context.note(self, False)
+            if self.context.intake is not None:
+                self.context.intake.forget(self)
             reader.cancel()
             writer.cancel()
             self._tasks = []
@@ -210,14 +210,14 @@ class AsgiConnection:
             self.quiet = 0
             data = event.get("bytes")
             message: bytes | str = data if data is not None else event["text"]
-            if len(message) > self.terms.max_message:
-                self.close(1009, f"message exceeds {self.terms.max_message} bytes")
+            if len(message) > self.context.max_message:
+                self.close(1009, f"message exceeds {self.context.max_message} bytes")
             if self._ending is None:
                 self._hear(message)
 
     def _hear(self, message: bytes | str) -> None:
-        intake, listener = self.terms.intake, self.listener
-        metered = listener if intake is not None and isinstance(listener, Metered) else None
+        intake, listener = self.context.intake, self.listener
+        metered = listener if intake is not None and isinstance(listener, MeteredListener) else None
         asked = 0 if metered is None else metered.asked
         self._tell(lambda listener: listener.on_message(self, message))
         if intake is not None:
@@ -239,15 +239,15 @@ class AsgiConnection:
             self._queued -= size
             if self.congested and self._queued <= HIGH_WATER // 4:
                 self.congested = False
-                self.terms.note(self, False)
+                self.context.note(self, False)
                 self._tell(lambda listener: listener.on_writable(self))
 
     def _put(self, event: dict[str, Any], size: int) -> None:
         if self._ending is not None:
             return
-        if self._queued > self.terms.max_buffered:
+        if self._queued > self.context.max_buffered:
             self._tell(lambda listener: listener.on_overflow(self))
-            self.close(1013, f"more than {self.terms.max_buffered} bytes unread")
+            self.close(1013, f"more than {self.context.max_buffered} bytes unread")
             return
         self._append(event, size + OVERHEAD)
 
@@ -256,7 +256,7 @@ class AsgiConnection:
         self._queued += size
         if self._queued > HIGH_WATER and not self.congested:
             self.congested = True
-            self.terms.note(self, True)
+            self.context.note(self, True)
         self._to_write.set()
 
     def _tell(self, call: _Call) -> None:

@@ -17,10 +17,10 @@ from functools import cache
 from typing import cast
 from urllib.parse import urlsplit
 
-from fairlead.carrier.connection import FramedConnection, Terms
+from fairlead.carrier.connection import ConnectionContext, FramedConnection
 from fairlead.carrier.listener import Listener
-from fairlead.carrier.sweep import Sweep
-from fairlead.carrier.tunnel import open_tunnel, parse_proxy
+from fairlead.carrier.proxy_tunnel import open_tunnel, parse_proxy
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 from fairlead.wire import framing, handshake
 
@@ -33,9 +33,9 @@ class ClientConnection(FramedConnection):
     MASKED = False
 
     def __init__(
-        self, transport: asyncio.Transport, listener: Listener, terms: Terms, agreed: handshake.Agreement
+        self, transport: asyncio.Transport, listener: Listener, context: ConnectionContext, agreed: handshake.Agreement
     ) -> None:
-        super().__init__(transport, listener, terms, deflate=agreed.deflate)
+        super().__init__(transport, listener, context, deflate=agreed.deflate)
         self.subprotocol = agreed.subprotocol
 
     def _encode(self, first: int, payload: bytes) -> bytes:
@@ -49,7 +49,7 @@ async def connect(
     url: str,
     listener: Listener,
     *,
-    sweep: Sweep,
+    timer_wheel: TimerWheel,
     subprotocols: Sequence[str] = (),
     headers: Iterable[tuple[str, str]] = (),
     ssl: tls.SSLContext | None = None,
@@ -67,12 +67,12 @@ async def connect(
     searches long for a free port.
     """
     secure, host, port, authority, target = _split(url)
-    terms = Terms(sweep, max_message, max_buffered, deflate=deflate)
+    context = ConnectionContext(timer_wheel, max_message, max_buffered, deflate=deflate)
     key = handshake.new_key(os.urandom(16))
     head = handshake.request(authority, target, key, subprotocols=subprotocols, headers=headers, deflate=deflate)
     loop = asyncio.get_running_loop()
-    opening = _Opening(listener, terms, head, key, subprotocols, loop)
-    context = (ssl or _default_tls()) if secure else None
+    opening = _Opening(listener, context, head, key, subprotocols, loop)
+    tls_context = (ssl or _default_tls()) if secure else None
     through = parse_proxy(proxy) if proxy is not None else None
     outcome: ClientConnection | ConnectionRefused | None = None
     try:
@@ -82,14 +82,14 @@ async def connect(
                     opening.itself,
                     host,
                     port,
-                    ssl=context,
+                    ssl=tls_context,
                     server_hostname=host if secure else None,
                     local_addr=(local_address, 0) if local_address else None,
                 )
             else:
                 outer = (ssl or _default_tls()) if through.secure else None
                 tunnel = await open_tunnel(through, host, port, outer, local_address)
-                await opening.take(tunnel, context, host)
+                await opening.take(tunnel, tls_context, host)
             outcome = await opening.outcome
         if isinstance(outcome, ConnectionRefused):
             raise outcome
@@ -154,7 +154,7 @@ class _Opening(asyncio.Protocol):
     def __init__(
         self,
         listener: Listener,
-        terms: Terms,
+        context: ConnectionContext,
         head: bytes,
         key: bytes,
         subprotocols: Sequence[str],
@@ -162,7 +162,7 @@ class _Opening(asyncio.Protocol):
     ) -> None:
         self.outcome: asyncio.Future[ClientConnection | ConnectionRefused] = loop.create_future()
         self._listener = listener
-        self._terms = terms
+        self._context = context
         self._head = head
         self._key = key
         self._subprotocols = subprotocols
@@ -174,14 +174,14 @@ class _Opening(asyncio.Protocol):
         """The factory that `create_connection` wants."""
         return self
 
-    async def take(self, tunnel: asyncio.Transport, context: tls.SSLContext | None, host: str) -> None:
-        """Go on over `tunnel`, with TLS in it if there is a context."""
+    async def take(self, tunnel: asyncio.Transport, tls_context: tls.SSLContext | None, host: str) -> None:
+        """Go on over `tunnel`, with TLS in it if there is a `tls_context`."""
         self._transport = tunnel  # what is abandoned now
-        if context is None:
+        if tls_context is None:
             tunnel.set_protocol(self)
             self.connection_made(tunnel)
             return
-        inner = await self.outcome.get_loop().start_tls(tunnel, self, context, server_hostname=host)
+        inner = await self.outcome.get_loop().start_tls(tunnel, self, tls_context, server_hostname=host)
         if inner is None:
             raise ConnectionRefused("the connection was lost before TLS was set up: closed by the proxy")
         self.connection_made(inner)
@@ -220,11 +220,11 @@ class _Opening(asyncio.Protocol):
             self._refusal = response
             self._refused(response, ended=False)
             return
-        agreed = handshake.agreement(response, self._key, self._subprotocols, self._terms.deflate)
+        agreed = handshake.agreement(response, self._key, self._subprotocols, self._context.deflate)
         if self.outcome.done():
             return
         transport = cast(asyncio.Transport, self._transport)
-        connection = ClientConnection(transport, self._listener, self._terms, agreed)
+        connection = ClientConnection(transport, self._listener, self._context, agreed)
         transport.set_protocol(connection)
         self._transport = None
         self.outcome.set_result(connection)

@@ -3,7 +3,7 @@
 Made by `carrier.upgrade` (server) and `carrier.client` when the handshake is done, and handed to a
 `Listener`. It makes no task, no timer and no future, and keeps no buffer while idle: some 100 bytes of our
 own per connection, which is what a million links per machine rest on. All that depends on time is in the
-shared `Sweep`. The reference to the listener is dropped at close, so that no cycle survives and no
+shared `TimerWheel`. The reference to the listener is dropped at close, so that no cycle survives and no
 collector is needed.
 """
 
@@ -15,13 +15,13 @@ from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Final, cast
 
-from fairlead.carrier.intake import Intake
 from fairlead.carrier.listener import Connection, Listener
-from fairlead.carrier.sweep import VISITS, Sweep
+from fairlead.carrier.reading.scheduler import ReadScheduler
+from fairlead.carrier.timer_wheel import VISITS, TimerWheel
 from fairlead.wire import framing
 from fairlead.wire.framing import BINARY, CLOSE, COMPRESS_ABOVE, FIN, PING, PONG, RSV1, TEXT, Framing
 
-__all__ = ["Connection", "FramedConnection", "ServerConnection", "Terms"]
+__all__ = ["Connection", "ConnectionContext", "FramedConnection", "ServerConnection"]
 
 logger = logging.getLogger("fairlead.carrier")
 
@@ -29,24 +29,24 @@ HIGH_WATER: Final = 64 << 10
 """The transports' own mark: below it a connection is never congested, so overflow is not even looked for."""
 SMALL: Final = 1024
 FREQUENT: Final = 64
-"""A connection of which no more bytes are read at once, and that often between two visits of the sweep (some 16 s), is
-not accounted for by the intake: idle links and most that are busy."""
+"""The read scheduler does not account for a connection that is read less often than this between two visits of the
+timer wheel (some 16 s), with at most `SMALL` bytes each time: idle links, and most busy ones."""
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class ConnectionContext:
     """What all connections of one server, or of one client process, share. Without an `intake` whatever comes is
     read."""
 
-    sweep: Sweep
+    timer_wheel: TimerWheel
     max_message: int = 1 << 20
     max_buffered: int = 1 << 20
     close_timeout: float = 5.0  # a peer that lives answers within its round trip; 5 s is a bad mobile link
     deflate: bool = False
-    intake: Intake | None = None
+    intake: ReadScheduler | None = None
     slow: set[Connection] | None = None
     """Where those that are congested are kept, whose peers do not read as fast as they are sent to. None keeps nobody:
-    a client has terms for each connection, and no use for the set."""
+    a client has context for each connection, and no use for the set."""
 
     def note(self, connection: Connection, congested: bool) -> None:
         """Keep it among the slow ones, or no more."""
@@ -65,20 +65,22 @@ class Terms:
 class FramedConnection(Framing, asyncio.Protocol):
     """Both roles; a subclass says how frames are encoded and who closes the transport first."""
 
-    __slots__ = ("_ending", "congested", "listener", "quiet", "terms", "transport")
+    __slots__ = ("_ending", "congested", "context", "listener", "quiet", "transport")
 
-    def __init__(self, transport: asyncio.Transport, listener: Listener, terms: Terms, *, deflate: bool) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, listener: Listener, context: ConnectionContext, *, deflate: bool
+    ) -> None:
         super().__init__(deflate)
         self.transport = transport
         self.listener: Listener | None = listener
-        self.terms = terms
+        self.context = context
         self.congested = False
-        self.quiet = 0  # visits of the sweep since the last byte; below 0 the reads since the last visit
+        self.quiet = 0  # visits of the timer_wheel since the last byte; below 0 the reads since the last visit
         self._ending: tuple[int, str] | None = None  # code and reason to report, once known
 
     def start(self, received: bytes = b"") -> None:
         """Tell the listener, then read what came behind the handshake. The transport is ours already."""
-        self.terms.sweep.watch(self)
+        self.context.timer_wheel.watch(self)
         listener = cast(Listener, self.listener)
         try:
             listener.on_open(self)
@@ -89,7 +91,7 @@ class FramedConnection(Framing, asyncio.Protocol):
 
     @property
     def max_message(self) -> int:
-        return self.terms.max_message
+        return self.context.max_message
 
     @property
     def closing(self) -> bool:
@@ -112,7 +114,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         if self._ending is not None:
             return
         # Looked at before the write: one message may be larger than the buffer, but no second one follows it.
-        if self.congested and self.transport.get_write_buffer_size() > self.terms.max_buffered:
+        if self.congested and self.transport.get_write_buffer_size() > self.context.max_buffered:
             self._overflow()
         else:
             self.transport.write(frame)
@@ -135,18 +137,18 @@ class FramedConnection(Framing, asyncio.Protocol):
         return self.transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        intake = self.terms.intake
+        intake = self.context.intake
         if (intake is None or not intake.silence(self, True)) and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        intake = self.terms.intake
+        intake = self.context.intake
         if (intake is None or not intake.silence(self, False)) and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def charge(self, messages: float = 0, events: int = 0) -> None:
-        if self.terms.intake is not None:
-            self.terms.intake.charge(self, messages, events)
+        if self.context.intake is not None:
+            self.context.intake.charge(self, messages, events)
 
     def shutdown(self) -> None:
         """uvicorn stops: it calls this on every connection and then waits until they are gone."""
@@ -170,7 +172,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         self.discard()
         self._end_writing()
 
-    # The sweep calls.
+    # The timer_wheel calls.
 
     def visit(self) -> None:
         if self._ending is not None:
@@ -190,18 +192,18 @@ class FramedConnection(Framing, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         quiet = self.quiet
         self.quiet = quiet - 1 if quiet < 0 else -1
-        if (quiet > -FREQUENT and len(data) <= SMALL and self._partial is None) or self.terms.intake is None:
+        if (quiet > -FREQUENT and len(data) <= SMALL and self._partial is None) or self.context.intake is None:
             self.feed(data)
         else:
-            self.terms.intake.read(self, data)
+            self.context.intake.read(self, data)
 
     def pause_writing(self) -> None:
         self.congested = True
-        self.terms.note(self, True)
+        self.context.note(self, True)
 
     def resume_writing(self) -> None:
         self.congested = False
-        self.terms.note(self, False)
+        self.context.note(self, False)
         if self.listener is not None and self._ending is None:
             try:
                 self.listener.on_writable(self)
@@ -209,12 +211,12 @@ class FramedConnection(Framing, asyncio.Protocol):
                 self._listener_failed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        terms = self.terms
-        terms.sweep.deadline(terms.close_timeout).discard(self)
-        terms.note(self, False)
+        context = self.context
+        context.timer_wheel.timeout_queue(context.close_timeout).discard(self)
+        context.note(self, False)
         self.discard()
-        if terms.intake is not None:
-            terms.intake.forget(self)
+        if context.intake is not None:
+            context.intake.forget(self)
         self._finish()
 
     # The reader calls.
@@ -261,7 +263,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         self._ending = (code, reason if report is None else report)
         self.transport.write(self._encode(FIN | CLOSE, framing.close_payload(code, reason)))
         # abort() also ends a transport.close() that waits for a peer that reads nothing.
-        self.terms.sweep.deadline(self.terms.close_timeout).add(self, FramedConnection.abort)
+        self.context.timer_wheel.timeout_queue(self.context.close_timeout).add(self, FramedConnection.abort)
 
     def _end_writing(self) -> None:
         if self.transport.can_write_eof():
@@ -275,7 +277,7 @@ class FramedConnection(Framing, asyncio.Protocol):
                 self.listener.on_overflow(self)
             except Exception:
                 self._listener_failed()
-        self.close(1013, f"more than {self.terms.max_buffered} bytes unread")
+        self.close(1013, f"more than {self.context.max_buffered} bytes unread")
 
     def _listener_failed(self) -> None:
         logger.exception("listener failed; its connection is closed with 1011")
@@ -285,7 +287,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         listener, self.listener = self.listener, None
         if listener is None:
             return
-        self.terms.sweep.unwatch(self)
+        self.context.timer_wheel.unwatch(self)
         if self._ending is None:
             self._ending = (1006, "")
         try:
@@ -305,12 +307,12 @@ class ServerConnection(FramedConnection):
         self,
         transport: asyncio.Transport,
         listener: Listener,
-        terms: Terms,
+        context: ConnectionContext,
         roster: set[ServerConnection],
         *,
         deflate: bool = False,
     ) -> None:
-        super().__init__(transport, listener, terms, deflate=deflate)
+        super().__init__(transport, listener, context, deflate=deflate)
         self._roster = roster
         roster.add(self)
 

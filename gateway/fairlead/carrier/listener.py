@@ -93,7 +93,7 @@ class Listener(Protocol):
 
 
 @runtime_checkable
-class Metered(Protocol):
+class MeteredListener(Protocol):
     """A listener that takes part. Of one that does not, every message counts, and its flood is closed with 1008."""
 
     @property

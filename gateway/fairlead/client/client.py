@@ -18,7 +18,7 @@ from fairlead.client.command import NDJSON, Command
 from fairlead.client.models import Agent, AgentDetail, Deleted, Link, Ranking
 from fairlead.client.transport import Request, Transport
 from fairlead.errors import FairleadError
-from fairlead.wire.identity import check_agent_id, check_command_id
+from fairlead.wire.ids import check_agent_id, check_command_id
 
 PAGE = 500
 """Agents of one request: a page of them has some 200 KiB."""
@@ -82,18 +82,18 @@ class Client:
         """Raises AgentUnknown."""
         return await self._get(_path(agent), AgentDetail)
 
-    async def session(self, agent: str) -> Link:
+    async def link(self, agent: str) -> Link:
         """How its link is doing. Raises AgentOffline without a link, Unavailable when its node does not answer."""
-        return await self._get(f"{_path(agent)}/session", Link)
+        return await self._get(f"{_path(agent)}/link", Link)
 
     async def worst(self, by: str = "rtt", limit: int = 20) -> Ranking:
         """The worst links of the fleet by a measure: a p99 (rtt, deliver, ack, first_byte, run, store) or a number
         (open, failed, reconnects)."""
-        return await self._get("/v1/sessions", Ranking, {"by": by, "limit": limit})
+        return await self._get("/v1/links", Ranking, {"by": by, "limit": limit})
 
     async def disconnect(self, agent: str) -> None:
         """Close its link; it connects again. Raises AgentOffline."""
-        await self._transport.call(Request("DELETE", f"{_path(agent)}/session"))
+        await self._transport.call(Request("DELETE", f"{_path(agent)}/link"))
 
     async def delete(self, agent: str) -> Deleted:
         """Forget an agent that left. Raises AgentOnline while it has a link."""

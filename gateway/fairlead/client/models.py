@@ -50,9 +50,9 @@ class FailedCommand:
 class AgentDetail(Agent):
     """An agent, its newest link, what is open for it and what went wrong last."""
 
-    session: LastLink
+    link: LastLink
     last_reason: str | None = None
-    troubles: list[FailedCommand] = field(default_factory=list)
+    recent_failures: list[FailedCommand] = field(default_factory=list)
     """The latest first, five at most."""
     open_commands: list[str] = field(default_factory=list)
 
@@ -99,7 +99,7 @@ class RankedLink(Link):
 class Ranking:
     """The worst links, the worst first, and the nodes that did not answer in time."""
 
-    sessions: list[RankedLink]
+    links: list[RankedLink]
     missing: list[str] = field(default_factory=list)
 
 

@@ -15,29 +15,29 @@ from functools import partial
 import msgspec
 
 from fairlead.errors import FairleadError
-from fairlead.fleet import lua, replies, schema
-from fairlead.fleet.command import (
+from fairlead.fleet import command_replies, lua, schema
+from fairlead.fleet.command_record import (
     CANCELLED,
     EXPIRED,
     OUTCOME_UNKNOWN,
-    About,
-    Beyond,
-    Command,
+    AppendResult,
+    CommandMetadata,
+    CommandOutcome,
+    CommandRecord,
     Delivery,
-    Ending,
-    Outcome,
-    Page,
-    Record,
+    NewRecord,
+    OutOfRange,
+    ResultPage,
     Settled,
-    Stored,
-    Taken,
+    StoredEnd,
+    TakenOver,
 )
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 from fairlead.store.answer import Answer
-from fairlead.store.backlog import EXPECTED_REPLY, Expectation, Priority
+from fairlead.store.backlog import EXPECTED_REPLY, ExpectedSize, Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, table, text
-from fairlead.telemetry.timing import Origin
+from fairlead.telemetry.command_timing import CommandOrigin
 
 EVENTS_A_STEP = 64
 """Events that are gone through while nobody else is served: of the largest they are 64 MiB, of the usual 10 KiB."""
@@ -54,35 +54,37 @@ class Commands:
     def __init__(self, store: Pipeliner, output_limit: int) -> None:
         self._store = store
         self._output_limit = output_limit
-        self._payloads, self._pages, self._inputs = Expectation(), Expectation(), Expectation()
+        self._payloads, self._pages, self._inputs = ExpectedSize(), ExpectedSize(), ExpectedSize()
         """What deliveries, pages of results and reads of input have brought of late."""
 
-    def create(self, record: Record, valid_until: int, follower: str = "") -> Answer[bool]:
+    def create(self, record: NewRecord, valid_until: int, follower: str = "") -> Answer[bool]:
         """Write the record, its target queued. False when it stood there already.
 
         `follower` is a lease name whose inbox is rung when there are results (see `read`).
         """
-        about = About(
+        about = CommandMetadata(
             record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent,
             record.began,
         )  # fmt: skip
         reply = self._store.run(
-            lua.CREATE,
+            lua.CREATE_COMMAND,
             (schema.cmd_key(record.id), schema.outcome_key(record.id)),
             (
                 record.agent, record.expires, record.retention, record.retry, record.retain, record.remembered,
                 valid_until, follower, _encode(about), record.payload,
             ),
         )  # fmt: skip
-        return Answer(reply, replies.created)
+        return Answer(reply, command_replies.parse_create)
 
     def discard(self, command: str) -> asyncio.Future[Reply]:
         """Take back a record that never reached an agent."""
         return self._store.submit("DEL", schema.cmd_key(command))
 
-    def take_over(self, command: str, agent: str, gen: int, memory: str) -> Answer[Taken | Settled]:
+    def take_over(self, command: str, agent: str, gen: int, memory: str) -> Answer[TakenOver | Settled]:
         """Own one open command from generation `gen` on, before welcome; nothing is sent yet."""
-        return Answer(self._fence(command, agent, gen, memory, "", Priority.BACKGROUND), replies.taken)
+        return Answer(
+            self._fence(command, agent, gen, memory, "", Priority.BACKGROUND), command_replies.parse_take_over
+        )
 
     def fence(
         self, command: str, agent: str, gen: int, memory: str, priority: Priority = Priority.COMMANDS
@@ -91,7 +93,7 @@ class Commands:
         return Answer(self._fence(command, agent, gen, memory, "1", priority), self._fenced)
 
     def _fenced(self, reply: Reply) -> Delivery | Settled:
-        found = replies.fenced(reply)
+        found = command_replies.parse_fence(reply)
         if isinstance(found, Delivery):
             self._payloads.saw(len(found.payload))
         return found
@@ -101,51 +103,51 @@ class Commands:
     ) -> asyncio.Future[Reply]:
         unknown, expired = _encode(OUTCOME_UNKNOWN), _encode(EXPIRED)
         return self._store.run(
-            lua.FENCE, _keys(command), (agent, gen, memory, unknown, expired, deliver),
+            lua.FENCE_COMMAND, _keys(command), (agent, gen, memory, unknown, expired, deliver),
             priority=priority, expected=EXPECTED_REPLY + (self._payloads.size if deliver else 0),
         )  # fmt: skip
 
-    def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[Stored]:
+    def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[AppendResult]:
         """Store what the agent sent, in order. `steps` are made by `accepted`, `data` and `ending` below."""
         reply = self._store.run(
-            lua.APPEND, _keys(command), (agent, gen, self._output_limit, *steps), priority=Priority.RESULTS
+            lua.APPEND_RESULTS, _keys(command), (agent, gen, self._output_limit, *steps), priority=Priority.RESULTS
         )
-        return Answer(reply, replies.stored)
+        return Answer(reply, command_replies.parse_append)
 
     async def finish(
-        self, command: str, agent: str, state: State, ending: Ending, only_from: State | None = None
+        self, command: str, agent: str, state: TargetState, ending: StoredEnd, only_from: TargetState | None = None
     ) -> Settled:
         """End a target from the gateway's side; only out of `only_from`, when given. `why` is ok when it did."""
         reply = self._store.run(
-            lua.FINISH,
+            lua.FINISH_COMMAND,
             _keys(command),
             (agent, state.value, _encode(ending), only_from.value if only_from else ""),
             priority=Priority.RESULTS,
         )
         answer = items(await reply)
         why = text(answer[0])
-        return Settled(why, replies.names(answer[1]) if why == "ok" else ())
+        return Settled(why, command_replies.follower_names(answer[1]) if why == "ok" else ())
 
     async def cancel(self, command: str, agent: str) -> Settled:
         """Cancel a queued target at once (`ended`), or note the wish for one that was sent (`asked`)."""
-        reply = self._store.run(lua.CANCEL, _keys(command), (agent, _encode(CANCELLED)))
+        reply = self._store.run(lua.CANCEL_COMMAND, _keys(command), (agent, _encode(CANCELLED)))
         answer = items(await reply)
         why = text(answer[0])
-        return Settled(why, replies.names(answer[1]) if why == "ended" else ())
+        return Settled(why, command_replies.follower_names(answer[1]) if why == "ended" else ())
 
     def add_input(self, command: str, agent: str, n: int, payload: bytes, end: bool) -> Answer[tuple[str, int]]:
         """Store input chunk `n`; the end of input carries no data. Returns (word, number): see input.lua."""
         reply = self._store.run(
-            lua.INPUT,
+            lua.APPEND_INPUT,
             (schema.cmd_key(command), schema.in_key(command)),
             (agent, n, payload, "1" if end else "", INPUT_LIMIT, _digest(payload, end)),
         )
-        return Answer(reply, replies.added)
+        return Answer(reply, command_replies.parse_input)
 
     def consume_input(self, command: str, n: int) -> asyncio.Future[Reply]:
         """The agent has consumed all input before chunk `n`: drop it, so that there is room for more."""
         return self._store.run(
-            lua.CONSUME, (schema.cmd_key(command), schema.in_key(command)), (n,), priority=Priority.RESULTS
+            lua.CONSUME_INPUT, (schema.cmd_key(command), schema.in_key(command)), (n,), priority=Priority.RESULTS
         )
 
     async def read_input(self, command: str, n: int, count: int = 16) -> list[tuple[bytes, bool]]:
@@ -162,35 +164,35 @@ class Commands:
 
     def read(
         self, command: str, offset: int, size: int, follower: str = "", behind: int = 0
-    ) -> Answer[Page | Beyond | None]:
+    ) -> Answer[ResultPage | OutOfRange | None]:
         """About `size` bytes of results from `offset` on; None when there is no such command.
 
         `follower` is a lease name whose inbox is rung when more has come. Results before the offset `behind` may go,
         if they are retained as a window.
         """
         keys = schema.cmd_key(command), schema.out_key(command)
-        reply = self._store.run(lua.READ, keys, (offset, size, follower, behind), expected=self._pages.size)
+        reply = self._store.run(lua.READ_RESULTS, keys, (offset, size, follower, behind), expected=self._pages.size)
         return Answer(reply, partial(self._page, command))
 
-    def _page(self, command: str, reply: Reply) -> Page | Beyond | None:
-        page = replies.page(command, reply)
-        if isinstance(page, Page):
+    def _page(self, command: str, reply: Reply) -> ResultPage | OutOfRange | None:
+        page = command_replies.parse_page(command, reply)
+        if isinstance(page, ResultPage):
             self._pages.saw(sum(len(result.payload) for result in page.results))
         return page
 
     def held(self, command: str) -> Answer[int]:
         """Bytes of results in the store; 0 when there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "sum")
-        return Answer(reply, replies.held)
+        return Answer(reply, command_replies.parse_held_bytes)
 
-    def look_up(self, command: str) -> Answer[Command | None]:
+    def look_up(self, command: str) -> Answer[CommandRecord | None]:
         """The whole record but its payload; None when there is no such record, or it has expired."""
-        reply = self._store.run(lua.LOOK_UP, (schema.cmd_key(command),), (), expected=RECORD_BYTES)
-        return Answer(reply, partial(replies.found, command))
+        reply = self._store.run(lua.READ_RECORD, (schema.cmd_key(command),), (), expected=RECORD_BYTES)
+        return Answer(reply, partial(command_replies.parse_record, command))
 
     def time_out(
-        self, targets: Sequence[tuple[str, str, int]], how: Ending
-    ) -> Answer[Sequence[Command | Settled | FairleadError]]:
+        self, targets: Sequence[tuple[str, str, int]], how: StoredEnd
+    ) -> Answer[Sequence[CommandRecord | Settled | FairleadError]]:
         """End each of `targets`, (command, agent, at), that the agent has had as `timeout`, if its deadline had passed
         at `at` (ms of Redis TIME): then `why` is ended. Else the record as it stands, or Settled with `over` or `gone`.
 
@@ -198,23 +200,23 @@ class Commands:
         """
         blob = _encode(how)
         calls = [(_keys(command), (agent, at, blob)) for command, agent, at in targets]
-        reply = self._store.run_each(lua.TIME_OUT, calls, expected=RECORD_BYTES)
+        reply = self._store.run_each(lua.TIME_OUT_COMMAND, calls, expected=RECORD_BYTES)
         return Answer(reply, partial(_timed_out, targets))
 
     def agent_of(self, command: str) -> Answer[str | None]:
         """Whose command it is; None when there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
-        return Answer(reply, replies.agent)
+        return Answer(reply, command_replies.parse_agent)
 
-    def origin(self, command: str) -> Answer[Origin | None]:
+    def origin(self, command: str) -> Answer[CommandOrigin | None]:
         """How the command began; None when there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
-        return Answer(reply, replies.origin)
+        return Answer(reply, command_replies.parse_origin)
 
-    def outcome(self, command: str) -> Answer[Outcome | None]:
+    def outcome(self, command: str) -> Answer[CommandOutcome | None]:
         """How a command ended that was posted under an Idempotency-Key, also when its record is gone. None: it has not
         ended, was never created, or its key is forgotten as well."""
-        return Answer(self._store.submit("GET", schema.outcome_key(command)), replies.outcome)
+        return Answer(self._store.submit("GET", schema.outcome_key(command)), command_replies.parse_outcome)
 
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
         """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
@@ -227,7 +229,7 @@ class Commands:
 
     def unbind(self, key_digest: str, body_digest: str, command: str) -> asyncio.Future[Reply]:
         """Free an Idempotency-Key whose command was refused, if it is still bound to that one."""
-        return self._store.run(lua.UNBIND, (schema.idem_key(key_digest),), (f"{body_digest} {command}",))
+        return self._store.run(lua.UNBIND_KEY, (schema.idem_key(key_digest),), (f"{body_digest} {command}",))
 
     def add_event(self, agent: str, kind: str, event: str, at: int, payload: bytes) -> asyncio.Future[Reply]:
         """Append one event of an agent to the fleet's stream."""
@@ -259,16 +261,16 @@ def data(n: int, kind: str, payload: bytes) -> tuple[Arg, ...]:
     return ("c", n, kind, payload)
 
 
-def ending(total: int, state: State, how: Ending) -> tuple[Arg, ...]:
+def ending(total: int, state: TargetState, how: StoredEnd) -> tuple[Arg, ...]:
     """The end; nothing may follow it."""
     return ("e", total, state.value, _encode(how))
 
 
 def _timed_out(
     targets: Sequence[tuple[str, str, int]], answers: Sequence[Reply | FairleadError]
-) -> Sequence[Command | Settled | FairleadError]:
+) -> Sequence[CommandRecord | Settled | FairleadError]:
     return [
-        answer if isinstance(answer, FairleadError) else replies.timed_out(command, answer)
+        answer if isinstance(answer, FairleadError) else command_replies.parse_time_out(command, answer)
         for (command, _, _), answer in zip(targets, answers, strict=True)
     ]
 

@@ -18,13 +18,13 @@ import msgspec
 from fairlead.errors import FairleadError
 from fairlead.fleet import lua, schema
 from fairlead.fleet.schema import AgentRow
-from fairlead.store.answer import Answer, Outcome, in_turn
+from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, text
 
 ROW_BYTES = 1_024
-"""That the row of an agent has as a rule: a dozen facts, some labels, a trouble or two."""
+"""That the row of an agent has as a rule: a dozen facts, some labels, a failure or two."""
 RANKED_BYTES = 20_000
 """That the hundred worst links of a node have."""
 AT_ONCE = 32
@@ -59,7 +59,7 @@ class Overtaken:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class AgentOwner:
     """Which lease holds an agent, since which generation, and which start of the agent it is. Empty for none."""
 
     lease: str
@@ -77,7 +77,7 @@ class LastSeen:
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class LimitReached:
     """The agent has too many open commands, or labels."""
 
     count: int
@@ -108,7 +108,7 @@ class Directory:
         # Before the claim: one that is answered is surely in the index.
         self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
-            lua.CLAIM,
+            lua.CLAIM_AGENT,
             (schema.agent_key(agent), schema.open_key(agent)),
             (
                 lease,
@@ -128,28 +128,33 @@ class Directory:
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> Answer[bool]:
         """Give the lease up, if it is still that session's."""
         ending = sid, int(close), "1" if drained else "0", reason
-        reply = self._store.run(lua.RELEASE, (schema.agent_key(agent),), ending, priority=Priority.BACKGROUND)
+        reply = self._store.run(lua.RELEASE_AGENT, (schema.agent_key(agent),), ending, priority=Priority.BACKGROUND)
         return Answer(reply, lambda reply: integer(reply) == 1)
 
-    def dispatch(self, agent: str, command: str, expires: int, valid_until: int) -> Answer[AgentRow | Full | None]:
+    def dispatch(
+        self, agent: str, command: str, expires: int, valid_until: int
+    ) -> Answer[AgentRow | LimitReached | None]:
         """Add `command` to the agent's open ones and read its row. None: no such agent was ever seen."""
         keys = schema.agent_key(agent), schema.open_key(agent)
-        reply = self._store.run(lua.DISPATCH, keys, (command, expires, schema.OPEN_LIMIT, valid_until))
+        reply = self._store.run(lua.DISPATCH_COMMAND, keys, (command, expires, schema.OPEN_LIMIT, valid_until))
         return Answer(reply, partial(_dispatched, agent))
 
-    def settle(self, agent: str, command: str, trouble: str = "") -> Answer[str]:
-        """The command is over: it is no longer open for its agent. `trouble`, what went wrong with it, is kept for
+    def remove_open(self, agent: str, command: str, failure: str = "") -> Answer[str]:
+        """The command is over: it is no longer open for its agent. `failure`, what went wrong with it, is kept for
         whoever asks why; then the answer is the lease that holds the agent, else ""."""
-        if not trouble:
+        if not failure:
             reply = self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
             return Answer(reply, lambda _: "")
-        keys, args = _settling(agent, command, trouble)
-        return Answer(self._store.run(lua.SETTLE, keys, args, priority=Priority.RESULTS), text)
+        keys, args = _remove_open_call(agent, command, failure)
+        return Answer(self._store.run(lua.REMOVE_OPEN, keys, args, priority=Priority.RESULTS), text)
 
-    def settle_each(self, settled: Sequence[tuple[str, str, str]]) -> Answer[Sequence[str | FairleadError]]:
-        """`settle` for each of these (agent, command, trouble), as many as fit into one batch: the lease of each agent,
-        or why that one could not be settled. They go with the calls that callers wait for, not before them."""
-        reply = self._store.run_each(lua.SETTLE, [_settling(*one) for one in settled])
+    def remove_open_each(self, settled: Sequence[tuple[str, str, str]]) -> Answer[Sequence[str | FairleadError]]:
+        """Call `remove_open` for each (agent, command, failure) of `settled`, which must fit into one batch.
+
+        The answer has the lease of each agent, or the error of that one call. These calls have the priority of the
+        calls that callers wait for, and do not go before them.
+        """
+        reply = self._store.run_each(lua.REMOVE_OPEN, [_remove_open_call(*one) for one in settled])
         return Answer(reply, _leases)
 
     async def open_commands(self, agent: str) -> list[str]:
@@ -161,18 +166,20 @@ class Directory:
         )
         return Answer(reply, lambda reply: AgentRow.parse(agent, _values(items(reply))))
 
-    async def owners(self, agents: Sequence[str]) -> list[Owner | Exception]:
+    async def owners(self, agents: Sequence[str]) -> list[AgentOwner | Exception]:
         """The newest owner of each, or what reading its row raised."""
-        return [found async for _, found in in_turn(lambda agent: Outcome(self.owner(agent)), agents, AT_ONCE)]
+        return [
+            found async for _, found in map_bounded(lambda agent: AnswerOrError(self.owner(agent)), agents, AT_ONCE)
+        ]
 
-    def owner(self, agent: str) -> Answer[Owner]:
+    def owner(self, agent: str) -> Answer[AgentOwner]:
         """The newest owner."""
         key = schema.agent_key(agent)
         return Answer(self._store.submit("HMGET", key, "lease", "gen", "boot", priority=Priority.BACKGROUND), _owner)
 
     def last_seen(self, agents: Sequence[str]) -> AsyncGenerator[tuple[str, LastSeen | Exception | None]]:
         """Each of `agents` with what its row says of that, None when it has none, and what reading it raised."""
-        return in_turn(lambda agent: Outcome(self._last_seen(agent)), agents, AT_ONCE)
+        return map_bounded(lambda agent: AnswerOrError(self._last_seen(agent)), agents, AT_ONCE)
 
     def _last_seen(self, agent: str) -> Answer[LastSeen | None]:
         key = schema.agent_key(agent)
@@ -183,38 +190,38 @@ class Directory:
     async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
         """The rows of those that exist, in the order of `agents`."""
         parts = [agents[at : at + IN_ONE_CALL] for at in range(0, len(agents), IN_ONE_CALL)]
-        return [row async for _, rows in in_turn(self._look_up_each, parts, AT_ONCE // IN_ONE_CALL) for row in rows]
+        return [row async for _, rows in map_bounded(self._look_up_each, parts, AT_ONCE // IN_ONE_CALL) for row in rows]
 
     def _look_up_each(self, agents: Sequence[str]) -> Answer[list[AgentRow]]:
         commands = [("HMGET", schema.agent_key(agent), *schema.AGENT_FIELDS) for agent in agents]
         replies = self._store.submit_each(commands, priority=Priority.BACKGROUND, expected=ROW_BYTES)
         return Answer(replies, partial(_rows, agents))
 
-    def label(self, agent: str, changes: Mapping[str, str | None]) -> Answer[dict[str, str] | Full | None]:
+    def label(self, agent: str, changes: Mapping[str, str | None]) -> Answer[dict[str, str] | LimitReached | None]:
         """Set labels, or remove those that are None; all of them afterwards. None: no such agent was ever seen."""
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
-        reply = self._store.run(lua.LABEL, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
+        reply = self._store.run(lua.SET_LABELS, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
         return Answer(reply, _labelled)
 
-    def tell(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
+    def write_link_stats(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
         """Write down how the agent's link is doing, for whoever has asked."""
-        return self._store.submit("SET", schema.told_key(agent), state, "PX", schema.TOLD_MS)
+        return self._store.submit("SET", schema.link_stats_key(agent), state, "PX", schema.LINK_STATS_MS)
 
-    def told(self, agent: str) -> Answer[bytes]:
+    def read_link_stats(self, agent: str) -> Answer[bytes]:
         """What `tell` wrote a moment ago; b"" when that was not."""
-        reply = self._store.submit("GET", schema.told_key(agent))
+        reply = self._store.submit("GET", schema.link_stats_key(agent))
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
-    def rank(self, lease: str, by: str, links: bytes) -> asyncio.Future[Reply]:
+    def write_worst_links(self, lease: str, by: str, links: bytes) -> asyncio.Future[Reply]:
         """Write down the worst links of this node, for whoever has asked."""
-        return self._store.submit("SET", schema.ranked_key(lease, by), links, "PX", schema.TOLD_MS)
+        return self._store.submit("SET", schema.worst_links_key(lease, by), links, "PX", schema.LINK_STATS_MS)
 
-    def ranked(self, lease: str, by: str) -> Answer[bytes]:
+    def read_worst_links(self, lease: str, by: str) -> Answer[bytes]:
         """What `rank` wrote a moment ago on that node; b"" when that was not."""
-        reply = self._store.submit("GET", schema.ranked_key(lease, by), expected=RANKED_BYTES)
+        reply = self._store.submit("GET", schema.worst_links_key(lease, by), expected=RANKED_BYTES)
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
-    def page(self, shard: int, after: str, count: int) -> Answer[list[str]]:
+    def index_page(self, shard: int, after: str, count: int) -> Answer[list[str]]:
         """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
         start = f"({after}" if after else "-"
         reply = self._store.submit(
@@ -223,7 +230,7 @@ class Directory:
         )  # fmt: skip
         return Answer(reply, lambda reply: [text(agent) for agent in items(reply)])
 
-    async def pages(self, shard: int, after: str, count: int) -> AsyncGenerator[tuple[list[str], int, str]]:
+    async def index_pages(self, shard: int, after: str, count: int) -> AsyncGenerator[tuple[list[str], int, str]]:
         """The index from `shard` on, behind `after`: agent ids, up to `count` and `NAMES_AT_ONCE` at once, by shard and
         name, and the shard and name behind which the next ones are.
 
@@ -234,7 +241,7 @@ class Directory:
         while shard < schema.INDEX_SHARDS:
             stop = min(shard + ahead, schema.INDEX_SHARDS)
             names: list[str] = []
-            for answer in [self.page(s, after if s == shard else "", count) for s in range(shard, stop)]:
+            for answer in [self.index_page(s, after if s == shard else "", count) for s in range(shard, stop)]:
                 found = await answer
                 names += found
                 if len(found) == count or len(names) >= count:
@@ -246,14 +253,14 @@ class Directory:
             yield names, shard, after
             ahead = max(ahead // 2, 1) if 2 * len(names) >= count else min(2 * ahead, SHARDS_AT_ONCE)
 
-    def note_absence(self, agent: str, dead_lease: str) -> asyncio.Future[Reply]:
+    def mark_absent(self, agent: str, dead_lease: str) -> asyncio.Future[Reply]:
         """Nobody saw this agent leave, since the node of `dead_lease` died: from now on it counts as absent."""
-        return self._store.run(lua.ABSENCE, (schema.agent_key(agent),), (dead_lease,), priority=Priority.BACKGROUND)
+        return self._store.run(lua.MARK_ABSENT, (schema.agent_key(agent),), (dead_lease,), priority=Priority.BACKGROUND)
 
     async def forget(self, agent: str, seen_before: int, dead_lease: str) -> bool:
         """Remove an agent that was absent since before `seen_before` (ms), and its place in the index."""
         reply = await self._store.run(
-            lua.FORGET, (schema.agent_key(agent), schema.open_key(agent)), (seen_before, dead_lease),
+            lua.FORGET_AGENT, (schema.agent_key(agent), schema.open_key(agent)), (seen_before, dead_lease),
             priority=Priority.BACKGROUND,
         )  # fmt: skip
         if not integer(reply):
@@ -279,19 +286,19 @@ def _claimed(reply: Reply) -> Claimed | Overtaken:
     )
 
 
-def _settling(agent: str, command: str, trouble: str) -> tuple[tuple[str, str], tuple[str, str, int]]:
+def _remove_open_call(agent: str, command: str, failure: str) -> tuple[tuple[str, str], tuple[str, str, int]]:
     """Keys and arguments of settle.lua."""
-    line = " ".join(trouble.split())  # a part of it is the agent's own word, which may hold a line end
-    return (schema.agent_key(agent), schema.open_key(agent)), (command, line, schema.TROUBLES)
+    line = " ".join(failure.split())  # a part of it is the agent's own word, which may hold a line end
+    return (schema.agent_key(agent), schema.open_key(agent)), (command, line, schema.FAILURES_KEPT)
 
 
 def _leases(answers: Sequence[Reply | FairleadError]) -> Sequence[str | FairleadError]:
     return [answer if isinstance(answer, FairleadError) else text(answer) for answer in answers]
 
 
-def _owner(reply: Reply) -> Owner:
+def _owner(reply: Reply) -> AgentOwner:
     lease, gen, boot = _values(items(reply))
-    return Owner((lease or b"").decode(), int(gen or 0), (boot or b"").decode())
+    return AgentOwner((lease or b"").decode(), int(gen or 0), (boot or b"").decode())
 
 
 def _rows(agents: Sequence[str], replies: Sequence[Reply | FairleadError]) -> list[AgentRow]:
@@ -310,25 +317,25 @@ def _seen(reply: Reply) -> LastSeen | None:
     return None if gen is None else LastSeen((lease or b"").decode(), int(up or 0), int(seen or 0))
 
 
-def _dispatched(agent: str, reply: Reply) -> AgentRow | Full | None:
+def _dispatched(agent: str, reply: Reply) -> AgentRow | LimitReached | None:
     answer = items(reply)
     match text(answer[0]):
         case "ok":
             return AgentRow.parse(agent, _values(answer[1:]))
         case "full":
-            return Full(integer(answer[1]))
+            return LimitReached(integer(answer[1]))
         case "late":
             raise lua.late("dispatch")
     return None
 
 
-def _labelled(reply: Reply) -> dict[str, str] | Full | None:
+def _labelled(reply: Reply) -> dict[str, str] | LimitReached | None:
     answer = items(reply)
     match text(answer[0]):
         case "ok":
             return msgspec.json.decode(octets(answer[1]), type=dict[str, str])
         case "full":
-            return Full(integer(answer[1]))
+            return LimitReached(integer(answer[1]))
     return None
 
 

@@ -1,8 +1,8 @@
 """The Lua scripts of this room, by name, loaded once with the module.
 
-Called by everything in `fleet` that writes. `--include row` in a script puts the functions that several share in place
-of that line: Redis keeps each script alone. It sends nothing: the `Pipeliner` does, and loads a script where it is
-missing.
+Called by everything in `fleet` that writes. `--include record` in a script puts the functions that several share in
+place of that line: Redis keeps each script alone. It sends nothing: the `Pipeliner` does, and loads a script where it
+is missing.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ _FOLDER = resources.files("fairlead.fleet").joinpath("scripts")
 
 def _load(name: str) -> Script:
     source = _FOLDER.joinpath(f"{name}.lua").read_text(encoding="utf-8")
-    shared = _FOLDER.joinpath("row.lua").read_text(encoding="utf-8")
-    return Script(name, source.replace("--include row\n", shared, 1))
+    shared = _FOLDER.joinpath("record.lua").read_text(encoding="utf-8")
+    return Script(name, source.replace("--include record\n", shared, 1))
 
 
-BEAT = _load("beat")
-CLAIM = _load("claim")
-RELEASE = _load("release")
-DISPATCH = _load("dispatch")
-CREATE = _load("create")
-FENCE = _load("fence")
-APPEND = _load("append")
-FINISH = _load("finish")
-LOOK_UP = _load("look_up")
-TIME_OUT = _load("time_out")
-CANCEL = _load("cancel")
-INPUT = _load("input")
-CONSUME = _load("consume")
-READ = _load("read")
+HEARTBEAT = _load("heartbeat")
+CLAIM_AGENT = _load("claim_agent")
+RELEASE_AGENT = _load("release_agent")
+DISPATCH_COMMAND = _load("dispatch_command")
+CREATE_COMMAND = _load("create_command")
+FENCE_COMMAND = _load("fence_command")
+APPEND_RESULTS = _load("append_results")
+FINISH_COMMAND = _load("finish_command")
+READ_RECORD = _load("read_record")
+TIME_OUT_COMMAND = _load("time_out_command")
+CANCEL_COMMAND = _load("cancel_command")
+APPEND_INPUT = _load("append_input")
+CONSUME_INPUT = _load("consume_input")
+READ_RESULTS = _load("read_results")
 TAKE_DUE = _load("take_due")
-PUT_OFF = _load("put_off")
-FORGET = _load("forget")
-ABSENCE = _load("absence")
+RESCHEDULE = _load("reschedule")
+FORGET_AGENT = _load("forget_agent")
+MARK_ABSENT = _load("mark_absent")
 REMOVE_EVENTS = _load("remove_events")
-LABEL = _load("label")
-UNBIND = _load("unbind")
-SETTLE = _load("settle")
+SET_LABELS = _load("set_labels")
+UNBIND_KEY = _load("unbind_key")
+REMOVE_OPEN = _load("remove_open")
 
 
 def late(what: str) -> BusUnavailable:

@@ -1,27 +1,33 @@
-"""What stands in Redis: every key, every row and the words in them. Pure, so that the operator may read it too.
+"""The schema in Redis: every key, every row and the words in them. It is pure, so that the operator can read it too.
 
-fl1:era              string  `mark lost-at`: of one life of the data. By the first node that finds none; no TTL
-fl1:nodes            zset    lease → last beat (ms). By beat; entries as old as a row that has expired are cut off
-fl1:node:{n}         hash    one node's counts, state and epoch. By beat; 150 s after the last one
-fl1:agent:{a}        hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close,
-                             troubles. By claim, release and the platform; no TTL, the sweep forgets by `forget_after`
-fl1:open:{a}         hash    open command id → its deadline (ms). By dispatch and settle; the last deadline and a minute
-fl1:agents:{0..63}   zset    index of agent ids, all of score 0: paged by name. By claim; no TTL, owned by the sweep
-fl1:cmd:{id}         hash    the record, a row per target, followers. By create … finish; deadline + retention + 1 min,
-                             then retention from the end, but for a deadline that has just passed
-fl1:out:{id}         stream  results; entry `k-0` holds offset k-1. By append; with the command
-fl1:in:{id}          stream  input; entry `k-0` holds chunk k-1. By input; with the command
-fl1:outcome:{id}     string  state and time of the end of a command that has an Idempotency-Key, when that outlives the
-                             record. By finish; with the key
-fl1:due:{0..15}      zset    `id agent` → when the keeper looks at it next (ms). By dispatch; emptied by the keeper
-fl1:idem:{hash}      string  body hash and command id of an Idempotency-Key. By dispatch; 24 h
-fl1:told:{a}         string  how an agent's link is doing, for whoever has just asked. By its node; 10 s
-fl1:ranked:{n} by    string  the worst links of a node by a measure, for whoever has just asked. By that node; 10 s
-fl1:events           stream  events of agents. By the recorder; about 100,000 entries
+Key                    Type    Content; who writes it; how long it lives
+fl1:data_epoch         string  `mark lost-at`, the data epoch. Written by the first node that finds none; no TTL
+fl1:nodes              zset    lease → time of the last heartbeat (ms). Written with each heartbeat; entries older than
+                               an expired row are removed
+fl1:node:{n}           hash    one node's counts, state and epoch. Written with each heartbeat; 150 s after the last one
+fl1:agent:{a}          hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close
+                               code, recent failures. Written by claim, release and the platform; no TTL, the index
+                               sweeper removes it after `forget_after`
+fl1:open:{a}           hash    open command id → its deadline (ms). Written by dispatch and remove_open; until a minute
+                               after the last deadline
+fl1:agents:{0..63}     zset    index of agent ids, all with score 0, paged by name. Written by claim; no TTL, the index
+                               sweeper owns it
+fl1:cmd:{id}           hash    a command's record, a row for its target, its followers. Written by the scripts of
+                               commands; deadline + retention, and `retention` from the end on
+fl1:out:{id}           stream  results; entry `k-0` has offset k-1. Written by append_results; as long as the record
+fl1:in:{id}            stream  input; entry `k-0` has chunk k-1. Written by append_input; as long as the record
+fl1:outcome:{id}       string  state and time of the end of a command with an Idempotency-Key, when that key
+                               outlives the record. Written by finish; as long as the key
+fl1:deadlines:{0..15}  zset    `id agent` → when the command sweeper checks it next (ms). Written by dispatch;
+                               emptied by the command sweeper
+fl1:idem:{hash}        string  body hash and command id of an Idempotency-Key. Written by dispatch; 24 h
+fl1:link_stats:{a}     string  how an agent's link is doing, written by its node when somebody asks; 10 s
+fl1:worst_links:{n} by string  a node's worst links by a measure, written by that node when somebody asks; 10 s
+fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
-`fl1` is the schema's version: nodes of two versions never misread each other. Scripts use keys of one hash tag
-each ({n}, {a} or {id}), so that the layout fits Redis Cluster. Liveness of nodes is judged here from their rows,
-by Redis TIME, and never inside a script.
+`fl1` is the version of the schema: nodes of two versions never misread each other's data. The keys of one script share
+one hash tag ({n}, {a} or {id}), so that the layout fits Redis Cluster. Whether a node is alive is decided here, from
+its row and Redis TIME, and never inside a script.
 """
 
 from __future__ import annotations
@@ -32,11 +38,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-ERA = "fl1:era"
+DATA_EPOCH = "fl1:data_epoch"
 NODES = "fl1:nodes"
 EVENTS = "fl1:events"
 INDEX_SHARDS = 64
-DUE_SHARDS = 16
+DEADLINE_SHARDS = 16
 
 NODE_TTL_MS = 150_000
 """A node's row outlives 30 missed beats, so that a frozen Redis or node finds its row again."""
@@ -52,9 +58,9 @@ REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
 LABEL_LIMIT = 64
 """As many as an agent may have facts."""
-TROUBLES = 5
+FAILURES_KEPT = 5
 """The last ones are kept: whether it is always the same shows in five as in fifty."""
-TOLD_MS = 10_000
+LINK_STATS_MS = 10_000
 OPEN_LIMIT = 1_000
 """Open commands of one agent; `hello.have` and `welcome.have` hold 1,024."""
 
@@ -71,12 +77,12 @@ def open_key(agent: str) -> str:
     return f"fl1:open:{{{agent}}}"
 
 
-def told_key(agent: str) -> str:
-    return f"fl1:told:{{{agent}}}"
+def link_stats_key(agent: str) -> str:
+    return f"fl1:link_stats:{{{agent}}}"
 
 
-def ranked_key(lease: str, by: str) -> str:
-    return f"fl1:ranked:{{{lease}}} {by}"
+def worst_links_key(lease: str, by: str) -> str:
+    return f"fl1:worst_links:{{{lease}}} {by}"
 
 
 def index_key(shard: int) -> str:
@@ -103,19 +109,19 @@ def outcome_key(command: str) -> str:
     return f"fl1:outcome:{{{command}}}"
 
 
-def due_key(shard: int) -> str:
-    return f"fl1:due:{{{shard}}}"
+def deadlines_key(shard: int) -> str:
+    return f"fl1:deadlines:{{{shard}}}"
 
 
-def due_shard(command: str) -> int:
-    return zlib.crc32(command.encode()) % DUE_SHARDS
+def deadline_shard(command: str) -> int:
+    return zlib.crc32(command.encode()) % DEADLINE_SHARDS
 
 
 def idem_key(digest: str) -> str:
     return f"fl1:idem:{{{digest}}}"
 
 
-class State(StrEnum):
+class TargetState(StrEnum):
     """Every target of a command is in exactly one of these."""
 
     QUEUED = "queued"
@@ -131,7 +137,7 @@ class State(StrEnum):
     @property
     def over(self) -> bool:
         """Set once, never left."""
-        return self not in (State.QUEUED, State.SENT, State.RUNNING)
+        return self not in (TargetState.QUEUED, TargetState.SENT, TargetState.RUNNING)
 
 
 class Presence(StrEnum):
@@ -150,7 +156,7 @@ class NodeRow:
     at: int
     began: int
     state: str
-    connections: int
+    links: int
     capacity: int
     in_flight: int
     version: str
@@ -179,7 +185,7 @@ class NodeRow:
             return int(row.get(field, b"0"))
 
         return cls(
-            node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"connections"),
+            node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"links"),
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
             float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
             word(b"process"),
@@ -187,7 +193,7 @@ class NodeRow:
 
 
 AGENT_FIELDS = (
-    "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "trouble",
+    "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "failures",
     "labels_lost",
 )  # fmt: skip
 """Of the hash of an agent, in the order of `AgentRow`."""
@@ -212,15 +218,15 @@ class AgentRow(NamedTuple):
     facts: str = "{}"
     labels: str = "{}"
     reason: str = ""
-    troubles: str = ""
+    failures: str = ""
     """JSON, JSON, the words of the last close, and a line `time what` for each of the last commands that failed."""
     labels_lost: int = 0
     """When this row was written anew after Redis had lost it, and nobody has set labels since."""
 
     @property
-    def trouble(self) -> str:
+    def last_failure(self) -> str:
         """The newest of them."""
-        return self.troubles.partition("\n")[0]
+        return self.failures.partition("\n")[0]
 
     @classmethod
     def parse(cls, agent: str, values: list[bytes | None]) -> AgentRow | None:
@@ -228,7 +234,7 @@ class AgentRow(NamedTuple):
         lease, gen, boot, conn, sid, up, seen, close, drained = values[:9]
         if gen is None:
             return None
-        facts, labels, reason, troubles, lost = values[9:] or (None, None, None, None, None)
+        facts, labels, reason, failures, lost = values[9:] or (None, None, None, None, None)
         return cls(
             agent,
             lease.decode() if lease else "",
@@ -243,7 +249,7 @@ class AgentRow(NamedTuple):
             facts.decode() if facts else "{}",
             labels.decode() if labels else "{}",
             reason.decode() if reason else "",
-            troubles.decode() if troubles else "",
+            failures.decode() if failures else "",
             int(lost) if lost else 0,
         )
 

@@ -16,7 +16,7 @@ from websockets.exceptions import ConnectionClosed
 from fairlead.errors import ProtocolViolation
 from fairlead.mock.comparison import Violation, raw, show
 from fairlead.mock.script import ACK, BYE, CHUNK, CREDIT, END, EVENT, HB, Raw
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec, agent_codec, gateway_codec
 from fairlead.wire.messages import MESSAGE_LIMIT, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, FromAgent, Hb
 
@@ -117,7 +117,7 @@ class MockLink:
 
     def _closed(self) -> LinkClosed:
         sent = self.socket.protocol.close_sent
-        if sent is not None and sent.code == Close.FRAME_TOO_BIG:
+        if sent is not None and sent.code == CloseCode.FRAME_TOO_BIG:
             raise AgentViolation(Violation(f"a message above {MESSAGE_LIMIT} bytes", "11"))
         received = self.socket.protocol.close_rcvd
         return LinkClosed(received.code if received is not None else 1006, self.bye)

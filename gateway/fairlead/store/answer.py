@@ -36,7 +36,7 @@ class Answer(Generic[T]):
         return Answer(self._reply, lambda reply: call(read(reply)))
 
 
-class Outcome(Generic[T]):
+class AnswerOrError(Generic[T]):
     """`await outcome` gives what `answer` gives or raises: for the asker of many who goes on behind one that fails."""
 
     __slots__ = ("_answer",)
@@ -51,7 +51,7 @@ class Outcome(Generic[T]):
             return e
 
 
-async def outcomes(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
+async def answers_or_errors(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
     """What each of `answers` gave or raised, in their order."""
     taken: list[T | Exception] = []
     for answer in answers:
@@ -62,7 +62,7 @@ async def outcomes(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
     return taken
 
 
-async def in_turn(
+async def map_bounded(
     ask: Callable[[A], Awaitable[T]], arguments: Iterable[A], at_once: int
 ) -> AsyncGenerator[tuple[A, T]]:
     """Each of `arguments` with what `ask` of it gave, in their order; raises what the first one to fail raised.

@@ -42,7 +42,7 @@ class Priority(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class QueueLimits:
     """How much of one priority may wait, and how much of it goes into one batch. Bytes but `back` are of requests."""
 
     waiting: int
@@ -54,15 +54,15 @@ class Bounds:
     priority."""
 
 
-BOUNDS = {
+LIMITS = {
     # A node has some dozen of these under way: seven calls a beat, and one for each node that it did not know.
-    Priority.CONTROL: Bounds(1_024, 4 << 20, 32, 1 << 20, 1 << 20),
+    Priority.CONTROL: QueueLimits(1_024, 4 << 20, 32, 1 << 20, 1 << 20),
     # One append is under way for each link that has sent something, and a node holds some 18,000 links.
-    Priority.RESULTS: Bounds(20_000, 64 << 20, 128, 4 << 20, 1 << 20),
+    Priority.RESULTS: QueueLimits(20_000, 64 << 20, 128, 4 << 20, 1 << 20),
     # Some 64 full batches, a tenth of a second of work: whoever queues more should hear of it.
-    Priority.COMMANDS: Bounds(8_192, 64 << 20, 128, 4 << 20, 4 << 20),
+    Priority.COMMANDS: QueueLimits(8_192, 64 << 20, 128, 4 << 20, 4 << 20),
     # An eighth of what a batch takes from the two above: what it makes them wait is about half a millisecond.
-    Priority.BACKGROUND: Bounds(8_192, 16 << 20, 16, 1 << 20, 1 << 20),
+    Priority.BACKGROUND: QueueLimits(8_192, 16 << 20, 16, 1 << 20, 1 << 20),
 }
 
 
@@ -109,7 +109,7 @@ class Call:
 class _Queue:
     __slots__ = ("bounds", "bytes", "calls")
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: QueueLimits) -> None:
         self.bounds = bounds
         self.calls: deque[Call] = deque()
         self.bytes = 0
@@ -119,7 +119,7 @@ class Backlog:
     """Falsy when nothing waits."""
 
     def __init__(self) -> None:
-        self._queues = tuple(_Queue(BOUNDS[priority]) for priority in Priority)
+        self._queues = tuple(_Queue(LIMITS[priority]) for priority in Priority)
 
     def __len__(self) -> int:
         return sum(len(queue.calls) for queue in self._queues)
@@ -189,7 +189,7 @@ class Backlog:
             yield from calls
 
 
-class Expectation:
+class ExpectedSize:
     """Bytes that the replies of one kind have on the average of late: it rises fast and falls slowly.
 
     Kept by whoever reads replies whose size depends on what users sent, so that a batch is bounded by what it will

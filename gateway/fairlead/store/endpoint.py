@@ -21,9 +21,9 @@ from redis.asyncio.connection import parse_url
 from redis.exceptions import RedisError
 
 from fairlead.errors import BusUnavailable, ConfigError
-from fairlead.store.allowance import Allowance
 from fairlead.store.errors import UNFIT_SERVER, reply_code
 from fairlead.store.reply import Arg, Reply
+from fairlead.store.reply_limit import ReplyLimit
 
 CONNECT_TIMEOUT = 1.0
 """Seconds for TCP, TLS, AUTH and PING together: within one data centre they take milliseconds."""
@@ -34,7 +34,7 @@ SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103
 """Bytes of the path of a Unix socket: `sun_path` in unix(7) and in macOS' sys/un.h, less the zero byte at its end."""
 
 
-class _RedisConnection(Protocol):
+class _RedisPyConnection(Protocol):
     """What we use of redis-py's connection, which has no types of its own."""
 
     async def connect(self) -> None: ...
@@ -44,10 +44,10 @@ class _RedisConnection(Protocol):
     async def disconnect(self, nowait: bool) -> None: ...
 
 
-class Connection:
+class RedisConnection:
     """One connection. It sets no deadline of its own: its owner holds the clock."""
 
-    def __init__(self, redis: _RedisConnection) -> None:
+    def __init__(self, redis: _RedisPyConnection) -> None:
         self._redis = redis
 
     async def send(self, packed: bytes) -> None:
@@ -76,7 +76,7 @@ class Connection:
 
 
 class Endpoint:
-    def __init__(self, url: str, client_name: str = "fairlead", allowance: Allowance | None = None) -> None:
+    def __init__(self, url: str, client_name: str = "fairlead", allowance: ReplyLimit | None = None) -> None:
         """`allowance`: of the bytes that the server may send; none for one that is trusted."""
         try:
             options = cast("dict[str, Any]", parse_url(url))
@@ -105,16 +105,16 @@ class Endpoint:
             )
         self._make()  # refuses unknown options now, not at the first connection
 
-    def _make(self) -> _RedisConnection:
+    def _make(self) -> _RedisPyConnection:
         try:
-            return cast("_RedisConnection", self._class(**self._options))
+            return cast("_RedisPyConnection", self._class(**self._options))
         except (TypeError, ValueError, RedisError) as e:
             raise ConfigError(f"the address of Redis at {self.address} has an unusable option: {e}") from e
 
-    async def connect(self, timeout: float = CONNECT_TIMEOUT) -> Connection:
+    async def connect(self, timeout: float = CONNECT_TIMEOUT) -> RedisConnection:
         """A connection that has answered PING, or `BusUnavailable` that says why not."""
         redis = self._make()
-        connection = Connection(redis)
+        connection = RedisConnection(redis)
         try:
             async with asyncio.timeout(timeout):
                 await redis.connect()

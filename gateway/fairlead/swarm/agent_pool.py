@@ -20,7 +20,7 @@ import time
 
 from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 from fairlead.swarm.counters import Counters, count
 from fairlead.swarm.dial_queue import DialQueue
@@ -30,7 +30,7 @@ from fairlead.swarm.simulated_agent import SimulatedAgent
 from fairlead.swarm.system import private_memory
 from fairlead.swarm.visits import Visits
 from fairlead.version import __version__
-from fairlead.wire.close import Close, describe, may_reconnect
+from fairlead.wire.close_codes import CloseCode, CloseKind, describe, find_close_code, may_reconnect
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, WINDOW, Drain, Hello, Welcome
 from fairlead.wire.retry import STABLE_MS, RetryPolicy
@@ -50,8 +50,6 @@ LEAVE_TIMEOUT = 25.0
 STORM_RETURN_TIMEOUT = 60.0
 """Seconds for which an agent that a storm has dropped may stay away: the longest delay of the protocol."""
 MISCONFIGURED = ("400", "401", "403", "409", "426", "431")
-REQUESTED = (Close.RESTART, Close.REBALANCE, Close.AGE, Close.DISCONNECTED, Close.SERVICE_RESTART)
-"""Close codes with which a gateway sends an agent elsewhere on purpose."""
 
 
 class AgentPool:
@@ -73,7 +71,7 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._headers = (("Authorization", f"Bearer {options.token}"),)
         self._facts: dict[Profile, dict[str, str]] = {}
-        self._sweep = Sweep(silence=SILENCE * FIRST_HEARTBEAT)
+        self._timer_wheel = TimerWheel(silence=SILENCE * FIRST_HEARTBEAT)
         self._dial_queue = DialQueue(self._dial)
         self._waits: dict[int, float] = {}
         """By index: the delay that a bye has named, in ms."""
@@ -90,7 +88,7 @@ class AgentPool:
 
     async def run(self) -> None:
         """Until cancelled."""
-        self._sweep.start()
+        self._timer_wheel.start()
         self._visits.start()
         gap = self.options.processes / self.options.rate
         due = time.monotonic() + random.uniform(0, gap)
@@ -108,11 +106,11 @@ class AgentPool:
         """Close all links. `run` was cancelled before."""
         self._visits.stop()
         for agent in self._agents:
-            agent.leave(Close.GOING_AWAY, "the swarm ends")
+            agent.leave(CloseCode.GOING_AWAY, "the swarm ends")
         deadline = time.monotonic() + LEAVE_TIMEOUT
-        while len(self._sweep) and time.monotonic() < deadline:  # noqa: ASYNC110  # nothing announces the last one
+        while len(self._timer_wheel) and time.monotonic() < deadline:  # noqa: ASYNC110  # nothing announces the last one
             await asyncio.sleep(0.02)
-        self._sweep.stop()
+        self._timer_wheel.stop()
 
     def storm(self) -> None:
         """Drop the links of all agents with the profile `storm`."""
@@ -153,8 +151,9 @@ class AgentPool:
         sources = self.options.sources
         try:
             await connect(
-                self.options.url, agent, sweep=self._sweep, subprotocols=(SUBPROTOCOL_MSGPACK,), headers=self._headers,
-                timeout=DIAL_TIMEOUT, local_address=sources[agent.number % len(sources)] if sources else None,
+                self.options.url, agent, timer_wheel=self._timer_wheel, subprotocols=(SUBPROTOCOL_MSGPACK,),
+                headers=self._headers, timeout=DIAL_TIMEOUT,
+                local_address=sources[agent.number % len(sources)] if sources else None,
             )  # fmt: skip
         except ConnectionRefused as e:
             wait = None
@@ -211,7 +210,7 @@ class AgentPool:
         if dropped is not None:
             self.counters.storm_return.add(now - dropped)
         self.heartbeat = max(welcome.hb, 100) / 1000
-        self._sweep.silence = SILENCE * self.heartbeat
+        self._timer_wheel.silence = SILENCE * self.heartbeat
         self.window = welcome.limits.window
         self._policy = RetryPolicy(welcome.retry.first, welcome.retry.base, welcome.retry.cap)
         return now
@@ -237,7 +236,7 @@ class AgentPool:
             return
         now = time.monotonic()
         self.counters.moved += 1
-        agent.leave(Close.NORMAL, "drained")
+        agent.leave(CloseCode.NORMAL, "drained")
         self._reset_retries_if_stable(agent, now)
         self.reconnect(agent, now, 0.0 if now - agent.since >= SETTLED else random.uniform(0, 1000))
 
@@ -252,9 +251,9 @@ class AgentPool:
         count(self.counters.closed, str(code))
         if agent.profile is Profile.HALF_OPEN:
             self.counters.half_open_ended += 1
-        elif code in REQUESTED:
+        elif (known := find_close_code(code)) is not None and known.kind is CloseKind.MOVED:
             self.counters.moved += 1
-        elif not (agent.profile is Profile.SLOW and code == Close.SLOW_READER):
+        elif not (agent.profile is Profile.SLOW and code == CloseCode.SLOW_READER):
             self.counters.lost += 1
         self._reset_retries_if_stable(agent, now)
         if may_reconnect(code):

@@ -17,7 +17,7 @@ from fairlead.swarm.counters import Counters
 from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile
 from fairlead.swarm.simulated_commands import SimulatedCommands
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
 from fairlead.wire.messages import Bye, Cmd, Drain, Event, FromGateway, Hb, Hello, Message, Rx, Welcome
 
@@ -122,7 +122,7 @@ class SimulatedAgent:
             return
         if not self.welcomed:
             if self.asked is not None and now - self.asked > WELCOME_TIMEOUT:
-                self.leave(Close.NORMAL, "no welcome in time")
+                self.leave(CloseCode.NORMAL, "no welcome in time")
                 self.pool.refused(self, "no welcome", f"no welcome within {WELCOME_TIMEOUT:g} s", now)
                 return
         elif self.profile is Profile.HALF_OPEN:
@@ -202,7 +202,7 @@ class SimulatedAgent:
             if self.commands is not None:
                 self.commands.receive(message)
             elif self.welcomed:
-                raise ProtocolViolation(Close.PROTOCOL, "welcome again: a link is welcomed once")
+                raise ProtocolViolation(CloseCode.PROTOCOL, "welcome again: a link is welcomed once")
             self._welcomed(connection, message)
         elif isinstance(message, Hb):
             if message.echo is not None:
@@ -244,7 +244,7 @@ class SimulatedAgent:
         """The gateway may be gone, and nothing would ever report it."""
         if connection is self.connection:
             self.drop()
-            self.pool.ended(self, Close.SILENT, "nothing was heard")
+            self.pool.ended(self, CloseCode.SILENT, "nothing was heard")
 
     def on_writable(self, connection: Connection) -> None:
         if self.commands is not None and connection is self.connection:

@@ -30,11 +30,11 @@ def ids(*, agent: str = "", session: str = "", command: str = "", trace: str = "
     return {"ids": {name: value for name, value in named.items() if value}}
 
 
-def set_up(level: str, form: str, node: str = "") -> None:
+def configure_logging(level: str, form: str, node: str = "") -> None:
     """All lines go to stderr, as `text` or `json`. Workers, whose lines meet in one stream, name their node."""
     handler = logging.StreamHandler(sys.stderr)
     if form == "json":
-        handler.setFormatter(Json(node))
+        handler.setFormatter(JsonFormatter(node))
     else:
         handler.setFormatter(
             logging.Formatter(f"%(asctime)s %(levelname)s {node and node.replace('%', '%%') + ' '}%(name)s %(message)s")
@@ -43,7 +43,7 @@ def set_up(level: str, form: str, node: str = "") -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
 
 
-class Json(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """One object a line: time, level, logger, message, then the ids; an exception is text in it, not lines behind."""
 
     def __init__(self, node: str = "") -> None:
@@ -69,7 +69,7 @@ class Json(logging.Formatter):
         return msgspec.json.encode(told, enc_hook=str).decode()
 
 
-class Digest:
+class LogAggregator:
     """Many events of a kind as one line a second. Owned by one event loop; `aclose` tells what was not told yet."""
 
     def __init__(self, logger: logging.Logger) -> None:

@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, disable_created
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from fairlead.telemetry.durations import Durations, Series
-from fairlead.telemetry.timing import STAGES
-from fairlead.telemetry.traffic import Traffic
+from fairlead.telemetry.command_timing import STAGES
+from fairlead.telemetry.histogram import Histogram, Series
+from fairlead.telemetry.message_counters import MessageCounters
 from fairlead.version import __version__
 
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -46,35 +46,35 @@ class Metrics:
         self.registry = CollectorRegistry()
         r = self.registry
         opened = Counter(
-            "fairlead_connections_opened_total", "Links that were welcomed: of a new start or come back", ["result"],
+            "fairlead_links_opened_total", "Links that were welcomed: of a new start or come back", ["result"],
             registry=r,
         )  # fmt: skip
         self.opened = opened.labels("new")
         self.resumed = opened.labels("resumed")
         self.closed = Counter(
-            "fairlead_connections_closed_total", "Links that ended: code, what the agent does then, who closed",
+            "fairlead_links_closed_total", "Links that ended: code, what the agent does then, who closed",
             ["code", "then", "by"], registry=r,
         )  # fmt: skip
-        self.lived = Durations("fairlead_connection_duration_seconds", "Lives of links, from welcome on", LIVES, r)
+        self.lived = Histogram("fairlead_link_duration_seconds", "Lives of links, from welcome on", LIVES, r)
         self.rejected = Counter(
-            "fairlead_handshake_rejected_total", "Upgrades refused over HTTP", ["reason"], registry=r
+            "fairlead_handshakes_rejected_total", "Upgrades refused over HTTP", ["reason"], registry=r
         )
         self.credentials_refused = Counter(
             "fairlead_credentials_refused_total", "Requests without a valid token, by port", ["port"], registry=r
         )
         for port in ("link", "api"):
             self.credentials_refused.labels(port)
-        self.handshake = Durations(
+        self.handshake = Histogram(
             "fairlead_handshake_duration_seconds", "Phases of a link's opening", LATENCY, r, "phase"
         )
         self.commands = Counter("fairlead_commands_total", "Commands that ended here, by state", ["state"], registry=r)
         self.accepted = Counter("fairlead_commands_accepted_total", "Commands that this node took in", registry=r)
         self.delivered = Counter("fairlead_commands_delivered_total", "Commands written to a link", registry=r)
-        self._duration = Durations(
+        self._duration = Histogram(
             "fairlead_command_duration_seconds", "Commands that an agent ended, from the post on", LATENCY, r, "method"
         )
         self._methods: dict[str, Series] = {}
-        stage = Durations(
+        stage = Histogram(
             "fairlead_command_stage_duration_seconds", "Stages of a command at its agent's node", LATENCY, r, "stage"
         )
         self.stages = tuple(map(stage.of, STAGES))
@@ -82,11 +82,11 @@ class Metrics:
             "fairlead_appends_fenced_total", "Results refused because another node owns the agent", registry=r
         )
         self.stored_bytes = Counter("fairlead_results_stored_bytes_total", "Payload bytes stored", registry=r)
-        self.claim = Durations("fairlead_claim_duration_seconds", "From hello to welcome", LATENCY, r)
-        self.rtt = Durations("fairlead_heartbeat_rtt_seconds", "Round trips that agents report", LATENCY, r)
-        self.redis = Durations("fairlead_redis_batch_duration_seconds", "One pipelined batch", LATENCY, r)
-        self.lag = Durations("fairlead_event_loop_lag_seconds", "How late the event loop called a timer", PAUSES, r)
-        self.pauses = Durations("fairlead_gc_pause_seconds", "Garbage collections", PAUSES, r, "generation")
+        self.claim = Histogram("fairlead_claim_duration_seconds", "From hello to welcome", LATENCY, r)
+        self.rtt = Histogram("fairlead_heartbeat_rtt_seconds", "Round trips that agents report", LATENCY, r)
+        self.redis = Histogram("fairlead_redis_batch_duration_seconds", "One pipelined batch", LATENCY, r)
+        self.lag = Histogram("fairlead_event_loop_lag_seconds", "How late the event loop called a timer", PAUSES, r)
+        self.pauses = Histogram("fairlead_gc_pause_seconds", "Garbage collections", PAUSES, r, "generation")
         self.fencings = Counter(
             "fairlead_node_fenced_total", "Times this node lost its row and began a new life", registry=r
         )
@@ -101,14 +101,14 @@ class Metrics:
             "fairlead_agents_forgotten_total", "Agents removed, by request or after forget_after", registry=r
         )
         self.passed_over = Counter(
-            "fairlead_rows_passed_over_total", "Rows of agents that the sweep of the index could not read", registry=r
+            "fairlead_index_rows_skipped_total", "Rows of agents that the sweep of the index could not read", registry=r
         )
-        self.traffic = Traffic()
-        r.register(self.traffic)
+        self.message_counters = MessageCounters()
+        r.register(self.message_counters)
         self._gauges = [Gauge("fairlead_build_info", "1, labelled with the version", ["version"], registry=r)]
         self._gauges[0].labels(__version__).set(1)
 
-    def took(self, method: str, seconds: float, trace: str) -> None:
+    def observe_command(self, method: str, seconds: float, trace: str) -> None:
         """An agent ended a command of `method`; `trace` is that of a command whose trace is kept, else ""."""
         series = self._methods.get(method)
         if series is None:
@@ -118,20 +118,20 @@ class Metrics:
                 series = self._duration.of(OTHER)
         series.observe(seconds, trace)
 
-    def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
+    def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
         """A gauge that is read when it is scraped."""
         gauge = Gauge(name, text, registry=self.registry)
         gauge.set_function(read)
         self._gauges.append(gauge)
 
-    def watch_each(self, name: str, text: str, label: str, reads: Mapping[str, Callable[[], float]]) -> None:
+    def add_labelled_gauge(self, name: str, text: str, label: str, reads: Mapping[str, Callable[[], float]]) -> None:
         """A gauge with one series for each value of `label`, read when it is scraped."""
         gauge = Gauge(name, text, [label], registry=self.registry)
         for value, read in reads.items():
             gauge.labels(value).set_function(read)
         self._gauges.append(gauge)
 
-    def count(self, name: str, text: str, read: Callable[[], float]) -> None:
+    def add_counter(self, name: str, text: str, read: Callable[[], float]) -> None:
         """A counter that is read when it is scraped."""
         self.registry.register(_Read(name, text, read))
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from fairlead.telemetry.export import Moment, Span, Value
-from fairlead.telemetry.timing import Origin, Timing
-from fairlead.telemetry.trace import Context, session_link, span_id
+from fairlead.telemetry.command_timing import CommandOrigin, CommandTiming
+from fairlead.telemetry.span_exporter import Span, SpanEvent, Value
+from fairlead.telemetry.tracing import TraceContext, session_link, span_id
 
 _OPENING = struct.Struct("<Q5I")
 
 
-def command(context: Context, id_: str, agent: str, sid: str, origin: Origin, state: str, code: str, end: int) -> Span:
+def command_span(
+    context: TraceContext, id_: str, agent: str, sid: str, origin: CommandOrigin, state: str, code: str, end: int
+) -> Span:
     """All of a command, told by the node that ended it; a terminal state is set once, so it is told once."""
     facts: dict[str, Value] = {
         "fairlead.command": id_, "fairlead.agent": agent, "fairlead.state": state, "rpc.method": origin.method,
@@ -33,7 +35,9 @@ def command(context: Context, id_: str, agent: str, sid: str, origin: Origin, st
     )  # fmt: skip
 
 
-def stay(context: Context, id_: str, agent: str, sid: str, timing: Timing, end: int, error: str = "") -> list[Span]:
+def delivery_spans(
+    context: TraceContext, id_: str, agent: str, sid: str, timing: CommandTiming, end: int, error: str = ""
+) -> list[Span]:
     """What the agent's node saw of a command: doorbell, deliver, agent with its first byte, end."""
     facts: dict[str, Value] = {"fairlead.command": id_, "fairlead.agent": agent, "session.id": sid}
     if timing.attempt:
@@ -53,7 +57,7 @@ def stay(context: Context, id_: str, agent: str, sid: str, timing: Timing, end: 
         if timing.heard:
             add("deliver", "INTERNAL", timing.heard, timing.written, context.root)
         own = timing.span or span_id()
-        moments = [Moment("ack", timing.acked)] if timing.acked else []
+        moments = [SpanEvent("ack", timing.acked)] if timing.acked else []
         add(
             "agent", "CLIENT", timing.written, timing.ended or end, context.root, own, error=error, moments=moments,
         )  # fmt: skip
@@ -77,7 +81,7 @@ def unpack_opening(packed: bytes) -> list[int]:
     return [start, *(start + micros * 1000 for micros in after)]
 
 
-def opening(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Value]) -> list[Span]:
+def open_spans(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Value]) -> list[Span]:
     """`session.open` and its phases."""
     root = session_link(sid)
     begin, authed, accepted, hello, claimed, welcomed = stamps
@@ -97,7 +101,7 @@ def opening(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Value]
     return [whole, *(Span(root.trace, own, up, name, "INTERNAL", a, b, told) for name, own, up, a, b in parts)]
 
 
-def closing(start: int, end: int, agent: str, sid: str, facts: dict[str, Value], error: str) -> Span:
+def close_span(start: int, end: int, agent: str, sid: str, facts: dict[str, Value], error: str) -> Span:
     root = session_link(sid)
     told: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent, **facts}
     return Span(root.trace, span_id(), root.span, "session.close", "INTERNAL", start, end, told, error)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from fairlead.errors import ProtocolViolation
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import WINDOW, Bye, Chunk, Credit, End, Event, FromGateway, Hb, Numbered, Rx, Welcome
 from fairlead.wire.outbox import Outbox
 
@@ -35,11 +35,11 @@ class AgentLink:
         if not self.ready and not isinstance(message, Welcome | Hb | Bye | None):
             what = type(message).__name__.lower()
             raise ProtocolViolation(
-                Close.PROTOCOL, f"{what} out of order: expected nothing but hb and bye until welcome"
+                CloseCode.PROTOCOL, f"{what} out of order: expected nothing but hb and bye until welcome"
             )
         if isinstance(message, Welcome):
             if self.ready:
-                raise ProtocolViolation(Close.PROTOCOL, "welcome again: a link is welcomed once")
+                raise ProtocolViolation(CloseCode.PROTOCOL, "welcome again: a link is welcomed once")
             self.ready = True
             self.window = message.limits.window
         elif isinstance(message, Rx):
@@ -82,7 +82,7 @@ class AgentLink:
     def _receipt(self, s: int) -> Iterable[str]:
         if not self.stored <= s <= self.sent:
             raise ProtocolViolation(
-                Close.PROTOCOL, f"rx {s} out of range: {self.stored} stored, {self.sent} sent on this link"
+                CloseCode.PROTOCOL, f"rx {s} out of range: {self.stored} stored, {self.sent} sent on this link"
             )
         moved = set()
         for _ in range(s - self.stored):
@@ -100,14 +100,16 @@ class AgentLink:
         n = message.n if isinstance(message, Chunk) else message.total
         if n != stream.input_next or (stream.input_ended and isinstance(message, Chunk)):
             raise ProtocolViolation(
-                Close.PROTOCOL, f"input {n} of {message.id} out of order: expected {stream.input_next}"
+                CloseCode.PROTOCOL, f"input {n} of {message.id} out of order: expected {stream.input_next}"
             )
         if isinstance(message, End):
             stream.input_ended = True
             return (message.id,)
         size = len(message.payload)
         if stream.input_size + size > self.window:
-            raise ProtocolViolation(Close.PROTOCOL, f"input of {message.id} exceeds the window of {self.window} bytes")
+            raise ProtocolViolation(
+                CloseCode.PROTOCOL, f"input of {message.id} exceeds the window of {self.window} bytes"
+            )
         stream.input_next += 1
         stream.input_size += size
         stream.input.append(message.payload)

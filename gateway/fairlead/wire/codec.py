@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 import msgspec
 
 from fairlead.errors import ProtocolViolation
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import (
     MESSAGE_LIMIT,
     RESERVED,
@@ -71,9 +71,9 @@ class Codec(Generic[M]):
         """
         if isinstance(data, str) is self.binary:
             got, want = ("text", "binary") if self.binary else ("binary", "text")
-            raise ProtocolViolation(Close.ENCODING, f"{got} message on a link of {self.subprotocol}: send {want}")
+            raise ProtocolViolation(CloseCode.ENCODING, f"{got} message on a link of {self.subprotocol}: send {want}")
         if len(data) > self.limit:
-            raise ProtocolViolation(Close.FRAME_TOO_BIG, f"message of {len(data)} bytes exceeds max {self.limit}")
+            raise ProtocolViolation(CloseCode.FRAME_TOO_BIG, f"message of {len(data)} bytes exceeds max {self.limit}")
         try:
             return self._decode(data)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as e:
@@ -89,7 +89,9 @@ class Codec(Generic[M]):
         if kind >= RESERVED:
             return
         what = "too deeply nested" if isinstance(cause, RecursionError) else str(cause)
-        raise ProtocolViolation(Close.PROTOCOL, f"not a message of this direction (t={kind}): {what}"[:200]) from cause
+        raise ProtocolViolation(
+            CloseCode.PROTOCOL, f"not a message of this direction (t={kind}): {what}"[:200]
+        ) from cause
 
 
 def gateway_codec(subprotocol: str, limit: int = MESSAGE_LIMIT) -> Codec[FromAgent]:

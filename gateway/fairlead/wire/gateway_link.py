@@ -10,7 +10,7 @@ from collections import deque
 from enum import Enum, IntEnum
 
 from fairlead.errors import ProtocolViolation
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import (
     CHUNK_LIMIT,
     WINDOW,
@@ -28,7 +28,7 @@ from fairlead.wire.messages import (
 )
 
 
-class Phase(IntEnum):
+class LinkPhase(IntEnum):
     """Where the conversation stands; it only ever grows."""
 
     GREETING = 0
@@ -37,7 +37,7 @@ class Phase(IntEnum):
     CLOSED = 3
 
 
-class Act(Enum):
+class Action(Enum):
     """What the session does with the message that it just gave to `receive`."""
 
     CLAIM = "claim the agent, then welcome it"
@@ -93,6 +93,27 @@ class Stream:
             self.input_sizes = deque()
         self.input_sizes.append(size)
 
+    def begin_feeding(self) -> bool:
+        """There is new input. True if no task sends input now: the caller starts one."""
+        self.input_news = True
+        if self.feeding:
+            return False
+        self.feeding = True
+        return True
+
+    @property
+    def input_to_send(self) -> bool:
+        """True if there may be input, and the agent has granted credit for it."""
+        return self.input_news and self.input_room > 0 and not self.input_ended
+
+    def take_consumed(self) -> int:
+        """The number of input chunks, from the first on, that the agent has consumed; 0 if there are no new ones since
+        the last call."""
+        if self.input_consumed <= self.input_dropped:
+            return 0
+        self.input_dropped = self.input_consumed
+        return self.input_consumed
+
     def granted(self, size: int) -> None:
         """The agent has consumed `size` bytes more of its input."""
         self.input_room += size
@@ -109,69 +130,69 @@ class GatewayLink:
     __slots__ = ("phase", "received", "stored", "streams", "window")
 
     def __init__(self, window: int = WINDOW) -> None:
-        self.phase = Phase.GREETING
+        self.phase = LinkPhase.GREETING
         self.received = 0
         self.stored = 0
         self.streams: dict[str, Stream] | None = None
         self.window = window
 
-    def receive(self, message: FromAgent | None) -> Act:
+    def receive(self, message: FromAgent | None) -> Action:
         """The act that `message` asks for. None stands for a message that the codec ignored."""
         phase = self.phase
-        if phase is not Phase.READY:
+        if phase is not LinkPhase.READY:
             return self._greet(message)
         kind = type(message)
         if kind is Chunk:
             return self._chunk(message)  # type: ignore[arg-type]  # `kind` is its exact type; isinstance costs 3×
         if kind is Hb:
-            return Act.ANSWER
+            return Action.ANSWER
         if kind is Ack or kind is Event:
             if kind is Event and message.qos == 0:  # type: ignore[union-attr]
-                return Act.STORE
+                return Action.STORE
             self.received += 1
             if kind is Event:
-                return Act.STORE
+                return Action.STORE
             stream = self._stream(message.id)  # type: ignore[union-attr]
             if stream is None:
-                return Act.SKIP
+                return Action.SKIP
             if stream.next and message.state == "refused":  # type: ignore[union-attr]
                 why = f"{message.id} is refused after {stream.next} chunks of its output"  # type: ignore[union-attr]
-                raise ProtocolViolation(Close.PROTOCOL, why)
-            return Act.STORE
+                raise ProtocolViolation(CloseCode.PROTOCOL, why)
+            return Action.STORE
         if kind is End:
             return self._end(message)  # type: ignore[arg-type]
         if kind is Credit:
             return self._credit(message)  # type: ignore[arg-type]
         if kind is Bye:
-            return Act.LEAVE
+            return Action.LEAVE
         if message is None or kind is Auth:
-            return Act.IGNORE
-        raise ProtocolViolation(Close.PROTOCOL, "hello again: a link says hello once")
+            return Action.IGNORE
+        raise ProtocolViolation(CloseCode.PROTOCOL, "hello again: a link says hello once")
 
-    def _greet(self, message: FromAgent | None) -> Act:
-        if self.phase is Phase.CLOSED:
-            return Act.IGNORE
-        if isinstance(message, Hello) and self.phase is Phase.GREETING:
-            self.phase = Phase.CLAIMING
-            return Act.CLAIM
+    def _greet(self, message: FromAgent | None) -> Action:
+        if self.phase is LinkPhase.CLOSED:
+            return Action.IGNORE
+        if isinstance(message, Hello) and self.phase is LinkPhase.GREETING:
+            self.phase = LinkPhase.CLAIMING
+            return Action.CLAIM
         if isinstance(message, Bye):
-            return Act.LEAVE
-        if isinstance(message, Hb) and self.phase is Phase.CLAIMING:
-            return Act.ANSWER
+            return Action.LEAVE
+        if isinstance(message, Hb) and self.phase is LinkPhase.CLAIMING:
+            return Action.ANSWER
         if message is None:
-            return Act.IGNORE
-        first = "hello" if self.phase is Phase.GREETING else "nothing but hb until welcome"
-        raise ProtocolViolation(Close.PROTOCOL, f"{type(message).__name__.lower()} out of order: expected {first}")
+            return Action.IGNORE
+        first = "hello" if self.phase is LinkPhase.GREETING else "nothing but hb until welcome"
+        raise ProtocolViolation(CloseCode.PROTOCOL, f"{type(message).__name__.lower()} out of order: expected {first}")
 
     def welcomed(self) -> None:
         """The claim succeeded and welcome is being sent: from now on the agent may send everything."""
-        if self.phase is not Phase.CLAIMING:
+        if self.phase is not LinkPhase.CLAIMING:
             raise ValueError(f"welcome in phase {self.phase.name}")
-        self.phase = Phase.READY
+        self.phase = LinkPhase.READY
 
     def closed(self) -> None:
         """The connection is closing: whatever still comes is ignored."""
-        self.phase = Phase.CLOSED
+        self.phase = LinkPhase.CLOSED
         self.streams = None
 
     def opened(self, command: str, next_chunk: int = 0, input_next: int = 0) -> Stream:
@@ -217,45 +238,45 @@ class GatewayLink:
         """The open stream of `command` on this link, if any."""
         return self._stream(command)
 
-    def _chunk(self, chunk: Chunk) -> Act:
+    def _chunk(self, chunk: Chunk) -> Action:
         self.received += 1
         size = len(chunk.payload)
         if size > CHUNK_LIMIT:
-            raise ProtocolViolation(Close.TOO_BIG, f"chunk of {size} bytes exceeds max {CHUNK_LIMIT}")
+            raise ProtocolViolation(CloseCode.TOO_BIG, f"chunk of {size} bytes exceeds max {CHUNK_LIMIT}")
         stream = self._stream(chunk.id)
         if stream is None:
-            return Act.SKIP
+            return Action.SKIP
         if chunk.n != stream.next:
             raise ProtocolViolation(
-                Close.PROTOCOL, f"chunk {chunk.n} of {chunk.id} out of order: expected {stream.next}"
+                CloseCode.PROTOCOL, f"chunk {chunk.n} of {chunk.id} out of order: expected {stream.next}"
             )
         if size > stream.room:
             raise ProtocolViolation(
-                Close.PROTOCOL, f"chunk of {size} bytes of {chunk.id} exceeds the credit left, {stream.room}"
+                CloseCode.PROTOCOL, f"chunk of {size} bytes of {chunk.id} exceeds the credit left, {stream.room}"
             )
         stream.next += 1
         stream.room -= size
-        return Act.STORE
+        return Action.STORE
 
-    def _end(self, end: End) -> Act:
+    def _end(self, end: End) -> Action:
         self.received += 1
         stream = self._stream(end.id)
         if stream is None:
-            return Act.SKIP
+            return Action.SKIP
         if end.total != stream.next:
             raise ProtocolViolation(
-                Close.PROTOCOL, f"end of {end.id} counts {end.total} chunks, {stream.next} have come"
+                CloseCode.PROTOCOL, f"end of {end.id} counts {end.total} chunks, {stream.next} have come"
             )
-        return Act.STORE
+        return Action.STORE
 
-    def _credit(self, credit: Credit) -> Act:
+    def _credit(self, credit: Credit) -> Action:
         stream = self._stream(credit.id)
         if stream is None:
-            return Act.IGNORE
+            return Action.IGNORE
         if stream.input_room + credit.bytes > 1 << 30:
-            raise ProtocolViolation(Close.PROTOCOL, f"credit of {credit.id} exceeds max {1 << 30} bytes")
+            raise ProtocolViolation(CloseCode.PROTOCOL, f"credit of {credit.id} exceeds max {1 << 30} bytes")
         stream.granted(credit.bytes)
-        return Act.GRANT
+        return Action.GRANT
 
     def store(self, count: int) -> Rx:
         """The next `count` numbered messages are stored: the receipt to send."""
@@ -264,10 +285,32 @@ class GatewayLink:
             raise ValueError(f"stored {self.stored} of {self.received} messages")
         return Rx(s=self.stored)
 
-    def repay(self, command: str, size: int) -> Credit | None:
-        """`size` bytes of the stream are stored: the credit to send, once half a window has come together."""
+    def withhold(self, command: str) -> None:
+        """The store holds so much of the stream for its reader that no credit is granted until `grant_withheld`."""
+        stream = self._stream(command)
+        if stream is not None:
+            stream.full = True
+
+    def withholds(self, command: str) -> bool:
+        stream = self._stream(command)
+        return stream is not None and stream.full
+
+    def grant_withheld(self, command: str) -> Credit | None:
+        """The reader has made room: the credit to send for what was stored meanwhile."""
         stream = self._stream(command)
         if stream is None:
+            return None
+        size, stream.withheld, stream.full = stream.withheld, 0, False
+        return self.repay(command, size)
+
+    def repay(self, command: str, size: int) -> Credit | None:
+        """`size` bytes of the stream are stored: the credit to send, once half a window has come together. None while
+        the stream's reader is too far behind: see `withhold`."""
+        stream = self._stream(command)
+        if stream is None:
+            return None
+        if stream.full:
+            stream.withheld += size
             return None
         stream.owed += size
         if stream.owed * 2 < self.window:

@@ -5,8 +5,6 @@ The journal must change nothing as long as the process lives, so that all of the
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +12,9 @@ import pytest
 from fairlead.agent import Agent
 
 from support.agent.delivery_methods import Script
+from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
-
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 
 
 @pytest.fixture(params=["plain", "journal"])

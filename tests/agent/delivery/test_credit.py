@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-
 import pytest
 
 from fairlead.agent import Agent
 from fairlead.wire.messages import Chunk, Credit
 
 from support.agent.delivery_methods import SIZE, Script
+from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
-
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 
 
 async def test_output_stops_at_the_credit(script: Script, link: Link) -> None:

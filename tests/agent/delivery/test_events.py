@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 
 import pytest
 
@@ -13,10 +12,9 @@ from fairlead.errors import Unavailable
 from fairlead.wire.messages import Event, Hb, Hello
 
 from support.agent.delivery_methods import SIZE, Script
+from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
-
-Serve = Callable[[Agent], "asyncio.Task[None]"]
 
 
 async def test_an_event_is_repeated_until_its_receipt(gateway: Gateway, agent: Agent, link: Link) -> None:

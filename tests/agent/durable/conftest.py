@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from support.agent.agent_process import AgentProcess
 from support.agent.durable_host import Host
+from support.agent.fixtures import StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 
 
 @pytest.fixture
-def host(gateway: Gateway, tmp_path: Path, agent_process: Callable[..., AgentProcess]) -> Host:
+def host(gateway: Gateway, tmp_path: Path, agent_process: StartAgentProcess) -> Host:
     return Host(gateway, tmp_path, agent_process)

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fairlead.agent import Agent
 from fairlead.agent.errors import JournalFailed
 from fairlead.agent.journal.journal import Journal
 from fairlead.agent.journal.replay import replay
 from fairlead.wire.messages import Ack, Chunk, Cmd, Event
 
 from support.agent.durable_host import hello
+from support.agent.fixtures import Serve
 from support.agent.flooding_agent import durable
 from support.agent.scripted_gateway import Gateway
 
 
-async def test_a_cancel_and_a_repetition_that_overtake_the_disk(
-    gateway: Gateway, tmp_path: Path, serve: Callable[[Agent], Any]
-) -> None:
+async def test_a_cancel_and_a_repetition_that_overtake_the_disk(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
     serve(durable(gateway, tmp_path))
     link = await gateway.linked()
     await link.command("c1", "flood", {"size": 1 << 30})
@@ -35,7 +31,7 @@ async def test_a_cancel_and_a_repetition_that_overtake_the_disk(
     assert end.total == 0, "it was cancelled before the disk had it"
 
 
-async def test_an_agent_serves_twice(gateway: Gateway, tmp_path: Path, serve: Callable[[Agent], Any]) -> None:
+async def test_an_agent_serves_twice(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
     """What is emitted before, between and in the two lives arrives; the memory is the same."""
     agent = durable(gateway, tmp_path)
     agent.emit("before")
@@ -56,7 +52,7 @@ async def test_an_agent_serves_twice(gateway: Gateway, tmp_path: Path, serve: Ca
 
 
 async def test_a_stopped_agent_reports_what_it_cancelled_after_its_restart(
-    gateway: Gateway, tmp_path: Path, serve: Callable[[Agent], Any]
+    gateway: Gateway, tmp_path: Path, serve: Serve
 ) -> None:
     task = serve(agent := durable(gateway, tmp_path))
     link = await gateway.linked()

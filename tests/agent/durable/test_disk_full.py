@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fairlead.agent import Agent
 from fairlead.agent.journal.replay import replay
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Event
 
 from support.agent.durable_host import Host
+from support.agent.fixtures import Serve
 from support.agent.flooding_agent import durable
 from support.agent.scripted_gateway import Gateway
 
@@ -60,9 +58,7 @@ async def test_output_that_cannot_be_kept_ends_its_command(host: Host) -> None:
     assert len(again.of(Event)) == 10 - end.payload.count(b"journal_failed") < 5
 
 
-async def test_a_disk_that_cannot_sync_is_trusted_no_more(
-    gateway: Gateway, tmp_path: Path, serve: Callable[[Agent], Any]
-) -> None:
+async def test_a_disk_that_cannot_sync_is_trusted_no_more(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
     """/dev/null takes every write and no sync."""
     agent = durable(gateway, tmp_path)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from fairlead.agent.journal.replay import replay
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack, Chunk, Event
 
-from support.agent.agent_process import AgentProcess
 from support.agent.durable_host import Host, hello
+from support.agent.fixtures import StartAgentProcess
 
 
 async def test_a_lost_folder_is_another_memory(host: Host) -> None:
@@ -69,7 +68,7 @@ async def test_a_torn_tail_is_cut(host: Host) -> None:
     assert not replay(file.read_bytes()).torn
 
 
-async def test_two_agents_cannot_share_a_folder(host: Host, agent_process: Callable[..., AgentProcess]) -> None:
+async def test_two_agents_cannot_share_a_folder(host: Host, agent_process: StartAgentProcess) -> None:
     await host.linked()
     assert host.process is not None
     first = host.process

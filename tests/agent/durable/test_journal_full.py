@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fairlead.agent import Agent
 from fairlead.agent.errors import JournalFull
 from fairlead.agent.journal.journal import LEAST_LIMIT, Journal
 from fairlead.agent.journal.replay import replay
@@ -19,13 +16,12 @@ from fairlead.wire.messages import Ack, Chunk, Cmd, Event
 from fairlead.wire.outbox import Outbox
 
 from support.agent.durable_host import Host
+from support.agent.fixtures import Serve
 from support.agent.flooding_agent import durable
 from support.agent.scripted_gateway import Gateway
 
 
-async def test_a_full_journal_refuses_and_lets_writers_wait(
-    gateway: Gateway, tmp_path: Path, serve: Callable[[Agent], Any]
-) -> None:
+async def test_a_full_journal_refuses_and_lets_writers_wait(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
     agent = durable(gateway, tmp_path)
     serve(agent)
     link = await gateway.linked()
@@ -62,9 +58,7 @@ async def test_a_full_journal_refuses_and_lets_writers_wait(
     assert (await link.end("last")).state == "ok"
 
 
-async def test_what_is_stored_is_left_out_of_the_file(
-    gateway: Gateway, tmp_path: Path, serve: Callable[[Agent], Any]
-) -> None:
+async def test_what_is_stored_is_left_out_of_the_file(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
     task = serve(agent := durable(gateway, tmp_path, 64 << 20))
     link = await gateway.linked()
     await link.command("c1", "flood", {"size": 1 << 30})

@@ -12,6 +12,7 @@ from fairlead.agent.builtin import builtin_agent
 from fairlead.agent.builtin.options import FileOptions, Options
 from fairlead.wire.messages import End
 
+from support.agent.fixtures import Serve
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 from support.agent.transfers import MB, WINDOW, Call
@@ -27,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def link(gateway: Gateway, serve: Callable[..., Any], folder: Path) -> Link:
+async def link(gateway: Gateway, serve: Serve, folder: Path) -> Link:
     beneath = FileOptions(roots=(str(folder),), max_bytes=64 * MB)
     agent = builtin_agent(gateway.url, "edge-1", "token-1", options=Options(file_get=beneath, file_put=beneath))
     serve(agent)

@@ -8,13 +8,13 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from fairlead.wire.messages import Chunk, Credit, End
 
+from support.agent.fixtures import StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 from support.agent.transfers import MB, Call, error
@@ -46,7 +46,9 @@ async def test_get_from_an_offset_on(get: Call, folder: Path) -> None:
     assert error(end).details["size"] == 10
 
 
-async def test_get_waits_for_credit_and_holds_no_file(gateway: Gateway, agent_process: Any, tmp_path: Path) -> None:
+async def test_get_waits_for_credit_and_holds_no_file(
+    gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path
+) -> None:
     path = tmp_path / "big"
     with path.open("wb") as file:
         file.truncate(48 * MB)

@@ -8,13 +8,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.agent.builtin import builtin_agent
 from fairlead.wire.messages import Ack
 
+from support.agent.fixtures import Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 from support.agent.transfers import Call, error, leftovers
@@ -85,7 +85,7 @@ async def test_a_folder_that_is_exchanged_for_a_link_again_and_again(get: Call, 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "socket", "device"])
 async def test_what_is_no_file(
-    gateway: Gateway, serve: Any, get: Call, put: Call, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, serve: Serve, get: Call, put: Call, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder / "it"
     with socket.socket(socket.AF_UNIX) as listener:
@@ -134,7 +134,7 @@ agent.run()
 """
 
 
-async def test_what_the_agents_user_may_not(gateway: Gateway, agent_process: Any) -> None:
+async def test_what_the_agents_user_may_not(gateway: Gateway, agent_process: StartAgentProcess) -> None:
     agent_process("-c", UNPRIVILEGED, gateway.url)
     link = await gateway.linked()
     await link.command("g", "file.get", {"path": "/etc/shadow"})

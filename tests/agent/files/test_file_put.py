@@ -9,12 +9,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fairlead.wire.messages import Credit, End
 
+from support.agent.fixtures import StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 from support.agent.transfers import MB, Call, error, leftovers
@@ -139,7 +139,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 @pytest.mark.parametrize("condition", ["disk", "limit"])
-async def test_a_full_disk(gateway: Gateway, agent_process: Any, folder: Path, condition: str) -> None:
+async def test_a_full_disk(gateway: Gateway, agent_process: StartAgentProcess, folder: Path, condition: str) -> None:
     """A file system of 1 MB where this user may mount one, else (and always once) the kernel's limit of file sizes."""
     run = ("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     if condition == "disk" and _can_mount(folder):

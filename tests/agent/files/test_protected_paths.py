@@ -26,12 +26,12 @@ from fairlead.agent.builtin.options import ExecOptions, FileOptions, Options, Sh
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack
 
+from support.agent.fixtures import Serve, StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 from support.agent.transfers import MB, WINDOW, Call, error, leftovers
 
 TOKEN = "a-token-that-nobody-may-see"
-Serve = Callable[..., Any]
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def home(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-async def link(gateway: Gateway, agent_process: Any, home: Path) -> Link:
+async def link(gateway: Gateway, agent_process: StartAgentProcess, home: Path) -> Link:
     """`fairlead agent run` with the default roots, which are /."""
     process = agent_process(
         "-c", "import os; del os.environ['FAIRLEAD_AGENT_TOKEN']; from fairlead.cli.main import main; main()",
@@ -248,7 +248,7 @@ async def test_an_allow_list_alone_switches_shell_and_file_put_off(gateway: Gate
 
 
 async def test_an_allowed_program_is_not_replaced_by_what_happens_later(
-    gateway: Gateway, serve: Serve, tool: Path, tmp_path: Path, make_put: Any
+    gateway: Gateway, serve: Serve, tool: Path, tmp_path: Path, make_put: Callable[[Link], Call]
 ) -> None:
     """The roots held data alone when the agent started; then somebody moved the tools into one of them."""
     (tmp_path / "data").mkdir()

@@ -19,7 +19,7 @@ from websockets.asyncio.server import ServerConnection
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.codec import Codec
-from fairlead.wire.gateway_link import Act, GatewayLink, Stream
+from fairlead.wire.gateway_link import Action, GatewayLink, Stream
 from fairlead.wire.messages import (
     WINDOW,
     Ack,
@@ -64,7 +64,7 @@ class Link:
         """What comes is receipted at once, and paid back as credit."""
         self.grants = True
         self.state = GatewayLink()
-        self._unstored: deque[tuple[Message, Act]] = deque()
+        self._unstored: deque[tuple[Message, Action]] = deque()
         self._news = asyncio.Event()
 
     # -- what the agent said -----------------------------------------------------------------------
@@ -93,7 +93,7 @@ class Link:
         if message is None:
             return
         self.heard.append((time.monotonic(), message))
-        if act is Act.ANSWER and isinstance(message, Hb) and self.answers:
+        if act is Action.ANSWER and isinstance(message, Hb) and self.answers:
             await self.send(Hb(echo=message.ts))
         if isinstance(message, Ack | Chunk | End) or (isinstance(message, Event) and message.qos == 1):
             self._unstored.append((message, act))
@@ -113,7 +113,7 @@ class Link:
         granted: list[Credit] = []
         for _ in range(count):
             message, act = self._unstored.popleft()
-            if isinstance(message, Chunk) and act is Act.STORE and self.grants:
+            if isinstance(message, Chunk) and act is Action.STORE and self.grants:
                 credit = self.state.repay(message.id, len(message.payload))
                 if credit is not None:
                     granted.append(credit)

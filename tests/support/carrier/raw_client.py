@@ -79,6 +79,12 @@ class Raw:
         except (asyncio.IncompleteReadError, ConnectionResetError):
             return None
 
+    async def expect_frame(self) -> Frame:
+        """The next frame; the stream must not end."""
+        frame = await self.frame()
+        assert frame is not None, "the server has ended the stream"
+        return frame
+
     async def frames(self) -> list[Frame]:
         """Everything until the server ends the stream."""
         found = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 from hypothesis.stateful import invariant
 
 from fairlead.fleet import schema
-from fairlead.fleet.command import Page
+from fairlead.fleet.command_record import ResultPage
 from fairlead.store.reply import Reply, integer, items, octets, table, text
 
 from support.fleet.history_links import Links
@@ -47,7 +47,8 @@ class History(Links, Streams):
             [store.submit("PTTL", key(id_)) for key in (schema.cmd_key, schema.out_key, schema.in_key)] for id_ in ids
         ]
         due = [
-            store.submit("ZSCORE", schema.due_key(schema.due_shard(id_)), f"{id_} {self.agent_of(id_)}") for id_ in ids
+            store.submit("ZSCORE", schema.deadlines_key(schema.deadline_shard(id_)), f"{id_} {self.agent_of(id_)}")
+            for id_ in ids
         ]
         for name, row, commands, exists in zip(names, rows, opened, exist, strict=True):
             assert await exists == self.model.agent(name).known
@@ -73,7 +74,7 @@ class History(Links, Streams):
             ]
             assert set(text(await following[n]).split()) == set(model.followers)
             page = await pages[n]
-            assert isinstance(page, Page)
+            assert isinstance(page, ResultPage)
             assert [(r.n, r.kind, r.payload) for r in page.results] == model.stored[max(model.behind, model.void) :]
             assert (page.ended is not None) == model.state.over
             assert chunks_of(await inputs[n], model.consumed) == model.given[model.consumed :]

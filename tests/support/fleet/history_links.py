@@ -93,9 +93,9 @@ class Links(Outcomes):
             valid, trouble = self.valid(False), f"trouble with {lease}"
             opened = self.world.call(lambda: self.directory.dispatch(name, "other", self.now + FAR_MS, valid))
             assert (opened is None) == (row is None)
-            settled = self.world.call(lambda: self.directory.settle(name, "other", trouble))
+            settled = self.world.call(lambda: self.directory.remove_open(name, "other", trouble))
             assert settled == (row.lease if row is not None else "")
-            again = self.world.call(lambda: self.directory.settle(name, "other", "it is told once"))
+            again = self.world.call(lambda: self.directory.remove_open(name, "other", "it is told once"))
             assert again == settled
             if row is not None:
                 row.trouble = trouble

@@ -7,13 +7,12 @@ from dataclasses import replace
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from fairlead.fleet.command import Command as ReadBack
-from fairlead.fleet.command import Delivery, Ending, Settled
+from fairlead.fleet.command_record import CommandRecord, Delivery, Settled, StoredEnd
 from fairlead.fleet.commands import accepted as ack
 from fairlead.fleet.commands import data, ending
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 from fairlead.store.reply import Arg
-from fairlead.telemetry.timing import Origin
+from fairlead.telemetry.command_timing import CommandOrigin
 
 from support.fleet.history_play import Session, again, agents, anyone, ends, living, outputs, seldom, shifts, sizes
 from support.fleet.history_posting import Posting
@@ -56,9 +55,9 @@ class Outcomes(Posting):
             assert isinstance(expected, Command)
             assert 0 <= found.left <= (0 if expected.past else FAR_MS)
             assert replace(found, left=0) == Delivery(
-                expected.state is State.RUNNING, expected.next, expected.attempt, 0, expected.cancel_asked,
+                expected.state is TargetState.RUNNING, expected.next, expected.attempt, 0, expected.cancel_asked,
                 bool(expected.given), expected.record.retry, b"payload|1", "bulk",
-                Origin("do", "trace", 0, expected.record.created),
+                CommandOrigin("do", "trace", 0, expected.record.created),
             )  # fmt: skip
 
         self.repeatedly(again, call)
@@ -69,24 +68,24 @@ class Outcomes(Posting):
         self._append(self.command(nth), None, shift, sizes, None, 0, unsent, again)
 
     @rule(nth=anyone, by=anyone, sizes=outputs, end=st.none() | ends, again=again)
-    def append_late(self, nth: int, by: int, sizes: list[int], end: State | None, again: bool) -> None:
+    def append_late(self, nth: int, by: int, sizes: list[int], end: TargetState | None, again: bool) -> None:
         """What still comes over a link that has been overtaken, and would fit."""
         command = self.command(nth)
         self._append(command, self.rival(command, by), 0, sizes, end, 0, True, again)
 
     @rule(nth=living, shift=shifts, sizes=st.lists(sizes, max_size=2), end=ends, again=again)
-    def append_end(self, nth: int, shift: int, sizes: list[int], end: State, again: bool) -> None:
+    def append_end(self, nth: int, shift: int, sizes: list[int], end: TargetState, again: bool) -> None:
         self._append(self.command(nth), None, 0, sizes, end, shift, False, again)
 
     def _append(
-        self, command: str, by: Session | None, shift: int, sizes: list[int], end: State | None, end_shift: int,
+        self, command: str, by: Session | None, shift: int, sizes: list[int], end: TargetState | None, end_shift: int,
         unsent: bool, again: bool,
     ) -> None:  # fmt: skip
         found = self.model.commands.get(command)
         session = by or self.owner(command)
         if session is None:
             return
-        if found is not None and found.state is State.QUEUED and not unsent:
+        if found is not None and found.state is TargetState.QUEUED and not unsent:
             self._fence(session, command, False, deliver=True)
         expected_next = found.next if found is not None else 0
         first = max(0, expected_next + shift)
@@ -94,7 +93,7 @@ class Outcomes(Posting):
         for n, size in enumerate(sizes, first):
             steps.append(Chunk(n, "stdout", f"{next(self.serial)}".encode().ljust(size, b".")[:size]))
         if end is not None:
-            steps.append(End(max(0, first + len(sizes) + end_shift), end, Ending(b"null", f"how {end}")))
+            steps.append(End(max(0, first + len(sizes) + end_shift), end, StoredEnd(b"null", f"how {end}")))
         packed = [arg for step in steps for arg in pack(step)]
 
         def call() -> None:
@@ -109,12 +108,12 @@ class Outcomes(Posting):
 
     @rule(
         nth=living,
-        state=st.sampled_from((State.OFFLINE, State.TIMEOUT, State.FAILED)),
-        only_from=st.sampled_from((None, State.QUEUED, State.SENT)),
+        state=st.sampled_from((TargetState.OFFLINE, TargetState.TIMEOUT, TargetState.FAILED)),
+        only_from=st.sampled_from((None, TargetState.QUEUED, TargetState.SENT)),
         again=again,
     )
-    def finish(self, nth: int, state: State, only_from: State | None, again: bool) -> None:
-        command, how = self.command(nth), Ending(code="code", message=f"ended as {state}", details={"n": 1})
+    def finish(self, nth: int, state: TargetState, only_from: TargetState | None, again: bool) -> None:
+        command, how = self.command(nth), StoredEnd(code="code", message=f"ended as {state}", details={"n": 1})
         agent = self.agent_of(command)
 
         def call() -> None:
@@ -128,17 +127,17 @@ class Outcomes(Posting):
     def time_out(self, nth: int, late: int | None, again: bool) -> None:
         """The keeper looks, so many ms after the deadline; None for a moment before."""
         command = self.command(nth)
-        agent, how = self.agent_of(command), Ending(code="deadline", message="it was too late")
+        agent, how = self.agent_of(command), StoredEnd(code="deadline", message="it was too late")
 
         def call() -> None:
             target = self.model.target(command, agent)
             expires = target.record.expires if target is not None else 0
             at = expires - 1 if late is None else expires + late
             (found,) = self.world.call(lambda: self.records.time_out([(command, agent, at)], how))
-            if isinstance(found, ReadBack):
+            if isinstance(found, CommandRecord):
                 assert target is not None
                 assert not target.state.over
-                assert late is None or target.state is State.QUEUED
+                assert late is None or target.state is TargetState.QUEUED
                 (read,) = found.targets
                 assert (read.agent, read.state, read.attempt) == (agent, target.state, target.attempt)
                 assert (found.expires, found.hold_until) == (target.record.expires, target.record.hold_until)
@@ -149,7 +148,7 @@ class Outcomes(Posting):
                 assert target is not None
                 assert (found.state, sorted(found.followers)) == (target.state, sorted(target.followers))
                 return
-            expected = self.model.finish(command, agent, State.TIMEOUT, how, None)
+            expected = self.model.finish(command, agent, TargetState.TIMEOUT, how, None)
             why = "ended" if expected.why == "ok" else expected.why
             assert_settled(found, replace(expected, why=why))
             assert (found.origin is not None) == (why == "ended")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine
 
 from fairlead.fleet.commands import Commands
+from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.due import Due
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 
 from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, World
 from support.fleet.reference import Reference
@@ -48,7 +48,7 @@ outputs = st.lists(sizes, min_size=1, max_size=3) | st.just([1] * 40)
 inputs = st.lists(sizes, min_size=1, max_size=3)
 shifts = st.sampled_from((0, 0, 0, 0, 1, -1, -2))
 """Chunk numbers relative to the next one: gaps and what was sent before."""
-ends = st.sampled_from((State.OK, State.FAILED, State.TIMEOUT, State.CANCELLED))
+ends = st.sampled_from((TargetState.OK, TargetState.FAILED, TargetState.TIMEOUT, TargetState.CANCELLED))
 leases = st.sampled_from(("n1#a", "n1#b", "n2#a"))
 retries = st.sampled_from(("safe", "never"))
 retains = st.sampled_from(("all", "window"))
@@ -64,7 +64,7 @@ class Play(RuleBasedStateMachine):
         self.now = world.run(world.time())
         self.directory = Directory(world.store)
         self.records = Commands(world.store, OUTPUT_LIMIT)
-        self.due = Due(world.store)
+        self.due = DeadlineQueue(world.store)
         self.model = Reference(OPEN_LIMIT, OUTPUT_LIMIT, INPUT_LIMIT)
         self.serial = count(1)
         self.sessions: list[Session] = []

@@ -11,8 +11,8 @@ from hypothesis.stateful import initialize, rule
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
-from fairlead.fleet.command import Record
-from fairlead.fleet.due import TAKEN_MS
+from fairlead.fleet.command_record import NewRecord
+from fairlead.fleet.deadline_queue import TAKEN_MS
 from fairlead.fleet.schema import AgentRow
 
 from support.fleet.history_play import ALL, Play, Session, again, agents, anyone, living, retains, retries, seldom
@@ -52,7 +52,7 @@ class Posting(Play):
 
     def _post(self, agent: str, retry: str, retain: str, past: bool, follower: str, again: bool) -> None:
         name, expires = self.agent(agent), self.now + (-1 if past else FAR_MS)
-        record = Record(
+        record = NewRecord(
             f"{self.name}-c{next(self.serial)}", name, "do", b"payload|1", "bulk", self.now, expires, RETENTION_MS,
             expires, retry, retain, "trace",
         )  # fmt: skip
@@ -117,7 +117,7 @@ class Posting(Play):
     def post_late(self, agent: str) -> None:
         """What the server executes after its caller gave it up changes nothing."""
         name = self.agent(agent)
-        record = Record(f"{self.name}-late", name, "do", b"", "bulk", 0, self.valid(False), 1000, 0)
+        record = NewRecord(f"{self.name}-late", name, "do", b"", "bulk", 0, self.valid(False), 1000, 0)
         with pytest.raises(BusUnavailable, match="too late"):
             self.world.call(lambda: self.records.create(record, self.valid(True)))
         assert self.world.call(lambda: self.records.look_up(record.id)) is None
@@ -128,7 +128,7 @@ class Posting(Play):
         agent = self.agent_of(command)
 
         def call() -> None:
-            self.world.call(lambda: self.directory.settle(agent, command))
+            self.world.call(lambda: self.directory.remove_open(agent, command))
             self._done(command, agent)
             self.model.open_of(agent).discard(command)
             self.model.due.pop((command, agent), None)
@@ -137,7 +137,7 @@ class Posting(Play):
 
     def _done(self, command: str, agent: str) -> None:
         async def call() -> None:
-            self.due.done(command, agent)
+            self.due.remove(command, agent)
             for reply in self.due.flush():
                 await reply
 
@@ -169,7 +169,7 @@ class Posting(Play):
         assert set(taken) <= set(self.model.due)
         assert found.more == []
         for command, agent in taken:
-            shard = schema.due_shard(command)
+            shard = schema.deadline_shard(command)
             assert found.next[shard] <= taken[command, agent] + TAKEN_MS
         for key, at in self.model.due.items():
             if key in taken:
@@ -192,7 +192,7 @@ class Posting(Play):
 
     def _put_off(self, command: str, agent: str, taken: int, at: int, again: bool) -> None:
         def call() -> None:
-            done = self.world.call(lambda: self.due.put_off(command, agent, taken, at))
+            done = self.world.call(lambda: self.due.reschedule(command, agent, taken, at))
             assert done == self.model.put_off(command, agent, taken + TAKEN_MS, at)
 
         self.repeatedly(again, call)
@@ -209,4 +209,4 @@ def assert_row(row: AgentRow | None, expected: Agent, *, told: bool) -> None:
     if told:
         assert msgspec.json.decode(row.facts) == expected.facts
         assert msgspec.json.decode(row.labels) == expected.labels
-        assert (row.reason, row.trouble.partition(" ")[2]) == (expected.reason, expected.trouble)
+        assert (row.reason, row.last_failure.partition(" ")[2]) == (expected.reason, expected.trouble)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
-from fairlead.fleet.command import Beyond
+from fairlead.fleet.command_record import OutOfRange
 from fairlead.store.reply import integer
 
 from support.fleet.history_outcomes import Outcomes
@@ -72,8 +72,8 @@ class Streams(Outcomes):
         assert (page is None) == (found is None)
         if page is None or found is None:
             return
-        if isinstance(page, Beyond):
-            assert page == Beyond(False, len(found.stored)) or (
+        if isinstance(page, OutOfRange):
+            assert page == OutOfRange(False, len(found.stored)) or (
                 page.trimmed and offset < page.edge <= found.behind
             )  # fmt: skip
             assert page.trimmed or offset > len(found.stored)

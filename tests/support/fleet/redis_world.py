@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg, Reply, integer, items, octets
 

@@ -12,9 +12,18 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fairlead.fleet.command import CANCELLED, EXPIRED, OUTCOME_UNKNOWN, Ending, Record, Settled, Stored, Taken
-from fairlead.fleet.directory import Claimed, Full, Overtaken
-from fairlead.fleet.schema import State
+from fairlead.fleet.command_record import (
+    CANCELLED,
+    EXPIRED,
+    OUTCOME_UNKNOWN,
+    AppendResult,
+    NewRecord,
+    Settled,
+    StoredEnd,
+    TakenOver,
+)
+from fairlead.fleet.directory import Claimed, LimitReached, Overtaken
+from fairlead.fleet.schema import TargetState
 
 RUNS = 5
 """A command that may be run again is sent at most so often."""
@@ -46,15 +55,15 @@ class Agent:
 class Command:
     """One command of one agent. `stored` are results as (n, kind, payload), `given` all input that was ever taken."""
 
-    record: Record
+    record: NewRecord
     past: bool
     followers: list[str]
-    state: State = State.QUEUED
+    state: TargetState = TargetState.QUEUED
     gen: int = 0
     next: int = 0
     attempt: int = 0
     memory: str = ""
-    ending: Ending | None = None
+    ending: StoredEnd | None = None
     cancel_asked: bool = False
     stored: list[tuple[int, str, bytes]] = field(default_factory=list)
     size: int = 0
@@ -75,7 +84,7 @@ class Command:
         """Bytes of input that the agent has not consumed."""
         return sum(len(payload) for payload, _ in self.given[self.consumed :])
 
-    def end(self, state: State, ending: Ending) -> None:
+    def end(self, state: TargetState, ending: StoredEnd) -> None:
         assert not self.state.over, "a terminal state is set once"
         self.state, self.ending = state, ending
 
@@ -95,8 +104,8 @@ class Chunk:
 @dataclass(frozen=True)
 class End:
     total: int
-    state: State
-    ending: Ending
+    state: TargetState
+    ending: StoredEnd
 
 
 Step: TypeAlias = Accepted | Chunk | End
@@ -160,12 +169,12 @@ class Reference:
         row.lease, row.close, row.drained, row.reason = "", close, drained, reason
         return True
 
-    def dispatch(self, agent: str, command: str) -> Agent | Full | None:
+    def dispatch(self, agent: str, command: str) -> Agent | LimitReached | None:
         row, open_ = self.agent(agent), self.open_of(agent)
         if not row.known:
             return None
         if command not in open_ and len(open_) >= self.open_limit:
-            return Full(len(open_))
+            return LimitReached(len(open_))
         open_.add(command)
         return row
 
@@ -184,13 +193,13 @@ class Reference:
         found = self.commands.get(command)
         return found if found is not None and found.record.agent == agent else None
 
-    def create(self, record: Record, follower: str, *, past: bool) -> bool:
+    def create(self, record: NewRecord, follower: str, *, past: bool) -> bool:
         if record.id in self.commands:
             return False
         self.commands[record.id] = Command(record, past, [follower] if follower else [])
         return True
 
-    def fence(self, command: str, agent: str, gen: int, memory: str, *, deliver: bool) -> Settled | Taken | Command:
+    def fence(self, command: str, agent: str, gen: int, memory: str, *, deliver: bool) -> Settled | TakenOver | Command:
         found = self.target(command, agent)
         if found is None:
             return Settled("gone")
@@ -199,41 +208,41 @@ class Reference:
         if found.gen > gen:
             return Settled("stale")
         found.gen = gen
-        if found.state is not State.QUEUED and found.memory != memory:
+        if found.state is not TargetState.QUEUED and found.memory != memory:
             again = found.record.retry == "safe" and not found.cancel_asked and not found.given
             if not again or found.attempt >= RUNS:
-                return self._settle(found, State.FAILED, OUTCOME_UNKNOWN)
-            found.state, found.next = State.QUEUED, 0
+                return self._settle(found, TargetState.FAILED, OUTCOME_UNKNOWN)
+            found.state, found.next = TargetState.QUEUED, 0
             found.void, found.size, found.truncated = len(found.stored), 0, False
             found.stored.append((found.attempt, "retry", b""))
-        if found.state is State.QUEUED and found.past:
+        if found.state is TargetState.QUEUED and found.past:
             if found.attempt:
-                return self._settle(found, State.FAILED, OUTCOME_UNKNOWN)
-            return self._settle(found, State.EXPIRED, EXPIRED)
+                return self._settle(found, TargetState.FAILED, OUTCOME_UNKNOWN)
+            return self._settle(found, TargetState.EXPIRED, EXPIRED)
         if deliver:
-            if found.state is State.QUEUED:
-                found.state, found.memory = State.SENT, memory
-            if found.state is State.SENT:
+            if found.state is TargetState.QUEUED:
+                found.state, found.memory = TargetState.SENT, memory
+            if found.state is TargetState.SENT:
                 found.attempt += 1
             return found
-        if found.state is State.QUEUED:
-            return Taken(True)
-        return Taken(False, found.state is State.RUNNING, found.next, found.cancel_asked, bool(found.given))
+        if found.state is TargetState.QUEUED:
+            return TakenOver(True)
+        return TakenOver(False, found.state is TargetState.RUNNING, found.next, found.cancel_asked, bool(found.given))
 
-    def _settle(self, found: Command, state: State, ending: Ending) -> Settled:
+    def _settle(self, found: Command, state: TargetState, ending: StoredEnd) -> Settled:
         found.end(state, ending)
         return Settled("ended", tuple(found.followers), state)
 
-    def append(self, command: str, agent: str, gen: int, steps: Sequence[Step]) -> Stored:
+    def append(self, command: str, agent: str, gen: int, steps: Sequence[Step]) -> AppendResult:
         found = self.target(command, agent)
         if found is None:
-            return Stored("gone", "", (), 0)
+            return AppendResult("gone", "", (), 0)
         if gen < found.gen:
-            return Stored("fenced", found.state, (), 0)
+            return AppendResult("fenced", found.state, (), 0)
         if found.state.over:
-            return Stored("over", found.state, tuple(found.followers), 0)
+            return AppendResult("over", found.state, tuple(found.followers), 0)
         found.gen = gen
-        found.state, found.attempt = State.RUNNING, max(found.attempt, 1)
+        found.state, found.attempt = TargetState.RUNNING, max(found.attempt, 1)
         why = "ok"
         for step in steps:
             match step:
@@ -250,7 +259,7 @@ class Reference:
                     else:
                         why = "gap"
                     break
-        return Stored(why, found.state, tuple(found.followers), found.size if found.window else 0)
+        return AppendResult(why, found.state, tuple(found.followers), found.size if found.window else 0)
 
     def _store(self, found: Command, n: int, kind: str, payload: bytes) -> None:
         """What is stored is the beginning of what was sent: nothing behind the limit is joined to it."""
@@ -260,7 +269,9 @@ class Reference:
         found.size += len(payload)
         found.stored.append((n, kind, payload))
 
-    def finish(self, command: str, agent: str, state: State, ending: Ending, only_from: State | None) -> Settled:
+    def finish(
+        self, command: str, agent: str, state: TargetState, ending: StoredEnd, only_from: TargetState | None
+    ) -> Settled:
         found = self.target(command, agent)
         if found is None:
             return Settled("gone")
@@ -277,8 +288,8 @@ class Reference:
             return Settled("gone")
         if found.state.over:
             return Settled("over")
-        if found.state is State.QUEUED:
-            found.end(State.CANCELLED, CANCELLED)
+        if found.state is TargetState.QUEUED:
+            found.end(TargetState.CANCELLED, CANCELLED)
             return Settled("ended", tuple(found.followers))
         found.cancel_asked = True
         return Settled("asked")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.hub.session import Session
 from fairlead.hub.totals import Totals
-from fairlead.telemetry.traffic import Traffic
+from fairlead.telemetry.message_counters import MessageCounters
 from fairlead.wire.codec import agent_codec, gateway_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello, Message
 
@@ -49,21 +49,20 @@ class SessionHandler:
     """Stores nothing until it is told to."""
 
     def __init__(self, totals: Totals) -> None:
-        self.traffic = Traffic()
+        self.message_counters = MessageCounters()
         self.totals = totals
 
-    def opened(self, session: Session) -> None: ...
+    def link_opened(self, session: Session) -> None: ...
 
-    def greeted(self, session: Session, hello: Hello) -> None: ...
+    def hello_received(self, session: Session, hello: Hello) -> None: ...
 
-    def received(self, session: Session) -> None:
-        session.recording = True
+    def messages_pending(self, session: Session) -> None: ...
 
-    def granted(self, session: Session, command: str) -> None: ...
+    def input_credit_received(self, session: Session, command: str) -> None: ...
 
-    def answered(self, session: Session, rtt_ms: float) -> None: ...
+    def rtt_reported(self, session: Session, rtt_ms: float) -> None: ...
 
-    def closed(self, session: Session, code: int, reason: str) -> None: ...
+    def link_closed(self, session: Session, code: int, reason: str) -> None: ...
 
 
 def greeted(totals: Totals, name: str = "a") -> tuple[Session, Wire]:

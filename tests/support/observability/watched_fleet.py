@@ -20,7 +20,7 @@ from pathlib import Path
 
 import httpx2
 
-from fairlead.store.embedded import EmbeddedValkey
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import ServeProcess
 from support.observability.prometheus_server import RATE, Prometheus, Target, scraping

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 
 from fairlead.wire.agent_link import AgentLink
-from fairlead.wire.gateway_link import Act, GatewayLink
+from fairlead.wire.gateway_link import Action, GatewayLink
 from fairlead.wire.messages import Ack, Chunk, Cmd, Credit, End, Event, FromAgent, FromGateway, Hello, Numbered
 from fairlead.wire.outbox import Outbox
 
@@ -48,7 +48,7 @@ class History:
         self.gateway = GatewayLink(WINDOW)
         self.up: deque[FromAgent] = deque()
         self.down: deque[FromGateway] = deque()
-        self.unstored: deque[tuple[Numbered, Act]] = deque()
+        self.unstored: deque[tuple[Numbered, Action]] = deque()
 
         self.resume(0, 0)
         for command in COMMANDS:
@@ -116,7 +116,7 @@ class History:
             act = self.gateway.receive(message)  # raises when the agent breaks the protocol
             if isinstance(message, Credit):
                 stream = self.gateway.stream(message.id)
-                if act is Act.GRANT and stream is not None:
+                if act is Action.GRANT and stream is not None:
                     assert stream.input_room <= self.gateway.window, "granted more than was sent on this link"
                     self.forgotten[message.id] = max(self.forgotten[message.id], stream.input_consumed)
             elif isinstance(message, Ack | Chunk | End | Event):
@@ -132,7 +132,7 @@ class History:
 
     def _store(self) -> Credit | None:
         message, act = self.unstored.popleft()
-        if act is Act.SKIP:
+        if act is Action.SKIP:
             return None
         if isinstance(message, Chunk):
             assert message.n == len(self.stored[message.id])
@@ -190,7 +190,7 @@ class History:
         self.gateway = GatewayLink(window)
         self.agent = AgentLink(self.outbox)
         hello = Hello(agent="a", boot="b", conn=self.conn, have=self.outbox.have())
-        assert self.gateway.receive(hello) is Act.CLAIM
+        assert self.gateway.receive(hello) is Action.CLAIM
         self.gateway.welcomed()
         have: dict[str, int] = {}
         for command in COMMANDS:

@@ -16,7 +16,7 @@ import msgspec
 from fairlead.agent.link.session import AgentSession
 from fairlead.errors import ConnectionRefused
 from fairlead.text import plain
-from fairlead.wire.close import describe, may_reconnect
+from fairlead.wire.close_codes import describe, may_reconnect
 
 logger = logging.getLogger("fairlead.agent")
 

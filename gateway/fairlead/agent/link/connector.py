@@ -24,10 +24,10 @@ from fairlead.agent.link.options import ConnectOptions
 from fairlead.agent.link.sender import Sender
 from fairlead.agent.link.session import AgentSession, CommandReceiver
 from fairlead.carrier.client import ClientConnection, connect
-from fairlead.carrier.sweep import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConfigError, ConnectionRefused
 from fairlead.wire.agent_link import AgentLink
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import Hello, Retry, Welcome
 from fairlead.wire.retry import STABLE_MS, RetryPolicy, pause
@@ -45,7 +45,6 @@ SETTLED = 5.0
 """Seconds that a link must have lived for its drain to be followed by an attempt at once."""
 SETTLED_DELAY = 1000.0
 """The longest delay in ms for a link that did not: the protocol wants the attempt within a second of the slot."""
-DRAINED = (Close.RESTART, Close.REBALANCE, Close.AGE)
 UNSENT = 4 << 20
 """Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what exceeds them is acks,
 credit and heartbeats."""
@@ -75,7 +74,7 @@ class Connector:
         self._observer = observer
         self._policy = RetryPolicy()
         # Only for the closing handshake's deadline: silence is the session's own matter.
-        self._sweep = Sweep(silence=3600.0, tick=1.0)
+        self._timer_wheel = TimerWheel(silence=3600.0, tick=1.0)
         self._session: AgentSession | None = None
         self._connections: set[ClientConnection] = set()
         """That of the link, and of former links that wait for the gateway to close."""
@@ -87,7 +86,7 @@ class Connector:
         called at each welcome with the commands that cannot continue.
         """
         attempt = 0
-        self._sweep.start()
+        self._timer_wheel.start()
         while True:
             end = await self._attempt(receiver, on_resume)
             if end.final:
@@ -103,11 +102,11 @@ class Connector:
         """The process ends: close the link, if there is one. `run` was cancelled before."""
         session = self._session
         if session is not None and not session.closed.done():
-            session.leave(Close.GOING_AWAY, "the agent stops")
+            session.leave(CloseCode.GOING_AWAY, "the agent stops")
             await asyncio.wait({session.closed}, timeout=LEAVE_TIMEOUT)
         for connection in self._connections:
             connection.abort()
-        self._sweep.stop()
+        self._timer_wheel.stop()
         await asyncio.sleep(0)  # a transport that is aborted closes its socket in the next iteration of the loop
 
     def _delay(self, end: AttemptEnd, attempt: int) -> float:
@@ -134,7 +133,7 @@ class Connector:
             connection = await connect(
                 options.url,
                 session,
-                sweep=self._sweep,
+                timer_wheel=self._timer_wheel,
                 subprotocols=(self._codec.subprotocol,),
                 headers=(("Authorization", f"Bearer {options.token()}"),),
                 ssl=options.ssl,
@@ -160,7 +159,7 @@ class Connector:
         if not session.welcome.done():
             if session.closed.done():
                 return end_of_session(session, 0.0)
-            session.leave(Close.NORMAL, "no welcome in time")
+            session.leave(CloseCode.NORMAL, "no welcome in time")
             return AttemptEnd(f"no welcome within {WELCOME_TIMEOUT:g} s")
         welcomed = loop.time()
         welcome = session.welcome.result()
@@ -180,9 +179,9 @@ class Connector:
         lived = loop.time() - welcomed
         if session.closed.done():
             end = end_of_session(session, lived)
-            if end.final or end.delay is not None or session.closed.result()[0] not in DRAINED:
+            if end.final or end.delay is not None or session.closed.result()[0] != CloseCode.RESTART:
                 return end
-        session.leave(Close.NORMAL, "drained")
+        session.leave(CloseCode.NORMAL, "drained")
         reason = f"drained ({drain.why})"
         if lived >= SETTLED:  # the slots have spread the fleet already
             return AttemptEnd(reason, moved=True, lived=lived)

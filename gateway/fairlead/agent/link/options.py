@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit, urlunsplit
 
-from fairlead.carrier.tunnel import parse_proxy
+from fairlead.carrier.proxy_tunnel import parse_proxy
 from fairlead.errors import ConfigError
 
 LINK_PATH = "/v1/link"

@@ -17,7 +17,7 @@ from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
 from fairlead.text import plain
 from fairlead.wire.agent_link import AgentLink
-from fairlead.wire.close import Close
+from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
 from fairlead.wire.lanes import Lanes
 from fairlead.wire.messages import (
@@ -148,7 +148,7 @@ class AgentSession:
     def _tick(self) -> None:
         now = self._loop.time()
         if now >= self._received + SILENCE * self._interval:
-            self._lose(Close.SILENT, f"nothing was heard for {SILENCE:g} heartbeats")
+            self._lose(CloseCode.SILENT, f"nothing was heard for {SILENCE:g} heartbeats")
             return
         if now >= self._due():
             self._pinged = now
@@ -164,7 +164,7 @@ class AgentSession:
         """The gateway said bye and did not close the connection."""
         self._left = True
         if self._connection is not None:
-            self._connection.close(Close.NORMAL)
+            self._connection.close(CloseCode.NORMAL)
         self._finish(bye.code, bye.why)
 
     def _finish(self, code: int, reason: str) -> None:
@@ -217,7 +217,7 @@ class AgentSession:
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self._connection = None
-        if self.bye is not None and code in (Close.NO_STATUS, Close.ABNORMAL):
+        if self.bye is not None and code in (CloseCode.NO_STATUS, CloseCode.ABNORMAL):
             code, reason = self.bye.code, self.bye.why  # bye announced the close frame that did not come
         self._finish(code, reason)
 
@@ -228,4 +228,4 @@ class AgentSession:
         self._pump()
 
     def on_overflow(self, connection: Connection) -> None:
-        self._lose(Close.SLOW_READER, "the gateway does not read what it is sent")
+        self._lose(CloseCode.SLOW_READER, "the gateway does not read what it is sent")

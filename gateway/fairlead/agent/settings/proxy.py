@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from fairlead.agent.settings.table import DIRECT
-from fairlead.carrier.tunnel import parse_proxy
+from fairlead.carrier.proxy_tunnel import parse_proxy
 from fairlead.errors import ConfigError
 
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from fairlead.agent.builtin.process.environment import OWN_PREFIX
-from fairlead.carrier.tunnel import parse_proxy
+from fairlead.carrier.proxy_tunnel import parse_proxy
 from fairlead.configuration import InvalidValue, Setting
 from fairlead.configuration.setting import choice, path, switch, text
 from fairlead.errors import InvalidRequest
-from fairlead.wire.identity import check_agent_id
+from fairlead.wire.ids import check_agent_id
 
 DIRECT = "direct"
 """The value of `proxy` for none."""

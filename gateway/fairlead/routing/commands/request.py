@@ -1,19 +1,16 @@
-"""What the API hands to routing when a command is posted, and what it gets back.
-
-Made by the API (`CommandRequest`) and by `dispatch` (`AcceptedCommand`). It checks nothing: the API has.
-"""
+"""A command as the API passes it to `dispatch`, and what `dispatch` returns. Neither checks anything: the API has."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fairlead.fleet.schema import State
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.followers import Follower
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A command as the platform posted it, checked. Times in ms; `queue` is None for on_offline: fail."""
+    """A command as the platform posted it. Times in ms. `queue` is None for on_offline: fail."""
 
     agent: str
     method: str
@@ -25,19 +22,20 @@ class CommandRequest:
     retain: str
     traceparent: str
     key_digest: str
+    """The digest of its Idempotency-Key, "" if it has none."""
     body_digest: str
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedCommand:
-    """The command stands in Redis. `replayed`: it did so before, under the same Idempotency-Key.
+class DispatchedCommand:
+    """A command that is written down in Redis.
 
-    `follower` is told when there are results, if the caller wanted to follow and the command is new; it belongs
-    to `ResultReader.read` then.
+    `replayed`: it was so before, under the same Idempotency-Key. `follower` is notified of its results, if the caller
+    wanted to follow and the command is new; pass it to `ResultReader.read`.
     """
 
     id: str
-    state: State
+    state: TargetState
     presence: str
     why: str
     replayed: bool = False

@@ -1,52 +1,56 @@
-"""What a message of an agent does to its command's record: the steps of one append.
+"""Translates a message of an agent into operations on its command's record: the arguments of an append.
 
-Called by the recorder for each message of a batch. Knows neither store nor session: what is said on the link, and what
-is written of it, meet here and nowhere else.
+The recorder calls it for each message of a batch. It knows neither store nor session: the words of the protocol and
+those of the record meet here only.
 """
 
 from __future__ import annotations
 
 from fairlead.fleet import commands
-from fairlead.fleet.command import Ending
-from fairlead.fleet.schema import State
+from fairlead.fleet.command_record import StoredEnd
+from fairlead.fleet.schema import TargetState
 from fairlead.store.reply import Arg
 from fairlead.wire.messages import Ack, Chunk, End, Error
 
 REFUSED = "refused"
-"""The state of an Ack that ends its command, and the code when no other was told."""
-END_STATES = {"ok": State.OK, "error": State.FAILED, "cancelled": State.CANCELLED, "timeout": State.TIMEOUT}
+"""The state of an Ack that ends its command, and the error code if the agent gave none."""
+END_STATES = {
+    "ok": TargetState.OK,
+    "error": TargetState.FAILED,
+    "cancelled": TargetState.CANCELLED,
+    "timeout": TargetState.TIMEOUT,
+}
 
 
 def append_ops(message: Ack | Chunk | End) -> tuple[Arg, ...]:
-    """The arguments of an append."""
     if isinstance(message, Chunk):
         return commands.data(message.n, message.kind, message.payload)
     if isinstance(message, End):
         error = message.error
-        how = Ending(payload=message.payload or None)
+        how = StoredEnd(payload=message.payload or None)
         if error is not None:
             how = _failure(error, message.payload)
         return commands.ending(message.total, END_STATES[message.state], how)
     if message.state == REFUSED:
         error = message.error
-        how = Ending(code=REFUSED, message="the agent refused the command")
+        how = StoredEnd(code=REFUSED, message="the agent refused the command")
         if error is not None:
             how = _failure(error)
-        return commands.ending(0, State.FAILED, how)
+        return commands.ending(0, TargetState.FAILED, how)
     return commands.accepted()
 
 
 def error_code(message: Ack | End) -> str:
-    """Of the error that it ends its command with, if it does."""
+    """The code of the error with which the message ends its command, "" if it does not."""
     if message.error is not None:
         return message.error.code
     return REFUSED if message.state == REFUSED else ""
 
 
-def _failure(error: Error, payload: bytes = b"") -> Ending:
-    # JSON knows integers of any size, MessagePack does not.
+def _failure(error: Error, payload: bytes = b"") -> StoredEnd:
+    # JSON has integers of any size, MessagePack has not.
     details = {
         key: str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
         for key, value in error.details.items()
     }
-    return Ending(payload or None, error.code, error.message, error.temporary, details)
+    return StoredEnd(payload or None, error.code, error.message, error.temporary, details)

@@ -1,0 +1,85 @@
+"""Host and Origin: by which names a port may be addressed, and from which web pages.
+
+Asked by `guard` before the token is looked at. A browser sends the Host that the page's author chose (DNS rebinding)
+and tells the page in Origin; no agent and no program of a platform sends an Origin. So a request with one is refused
+unless its origin is listed; and with a development token, which everybody knows, only names of this machine are
+answered to.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from fairlead.errors import Forbidden
+from fairlead.settings import is_loopback
+
+_AUTHORITY = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@?#\s]+?)\.*)(?::[0-9]*)?")
+
+
+class HostRules:
+    """`hosts`: names and addresses without port, `*.example.com` for all below; none means any. `origins`: as browsers
+    write them, `https://console.example.com`. With `loopback_only` only this machine's own names are known beside."""
+
+    def __init__(self, hosts: Sequence[str] = (), origins: Sequence[str] = (), *, loopback_only: bool = False) -> None:
+        self._hosts = frozenset(host for host in hosts if not host.startswith("*."))
+        self._suffixes = tuple(host[1:] for host in hosts if host.startswith("*."))
+        self._origins = frozenset(origins)
+        self._loopback_only = loopback_only
+        self._any = not hosts and not loopback_only
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raises Forbidden."""
+        host = None
+        origins = []
+        for name, value in headers:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                origins.append(value.decode("latin-1"))
+        if not self._any and not self._knows(_without_port((host or b"").decode("latin-1").lower())):
+            self._refuse_host((host or b"").decode("latin-1"))
+        for origin in origins:
+            if self._trusts(origin.lower()):
+                continue
+            raise Forbidden(
+                f"the origin {_shown(origin)} may not use this port: only programs do, which send no "
+                "Origin; if a web page or a library of yours must, list it in allowed_origins"
+            )
+
+    def _knows(self, host: str) -> bool:
+        if host in self._hosts or (self._suffixes and host.endswith(self._suffixes)):
+            return True
+        return self._loopback_only and is_loopback(host)
+
+    def _trusts(self, origin: str) -> bool:
+        if origin in self._origins:
+            return True
+        scheme, separator, host = origin.partition("://")
+        return (
+            self._loopback_only
+            and bool(separator)
+            and scheme in ("http", "https", "ws", "wss")
+            and is_loopback(_without_port(host))
+        )
+
+    def _refuse_host(self, host: str) -> None:
+        if self._loopback_only:
+            raise Forbidden(
+                f"the host {_shown(host)} is not this machine, and a development token is good on this machine alone: "
+                "use 127.0.0.1 or localhost, or set a token of your own"
+            )
+        raise Forbidden(
+            f"this node is not called {_shown(host)}: use one of the names in allowed_hosts, or add this one"
+        )
+
+
+def _without_port(host: str) -> str:
+    """`example.com:80` and `[::1]:80` without port and brackets; a final dot is no part of a name. "" for what is
+    neither, as an address with something behind it."""
+    found = _AUTHORITY.fullmatch(host)
+    return (found["address"] or found["name"]) if found else ""
+
+
+def _shown(text: str) -> str:
+    return repr(text[:80])

@@ -1,0 +1,1 @@
+"""What the HTTP API promises: operations, schemas, identifiers, the OpenAPI document, request bodies and problems."""

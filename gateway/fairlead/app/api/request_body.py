@@ -1,0 +1,210 @@
+"""Bodies of requests: read whole, up to a limit, and decoded as the type that the API document promises.
+
+Called by the handlers. Foreign errors end here: what msgspec refuses becomes an InvalidRequest that names the member,
+what it holds and the rule in words. msgspec's own message shows a regular expression, and of a map not even the key;
+so after a refusal, and only then, the body is gone through once more, member by member, for the one to blame.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import msgspec
+from msgspec import Meta, Raw, Struct
+from starlette.requests import ClientDisconnect, Request
+
+from fairlead.app.api.problems import BodyTooLarge, MalformedBody
+from fairlead.errors import InvalidRequest
+
+SHOWN = 80
+"""Characters of a wrong value that the error repeats."""
+
+S = TypeVar("S", bound=Struct)
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body, for whose arrival the carrier keeps the time. Raises BodyTooLarge above `limit` bytes, before
+    anything is read when its length is said in front."""
+    parts: list[bytes] = []
+    size = 0
+    said = request.headers.get("content-length", "")
+    if said.isdecimal() and len(said) < 20 and int(said) > limit:
+        raise BodyTooLarge(f"a body of {said} bytes exceeds max {limit}", limit=limit)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise BodyTooLarge(f"the body exceeds max {limit} bytes", limit=limit)
+            parts.append(part)
+    except ClientDisconnect as e:
+        raise MalformedBody("the caller left before the body was complete") from e
+    return b"".join(parts)
+
+
+def decoded(decoder: msgspec.json.Decoder[S], raw: bytes) -> S:
+    """The body as its type. Raises InvalidRequest that names the member, MalformedBody when it is no JSON or has a
+    member twice."""
+    try:
+        try:
+            made = decoder.decode(raw)
+        except msgspec.ValidationError as e:
+            raise _blame(msgspec.json.decode(raw), decoder.type) from e
+        if _may_repeat(raw, decoder.type):
+            _check_repeated(_pairs(raw.decode()), decoder.type)
+        return made
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
+        raise MalformedBody(f"the body is not JSON: {e}") from e
+
+
+class _Object(list[tuple[str, object]]):
+    """A JSON object as it is written: its members in their order."""
+
+
+_pairs = json.JSONDecoder(object_pairs_hook=_Object).decode
+
+
+def _may_repeat(raw: bytes, kind: Any) -> bool:
+    """Whether a member that is ours may stand in the body twice. A quick look for every body, right when it says no:
+    nothing is written with an escape, and no name of ours comes twice in quotes."""
+    names = _names(kind)
+    if names is None or b"\\u" in raw:
+        return True
+    count = raw.count  # a loop, since a generator would cost half of it again for each post
+    for name in names:  # noqa: SIM110
+        if count(name) > 1:
+            return True
+    return False
+
+
+@cache
+def _names(kind: Any) -> tuple[bytes, ...] | None:
+    """The names of all members of a type, in quotes; None when they are free."""
+    found: list[bytes] = []
+    for one in _choices(kind):
+        if _is_struct(one):
+            for field in msgspec.structs.fields(one):
+                inner = _names(field.type)
+                if inner is None:
+                    return None
+                found += [f'"{field.encode_name}"'.encode(), *inner]
+        elif _is_map(one):
+            return None
+    return tuple(found)
+
+
+def _check_repeated(value: object, kind: Any, place: str = "") -> None:
+    """Raise MalformedBody for a member that comes twice. What is passed on as it is (Raw) is not looked at."""
+    inner = next((one for one in _choices(kind) if _is_map(one)), None)
+    if not isinstance(value, _Object) or inner is None:
+        return
+    seen: set[str] = set()
+    for name, _ in value:
+        if name in seen:
+            raise MalformedBody(f"{place or 'the body'} has the member {_shown(name)} twice: give it once")
+        seen.add(name)
+    if _is_struct(inner):
+        kinds = {field.encode_name: field.type for field in msgspec.structs.fields(inner)}
+        for name, one in value:
+            _check_repeated(one, kinds[name], _under(place, name))
+
+
+def _blame(value: object, kind: Any, place: str = "") -> InvalidRequest:
+    """What is wrong with `value`, which does not fit `kind`: its first member that does not, or all of it."""
+    inner = next((one for one in _choices(kind) if _is_map(one)), None)
+    if isinstance(value, dict) and inner is not None:
+        fault = _blame_member(value, inner, place) if _is_struct(inner) else _blame_entry(value, inner, place)
+        if fault is not None:
+            return fault
+    return InvalidRequest(f"{place or 'the body'} {_shown(value)} is not {_rule(kind)}", field=place or "body")
+
+
+def _blame_member(value: dict[str, object], kind: type[Struct], place: str) -> InvalidRequest | None:
+    members = {field.encode_name: field for field in msgspec.structs.fields(kind)}
+    for name in value:
+        if name not in members:
+            text = f"{place or 'the body'} has no member {_shown(name)}, only {', '.join(members)}"
+            return InvalidRequest(text, field=_under(place, name))
+    for name, field in members.items():
+        if field.required and name not in value:
+            return InvalidRequest(f"{place or 'the body'} must have the member {name}", field=_under(place, name))
+        if name in value and not _fits(value[name], field.type):
+            return _blame(value[name], field.type, _under(place, name))
+    return None
+
+
+def _blame_entry(value: dict[str, object], kind: Any, place: str) -> InvalidRequest | None:
+    of_keys, of_values = get_args(_bare(kind))
+    for key, one in value.items():
+        if not _fits(key, of_keys):
+            return InvalidRequest(f"{place}: the key {_shown(key)} is not {_rule(of_keys)}", field=place)
+        if not _fits(one, of_values):
+            return _blame(one, of_values, f"{place}[{key}]")
+    return None
+
+
+def _rule(kind: Any) -> str:
+    """What fits, in words. Of a string with a pattern its description says it."""
+    choices = _choices(kind)
+    if len(choices) > 1:
+        return " or ".join(map(_rule, choices))
+    kind = choices[0]
+    bare = _bare(kind)
+    limits = next((one for one in get_args(kind) if isinstance(one, Meta)), Meta())
+    if limits.pattern is not None and limits.description is not None:
+        return limits.description
+    if get_origin(bare) is Literal:
+        return " or ".join(map(_shown, get_args(bare)))
+    if _is_struct(bare):
+        return f"an object with {', '.join(field.encode_name for field in msgspec.structs.fields(bare))}"
+    if _is_map(bare):
+        return "an object" + (f" of at most {limits.max_length} members" if limits.max_length is not None else "")
+    bounds = ((">", limits.gt), (">=", limits.ge), ("<=", limits.le))
+    said = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+    return f"{_NAMES.get(bare, 'JSON')} {said}".rstrip()
+
+
+_NAMES = {str: "a string", float: "a number", int: "a whole number", bool: "true or false", NoneType: "null"}
+
+
+def _choices(kind: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, else the type alone."""
+    bare = _bare(kind)
+    return get_args(bare) if get_origin(bare) in (Union, UnionType) else (kind,)
+
+
+def _bare(kind: Any) -> Any:
+    """The type without its Meta."""
+    return get_args(kind)[0] if get_origin(kind) is Annotated else kind
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _is_map(kind: Any) -> bool:
+    """An object of JSON, by whatever type."""
+    bare = _bare(kind)
+    return _is_struct(bare) or get_origin(bare) is dict
+
+
+def _fits(value: object, kind: Any) -> bool:
+    if _bare(kind) is Raw:
+        return True
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _under(place: str, name: str) -> str:
+    return f"{place}.{name[:SHOWN]}" if place else name[:SHOWN]
+
+
+def _shown(value: object) -> str:
+    """As JSON, cut to what a line bears."""
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -1,0 +1,108 @@
+"""The agents' door: one WebSocket endpoint, `/v1/link`. Everything that can be refused is refused before the upgrade.
+
+Order of checks: Host and Origin (403), credential (401, or 429 after many wrong ones), draining and full (503), too
+many at once (429), subprotocol (426). The credential comes before the node's state, so that a stranger learns nothing
+and cannot have pods made by being refused. What passes is attached to a session and this coroutine is over; nothing of
+Starlette lives as long as the link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+
+from starlette.responses import PlainTextResponse, Response
+from starlette.websockets import WebSocket
+
+from fairlead.app.access.accept_rate import AcceptRate
+from fairlead.app.access.guard import WAITING, AccessGuard, client_key
+from fairlead.app.access.penalties import Penalties
+from fairlead.app.api.problems import problem
+from fairlead.carrier.attach import attach
+from fairlead.errors import FairleadError, Forbidden, NodeBusy
+from fairlead.hub.session import Session
+from fairlead.node import Node
+from fairlead.telemetry.tracing import wall_ns
+from fairlead.wire.codec import Codec, gateway_codec
+from fairlead.wire.messages import SUBPROTOCOLS, FromAgent
+from fairlead.wire.retry import RETRY_AFTER_MOST
+
+
+class LinkEndpoint:
+    def __init__(self, node: Node, guard: AccessGuard) -> None:
+        self._node = node
+        self._guard = guard
+        settings = node.settings
+        self._codecs: Mapping[str, Codec[FromAgent]] = {
+            name: gateway_codec(name, settings.message_limit) for name in SUBPROTOCOLS
+        }
+        self._rate = AcceptRate(settings.accept_rate)
+        self._refused = Penalties()
+        self._waiting = 0
+
+    async def enter(self, websocket: WebSocket) -> None:
+        """The endpoint."""
+        entered = wall_ns()
+        try:
+            await self._guard.admit(websocket.scope)
+        except FairleadError as e:
+            self._node.metrics.rejected.labels("host" if isinstance(e, Forbidden) else "token").inc()
+            await websocket.send_denial_response(problem(e))
+            return
+        refusal = self._refusal(websocket)
+        if refusal is not None:
+            if refusal.status_code == 429:
+                await self._hold_back(client_key(websocket.scope))
+            await websocket.send_denial_response(refusal)
+            return
+        subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
+        settings = self._node.settings
+        session = Session(
+            self._codecs[subprotocol],
+            self._node.routing.link_handler,
+            settings.window,
+            [entered, wall_ns(), 0, 0, 0, 0],
+        )
+        await attach(websocket, session, subprotocol, context=self._node.connection_context)
+
+    async def _hold_back(self, key: str) -> None:
+        """An address that comes again and again over the accept rate is answered ever later, so that a loop which does
+        not wait as it was told costs little."""
+        delay = self._refused.fail(key, asyncio.get_running_loop().time(), random.random()).delay
+        if delay and self._waiting < WAITING:
+            self._waiting += 1
+            try:
+                await asyncio.sleep(delay)
+            finally:
+                self._waiting -= 1
+
+    def _refusal(self, websocket: WebSocket) -> Response | None:
+        node = self._node
+        if node.hub.draining:
+            return self._busy("draining", 503, NodeBusy("this node is draining: connect again"), 1)
+        if node.hub.links >= node.settings.capacity:
+            full = NodeBusy(f"this node is full, with {node.hub.links} links: connect again")
+            return self._busy("full", 503, full, 10)
+        rate = self._rate
+        if not rate.take(client_key(websocket.scope), asyncio.get_running_loop().time()):
+            fast = NodeBusy(f"more than {rate.rate:g} new links a second: connect again")
+            return self._busy("rate", 429, fast, max(1.0, node.hub.links / rate.rate))
+        if not any(name in self._codecs for name in websocket.scope["subprotocols"]):
+            node.metrics.rejected.labels("subprotocol").inc()
+            return PlainTextResponse(
+                f"This gateway speaks {', '.join(self._codecs)}: name one of them in Sec-WebSocket-Protocol.\n",
+                426,
+                {"upgrade": "websocket", "sec-websocket-protocol": ", ".join(self._codecs)},
+            )
+        return None
+
+    def _busy(self, reason: str, status: int, error: NodeBusy, most: float) -> Response:
+        """`most`: seconds over which those that were refused are spread."""
+        self._node.metrics.rejected.labels(reason).inc()
+        if reason != "draining":
+            self._node.hub.refused += 1
+        answer = problem(error, status)
+        # From 1 s on, since the header knows whole seconds only and 0 would mean at once.
+        answer.headers["retry-after"] = str(random.randint(1, int(min(most, RETRY_AFTER_MOST - 1)) + 1))
+        return answer

@@ -1,0 +1,266 @@
+"""`/v1/agents`: who is there, where, since when, and why not; labels; the end of a link, and of an agent.
+
+Lists are served from the directory's index, never by asking the nodes: a slow node cannot make them wait. Only who asks
+for one agent hears of its link what its node alone knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from fairlead.app.api import schemas
+from fairlead.app.api.request_body import decoded, read_body
+from fairlead.app.api.timestamps import iso
+from fairlead.app.routes.commands import whole
+from fairlead.app.routes.list_scheduler import ListScheduler
+from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
+from fairlead.fleet import selector
+from fairlead.fleet.directory import LimitReached
+from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence, index_shard
+from fairlead.node import Node
+from fairlead.routing.observability.link_stats import MEASURES, LinkStats
+from fairlead.routing.observability.worst_links import MAX_LINKS
+from fairlead.telemetry.command_timing import STAGES
+from fairlead.wire.close_codes import describe as describe_close
+from fairlead.wire.ids import check_agent_id
+
+PAGE = 100
+PAGE_LIMIT = 1_000
+SCAN = 2_000
+"""Agents that one request goes through at most: a selector that few match gives short pages, not slow ones."""
+PAGE_TIME = 5.0
+"""Seconds that the making of one page may take, on a busy node or with a slow Redis: then it is given as it is, with
+the cursor of the rest. Below what callers and proxies wait for."""
+SLICE = 32
+"""Agents of a list that are dealt with in one turn: some 0.5 ms of the event loop's time."""
+TOP = 20
+"""Links that a ranking shows unless told otherwise: a screen."""
+LABELS_LIMIT = 64 << 10
+ASIDE = 0.5
+"""Seconds that an agent's page waits for its node: what it tells besides must be told when that node is ill, too."""
+
+_encode = msgspec.json.Encoder().encode
+_labels = msgspec.json.Decoder(schemas.Labels)
+_decode_map = msgspec.json.Decoder(dict[str, str]).decode
+
+
+class AgentRoutes:
+    def __init__(self, node: Node) -> None:
+        self._directory = node.directory
+        self._registration = node.routing.registration
+        self._data_check = node.data_check
+        self._link_query = node.routing.link_query
+        self._worst_links = node.routing.worst_links
+        self._removal = node.routing.removal
+        self._membership = node.membership
+        self._turns = ListScheduler()
+
+    async def list(self, request: Request) -> Response:
+        """One page, and the cursor of the next; no cursor: that was all. Ordered by shard, then by name."""
+        limit = whole(request, "limit", PAGE, PAGE_LIMIT, least=1)
+        shard, after = _cursor(request.query_params.get("cursor", ""))
+        wanted = selector.parse(request.query_params.get("selector", ""))
+        state = _state(request.query_params.get("state"))
+        # Each is encoded in its own turn: a thousand at once would take one long turn.
+        found: list[msgspec.Raw] = []
+        left, undecided = SCAN, 0
+        begun = shard, after
+        try:
+            count = PAGE_LIMIT if wanted.terms or state else limit
+            async with (
+                asyncio.timeout(PAGE_TIME),
+                self._turns.place(),
+                aclosing(self._directory.index_pages(shard, after, count)) as pages,
+            ):
+                async for names, next_shard, next_after in pages:
+                    left -= max(len(names), 1)
+                    for at in range(0, len(names), SLICE):
+                        async with self._turns.turn():
+                            for row in await self._directory.look_up_all(names[at : at + SLICE]):
+                                shard, after = index_shard(row.agent), row.agent
+                                one, meant = self._listed(row, wanted, state)
+                                undecided += one is not None and meant is None
+                                if one is not None and meant:
+                                    found.append(msgspec.Raw(_encode(one)))
+                                    if len(found) == limit:
+                                        break
+                        if len(found) == limit:
+                            break
+                    else:
+                        shard, after = next_shard, next_after
+                    if len(found) == limit or left <= 0:
+                        break
+        except TimeoutError as e:
+            if (shard, after) == begun:
+                raise Unavailable(
+                    f"no agent could be read in {PAGE_TIME:g} s: {self._turns.places_taken} lists are under way on "
+                    "this node, or Redis answers too slowly; try again later"
+                ) from e
+        cursor = f"{shard}:{after}" if shard < INDEX_SHARDS else None
+        await (
+            self._data_check.check_index()
+        )  # behind the rows: none of them was read after a loss that is not known yet
+        page = schemas.AgentPage(cast("list[schemas.Agent]", found), cursor, undecided)
+        return Response(_encode(page), media_type="application/json")
+
+    def _listed(
+        self, row: AgentRow, wanted: selector.Selector, state: Presence | None
+    ) -> tuple[schemas.Agent | None, bool | None]:
+        """The agent of `row`, None when it is not meant; and whether it is meant, None when nobody can know."""
+        meant: bool | None = True
+        if wanted.terms:
+            # Before anything is made of the row: a selector that few match goes through thousands.
+            labels = None if row.labels_lost else _decode_map(row.labels)
+            meant = wanted.matches(labels, _decode_map(row.facts))
+            if meant is False:
+                return None, False
+        one = schemas.Agent(**self._describe(row))
+        return (one, meant) if state in (None, one.state) else (None, False)
+
+    async def get(self, request: Request) -> Response:
+        row = await self._row(request)
+        failures = [line.partition(" ") for line in row.failures.splitlines()]
+        answer = schemas.AgentDetail(
+            **self._describe(row),
+            link=schemas.LastLink(row.sid, row.gen, row.boot, row.conn, await self._round_trip(row)),
+            last_reason=row.reason or None,
+            recent_failures=[schemas.FailedCommand(iso(int(at)) or "", what) for at, _, what in failures],
+            open_commands=sorted(await self._directory.open_commands(row.agent)),
+        )
+        return Response(_encode(answer), media_type="application/json")
+
+    async def label(self, request: Request) -> Response:
+        """Set or remove labels; all that the agent has afterwards."""
+        agent = check_agent_id(request.path_params["agent"])
+        changes = decoded(_labels, await read_body(request, LABELS_LIMIT)).labels
+        labels = await self._directory.label(agent, changes)
+        if labels is None:
+            raise self._unknown(agent)
+        if isinstance(labels, LimitReached):
+            raise InvalidRequest(f"{labels.count} labels exceed max {LABEL_LIMIT}", field="labels")
+        return Response(_encode(schemas.Labels(dict(labels))), media_type="application/json")
+
+    async def link(self, request: Request) -> Response:
+        """How the agent's link is doing, from the node that holds it."""
+        row = await self._row(request)
+        presence, _, why = self._membership.table.presence(row, self._membership.now())
+        if presence is not Presence.ONLINE:
+            raise AgentOffline(f"agent {row.agent!r} has no link: {why}", agent=row.agent)
+        node = row.lease.partition("#")[0]
+        state = await self._link_query.fetch(row)
+        if state is None:
+            raise Unavailable(f"node {node!r}, which holds agent {row.agent!r}, did not answer in time", node=node)
+        return Response(_encode(schemas.Link(**_link(node, state, row))), media_type="application/json")
+
+    async def worst(self, request: Request) -> Response:
+        """The worst links of the fleet, as their nodes rank them."""
+        by = request.query_params.get("by", MEASURES[0])
+        if by not in MEASURES:
+            raise InvalidRequest(f"by={by[:32]!r} is not one of {', '.join(MEASURES)}", field="by")
+        worst, missing = await self._worst_links.find(by, whole(request, "limit", TOP, MAX_LINKS, least=1))
+        sessions = [schemas.RankedLink(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
+        return Response(_encode(schemas.LinkRanking(sessions, missing)), media_type="application/json")
+
+    async def delete(self, request: Request) -> Response:
+        """Forget an agent that left, with all that is stored of it."""
+        row = await self._row(request)
+        commands, events = await self._removal.delete(row)
+        return Response(_encode(schemas.DeletedAgent(row.agent, commands, events)), media_type="application/json")
+
+    async def disconnect(self, request: Request) -> Response:
+        """Close the link; the agent connects again."""
+        row = await self._row(request)
+        presence, _, why = self._membership.table.presence(row, self._membership.now())
+        if presence is not Presence.ONLINE:
+            raise AgentOffline(f"agent {row.agent!r} has no link to close: {why}", agent=row.agent)
+        self._registration.disconnect(row)
+        answer = schemas.DisconnectedAgent(row.agent, row.lease.partition("#")[0])
+        return Response(_encode(answer), 202, media_type="application/json")
+
+    async def _round_trip(self, row: AgentRow) -> float | None:
+        """Seconds; None without a link, before its first heartbeat, and when its node does not answer."""
+        presence, _, _ = self._membership.table.presence(row, self._membership.now())
+        state = await self._link_query.fetch(row, ASIDE) if presence is Presence.ONLINE else None
+        return None if state is None else _seconds(state.rtt)
+
+    async def _row(self, request: Request) -> AgentRow:
+        agent = check_agent_id(request.path_params["agent"])
+        row = await self._directory.look_up(agent)
+        if row is None:
+            await self._data_check.check_agent()
+            raise self._unknown(agent)
+        return row
+
+    def _unknown(self, agent: str) -> AgentUnknown:
+        return AgentUnknown(f"no agent {agent!r} was ever seen here", agent=agent)
+
+    def _describe(self, row: AgentRow) -> dict[str, Any]:
+        presence, since, why = self._membership.table.presence(row, self._membership.now())
+        online = presence is Presence.ONLINE
+        return {
+            "id": row.agent,
+            "state": presence,
+            "node": row.lease.partition("#")[0] if online else None,
+            "since": iso(since),
+            "why": None if online else why,
+            "last_close": describe_close(row.close) if row.close else None,
+            "facts": _decode_map(row.facts),
+            "labels": _decode_map(row.labels),
+            "labels_lost": iso(row.labels_lost),
+        }
+
+
+def _link(node: str, state: LinkStats, row: AgentRow | None) -> dict[str, Any]:
+    """The members of `shapes.Link`."""
+    spreads = {name: spread for name, spread in zip(STAGES, state.stages, strict=False) if spread is not None}
+    return {
+        "node": node,
+        "sid": state.sid,
+        "age": state.age_ms / 1000,
+        "rtt": _seconds(state.rtt),
+        "round_trips": None
+        if state.round_trips is None
+        else schemas.Latency(state.round_trips.p50, state.round_trips.p99),
+        "latency": {name: schemas.Latency(spread.p50, spread.p99) for name, spread in spreads.items()},
+        "ended": state.ended,
+        "failed": state.failed,
+        "reconnects": max(0, (row.conn if row is not None else state.conn) - 1),
+        "last_close": describe_close(row.close) if row is not None and row.close else None,
+        "last_reason": row.reason or None if row is not None else None,
+        "encoding": state.encoding,
+        "messages": state.messages,
+        "commands": state.streams,
+        "unstored": state.unstored,
+        "undelivered": state.undelivered,
+        "congested": state.congested,
+    }
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _state(text: str | None) -> Presence | None:
+    if text is None:
+        return None
+    try:
+        return Presence(text)
+    except ValueError as e:
+        raise InvalidRequest(f"state {text[:32]!r} is not one of {', '.join(Presence)}", field="state") from e
+
+
+def _cursor(text: str) -> tuple[int, str]:
+    if not text:
+        return 0, ""
+    shard, colon, after = text.partition(":")
+    if not colon or not shard.isascii() or not shard.isdigit() or len(shard) > 2 or int(shard) >= INDEX_SHARDS:
+        raise InvalidRequest(f"cursor {text[:64]!r} is malformed: begin again without one", field="cursor")
+    if after:
+        check_agent_id(after)
+    return int(shard), after

@@ -1,0 +1,172 @@
+"""`/v1/commands`: post, look at, read results, cancel, send input.
+
+HTTP in, routing out: bodies and parameters are checked here, and every fault names its field and limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from fairlead.app.api import schemas
+from fairlead.app.api.body_fingerprint import fingerprint
+from fairlead.app.api.request_body import decoded, read_body
+from fairlead.app.api.timestamps import iso
+from fairlead.app.routes.result_stream import LINES, ResultStream, end_of, opening, wanted
+from fairlead.errors import InvalidRequest
+from fairlead.fleet.command_record import CommandRecord
+from fairlead.fleet.schema import TargetState
+from fairlead.node import Node
+from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
+from fairlead.telemetry.request_trace import RequestTrace
+from fairlead.wire.ids import check_agent_id, check_command_id
+from fairlead.wire.messages import CHUNK_LIMIT
+
+BODY_LIMIT = 768 << 10
+PAYLOAD_LIMIT = 512 << 10
+"""In base64, with its envelope, a payload of this size still fits one message of 1 MiB of the JSON twin."""
+KEY_LIMIT = 255
+ASIDE_BYTES = 32 << 10
+"""A larger payload is read for its fingerprint in a thread: one of many small members takes 0.1 s."""
+
+_new_command = msgspec.json.Decoder(schemas.NewCommand)
+_encode = msgspec.json.Encoder().encode
+
+
+class CommandRoutes:
+    def __init__(self, node: Node) -> None:
+        self._dispatch = node.routing.dispatch
+        self._inputs = node.routing.inputs
+        self._results = node.routing.results
+        self._tracing = node.tracing
+
+    async def post(self, request: Request) -> ASGIApp:
+        """202 and the id, or the stream of its results when the caller accepts one."""
+        request_trace = RequestTrace(self._tracing) if self._tracing.on else None
+        raw = await read_body(request, BODY_LIMIT)
+        form = wanted(request)
+        opens = opening(request) if form is not None else 0.0
+        order = await _order(raw, request)
+        accepted = await self._dispatch.submit(order, follow=form is not None, request_trace=request_trace)
+        head = schemas.AcceptedCommand(accepted.id, accepted.state, accepted.presence, accepted.why)
+        if form is not None:
+            pages = self._results.read(accepted.id, 0, follow=True, follower=accepted.follower, opens=opens)
+            return ResultStream(
+                request, form.replayed() if accepted.replayed else form, head, pages, request_trace, opens
+            )
+        return _accepted(accepted, _encode(head))
+
+    async def get(self, request: Request) -> Response:
+        found = await self._dispatch.look_up(check_command_id(request.path_params["command"]))
+        return Response(_encode(describe(found)), media_type="application/json")
+
+    async def results(self, request: Request) -> ASGIApp:
+        """From offset `from` on, as NDJSON; with `follow` until the command ends."""
+        command = check_command_id(request.path_params["command"])
+        offset = whole(request, "from", 0, 1 << 53)
+        last = request.headers.get("last-event-id")
+        if last is not None:
+            after = number("Last-Event-ID", last, (1 << 53) - 1) + 1
+            offset = offset if "from" in request.query_params else after
+        follow = flag(request, "follow")
+        await self._results.check(command, offset)
+        return ResultStream(request, wanted(request) or LINES, None, self._results.read(command, offset, follow))
+
+    async def delete(self, request: Request) -> Response:
+        """Ask for the end; 202 with the state now. Deleting what is over changes nothing."""
+        command = check_command_id(request.path_params["command"])
+        state = await self._dispatch.cancel(command)
+        return Response(_encode(schemas.CancelledCommand(command, state)), 202, media_type="application/json")
+
+    async def input(self, request: Request) -> Response:
+        """Chunk `n` of the input, then the end of it when `end` is set."""
+        command = check_command_id(request.path_params["command"])
+        n, end = whole(request, "n", 0, 1 << 31), flag(request, "end")
+        payload = await read_body(request, CHUNK_LIMIT)
+        if payload or not end:
+            await self._inputs.add(command, n, payload, False)
+            n += 1
+        if end:
+            await self._inputs.add(command, n, b"", True)
+        return Response(status_code=204)
+
+
+async def _order(raw: bytes, request: Request) -> CommandRequest:
+    body = decoded(_new_command, raw)
+    payload = bytes(body.payload)
+    if len(payload) > PAYLOAD_LIMIT:
+        raise InvalidRequest(f"a payload of {len(payload)} bytes exceeds max {PAYLOAD_LIMIT}", field="payload")
+    key = request.headers.get("idempotency-key", "")
+    if len(key) > KEY_LIMIT:
+        raise InvalidRequest(
+            f"an Idempotency-Key of {len(key)} characters exceeds max {KEY_LIMIT}", field="Idempotency-Key"
+        )
+    deadline = int(body.deadline * 1000)
+    queue = int(body.on_offline.queue * 1000) if isinstance(body.on_offline, schemas.Queue) else None
+    body_digest = ""
+    if key:
+        terms = body.agent, body.method, deadline, body.lane, queue, body.retry, body.retain
+        if len(payload) > ASIDE_BYTES:
+            body_digest = await asyncio.to_thread(fingerprint, terms, payload)
+        else:
+            body_digest = fingerprint(terms, payload)
+    return CommandRequest(
+        agent=check_agent_id(body.agent),
+        method=body.method,
+        payload=payload,
+        deadline=deadline,
+        lane=body.lane,
+        queue=queue,
+        retry=body.retry,
+        retain=body.retain,
+        traceparent=request.headers.get("traceparent", "")[:64],
+        key_digest=hashlib.sha256(key.encode()).hexdigest() if key else "",
+        body_digest=body_digest,
+    )
+
+
+def _accepted(accepted: DispatchedCommand, body: bytes) -> Response:
+    headers = {"location": f"/v1/commands/{accepted.id}"}
+    if accepted.replayed:
+        headers["idempotency-replayed"] = "true"
+    return Response(body, 202, headers, media_type="application/json")
+
+
+def describe(command: CommandRecord) -> schemas.Command:
+    """A command as GET shows it."""
+    counts: dict[TargetState, int] = {}
+    targets = []
+    for target in command.targets:
+        counts[target.state] = counts.get(target.state, 0) + 1
+        end = end_of(command, target) if target.state.over else None
+        targets.append(schemas.Target(target.agent, target.state, target.attempt, target.next, end))
+    return schemas.Command(
+        command.id, command.method, command.lane, targets[0].state if len(targets) == 1 else None,
+        iso(command.created), iso(command.expires), bool(command.cancel_asked), command.seq, command.truncated,
+        counts, targets,
+    )  # fmt: skip
+
+
+def whole(request: Request, name: str, default: int, most: int, least: int = 0) -> int:
+    """A query parameter that is a whole number from `least` to `most`."""
+    given = request.query_params.get(name)
+    return default if given is None else number(name, given, most, least)
+
+
+def number(name: str, given: str, most: int, least: int = 0) -> int:
+    legal = given.isascii() and given.isdigit() and len(given) <= 20
+    if not legal or not least <= int(given) <= most:
+        raise InvalidRequest(f"{name}={given[:32]!r} is not a whole number from {least} to {most}", field=name)
+    return int(given)
+
+
+def flag(request: Request, name: str) -> bool:
+    given = request.query_params.get(name, "false")
+    if given not in ("true", "false", "1", "0", ""):
+        raise InvalidRequest(f"{name}={given[:32]!r} is neither true nor false", field=name)
+    return given in ("true", "1", "")

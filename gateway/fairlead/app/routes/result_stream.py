@@ -1,0 +1,213 @@
+"""Results over HTTP, line by line as they come: as NDJSON, or as server-sent events for browsers.
+
+Not Starlette's StreamingResponse: that one starts two tasks for each response, and tells of a caller who left only
+when something is written. Here the caller's absence is looked for whenever there is nothing to send for a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from fairlead.app.api import schemas
+from fairlead.app.api.operations import NDJSON, SSE
+from fairlead.errors import FairleadError, Unavailable
+from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
+from fairlead.routing.commands.results import ResultsUpdate
+from fairlead.routing.observability.telemetry_recorder import FAILED_STATES
+from fairlead.telemetry.request_trace import RequestTrace
+
+logger = logging.getLogger(__name__)
+
+OPENING = 0.01
+"""Seconds after the body of a post within which its answer does not begin, unless it is whole and short.
+
+Go's HTTP client, on which proxies stand, sends a body whose length it was told and only then looks whether more of it
+follows. An answer that begins before that look makes `httputil.ReverseProxy` close the body, the look fails, and the
+client closes the connection in the midst of the answer. A body in chunks is over for us only behind that look.
+"""
+SHORT = 3 << 10
+"""Bytes of lines that such a client has read, with the head, before it can close: it reads 4 KiB at once."""
+
+LAST_LINE = 1.0
+"""Seconds for a last line to a caller while the server stops: one that reads nothing must not hold it up."""
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """How lines are written. `keep_alive` says nothing, in time for the least patient proxy."""
+
+    name: str
+    start: dict[str, Any]
+    keep_alive: bytes
+    events: bool
+
+    def replayed(self) -> Format:
+        """The same for a post whose command was there before."""
+        headers = [*self.start["headers"], (b"idempotency-replayed", b"true")]
+        return replace(self, start={**self.start, "headers": headers})
+
+    def line(self, made: object, offset: int | None = None) -> bytes:
+        data = _encode(made)
+        if not self.events:
+            return data + b"\n"
+        # The id comes back as Last-Event-ID when a browser connects again.
+        return (b"" if offset is None else b"id: %d\n" % offset) + b"data: " + data + b"\n\n"
+
+
+def _start(kind: str) -> dict[str, Any]:
+    headers = [(b"content-type", kind.encode()), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no")]
+    return {"type": "http.response.start", "status": 200, "headers": headers}
+
+
+LINES = Format(NDJSON, _start(NDJSON), b"{}\n", events=False)
+EVENTS = Format(SSE, _start(SSE), b":\n\n", events=True)
+
+
+def wanted(request: Request) -> Format | None:
+    """The format of the stream that the caller accepts, None when it asked for none."""
+    accept = request.headers.get("accept", "")
+    if SSE in accept:
+        return EVENTS
+    return LINES if NDJSON in accept else None
+
+
+def opening(request: Request) -> float:
+    """When the answer to a post whose body has just been read may begin, on the clock of the event loop (see OPENING);
+    0 for at once."""
+    return asyncio.get_running_loop().time() + OPENING if "content-length" in request.headers else 0.0
+
+
+class ResultStream:
+    """An ASGI response. `head` is the first line, if any; `pages` are `ResultReader.read`'s; `story` is told of them.
+    Before `opens` nothing is sent but an answer that is whole and short."""
+
+    def __init__(
+        self,
+        request: Request,
+        form: Format,
+        head: object | None,
+        pages: AsyncGenerator[ResultsUpdate],
+        request_trace: RequestTrace | None = None,
+        opens: float = 0.0,
+    ) -> None:
+        self._request = request
+        self._form = form
+        self._head = head
+        self._pages = pages
+        self._request_trace = request_trace
+        self._opens = opens
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        form, request_trace, opens = self._form, self._request_trace, self._opens
+        clock = asyncio.get_running_loop().time
+        body = b"" if self._head is None else form.line(self._head)
+        begun = not opens
+        if begun:
+            await send(form.start)
+            if body:
+                await send({"type": "http.response.body", "body": body, "more_body": True})
+                body = b""
+        try:
+            async with aclosing(self._pages) as pages:
+                async for news in pages:
+                    if request_trace is not None and news.results:
+                        request_trace.first_results()
+                    body += b"".join([form.line(_line(result), result.offset) for result in news.results])
+                    if news.ended is not None:
+                        # The end goes out with the last results and closes the response: one write, not three.
+                        body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
+                        if request_trace is not None:
+                            request_trace.end(failed=any(t.state in FAILED_STATES for t in news.ended.targets))
+                        break
+                    if news.more is not None:
+                        body += form.line({"more": news.more})
+                        if request_trace is not None:
+                            request_trace.end(failed=False)  # this answer, not the command
+                        break
+                    if not begun:
+                        if len(body) > SHORT:
+                            await asyncio.sleep(opens - clock())
+                        elif news.results and clock() < opens:
+                            continue
+                        begun = True
+                        await send(form.start)
+                    elif not body:
+                        if await self._request.is_disconnected():
+                            return
+                        body = form.keep_alive
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                    body = b""
+        except FairleadError as e:
+            # The status is out already, or 200 was decided: the stream ends without an `end`, and says why.
+            body = (b"" if begun else body) + form.line(_error(e))
+        except asyncio.CancelledError:
+            # The server stops and has waited long enough: for Redis, or for a caller that does not read.
+            body = form.line(_error(Unavailable("this node stops: ask another one, behind the last offset")))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_LINE):
+                    if not begun:
+                        await send(form.start)
+                    await send({"type": "http.response.body", "body": body, "more_body": False})
+            return
+        except Exception:
+            logger.exception("a stream of results failed")
+            body = form.line(_error(FairleadError("an internal error; the gateway's log tells more")))
+        if not begun:
+            if len(body) > SHORT:
+                await asyncio.sleep(opens - clock())
+            await send(form.start)
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _error(error: FairleadError) -> dict[str, object]:
+    return {"error": {"code": error.code, "message": error.message, "temporary": error.temporary}}
+
+
+def _line(result: Result) -> dict[str, object]:
+    member, value = octets(result.payload)
+    return {"offset": result.offset, "agent": result.agent, "n": result.n, "kind": result.kind, member: value}
+
+
+def octets(payload: bytes) -> tuple[str, str]:
+    """The member name and value for `payload`: `text` when it is UTF-8, else `base64`."""
+    try:
+        return "text", payload.decode()
+    except UnicodeDecodeError:
+        return "base64", base64.b64encode(payload).decode()
+
+
+def end_of(command: CommandRecord, target: Target) -> schemas.CommandEnd:
+    """How a target ended, as the API shows it."""
+    ending = target.ending or StoredEnd()
+    error: schemas.CommandError | None = None
+    if ending.code:
+        error = schemas.CommandError(ending.code, ending.message, ending.temporary, ending.details)
+    payload, octets = payload_of(ending)
+    return schemas.CommandEnd(
+        target.agent, target.state, payload, error, target.next, command.truncated, octets
+    )  # fmt: skip
+
+
+def payload_of(ending: StoredEnd) -> tuple[object, str | msgspec.UnsetType]:
+    """What the agent returned, as JSON, None when it returned nothing. Beside it, in base64, what is no JSON: an agent
+    that breaks this convention does not have its result dropped in silence.
+    """
+    if ending.payload is None:
+        return None, msgspec.UNSET
+    try:
+        return msgspec.json.decode(ending.payload), msgspec.UNSET
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return None, base64.b64encode(ending.payload).decode()

@@ -1,0 +1,427 @@
+"""HTTP requests on our three ports: one at a time per connection, within limits, then answered or upgraded.
+
+uvicorn is given `HttpConnection` as its `http` protocol and makes one for each connection. uvicorn by itself parses
+whatever has come and queues a task's worth of objects for each request in it, waits for ever for a request that never
+completes, and takes heads of any size. Here the parser is fed one request, and the next one when the answer to it is
+complete; until then reading is paused. What a connection without a valid token may take is kept by `admission`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import httptools
+from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import is_ssl
+
+from fairlead.carrier.http_server.admission import AUTHENTICATED
+from fairlead.carrier.http_server.client_address import address_key, ends_of
+from fairlead.carrier.http_server.request_head import MAX_HEADERS, SINGLE, RequestRefused, check_head
+from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
+
+if TYPE_CHECKING:
+    from fairlead.carrier.http_server.uvicorn_server import ServerConfig
+
+logger = logging.getLogger("fairlead.carrier")
+
+MAX_REQUEST_HEAD: Final = 64 << 10
+"""A request line and its headers. Ingresses stop at 8 to 32 KiB; uvicorn's parser has no limit of its own."""
+MAX_DISCARDED: Final = 1 << 20
+"""Bytes of a body that are read and thrown away after the request has been answered, so that the answer is not lost in
+a reset. What is longer ends the connection."""
+MAX_EMPTY_LINES: Final = 2
+"""In front of a request: RFC 9112 §2.2 has servers ignore one at least. A flood of them would be read for ever."""
+MAX_CODED: Final = 16 << 10
+"""Bytes of a chunked body that are parsed before its request has shown a valid token. The parser calls for each chunk,
+however small, and keeps a trailer of any length: a read full of either would hold up the event loop."""
+
+
+class SecondRequest(Exception):
+    """A second request begins in what was fed as one: the length of a chunked body is known to the parser alone."""
+
+
+class HeldFlowControl(FlowControl):
+    """Reading goes on only when nothing waits for its turn, whoever asks for it."""
+
+    waiting = False
+
+    def resume_reading(self) -> None:
+        if not self.waiting:
+            super().resume_reading()
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection. Its state is that of the request which is read or answered."""
+
+    flow: HeldFlowControl
+
+    config: ServerConfig
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
+        # As in uvicorn, but for the addresses.
+        self.connections.add(self)
+        self.transport = transport
+        self.flow = HeldFlowControl(transport)
+        self.server, self.client = ends_of(transport)
+        self.scheme = "https" if is_ssl(transport) else "http"
+        config = self.config
+        self._received = b""
+        """What has come and was not fed to the parser: from `_at` on."""
+        self._at = 0
+        self._ahead = 0
+        """Bytes of `_received` that the admission was told of."""
+        self._scanned = 0
+        self._in_body = False
+        """The head of a request was fed, and not all of its body."""
+        self._left: int | None = None
+        """Bytes of the body that are still to come; None while only the parser knows."""
+        self._complete = False
+        """All of the request was fed; the answer may still be under way."""
+        self._coded = 0
+        """Bytes of a chunked body that were parsed without a valid token."""
+        self._draining = False
+        """The last answer was given: what still comes is read and thrown away, so that the answer is not lost."""
+        self._asked = 0
+        self._discarded = 0
+        self._seen: dict[bytes, bytes] = {}
+        self._pause: asyncio.TimerHandle | None = None
+        self._peer = self.client[0] if self.client else ""
+        self._proxied = bool(config.proxies) and self._peer in config.proxies
+        config.admission.add(transport, "" if self._proxied else address_key(self._peer))
+        config.requests.add(self, HttpConnection._abort)
+        if config.lifetimes is not None:
+            config.lifetimes.add(self, HttpConnection._outlived)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        config = self.config
+        config.admission.discard(self.transport)
+        self._forget_waits()
+        self._keep(b"")
+        super().connection_lost(exc)
+        self.scope = None  # type: ignore[assignment]  # it may hold a reference to this object
+
+    # What comes in.
+
+    def data_received(self, data: bytes) -> None:
+        if self._draining:
+            self._discard(len(data))
+            return
+        self._unset_keepalive_if_required()
+        if self._received:
+            data = self._received[self._at :] + data
+        self._received = data
+        self._at = 0
+        self._digest()
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def _waits(self) -> bool:
+        """Whether what comes now must wait: for the end of an answer, for its pace, or for a valid token."""
+        if self._in_body:
+            return self._unproven and self._coded >= MAX_CODED
+        return self._pause is not None or self._answering
+
+    @property
+    def _unproven(self) -> bool:
+        """Whether a chunked body is read of a connection that has not shown a valid token."""
+        return self._left is None and self.transport in self.config.admission
+
+    def _digest(self) -> None:
+        """Feed what was received to the parser, as far as it may be: to the end of one request at most."""
+        while self._at < len(self._received):
+            if self._waits:
+                self._hold()
+                return
+            if self._in_body:
+                end = len(self._received)
+                if self._left is not None:
+                    end = min(end, self._at + self._left)
+                    self._left -= end - self._at
+                elif self._unproven:
+                    end = min(end, self._at + MAX_CODED - self._coded)
+                    self._coded += end - self._at
+                piece = self._received[self._at : end]
+            elif (head := self._next_head()) is None:
+                break
+            else:
+                piece = head
+                self._complete = False
+            self._at += len(piece)
+            if not self._feed(piece):
+                return
+        else:
+            self._keep(b"")
+        if self.transport.is_closing():
+            return
+        if self.flow.waiting:
+            self.flow.waiting = False
+            if not self._in_body:  # a body is read when the application asks for it
+                self.flow.resume_reading()
+        if not self._received and not self._answering and not self._in_body:
+            self._arm_keepalive()
+
+    def _next_head(self) -> bytes | None:
+        """A whole head, from the request line to the empty line behind it; None until it has arrived."""
+        received = self._received
+        for _ in range(MAX_EMPTY_LINES):
+            if received[self._at : self._at + 2] != b"\r\n":
+                break
+            self._at += 2
+            self._scanned = 0
+        rest = len(received) - self._at
+        if rest == 0 or (rest == 1 and received[-1] == 13):
+            self._keep(received[self._at :])
+            return None
+        end = received.find(b"\r\n\r\n", self._at + self._scanned)
+        length = (len(received) if end < 0 else end + 4) - self._at
+        if length > MAX_REQUEST_HEAD:
+            self._refuse(431, f"The head of a request is at most {MAX_REQUEST_HEAD} bytes long.")
+        elif not 65 <= received[self._at] <= 90:
+            self._refuse(400, "This is no HTTP request: a method is written in capital letters.")
+        elif end >= 0:
+            self._scanned = 0
+            return received if length == len(received) else received[self._at : end + 4]
+        elif received.find(b"\n\n", self._at) >= 0 or received.find(b"\n\r\n", self._at) == self._at:
+            self._refuse(400, "The lines of a request end in CR LF.")
+        else:
+            self._keep(received[self._at :])
+            self._scanned = max(length - 3, 0)
+            if self not in self.config.requests:
+                self.config.requests.add(self, HttpConnection._abort)
+        return None
+
+    def _feed(self, piece: bytes) -> bool:
+        """False when the connection has no further request."""
+        try:
+            self.parser.feed_data(piece)
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+                return False
+            # Another protocol was offered, which RFC 9110 §7.8 lets a server ignore.
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            if isinstance(cause, SecondRequest):
+                self._overrun()
+            elif isinstance(cause, RequestRefused):
+                self._refuse(cause.status, str(cause))
+            else:
+                self._refuse(400, "Invalid HTTP request received.")
+            return False
+        return True
+
+    def _hold(self) -> None:
+        """Keep what was received for its turn, and read no more until then."""
+        self.flow.waiting = True
+        self.flow.pause_reading()
+        self._count()
+
+    def _keep(self, data: bytes) -> None:
+        self._received = data
+        self._at = 0
+        self._count()
+
+    def _count(self) -> None:
+        if len(self._received) != self._ahead:
+            self._ahead = len(self._received)
+            self.config.admission.hold(self.transport, self._ahead)
+
+    def _arm_keepalive(self) -> None:
+        self._unset_keepalive_if_required()
+        self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+
+    # The parser calls.
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise SecondRequest
+        super().on_message_begin()
+        self._seen = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_body:
+            return  # a trailer: RFC 9110 §6.5.1 has it not taken for a header, which a proxy would have looked at
+        name = name.lower()
+        if name in SINGLE:
+            if name in self._seen:
+                raise RequestRefused(400, f"A request has one {name.decode()}.")
+            self._seen[name] = value
+        elif name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        if len(self.headers) >= MAX_HEADERS:
+            raise RequestRefused(431, f"A request has at most {MAX_HEADERS} header lines.")
+        self.headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        config = self.config
+        config.requests.discard(self)
+        upgrade = self.parser.should_upgrade() and self._should_upgrade()
+        check_head(self.parser.get_http_version(), self.url, self._seen, upgrade)
+        if self._proxied:
+            client = config.proxies.client(self.headers)
+            config.admission.rename(self.transport, address_key(client))
+            self.scope["client"] = (client, 0) if client else self.client
+        if upgrade:
+            return
+        anonymous = self.transport in config.admission
+        if anonymous:
+            self.scope["extensions"] = {AUTHENTICATED: self._authenticated}  # type: ignore[dict-item]  # a function
+        super().on_headers_complete()
+        length = self._seen.get(b"content-length")
+        if length is not None or b"transfer-encoding" in self._seen:
+            config.bodies.add(self, HttpConnection._abort)
+            self._left = None if length is None else int(length)
+            self._in_body = True
+            self._coded = self._discarded = 0
+        self._asked += 1
+        most = config.admission.requests
+        if anonymous and not self._proxied and most is not None and self._asked >= most:
+            self.cycle.keep_alive = False
+
+    def on_body(self, body: bytes) -> None:
+        if self._answering:
+            super().on_body(body)
+            return
+        self._discard(len(body))
+
+    def _discard(self, count: int) -> None:
+        self._discarded += count
+        if self._discarded > MAX_DISCARDED:
+            self.transport.abort()
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        if self._in_body:
+            self._in_body = False
+            self.config.bodies.discard(self)
+            self.config.requests.discard(self)
+        super().on_message_complete()
+
+    # The application calls, or an answer of ours goes out.
+
+    def _authenticated(self) -> None:
+        """This request has shown a valid token, and with it the connection."""
+        config = self.config
+        config.admission.discard(self.transport)
+        if config.lifetimes is not None:
+            config.lifetimes.discard(self)
+        if self.flow.waiting:
+            self._digest()
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        config = self.config
+        if self._proxied:
+            config.admission.rename(self.transport, "")
+        if self._in_body:
+            # Answered before its end, as a refusal is: the rest is thrown away, and must come soon.
+            config.bodies.discard(self)
+            config.requests.add(self, HttpConnection._abort)
+            if self._unproven:
+                self._drain()
+            self.flow.resume_reading()
+        elif not self._received:
+            self.flow.resume_reading()
+            self._arm_keepalive()
+        elif config.admission.pace and self.transport in config.admission:
+            self._pause = self.loop.call_later(config.admission.pace, self._digest_paced)
+        else:
+            self._digest()
+
+    def _drain(self) -> None:
+        """No further request: where this one would end only the parser could tell. The peer is told so at once."""
+        self._draining = True
+        self._keep(b"")
+        self.flow.waiting = False
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        else:
+            self.transport.close()
+
+    def _digest_paced(self) -> None:
+        self._pause = None
+        if not self.transport.is_closing():
+            self._digest()
+
+    def handle_websocket_upgrade(self) -> None:
+        early = self._received[self._at :]
+        self._keep(b"")
+        self._forget_waits()
+        self.flow.waiting = False  # it was, when this request was sent ahead of the answer to another one
+        self.flow.resume_reading()
+        self.connections.discard(self)
+        upgrade = WebSocketUpgrade(self.config, self.server_state, self.app_state, self.loop)
+        self.transport.set_protocol(upgrade)
+        upgrade.connection_made(self.transport)
+        upgrade.begin(self.parser.get_method(), self.url, self.headers, self.server, self.scope["client"])
+        if early:
+            upgrade.data_received(early)
+        # This object and its parser refer to each other; connection_lost, which would cut that, never comes.
+        self.parser = None  # type: ignore[assignment]  # as uvicorn's own connection_lost does
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Answer in the application's place, unless it has begun to, and close."""
+        self._forget_waits()
+        self._keep(b"")
+        if self._answering and self.cycle.response_started:
+            self.transport.abort()
+            return
+        if self._answering:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        body = text.encode() + b"\n"
+        head = (
+            f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: text/plain; charset=utf-8\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()
+
+    def _overrun(self) -> None:
+        """What came behind a chunked body is lost: closing tells its sender so (RFC 9112 §9.3.2)."""
+        self._keep(b"")
+        self.flow.pause_reading()
+        if self._answering:
+            self.cycle.keep_alive = False
+        else:
+            self.transport.close()
+
+    def _forget_waits(self) -> None:
+        config = self.config
+        config.requests.discard(self)
+        config.bodies.discard(self)
+        if config.lifetimes is not None:
+            config.lifetimes.discard(self)
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
+
+    def _abort(self) -> None:
+        self.transport.abort()
+
+    def _outlived(self) -> None:
+        """The time without a valid token is over."""
+        if self._answering:
+            self.cycle.keep_alive = False
+        else:
+            self.transport.close()
+
+    def _get_upgrade(self) -> bytes | None:
+        """All `Connection` headers count (RFC 9110 §5.3), not the last alone."""
+        connection: set[bytes] = set()
+        upgrade: Any = None
+        for name, value in self.headers:
+            if name == b"connection":
+                connection.update(token.strip() for token in value.lower().split(b","))
+            elif name == b"upgrade":
+                upgrade = value.lower()
+        return upgrade if b"upgrade" in connection else None

@@ -1,0 +1,61 @@
+"""The head of an HTTP request: what it must be beyond what the parser checks.
+
+Called by `requests` for each request on each port, so that all three refuse alike. A request that a proxy in front of
+us may have understood in another way than we do is refused, not interpreted: that is how requests are smuggled past it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+MAX_HEADERS: Final = 100
+"""Header lines of one request, the default of Apache. Each costs some 150 bytes beside its own."""
+SINGLE: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
+"""Headers that a request may have once."""
+
+_HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_NEEDLESS: Final = re.compile(rb"%(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
+"""An octet that needs no encoding in a path (RFC 3986 §2.3), or a slash of either kind, which no name of ours has. A
+proxy that filters by path may not know it again."""
+
+
+class RequestRefused(Exception):
+    """This request is answered with `status` and a line of text, and its connection is closed."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+def check_head(version: str, target: bytes, single: Mapping[bytes, bytes], upgrade: bool) -> None:
+    """Raises Refused. `single` has the headers of SINGLE that came. An `upgrade` asks for a WebSocket and must be what
+    RFC 9110 §7.8 and RFC 6455 §4.1 say of it."""
+    if version not in ("1.1", "1.0"):
+        raise RequestRefused(505, "Use HTTP/1.1.")
+    host = single.get(b"host")
+    if host is None:
+        if version == "1.1":
+            raise RequestRefused(400, "A request of HTTP/1.1 has a Host.")
+    elif _HOST.fullmatch(host) is None:
+        raise RequestRefused(400, "Host is a name or an address, and a port where it is not the default.")
+    coded = b"transfer-encoding" in single
+    if coded and (version != "1.1" or b"content-length" in single):
+        raise RequestRefused(400, "Transfer-Encoding needs HTTP/1.1 and goes with no Content-Length.")
+    if not target.startswith(b"/"):
+        _check_absolute(target, host)
+    if b"%" in target and _NEEDLESS.search(target.partition(b"?")[0]):
+        raise RequestRefused(400, "The path encodes a slash, or characters that need no encoding.")
+    if upgrade:
+        if version != "1.1":
+            raise RequestRefused(400, "An upgrade needs HTTP/1.1.")
+        if coded or single.get(b"content-length", b"0") != b"0":
+            raise RequestRefused(400, "A request for a WebSocket has no body.")
+
+
+def _check_absolute(target: bytes, host: bytes | None) -> None:
+    """`http://host/path`, as proxies are asked, must name the same host as the header."""
+    _, absolute, rest = target.partition(b"://")
+    if not absolute or host is None or rest.partition(b"/")[0].lower() != host.lower():
+        raise RequestRefused(400, "The target of a request is a path.")

@@ -1,0 +1,201 @@
+"""uvicorn with our carrier in it: the configuration, the request deadline and who owns the signals.
+
+`app.serve` builds a `ServerConfig` with `config()` and runs a `Server`. uvicorn by itself closes every socket on
+SIGTERM before anything of ours runs; here the first signal runs `on_stop` (the drain) and only then lets
+uvicorn stop, with exit code 0. How requests are read stands in `requests`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl as tls
+import time
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from typing import Any, Final
+
+import uvicorn
+
+from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.http_server.admission import Admission
+from fairlead.carrier.http_server.client_address import TrustedProxies
+from fairlead.carrier.http_server.http_connection import HttpConnection
+from fairlead.carrier.http_server.websocket_upgrade import WebSocketUpgrade
+from fairlead.carrier.timer_wheel import TimerWheel
+
+logger = logging.getLogger("fairlead.carrier")
+
+KEEP_ALIVE: Final = 75
+"""Seconds that an idle connection is kept for the next request. Longer than proxies and clients keep theirs (60 s by
+default in nginx and AWS load balancers, less in others): who closes first must be the one who sends, or a request meets
+a connection that is just being closed, and its sender cannot know whether it was heard."""
+
+SAME_STOP: Final = 1.0
+"""Seconds after the first signal in which others belong to the same stop: Ctrl-C reaches every process of a terminal's
+foreground group, systemd's SIGTERM every process of a unit, and a wrapper or supervisor hands it on once more."""
+
+AsgiApp = Callable[..., Awaitable[None]]
+
+
+class ServerConfig(uvicorn.Config):
+    """uvicorn's configuration, and the context that its protocol classes find through it."""
+
+    def __init__(
+        self,
+        app: AsgiApp,
+        *,
+        context: ConnectionContext,
+        admission: Admission,
+        proxies: TrustedProxies,
+        request_timeout: float,
+        body_timeout: float,
+        **options: Any,
+    ) -> None:
+        super().__init__(app, http=HttpConnection, ws=WebSocketUpgrade, **options)
+        self.context = context
+        self.admission = admission
+        self.proxies = proxies
+        self.lifetimes = None if admission.lifetime is None else context.timer_wheel.timeout_queue(admission.lifetime)
+        self.requests = context.timer_wheel.timeout_queue(request_timeout)
+        self.bodies = context.timer_wheel.timeout_queue(body_timeout)
+
+
+def config(
+    app: AsgiApp,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    timer_wheel: TimerWheel,
+    context: ConnectionContext | None = None,
+    path: str | None = None,
+    max_message: int = 1 << 20,
+    max_buffered: int = 1 << 20,
+    deflate: bool = False,
+    request_timeout: float = 10.0,
+    body_timeout: float = 30.0,
+    close_timeout: float = 5.0,
+    stop_timeout: int = 10,
+    loop: str = "uvloop",
+    ssl: tls.SSLContext | None = None,
+    admission: Admission | None = None,
+    trusted_proxies: Sequence[str] = (),
+    access_log: bool = False,
+) -> ServerConfig:
+    """A configuration for `app`. Nothing of uvicorn's logging is set up: that is the process's own business.
+
+    With a `path` it listens on a Unix socket there, in place of `host` and `port`; a `Server` that is given sockets
+    listens on them alone. `request_timeout` and `body_timeout` are the seconds that head and body of a request may
+    take; what is later is cut off. `context` stand in for `sweep` and all limits of messages. `admission` is shared by
+    the servers that share its ceiling. `trusted_proxies` (addresses and networks) may name the client in
+    X-Forwarded-For or Forwarded; nobody else may. `stop_timeout` bounds what uvicorn waits after `on_stop` for requests
+    and connections that are still open.
+    """
+    return ServerConfig(
+        app,
+        context=context or ConnectionContext(timer_wheel, max_message, max_buffered, close_timeout, deflate),
+        admission=Admission() if admission is None else admission,
+        proxies=TrustedProxies(trusted_proxies),
+        request_timeout=request_timeout,
+        body_timeout=body_timeout,
+        host=host,
+        port=port,
+        uds=path,
+        loop=loop,
+        log_config=None,
+        access_log=access_log,
+        server_header=False,
+        proxy_headers=False,  # ours
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=stop_timeout,
+        ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),
+        lifespan="auto",
+        interface="asgi3",
+    )
+
+
+class Server(uvicorn.Server):
+    """One server of this process. At most one of several may own the signals.
+
+    The first SIGTERM or SIGINT runs `on_stop`, then stops; another one, `same_stop` seconds later or more, stops at
+    once. With `same_stop` infinite only SIGKILL does.
+    """
+
+    def __init__(
+        self,
+        config: ServerConfig,
+        *,
+        on_stop: Callable[[], Awaitable[None]] | None = None,
+        own_signals: bool = True,
+        same_stop: float = SAME_STOP,
+    ) -> None:
+        super().__init__(config)
+        self._on_stop = on_stop
+        self._own_signals = own_signals
+        self._same_stop = same_stop
+        self._stopping: asyncio.Task[None] | None = None
+        self._told = 0.0
+        """When it was first told to stop, by the monotonic clock."""
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where it listens; known once `started` is true."""
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        return host, port
+
+    @property
+    def where(self) -> str:
+        """The address in words for a log."""
+        if self.config.uds is not None:
+            return str(self.config.uds)
+        host, port = self.address
+        return f"{host}:{port}"
+
+    def stop(self) -> None:
+        """What a signal does: the first call drains, a later one stops at once."""
+        if self._stopping is None:
+            self._told = time.monotonic()
+            self._stopping = asyncio.get_running_loop().create_task(self._drain())
+            return
+        if time.monotonic() - self._told < self._same_stop:
+            return
+        logger.warning("told to stop twice: stopping at once")
+        self._stopping.cancel()
+        self.should_exit = self.force_exit = True
+
+    async def serve(self, sockets: list[Any] | None = None) -> None:
+        try:
+            await super().serve(sockets)
+        finally:
+            if self._stopping is not None:
+                self._stopping.cancel()
+                await asyncio.gather(self._stopping, return_exceptions=True)
+
+    async def _drain(self) -> None:
+        try:
+            if self._on_stop is not None:
+                await self._on_stop()
+        except Exception:
+            logger.exception("draining failed; stopping without it")
+        finally:
+            self.should_exit = True
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Replaces uvicorn's handlers, which close all sockets and raise the signal again at the end."""
+        if not self._own_signals:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        handled = (signal.SIGTERM, signal.SIGINT)
+        for number in handled:
+            loop.add_signal_handler(number, self.stop)
+        try:
+            yield
+        finally:
+            # Once told to stop they stay until the loop closes: a signal of the same stop that comes later than the end
+            # of a short drain would else end the process by its default action, before it has left the fleet.
+            if self._stopping is None:
+                for number in handled:
+                    loop.remove_signal_handler(number)

@@ -1,0 +1,298 @@
+"""One HTTP upgrade on its way to a WebSocket: the protocol class that uvicorn is given as `ws`.
+
+`requests` makes one for each upgrade request. The application answers in full ASGI (routing, middleware,
+authentication, denial responses), in a task of its own. If its accept carries a listener (see
+`carrier.attach`) the transport goes to a slim `ServerConnection`, and task, scope and this object are
+freed; if not, the same connection talks ASGI through `carrier.channel`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Iterable
+from enum import Enum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from urllib.parse import unquote
+
+from uvicorn.protocols.utils import (
+    ClientDisconnected,
+    get_client_addr,
+    get_path_with_query_string,
+    is_ssl,
+)
+
+from fairlead.carrier.attach import EXTENSION, LISTENER
+from fairlead.carrier.connection import ConnectionContext, ServerConnection
+from fairlead.carrier.http_server.admission import Admission
+from fairlead.carrier.http_server.asgi_channel import AsgiChannel
+from fairlead.carrier.listener import Listener
+from fairlead.wire import handshake
+
+if TYPE_CHECKING:
+    from uvicorn.server import ServerState
+
+logger = logging.getLogger("fairlead.carrier")
+access_logger = logging.getLogger("uvicorn.access")
+
+
+MAX_EARLY: Final = 64 << 10
+"""Bytes read before the application has answered. A client must wait for the answer, so any bound will do."""
+
+_ILLEGAL_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+class UpgradeState(Enum):
+    CONNECTING = 1  # the application has not answered
+    REFUSING = 2  # it has begun a denial response
+    OPEN = 3  # accepted, plain ASGI
+    ATTACHED = 4  # accepted with a listener: the transport is no longer ours
+    ENDED = 5  # refused, or lost before an answer
+
+
+class UpgradeConfig(Protocol):
+    """What an upgrade looks up in its server's configuration: uvicorn's own, and the context of its connections."""
+
+    context: ConnectionContext
+    admission: Admission
+    loaded_app: Any
+    root_path: str
+    access_log: bool
+
+    @property
+    def asgi_version(self) -> str: ...
+
+
+class WebSocketUpgrade(asyncio.Protocol):
+    """`uvicorn.Config(ws=Upgrade)`, of a configuration that is an `UpgradeConfig` as well."""
+
+    def __init__(
+        self,
+        config: UpgradeConfig,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._config = config
+        self._server = server_state
+        # uvicorn's set is typed by its own protocols; it asks of a member only `shutdown()`.
+        self._roster = cast("set[ServerConnection | WebSocketUpgrade]", server_state.connections)
+        self._app_state = app_state
+        self._loop = _loop or asyncio.get_running_loop()
+        self._state = UpgradeState.CONNECTING
+        self._scope: dict[str, Any] | None = None
+        self._key = b""
+        self._deflate: str | None = None
+        self._early = b""
+        self._connect_told = False
+        self._wake: asyncio.Future[None] | None = None
+        self._denial: tuple[int, list[tuple[bytes, bytes]], list[bytes]] = (0, [], [])
+        self._channel: AsgiChannel | None = None
+        self._transport: asyncio.Transport
+
+    # uvicorn and the transport call.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._roster.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+        if len(self._early) > MAX_EARLY:
+            self._transport.pause_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._config.admission.discard(self._transport)
+        self._roster.discard(self)
+        self._state = UpgradeState.ENDED
+        self._wake_up()
+
+    def shutdown(self) -> None:
+        """uvicorn stops while the application has not answered yet."""
+        if self._state in (UpgradeState.CONNECTING, UpgradeState.REFUSING):
+            self._respond(503, [(b"retry-after", b"1")])
+
+    # The request.
+
+    def begin(
+        self,
+        method: bytes,
+        target: bytes,
+        headers: list[tuple[bytes, bytes]],
+        server: tuple[str, int | None] | None,
+        client: tuple[str, int] | None,
+    ) -> None:
+        """The request, as it was parsed: names of headers in lower case. `server` is our own address."""
+        own: dict[bytes, bytes] = {}
+        self._scope = {}
+        for name, value in headers:
+            if name.startswith(b"sec-websocket-"):
+                own[name] = own[name] + b"," + value if name in own else value
+        self._key = own.get(b"sec-websocket-key", b"")
+        if method != b"GET":
+            return self._respond(400)
+        if own.get(b"sec-websocket-version") != b"13":
+            return self._respond(426, [(b"sec-websocket-version", b"13")])
+        if not handshake.is_key(self._key):
+            return self._respond(400)
+        if self._config.context.deflate and b"sec-websocket-extensions" in own:
+            self._deflate = handshake.accept_deflate(own[b"sec-websocket-extensions"].decode("latin-1"))
+        raw_path, _, query = target.partition(b"?")
+        root = self._config.root_path
+        subprotocols = own.get(b"sec-websocket-protocol", b"").decode("latin-1")
+        self._scope = {
+            "type": "websocket",
+            "asgi": {"version": self._config.asgi_version, "spec_version": "2.4"},
+            "http_version": "1.1",
+            "scheme": "wss" if is_ssl(self._transport) else "ws",
+            "server": server,
+            "client": client,
+            "root_path": root,
+            "path": root + unquote(raw_path.decode("ascii", "replace")),
+            "raw_path": root.encode() + raw_path,
+            "query_string": query,
+            "headers": headers,
+            "subprotocols": handshake.tokens(subprotocols),
+            "state": self._app_state.copy(),
+            "extensions": {"websocket.http.response": {}, EXTENSION: {}},
+        }
+        task = self._loop.create_task(self._run(self._scope))
+        self._server.tasks.add(task)
+        task.add_done_callback(self._server.tasks.discard)
+
+    async def _run(self, scope: dict[str, Any]) -> None:
+        try:
+            await self._config.loaded_app(scope, self._receive, self._send)
+        except asyncio.CancelledError:
+            self._end(503, 1012, "restart")
+            raise
+        except ClientDisconnected:
+            pass  # the peer left while the application was sending: its right
+        except Exception:
+            logger.exception("Exception in ASGI application")
+            self._end(500, 1011, "internal error")
+        else:
+            if self._state is UpgradeState.CONNECTING:
+                logger.error("ASGI application returned without an answer to %s", scope["path"])
+            self._end(500, 1000, "")
+        finally:
+            self._scope = {}  # whatever middleware left there may lead back here
+
+    def _end(self, status: int, code: int, reason: str) -> None:
+        """The application is done: nobody is left to talk to the peer."""
+        if self._state in (UpgradeState.CONNECTING, UpgradeState.REFUSING):
+            self._respond(status)
+        elif self._channel is not None:
+            self._channel.finish(code, reason)
+
+    # The application calls.
+
+    async def _receive(self) -> dict[str, Any]:
+        if not self._connect_told:
+            self._connect_told = True
+            return {"type": "websocket.connect"}
+        while self._channel is None:
+            if self._state is UpgradeState.ATTACHED:
+                raise RuntimeError("the connection is attached to a listener, which is given its messages")
+            if self._state is UpgradeState.ENDED:
+                return {"type": "websocket.disconnect", "code": 1006, "reason": ""}
+            self._wake = self._loop.create_future()
+            await self._wake
+        return await self._channel.receive()
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        if self._channel is not None:
+            await self._channel.send(message)
+        elif self._state is UpgradeState.ENDED:
+            raise ClientDisconnected
+        elif self._state is UpgradeState.CONNECTING and kind == "websocket.accept":
+            self._accept(message)
+        elif self._state is UpgradeState.CONNECTING and kind == "websocket.close":
+            self._respond(403)
+        elif self._state is UpgradeState.CONNECTING and kind == "websocket.http.response.start":
+            self._state = UpgradeState.REFUSING
+            self._denial = (message["status"], _checked(message.get("headers") or ()), [])
+        elif self._state is UpgradeState.REFUSING and kind == "websocket.http.response.body":
+            status, headers, body = self._denial
+            body.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                self._respond(status, headers, b"".join(body))
+        else:
+            raise RuntimeError(f"ASGI message {kind!r} is out of place: the handshake is {self._state.name.lower()}")
+
+    # The two answers.
+
+    def _accept(self, message: dict[str, Any]) -> None:
+        transport, context = self._transport, self._config.context
+        listener: Listener | None = message.get(LISTENER)
+        lines = [
+            b"HTTP/1.1 101 Switching Protocols",
+            b"upgrade: websocket",
+            b"connection: Upgrade",
+            b"sec-websocket-accept: " + handshake.accept_key(self._key),
+        ]
+        if subprotocol := message.get("subprotocol"):
+            lines.append(b"sec-websocket-protocol: " + subprotocol.encode("ascii"))
+        if self._deflate is not None:
+            lines.append(b"sec-websocket-extensions: " + self._deflate.encode())
+        headers = _checked(message.get("headers") or ())
+        lines += [name + b": " + value for name, value in (*self._server.default_headers, *headers)]
+        transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
+        self._log(101)
+        self._config.admission.discard(transport)
+        self._roster.discard(self)
+        if listener is None:
+            self._state = UpgradeState.OPEN
+            listener = self._channel = AsgiChannel(self._loop)
+        else:
+            self._state = UpgradeState.ATTACHED
+        roster = cast("set[ServerConnection]", self._roster)
+        connection = ServerConnection(transport, listener, context, roster, deflate=self._deflate is not None)
+        transport.set_protocol(connection)
+        if len(self._early) > MAX_EARLY and not transport.is_closing():
+            transport.resume_reading()  # before the listener is told, who may want it paused
+        connection.start(self._early)
+        self._early = b""
+        self._wake_up()
+
+    def _respond(self, status: int, headers: Headers = (), body: bytes = b"") -> None:
+        self._log(status)
+        self._state = UpgradeState.ENDED
+        lines = [b"HTTP/1.1 %d %s" % (status, _PHRASES.get(status, b""))]
+        # RFC 9110 §15.5.22: a 426 names the protocol to upgrade to, and Upgrade is announced in Connection.
+        if status == 426:
+            lines += [b"upgrade: websocket", b"connection: upgrade, close"]
+        else:
+            lines.append(b"connection: close")
+        lines.append(b"content-length: %d" % len(body))
+        ours = {b"connection", b"content-length", b"transfer-encoding"} | ({b"upgrade"} if status == 426 else set())
+        for name, value in (*self._server.default_headers, *headers):
+            if name.lower() not in ours:
+                lines.append(name + b": " + value)
+        self._transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
+        self._transport.close()
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    def _log(self, status: int) -> None:
+        if self._config.access_log and self._scope:
+            scope = cast(Any, self._scope)  # uvicorn types it as a TypedDict of its own
+            path = get_path_with_query_string(scope)
+            access_logger.info('%s - "%s %s HTTP/%s" %d', get_client_addr(scope), "WebSocket", path, "1.1", status)
+
+
+def _checked(headers: Headers) -> list[tuple[bytes, bytes]]:
+    checked = list(headers)
+    for name, value in checked:
+        if _ILLEGAL_VALUE.search(name) or _ILLEGAL_VALUE.search(value):
+            raise RuntimeError(f"control character in the response header {name!r}")
+    return checked

@@ -1,0 +1,147 @@
+"""A way to the gateway through an HTTP proxy: CONNECT, and what the proxy answers to it.
+
+Used by `connect` when it is given a proxy. What comes back is a transport like any other, over which TLS and the
+upgrade go as if there were no proxy; the proxy sees the name of the gateway and nothing else. Its refusals are told
+apart from the gateway's own, since another person has to mend them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+import time
+from base64 import b64encode
+from typing import NamedTuple, cast
+from urllib.parse import unquote, urlsplit
+
+from fairlead.errors import ConnectionRefused
+from fairlead.wire import handshake
+
+
+class Proxy(NamedTuple):
+    """`authorization` is the value of Proxy-Authorization, or empty."""
+
+    secure: bool
+    host: str
+    port: int
+    authorization: str
+
+    def __str__(self) -> str:
+        """Without the credentials: it stands in logs."""
+        return f"http{'s' * self.secure}://{_authority(self.host, self.port)}"
+
+
+def parse_proxy(url: str) -> Proxy:
+    """Raises ValueError, whose text does not repeat the URL, as that may hold a password."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+        (host or "").encode("idna")
+    except ValueError as e:
+        raise ValueError("the proxy's address cannot be read: write http://[user:password@]host:port") from e
+    if parts.scheme not in ("http", "https") or not host or parts.path not in ("", "/") or parts.query:
+        raise ValueError("the proxy's address must be http://[user:password@]host:port, or https://…")
+    authorization = ""
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        authorization = f"Basic {b64encode(pair.encode()).decode()}"
+    secure = parts.scheme == "https"
+    return Proxy(secure, host, port or (443 if secure else 80), authorization)
+
+
+async def open_tunnel(
+    proxy: Proxy, host: str, port: int, ssl: tls.SSLContext | None, local_address: str | None = None
+) -> asyncio.Transport:
+    """A transport that ends at `host`, and whose protocol is still to be set. `ssl` is for an https:// proxy.
+
+    Raises ConnectionRefused with the proxy's status when it does not want to, and OSError when it is not there. The
+    caller has the deadline.
+    """
+    loop = asyncio.get_running_loop()
+    asking = _ConnectRequest(proxy, _authority(host, port), loop)
+    try:
+        await loop.create_connection(
+            asking.itself,
+            proxy.host,
+            proxy.port,
+            ssl=ssl if proxy.secure else None,
+            server_hostname=proxy.host if proxy.secure else None,
+            local_addr=(local_address, 0) if local_address else None,
+        )
+    except OSError as e:
+        raise ConnectionRefused(f"the proxy {proxy} cannot be reached: {e}") from e
+    try:
+        refusal = await asking.outcome
+        if refusal is not None:
+            raise refusal
+        return asking.transport
+    except BaseException:
+        asking.transport.abort()
+        raise
+
+
+class _ConnectRequest(asyncio.Protocol):
+    """The protocol of the connection until the proxy has answered."""
+
+    transport: asyncio.Transport
+
+    def __init__(self, proxy: Proxy, target: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.outcome: asyncio.Future[ConnectionRefused | None] = loop.create_future()
+        self._proxy = proxy
+        self._target = target
+        self._received = b""
+
+    def itself(self) -> _ConnectRequest:
+        """The factory that `create_connection` wants."""
+        return self
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        lines = [f"CONNECT {self._target} HTTP/1.1", f"Host: {self._target}"]
+        if self._proxy.authorization:
+            lines.append(f"Proxy-Authorization: {self._proxy.authorization}")
+        self.transport.write(("\r\n".join(lines) + "\r\n\r\n").encode("ascii"))
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        try:
+            parsed = handshake.parse_response(self._received)
+        except ConnectionRefused as e:
+            self._settle(ConnectionRefused(f"{self._proxy} is no HTTP proxy: {e.message}"))
+            return
+        if parsed is None:
+            return
+        response, rest = parsed
+        if not 200 <= response.status < 300:
+            self._settle(self._refusal(response))
+        elif rest:
+            # The other end speaks only when it was spoken to; what says more here is no tunnel.
+            self._settle(ConnectionRefused(f"the proxy {self._proxy} sent more than its answer to CONNECT"))
+        else:
+            self._settle(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._settle(ConnectionRefused(f"the proxy {self._proxy} hung up: {exc or 'no answer to CONNECT'}"))
+
+    def _refusal(self, response: handshake.Response) -> ConnectionRefused:
+        match response.status:
+            case 407 if self._proxy.authorization:
+                advice = "check the user and the password in its address"
+            case 407:
+                advice = "put user and password into its address: http://user:password@host:port"
+            case 502 | 503 | 504:
+                advice = "it cannot reach the gateway itself: look at its log, and at its DNS"
+            case _:
+                advice = "let it allow CONNECT to that host and port, or use another proxy"
+        wait = handshake.retry_after(response.headers.get("retry-after"), time.time())
+        message = f"the proxy {self._proxy} refused a tunnel to {self._target} with {response.status}: {advice}"
+        return ConnectionRefused(message, response.status, wait)
+
+    def _settle(self, outcome: ConnectionRefused | None) -> None:
+        if not self.outcome.done():
+            self.outcome.set_result(outcome)
+
+
+def _authority(host: str, port: int) -> str:
+    """Host and port as a request line has them."""
+    return f"[{host}]:{port}" if ":" in host else f"{host.encode('idna').decode()}:{port}"

@@ -1,0 +1,168 @@
+"""What the replies of the commands' scripts and rows mean, as values of `command`.
+
+Called by `Commands` alone, which says how each reply was asked for; the scripts say in what form it comes. Nothing here
+asks Redis. A reply of another form is a defect of ours, and raises as one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from fairlead.fleet import lua
+from fairlead.fleet.command_record import (
+    AppendResult,
+    CommandMetadata,
+    CommandOutcome,
+    CommandRecord,
+    Delivery,
+    OutOfRange,
+    Result,
+    ResultPage,
+    Settled,
+    StoredEnd,
+    TakenOver,
+    Target,
+)
+from fairlead.fleet.schema import TargetState
+from fairlead.store.reply import Reply, integer, items, octets, table, text
+from fairlead.telemetry.command_timing import CommandOrigin
+
+_decode_about = msgspec.msgpack.Decoder(CommandMetadata).decode
+_decode_ending = msgspec.msgpack.Decoder(StoredEnd).decode
+
+
+def parse_create(reply: Reply) -> bool:
+    word = text(items(reply)[0])
+    if word == "late":
+        raise lua.late("command")
+    return word == "ok"
+
+
+def parse_take_over(reply: Reply) -> TakenOver | Settled:
+    answer = items(reply)
+    kind = text(answer[0])
+    if kind == "queued":
+        return TakenOver(True)
+    if kind not in ("sent", "running"):
+        return _settled(answer)
+    return TakenOver(False, kind == "running", integer(answer[1]), octets(answer[4]) != b"", answer[5] == 1)
+
+
+def parse_fence(reply: Reply) -> Delivery | Settled:
+    answer = items(reply)
+    kind = text(answer[0])
+    if kind not in ("sent", "running"):
+        return _settled(answer)
+    about = _decode_about(octets(answer[7]))
+    return Delivery(
+        kind == "running", integer(answer[1]), integer(answer[2]), integer(answer[3]), octets(answer[4]) != b"",
+        answer[5] == 1, text(answer[6]), octets(answer[8]), about.lane, _origin(about),
+    )  # fmt: skip
+
+
+def parse_append(reply: Reply) -> AppendResult:
+    answer = items(reply)
+    return AppendResult(text(answer[0]), text(answer[2]), follower_names(answer[3]), integer(answer[4]))
+
+
+def parse_input(reply: Reply) -> tuple[str, int]:
+    answer = items(reply)
+    number = answer[1] if len(answer) > 1 else 0
+    return text(answer[0]), number if isinstance(number, int) else 0
+
+
+def parse_page(command: str, reply: Reply) -> ResultPage | OutOfRange | None:
+    answer = items(reply)
+    word = text(answer[0])
+    if word in ("beyond", "trimmed"):
+        return OutOfRange(word == "trimmed", integer(answer[1]))
+    if word != "ok":
+        return None
+    results = []
+    for entry in items(answer[2]):
+        entry_id, flat = items(entry)
+        fields = items(flat)
+        results.append(
+            Result(
+                int(octets(entry_id).partition(b"-")[0]) - 1,
+                text(fields[1]),
+                integer(fields[3]),
+                text(fields[5]),
+                octets(fields[7]),
+            )
+        )
+    record = table(answer[3])
+    return ResultPage(integer(answer[1]), results, _record(command, record) if record else None, integer(answer[4]))
+
+
+def parse_record(command: str, reply: Reply) -> CommandRecord | None:
+    """The whole record, of all fields of its row."""
+    row = table(reply)
+    return _record(command, row) if row else None
+
+
+def parse_time_out(command: str, reply: Reply) -> CommandRecord | Settled:
+    answer = items(reply)
+    kind = text(answer[0])
+    if kind == "open":
+        return _record(command, table(answer[1:]))
+    if kind == "ended":
+        parse_origin = _origin(_decode_about(octets(answer[2])))
+        return Settled(kind, follower_names(answer[1]), TargetState.TIMEOUT.value, parse_origin)
+    return Settled(kind, follower_names(answer[2]), text(answer[1])) if kind == "over" else Settled(kind)
+
+
+def parse_outcome(reply: Reply) -> CommandOutcome | None:
+    if reply is None:
+        return None
+    state, _, at = text(reply).partition(" ")
+    return CommandOutcome(TargetState(state), int(at))
+
+
+def parse_held_bytes(reply: Reply) -> int:
+    """Bytes of results, of the row's sums."""
+    return 0 if reply is None else int(octets(reply).split(b"|")[2])
+
+
+def parse_agent(reply: Reply) -> str | None:
+    return None if reply is None else _decode_about(octets(reply)).agent
+
+
+def parse_origin(reply: Reply) -> CommandOrigin | None:
+    return None if reply is None else _origin(_decode_about(octets(reply)))
+
+
+def follower_names(reply: Reply) -> tuple[str, ...]:
+    """Of followers."""
+    return tuple(octets(reply).decode().split())
+
+
+def _record(command: str, row: dict[bytes, bytes]) -> CommandRecord:
+    targets = []
+    for field, packed in row.items():
+        if not field.startswith(b"t:"):
+            continue
+        parse_agent = field[2:]
+        state, gen, next_chunk, attempt, _memory = packed.split(b"|", 4)
+        blob = row.get(b"e:" + parse_agent)
+        targets.append(
+            Target(
+                parse_agent.decode(), TargetState(state.decode()), int(gen), int(next_chunk), int(attempt),
+                None if blob is None else _decode_ending(blob),
+            )
+        )  # fmt: skip
+    about = _decode_about(row[b"about"])
+    _, seq, _, truncated = row[b"sum"].split(b"|")
+    return CommandRecord(
+        command, about.agent, _origin(about), about.lane, int(row[b"terms"].partition(b"|")[0]),
+        about.hold_until, int(row.get(b"cancel", b"0")), b"in" in row, int(seq), truncated == b"1", targets,
+    )  # fmt: skip
+
+
+def _origin(about: CommandMetadata) -> CommandOrigin:
+    return CommandOrigin(about.method, about.traceparent, about.began, about.created)
+
+
+def _settled(answer: list[Reply]) -> Settled:
+    kind = text(answer[0])
+    return Settled(kind, follower_names(answer[2]), text(answer[1])) if kind == "ended" else Settled(kind)

@@ -1,0 +1,53 @@
+#!lua
+--include record
+-- KEYS: cmd, out, in, outcome. ARGV: agent, gen, output limit in bytes, then per item either
+--   'a' | 'c', n, kind, payload | 'e', total, state, end blob
+-- Returns {status, next, state, followers, held} with status
+--   'ok' all is stored · 'gone' | 'over' nothing more is wanted · 'fenced' another owner has it · 'gap' n > next.
+-- `held`: bytes in the store of results that are retained as a window, 0 of others: these have the limit instead.
+-- Repeating it changes nothing: chunks before `next` are dropped. State and data move in one step.
+local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w')
+if not rec[1] then return {'gone', 0, '', '', 0} end
+local row, followers = parse_row(rec[1]), rec[4]
+if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0} end
+if OVER[row.state] then return {'over', row.next, row.state, followers, 0} end
+row.gen = tonumber(ARGV[2]) -- an owner that has just claimed again and has not taken this command over yet
+local limit, sum = tonumber(ARGV[3]), parse_sum(rec[2])
+local _, _, _, retain = parse_terms(rec[3])
+local status, i, first = 'ok', 4, sum.seq == 0
+local ended, blob
+while i <= #ARGV do
+  local op = ARGV[i]
+  if op == 'a' then
+    i = i + 1
+  elseif op == 'c' then
+    local n = tonumber(ARGV[i + 1])
+    if n > row.next then status = 'gap' break end
+    if n == row.next then
+      local payload = ARGV[i + 3]
+      row.next = row.next + 1
+      -- Once something was dropped nothing more is kept: what is behind a hole must not seem to follow.
+      if retain == 'all' and (sum.truncated == '1' or sum.bytes + #payload > limit) then
+        sum.truncated = '1'
+      else
+        sum.seq = sum.seq + 1
+        sum.bytes = sum.bytes + #payload
+        redis.call('XADD', KEYS[2], string.format('%.0f-0', sum.seq), 'a', ARGV[1], 'n', n, 'k', ARGV[i + 2], 'p', payload)
+      end
+    end
+    i = i + 4
+  else
+    if tonumber(ARGV[i + 1]) ~= row.next then status = 'gap' break end
+    ended, blob = ARGV[i + 2], ARGV[i + 3]
+    break
+  end
+end
+-- Also one that a Redis which has lost its last moment says is queued: it was sent, and nothing may say that it did not run.
+row.state, row.attempt = 'running', math.max(row.attempt, 1)
+if ended then
+  finish_row(KEYS, ARGV[1], row, ended, blob, sum, rec[3])
+else
+  redis.call('HSET', KEYS[1], 't:' .. ARGV[1], pack_row(row), 'sum', pack_sum(sum))
+end
+if first and sum.seq > 0 and sum.open > 0 then redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1])) end
+return {status, row.next, row.state, followers, retain == 'window' and sum.bytes or 0}

@@ -1,0 +1,60 @@
+#!lua
+--include record
+-- KEYS: cmd, out, in, outcome. ARGV: agent, gen, memory, end blob for an outcome that cannot be known, end blob for expired,
+-- '1' to deliver, '' to take over only.
+-- The owner of an agent makes itself the owner of an open command: from here on appends of older gens are refused.
+-- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (taking over: to be delivered)
+-- or {'sent' | 'running', next, attempt, ms left, cancel, has input, retry, about, payload}
+--   'sent': to be written to the link, again if it was before, because the agent has not acked it
+--   'running': the agent remembers it: it goes on at chunk `next`
+-- `retry` and what follows come only when delivering.
+-- A command that was sent to another memory has an outcome that nobody knows. It ends so, unless it was posted as safe
+-- to run again, took no input (which is gone) and has not been sent too often: then it is queued anew, its chunks
+-- count from 0 again, and an entry of kind `retry` tells readers that what they read before it is void. What is void
+-- is dropped from the store, with its bytes and its mark `truncated`: the next run has the whole output limit.
+local TIMES = 5 -- a command that kills its agent each time must not do so for ever
+local agent, gen, deliver = ARGV[1], tonumber(ARGV[2]), ARGV[6] ~= ''
+local rec
+if deliver then
+  rec = redis.call('HMGET', KEYS[1], 't:' .. agent, 'sum', 'terms', 'w', 'in', 'cancel', 'about', 'payload')
+else
+  rec = redis.call('HMGET', KEYS[1], 't:' .. agent, 'sum', 'terms', 'w', 'in', 'cancel')
+end
+if not rec[1] then return {'gone'} end
+local row, has_input, cancelled = parse_row(rec[1]), rec[5] and 1 or 0, rec[6] or ''
+if OVER[row.state] then return {'over'} end
+if row.gen > gen then return {'stale'} end
+row.gen = gen
+local sum, expires, _, retry = parse_sum(rec[2]), parse_terms(rec[3])
+local left = expires - now_ms()
+
+local function finish(state, blob)
+  finish_row(KEYS, agent, row, state, blob, sum, rec[3])
+  return {'ended', state, rec[4]}
+end
+
+if row.state ~= 'queued' and row.memory ~= ARGV[3] then
+  if retry ~= 'safe' or cancelled ~= '' or has_input == 1 or row.attempt >= TIMES then
+    return finish('failed', ARGV[4])
+  end
+  row.state, row.next = 'queued', 0
+  sum.seq, sum.bytes, sum.truncated = sum.seq + 1, 0, '0'
+  redis.call('HSET', KEYS[1], 'sum', pack_sum(sum), 'void', string.format('%.0f', sum.seq - 1))
+  local entry = string.format('%.0f-0', sum.seq)
+  redis.call('XADD', KEYS[2], entry, 'a', agent, 'n', row.attempt, 'k', 'retry', 'p', '')
+  redis.call('XTRIM', KEYS[2], 'MINID', entry)
+  redis.call('PEXPIRE', KEYS[2], redis.call('PTTL', KEYS[1]))
+end
+if row.state == 'queued' and left <= 0 then
+  if row.attempt == 0 then return finish('expired', ARGV[5]) end
+  return finish('failed', ARGV[4]) -- it was sent before and may have run
+end
+if deliver then
+  if row.state == 'queued' then row.state, row.memory = 'sent', ARGV[3] end
+  if row.state == 'sent' then row.attempt = row.attempt + 1 end
+end
+redis.call('HSET', KEYS[1], 't:' .. agent, pack_row(row))
+if row.state == 'queued' then return {'queued'} end
+left = math.max(left, 0)
+if not deliver then return {row.state, row.next, row.attempt, left, cancelled, has_input} end
+return {row.state, row.next, row.attempt, left, cancelled, has_input, retry, rec[7], rec[8]}

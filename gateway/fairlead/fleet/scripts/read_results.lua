@@ -1,0 +1,66 @@
+#!lua
+--include record
+-- KEYS: cmd, out. ARGV: offset, bytes wanted, follower ('' or a node's lease name), the offset before which results
+-- that are retained as a window may go.
+-- Returns {'ok', seq, entries, record, held} | {'gone'} | {'trimmed', first offset that is left} | {'beyond', seq}.
+-- Results that a later run has made void are passed over: entries begin with the one of kind `retry`.
+-- State and entries are of one moment: when no target is open and the entries reach seq, nothing more will come; only
+-- then `record` holds the command's fields but its payload. `held`: bytes left of a window, -1 of other results.
+local MOST = 1024 -- entries
+local rec = redis.call('HMGET', KEYS[1], 'sum', 'w', 'terms', 'void')
+if not rec[1] then return {'gone'} end
+local sum, from, wanted, behind = parse_sum(rec[1]), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
+local seq, open = sum.seq, sum.open > 0
+local step = wanted > 1 and 32 or 1 -- entries: of the largest chunks 32 are 2 MiB more than was wanted
+if from > seq then return {'beyond', seq} end
+from = math.max(from, tonumber(rec[4]) or 0)
+if ARGV[3] ~= '' and open and not string.find(' ' .. rec[2] .. ' ', ' ' .. ARGV[3] .. ' ', 1, true) then
+  -- The newest 16 are kept: a node that stopped following is dropped by those that come after it.
+  local kept, count = ARGV[3], 1
+  for name in string.gmatch(rec[2], '%S+') do
+    count = count + 1
+    if count <= 16 then kept = kept .. ' ' .. name end
+  end
+  redis.call('HSET', KEYS[1], 'w', kept)
+end
+local held = -1
+local _, _, _, retain = parse_terms(rec[3])
+if retain == 'window' then
+  if behind > 0 then
+    local gone = 0
+    for _, entry in ipairs(redis.call('XRANGE', KEYS[2], '-', string.format('%.0f-0', behind))) do
+      gone = gone + #entry[2][8]
+    end
+    if gone > 0 then
+      redis.call('XTRIM', KEYS[2], 'MINID', string.format('%.0f-0', behind + 1))
+      sum.bytes = sum.bytes - gone
+      redis.call('HSET', KEYS[1], 'sum', pack_sum(sum))
+    end
+  end
+  held = sum.bytes
+end
+local entries, size = {}, 0
+while from + #entries < seq and size < wanted and #entries < MOST do
+  local next_id = string.format('%.0f-0', from + #entries + 1)
+  local part = redis.call('XRANGE', KEYS[2], next_id, '+', 'COUNT', step)
+  if #part == 0 and #entries == 0 then return {'trimmed', seq} end
+  if #part == 0 then break end
+  if #entries == 0 and part[1][1] ~= next_id then
+    return {'trimmed', tonumber(string.match(part[1][1], '^%d+')) - 1}
+  end
+  for _, entry in ipairs(part) do
+    entries[#entries + 1] = entry
+    size = size + #entry[2][8]
+  end
+end
+local record = {}
+if not open and from + #entries >= seq then
+  local all = redis.call('HGETALL', KEYS[1])
+  for i = 1, #all, 2 do
+    if all[i] ~= 'payload' then
+      record[#record + 1] = all[i]
+      record[#record + 1] = all[i + 1]
+    end
+  end
+end
+return {'ok', seq, entries, record, held}

@@ -1,0 +1,49 @@
+"""A window of durations in some hundred bytes: how often each size came, the past weighing less and less.
+
+Held by sessions for their round trips and by nodes' answers about them. Sizes are in quarters of an octave, so a
+quantile is right to within a tenth. When one size has come 255 times all counts are halved: what came long ago fades
+without a clock. A list of the last durations would cost five times as much and know no p99.
+"""
+
+from __future__ import annotations
+
+from math import log2
+
+LEAST = 0.0001
+"""Seconds; all below are one size: no round trip over a network is shorter."""
+PER_OCTAVE = 4
+SIZES = 81
+"""Twenty octaves: up to 105 s, which is longer than a link may be silent."""
+_LAST = SIZES - 1
+_HALF = bytes(i >> 1 for i in range(256))
+_BLANK = bytes(SIZES)
+
+
+def new_histogram() -> bytearray:
+    return bytearray(_BLANK)
+
+
+def observe(counts: bytearray, seconds: float) -> None:
+    """One more duration."""
+    if seconds <= LEAST:
+        size = 0
+    else:
+        size = int(log2(seconds / LEAST) * PER_OCTAVE) + 1
+        size = min(size, _LAST)
+    if counts[size] == 255:
+        counts[:] = counts.translate(_HALF)
+    counts[size] += 1
+
+
+def quantile(counts: bytearray | None, share: float) -> float | None:
+    """The duration in seconds that `share` of those in the window do not exceed; None when the window is empty."""
+    if counts is None or not (total := sum(counts)):
+        return None
+    above = total - max(1, -int(-share * total // 1))
+    # From the top: the slow ones are asked for, and they are few.
+    size = len(counts.rstrip(b"\0")) - 1
+    above -= counts[size]
+    while above >= 0 and size:
+        size -= 1
+        above -= counts[size]
+    return LEAST if size == 0 else LEAST * 2 ** ((size - 0.5) / PER_OCTAVE)

@@ -1,0 +1,53 @@
+"""How long this process kept its event loop from its work: lateness of a timer, and pauses of the garbage collector.
+
+Owned by the node. A timer that is due four times a second sees every pause longer than itself, and most shorter ones
+in proportion to their number; the collector tells its own beginning and end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+
+from fairlead.telemetry.metrics import Metrics
+
+PERIOD = 0.25
+
+
+class LoopLag:
+    def __init__(self, metrics: Metrics) -> None:
+        self.last = 0.0
+        """Seconds that the timer was late the last time."""
+        self._lag = metrics.lag
+        self._pauses = tuple(metrics.pauses.of(str(generation)) for generation in range(3))
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
+        self._began = 0.0
+
+    def start(self) -> None:
+        """On the running event loop."""
+        gc.callbacks.append(self._collected)
+        self._arm(asyncio.get_running_loop())
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+            gc.callbacks.remove(self._collected)
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._due = loop.time() + PERIOD
+        self._timer = loop.call_later(PERIOD, self._beat, loop)
+
+    def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
+        # uvloop's clock is in whole milliseconds and may call up to one too early.
+        self.last = max(0.0, loop.time() - self._due)
+        self._lag.observe(self.last)
+        self._arm(loop)
+
+    def _collected(self, phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self._pauses[info["generation"]].observe(time.perf_counter() - self._began)

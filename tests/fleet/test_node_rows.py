@@ -1,0 +1,170 @@
+"""Beats of nodes that restart, freeze and leave, on a real server: a row is of one life, and of its newest."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from fairlead.fleet import schema
+from fairlead.fleet.node_rows import NodeRows
+from fairlead.fleet.schema import NodeTable
+from fairlead.store.reply import integer, text
+
+from support.fleet.redis_world import World
+
+EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
+
+
+@pytest.fixture(scope="module", params=["server", "cluster"])
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    made = World(tmp_path_factory.mktemp("valkey"), cluster=request.param == "cluster")
+    yield made
+    made.close()
+
+
+@dataclass
+class Row:
+    """What the last good beat of a node said."""
+
+    epoch: str
+    at: int
+    began: int
+    state: str
+    links: int
+
+
+nodes = st.sampled_from((1, 1, 2))
+epochs = st.sampled_from("aaab")
+
+
+class Beats(RuleBasedStateMachine):
+    def __init__(self, world: World) -> None:
+        super().__init__()
+        self.world = world
+        self.load = NodeRows(world.store)
+        self.name = next(world.names)
+        self.counts = count()
+        self.rows: dict[str, Row] = {}
+        self.known = NodeTable({})
+        """What another node knows, that follows."""
+
+    def node(self, node: int) -> str:
+        return f"{self.name}-{node}"
+
+    @rule(node=nodes, epoch=epochs, begin=st.booleans(), replaces=st.sampled_from(("a", "b", "", "")))
+    def beat(self, node: int, epoch: str, begin: bool, replaces: str) -> None:
+        """On time, or by a process that was frozen while its successor began."""
+        name, links = self.node(node), next(self.counts)
+        row = self.rows.get(name)
+        said: dict[str, str | int | float] = {"state": "ready", "links": links}
+        good, now = self.world.run(self.load.renew(name, epoch, said, begin=begin, replaces=replaces))
+        own = row is not None and row.epoch == epoch
+        assert good == (own or (begin and (row is None or row.epoch == replaces)))
+        if good:
+            began = now if begin or row is None else row.began
+            assert row is None or now >= row.at or row.state == "stopped"
+            self.rows[name] = Row(epoch, now, began, "ready", links)
+
+    @rule(node=nodes, epoch=epochs)
+    def leave(self, node: int, epoch: str) -> None:
+        """Only one's own row is left."""
+        name, now = self.node(node), self.world.run(self.world.time())
+        row = self.rows.get(name)
+        self.world.run(self.load.mark_stopped(name, epoch, now))
+        if row is not None and row.epoch == epoch:
+            row.at, row.state, row.links = now - schema.ALIVE_MS - 1, "stopped", 0
+
+    @rule(node=nodes)
+    def lose(self, node: int) -> None:
+        """The row expires, or Redis has lost it: the life that wrote it must hear of that."""
+        name = self.node(node)
+        self.world.submit("DEL", schema.node_key(name))
+        self.rows.pop(name, None)
+
+    @invariant()
+    def the_table_is_what_was_told(self) -> None:
+        now = self.world.run(self.world.time())
+        table = self.world.run(self.load.read_all(now, 0))
+        self.known = self.world.run(self.load.refresh(self.known, now, 0))
+        followed = {row.node: row for row in self.known.rows()}
+        for name in map(self.node, (1, 2)):
+            found = [row for row in table.rows() if row.node == name]
+            row = self.rows.get(name)
+            told = [(r.epoch, r.at, r.began, r.state, r.links) for r in found]
+            assert told == ([] if row is None else [(row.epoch, row.at, row.began, row.state, row.links)])
+            # Who follows knows each life, and when it has last beaten; of a row that is lost it hears by the next life.
+            assert row is None or (followed[name].epoch, followed[name].at) == (row.epoch, row.at)
+            for epoch in "ab":
+                lives = row is not None and row.epoch == epoch and now - row.at <= schema.ALIVE_MS
+                assert table.holds(f"{name}#{epoch}", now) == lives
+            if row is not None:
+                life = integer(self.world.submit("PTTL", schema.node_key(name)))
+                assert 0 < life <= schema.NODE_TTL_MS
+
+    def teardown(self) -> None:
+        """The table is read by every history: it must not grow with them."""
+        for name in map(self.node, (1, 2)):
+            self.world.submit("DEL", schema.node_key(name))
+            self.world.submit("ZREM", schema.NODES, f"{name}#a", f"{name}#b")
+
+
+@pytest.mark.timeout(36000 if EXAMPLES else 60)
+def test_beats_agree_with_what_was_told(world: World) -> None:
+    class BeatsOfThis(Beats):
+        def __init__(self) -> None:
+            super().__init__(world)
+
+    run_state_machine_as_test(
+        BeatsOfThis,
+        settings=settings(
+            max_examples=int(EXAMPLES or 20),
+            stateful_step_count=20,
+            deadline=None,
+            derandomize=EXAMPLES is None,
+            print_blob=True,
+        ),
+    )
+
+
+def calls(world: World) -> dict[str, int]:
+    """How often the server has executed each command so far, those within scripts too."""
+    counted = {}
+    for line in text(world.submit("INFO", "commandstats")).splitlines():
+        if line.startswith("cmdstat_"):
+            name, _, rest = line.removeprefix("cmdstat_").partition(":calls=")
+            counted[name] = int(rest.partition(",")[0])
+    counted.pop("info", None)
+    return counted
+
+
+def test_what_a_beat_costs_does_not_grow_with_the_nodes(tmp_path: Path) -> None:
+    """Of 2, 20 and 200 nodes, all of which live: the same calls, and in step with what every row says."""
+    world = World(tmp_path, cluster=False)
+    try:
+        load = NodeRows(world.store)
+        counts: dict[str, str | int | float] = {"state": "serving", "links": 5_000}
+        table, costs, made = NodeTable({}), [], 0
+        for nodes in (2, 20, 200):
+            for number in range(nodes):
+                world.run(load.renew(f"node-{number}", "a", dict(counts), begin=number >= made))
+            made = nodes
+            table = world.run(load.refresh(table, world.run(world.time()), 0))  # hears of the new ones
+            before = calls(world)
+            good, now = world.run(load.renew("node-0", "a", dict(counts), begin=False))
+            table = world.run(load.refresh(table, now, 0))
+            after = calls(world)
+            assert good
+            assert len([row for row in table.rows() if row.alive(now)]) == nodes
+            costs.append({name: n - before.get(name, 0) for name, n in after.items() if n != before.get(name, 0)})
+        assert costs[0] == costs[1] == costs[2]
+        assert costs[0] == {"evalsha": 1, "time": 1, "hget": 1, "hset": 1, "pexpire": 1, "zadd": 1, "zrange": 1}
+    finally:
+        world.close()

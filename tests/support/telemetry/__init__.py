@@ -1,0 +1,1 @@
+"""Nodes with their metrics, their platform API and scripted links, for the tests of telemetry."""
