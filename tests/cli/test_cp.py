@@ -59,7 +59,7 @@ def test_a_folder_keeps_the_name_and_pipes_are_files(fleet: Fleet, run: Run, tmp
     assert (done.stdout, done.stderr, done.returncode) == (b"\x00\xff from a pipe", b"", 0)
     done = run("cp", "-", f"web-1:{tmp_path}/there/", api=fleet, input=b"x")
     assert done.returncode == 2
-    assert b"has no name" in done.stderr
+    assert b"has no file name" in done.stderr
 
 
 def test_an_empty_file_is_a_file(fleet: Fleet, run: Run, tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_ctrl_c_leaves_nothing_on_either_side(
     ("args", "words"),
     [
         (["a", "b"], "AGENT:/PATH"),
-        (["web-1:/a", "web-2:/b"], "both at agents"),
-        (["web-1:a", "b"], "begins with /"),
+        (["web-1:/a", "web-2:/b"], "both on agents"),
+        (["web-1:a", "b"], "starts with /"),
         (["a"], "Missing argument"),
         (["web-1:/a", "b", "--deadline", "0"], "deadline"),
     ],
