@@ -54,7 +54,7 @@ def test_who_left_is_removed_and_who_is_online_is_not(fleet: Fleet, run: Run) ->
 def test_nothing_is_removed_unasked(fleet: Fleet, run: Run, screen: MakeScreen) -> None:
     asyncio.run(leave(fleet, "left"))
     piped = run("agents", "rm", "left", api=fleet, input=b"y\n")
-    assert (piped.returncode, b"say --yes" in piped.stderr) == (2, True)
+    assert (piped.returncode, b"add --yes" in piped.stderr) == (2, True)
     shown = screen(fleet.api, "agents", "rm", "left")
     shown.until(rb"Remove left with all labels, facts and events\? \[y/N\]")
     shown.type(b"n\n")
