@@ -196,6 +196,8 @@ def test_what_is_there_stays_with_no_overwrite(fleet: Fleet, run: Run, tmp_path:
 
 def test_missing_folders_at_the_agent_are_made_when_asked_for(fleet: Fleet, run: Run, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
+    refused = run("cp", str(tmp_path / "x"), f"web-1:{tmp_path}/new/deep/x", api=fleet)
+    assert (refused.returncode, b"--parents creates the missing folders" in refused.stderr) == (1, True)
     done = run("cp", "-p", str(tmp_path / "x"), f"web-1:{tmp_path}/new/deep/x", api=fleet)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "new/deep/x").read_bytes() == b"x"
