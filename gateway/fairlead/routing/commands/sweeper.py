@@ -157,7 +157,7 @@ class CommandSweeper:
                 ended.append((taken.command, taken.agent))
             elif found.state == TargetState.TIMEOUT:
                 # A keeper ended it and came no further: it died, or Redis did not answer it in time.
-                self._completion.wake(taken.command, found.followers)
+                self._completion.notify(taken.command, found.followers)
                 ended.append((taken.command, taken.agent))
             else:
                 self._completion.forget(taken.command, taken.agent)
@@ -234,7 +234,7 @@ class CommandSweeper:
             state, how = TargetState.FAILED, OUTCOME_UNKNOWN  # it waits to be run again: the first run may have done it
         done = await self._records.finish(command.id, target.agent, state, how, only_from)
         if done.why == "ok":
-            self._completion.over(command.id, target.agent, state.value, done.followers, how.code, command.origin)
+            self._completion.completed(command.id, target.agent, state.value, done.followers, how.code, command.origin)
         elif done.why == "kept":
             return command.expires + GRACE_MS
         else:
