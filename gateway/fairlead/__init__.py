@@ -8,7 +8,7 @@ The rooms, from the top down; each imports only rooms below it:
 - `mock`, `swarm`: a gateway that plays test vectors, and a load generator
 - `node`: one gateway process, put together
 - `routing`: commands to agents, results to callers
-- `hub`, `bus`, `fleet`, `carrier`: sessions of this node, doorbells between nodes, what Redis holds, WebSockets on sockets
+- `hub`, `bus`, `fleet`, `carrier`: the sessions of this node, doorbells between nodes, what Redis holds, WebSockets
 - `wire`, `store`: the link protocol without I/O, and the one client of Redis
 - `settings`, `telemetry`, `configuration`, `errors`, `text`: what all of them use
 
