@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from fairlead_operator.autoscaler.rules import RULES
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import Conflict, NotLeader
 from fairlead_operator.kube.objects import Object
@@ -154,7 +155,8 @@ async def test_reported_links_scale_the_deployment(world: World) -> None:
     assert (status["links"], status["utilisationPercent"], status["skew"]) == (1800, 90, "1.00")
     assert (status["decision"]["winner"], status["desiredReplicas"]) == ("utilisation", 3)
     asked = {rule["name"]: rule["replicas"] for rule in status["decision"]["rules"]}
-    assert asked == {"utilisation": 3, "failureTolerance": 3, "reconnect": 1}
+    assert list(asked) == [rule.name for rule in RULES]
+    assert (asked["utilisation"], asked["failureTolerance"], asked["reconnect"]) == (3, 3, 1)
     assert status["decision"]["bounds"] == {"min": 2, "max": 10}
     assert status["decision"]["inputs"]["fresh"] == 2
     assert (await world.deployment())["spec"]["replicas"] == 3

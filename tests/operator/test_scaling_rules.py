@@ -73,6 +73,12 @@ def test_a_rule_says_who_it_is_and_why(rule: ScalingRule) -> None:
     assert f"| `{rule.name}` | {rule.description} |" in (ROOT / "docs" / "operator.md").read_text()
 
 
+def test_every_rule_of_the_folder_is_in_the_list() -> None:
+    folder = ROOT / "operator" / "fairlead_operator" / "autoscaler" / "rules"
+    files = {path.stem for path in folder.glob("*.py")} - {"__init__", "scaling_rule"}
+    assert files == {type(rule).__module__.rpartition(".")[2] for rule in RULES}
+
+
 def test_names_are_unique_and_none_is_that_of_an_override() -> None:
     names = [rule.name for rule in RULES]
     assert len(set(names)) == len(names)
