@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairlead.swarm.counters import Counters
 
 QUIET = 5.0
-"""Seconds between two lines of progress when stderr is no terminal."""
+"""Seconds between two lines of progress when stderr is not a terminal."""
 
 
 @click.command(
