@@ -31,7 +31,7 @@ SPEC = LinkGatewaySpec(
 
 
 def snapshot(*links: int, spec: LinkGatewaySpec = SPEC) -> Snapshot:
-    """Of pods that have just reported these links, and of which nothing is remembered."""
+    """A snapshot of pods that have just reported these links, without any history."""
     pods = tuple(PodObservation(f"p{i}", age=1.0, links=count, capacity=1000) for i, count in enumerate(links))
     fleet = FleetObservation(len(links), pods)
     return take_snapshot(fleet, History().observe(fleet, 0.0), spec, 0.0)
