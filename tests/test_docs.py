@@ -121,7 +121,7 @@ ORDINARY = {
     """,
     "operating systems": """
         confinement descendants disk environment escapes exec exit forked pipe pool private proc protected
-        sd shell signals stdio supervisor terminal
+        sd shell signals stdio supervisor sys terminal
     """,
     "Kubernetes": """
         applier autoscaler cluster crd deployment down election executor failure informer kube operator pod
