@@ -316,7 +316,7 @@ def test_10_agents_of_a_killed_gateway_are_back_within_15_s(scene: Scene) -> Non
         scene.note(f"kill -9 of {fullest}: {spread(seconds.values())} without a link")
         release.until("all pods ready", lambda: all_ready(scene), 120)
         again.append(time.monotonic() - began)
-        assert "waiting until it beats again" not in release.kubectl("logs", fullest), "its name was free at once"
+        assert "waiting until it sends a heartbeat" not in release.kubectl("logs", fullest), "its name was free at once"
         away += seconds.values()
         scene.linked(FEW, 120)
     told = spread(away)

@@ -189,7 +189,7 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
     assert sum(counted) == len(timed_out)
 
 
-async def test_a_keeper_is_killed_among_thousands_and_the_other_ends_the_rest(
+async def test_a_sweeper_is_killed_among_thousands_and_the_other_ends_the_rest(
     crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: MakeGateway
 ) -> None:
     """Also what the killed one had ended is finished: agents are told to stop it, and it is no longer open for them."""

@@ -18,7 +18,8 @@ import msgspec
 from msgspec import Struct
 
 from fairlead.errors import ConfigError
-from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec, ServiceType
+from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec
+from fairlead_operator.api.network_spec import ServiceType
 
 SECRET_LABEL = f"{GROUP}/gateway-secret"
 """Labelling a Secret with it ("true") makes the Secret available to the LinkGateways of its namespace."""

@@ -1,6 +1,7 @@
 """How long new pods take from being created to being ready, as measured. Pure.
 
-The rule `utilisation` looks so far ahead, because a pod that is added now takes its first link only then.
+The rule `utilisation` extrapolates growth over this time, because a pod that is added now takes its first link only
+then.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from fairlead_operator.resources.owner import POD_LABEL, Owner
 logger = logging.getLogger(__name__)
 
 MOST_PER_PASS = 20
-"""Operations of one LinkGateway that a pass looks at: any others wait behind these anyway."""
+"""Operations of one LinkGateway that a pass considers: any others wait behind these anyway."""
 
 
 def in_order(operations: Sequence[Object]) -> list[Object]:

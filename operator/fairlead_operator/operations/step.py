@@ -1,4 +1,4 @@
-"""The next step of a LinkOperation: `next_step` goes from what is observed to what to do. Pure.
+"""The next step of a LinkOperation: `next_step` decides what to do from what is observed. Pure.
 
 The runner calls it in every pass. Everything that is remembered is in the operation's own status, so a new leader goes
 on where the old one stopped, and every action may be done twice without harm. Both types have pods to replace and a

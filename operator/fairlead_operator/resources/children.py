@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Service
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.api.network_spec import Service
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.deployment import ADMIN_PORT, API_PORT, LINK_PORT, PORTS, deployment
 from fairlead_operator.resources.ingress import http_route, ingress, service_annotations

@@ -7,7 +7,8 @@ by open connections where the controller can, and limits that are made for reque
 
 from __future__ import annotations
 
-from fairlead_operator.api.gateway_spec import Ingress, LinkGatewaySpec, Preset
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.api.network_spec import Ingress, Preset
 from fairlead_operator.kube.objects import Object
 
 LINK_PATH = "/v1/link"

@@ -23,11 +23,11 @@ from fairlead_operator.kube.objects import Object
 logger = logging.getLogger(__name__)
 
 LEASE_DURATION = 13
-"""Seconds of silence after which another replica takes over: within 16 s, as it looks every two seconds."""
+"""Seconds of silence after which another replica takes over: within 16 s, because it checks every two."""
 RENEW_DEADLINE = 8.0
 """Seconds for which a renewal is trusted: with one call (4 s) it ends before LEASE_DURATION does."""
 RETRY_PERIOD = 2.0
-"""Seconds between two looks at the Lease."""
+"""Seconds between two reads of the Lease."""
 
 
 class LeaderElector:
@@ -82,7 +82,7 @@ class LeaderElector:
                 await asyncio.shield(self._release())
 
     async def try_acquire_or_renew(self) -> None:
-        """Renews the Lease, takes it, or sees who holds it."""
+        """Renews the Lease, takes it, or reads who holds it."""
         asked_at = self._clock()
         try:
             found = await self._cluster.find("Lease", self._namespace, self._name)
@@ -93,7 +93,7 @@ class LeaderElector:
                 await self._follow(found, asked_at)
             self.problem = ""
         except Conflict:
-            self.problem = ""  # another replica was faster: the next look sees it
+            self.problem = ""  # another replica was faster: the next read shows it
         except FairleadError as e:
             if not self.problem:
                 logger.warning("the Lease %s cannot be read or written: %s", self._name, e.message)

@@ -50,7 +50,7 @@ def decision_report(decision: Decision, spec: LinkGatewaySpec, now: str) -> Deci
 
 
 def _rounded(inputs: DecisionInputs) -> DecisionInputs:
-    """Rates to a tenth, so that a reader is not told noise and an unchanged status is not written again for it."""
+    """Rounds the rates to a tenth, so that noise does not make the operator write the status again."""
     return msgspec.structs.replace(
         inputs,
         growth=round(inputs.growth, 1),

@@ -1,7 +1,8 @@
-"""Results over HTTP, line by line as they come: as NDJSON, or as server-sent events for browsers.
+"""Streams of results over HTTP: as NDJSON, or as server-sent events for browsers.
 
-Not Starlette's StreamingResponse: that one starts two tasks for each response, and tells of a caller who left only
-when something is written. Here the caller's absence is looked for whenever there is nothing to send for a while.
+`ResultStream` replaces Starlette's StreamingResponse, which starts two tasks for each response and notices that the
+caller has disconnected only when it writes. `ResultStream` checks for that whenever it has had nothing to send for a
+while.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from fairlead.app.api.operations import NDJSON, SSE
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
 from fairlead.routing.commands.results import ResultsUpdate
-from fairlead.routing.observability.telemetry_recorder import FAILED
+from fairlead.routing.observability.telemetry_recorder import FAILED_STATES
 from fairlead.telemetry.request_trace import RequestTrace
 
 logger = logging.getLogger(__name__)
@@ -130,7 +131,7 @@ class ResultStream:
                         # The end goes out with the last results and closes the response: one write, not three.
                         body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
                         if request_trace is not None:
-                            request_trace.end(failed=any(t.state in FAILED for t in news.ended.targets))
+                            request_trace.end(failed=any(t.state in FAILED_STATES for t in news.ended.targets))
                         break
                     if news.more is not None:
                         body += form.line({"more": news.more})
@@ -155,7 +156,9 @@ class ResultStream:
             body = (b"" if begun else body) + form.line(_error(e))
         except asyncio.CancelledError:
             # The server stops and has waited long enough: for Redis, or for a caller that does not read.
-            body = form.line(_error(Unavailable("this node stops: ask another one, behind the last offset")))
+            body = form.line(
+                _error(Unavailable("this node is stopping: continue at another node, after the last offset"))
+            )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_LINE):
                     if not begun:
@@ -164,7 +167,7 @@ class ResultStream:
             return
         except Exception:
             logger.exception("a stream of results failed")
-            body = form.line(_error(FairleadError("an internal error; the gateway's log tells more")))
+            body = form.line(_error(FairleadError("internal error: see the gateway's log")))
         if not begun:
             if len(body) > SHORT:
                 await asyncio.sleep(opens - clock())
