@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.agent.journal.records import replay
+from fairlead.agent.journal.replay import replay
 
 from support.fixtures import UntilAnswered
 from support.gateway.platform_api import Api

@@ -117,12 +117,12 @@ async def test_a_member_that_is_missing_from_an_answer_is_found(forgetful: str, 
 
 
 def test_the_document_and_the_page_name_every_state_and_no_other() -> None:
-    """The states are those that a record can have: `fleet.schema.State`."""
+    """The states are those that a record can have: `fleet.schema.TargetState`."""
     schemas = json.loads(document())["components"]["schemas"]
     states = {state.value for state in TargetState}
     assert set(schemas["TargetState"]["enum"]) == states
-    for shape in ("Accepted", "Command", "Target", "End", "Cancelled"):
-        assert "#/components/schemas/State" in json.dumps(schemas[shape]["properties"]["state"]), shape
+    for shape in ("AcceptedCommand", "Command", "Target", "CommandEnd", "CancelledCommand"):
+        assert "#/components/schemas/TargetState" in json.dumps(schemas[shape]["properties"]["state"]), shape
     page = Path(__file__).resolve().parents[2].joinpath("docs", "delivery.md").read_text()
     rows = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
     assert states <= set(re.findall(r"`([a-z]+)`", rows))

@@ -1,6 +1,6 @@
-"""Bearer tokens: one shared by all agents, one for the platform. Compared in constant time.
+"""Bearer tokens: all agents share one, and the platform has one. They are compared in constant time.
 
-Called by the link endpoint before the upgrade and by the API before anything else of a request is looked at.
+The guard of each port calls `check` before it looks at anything else in a request but Host and Origin.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class BearerToken:
         """Raises Unauthorized unless the raw ASGI headers carry this token."""
         given = next((value for name, value in headers if name == b"authorization"), None)
         if given is None:
-            raise Unauthorized(f"no credential: send `Authorization: Bearer <{self._whose} token>`")
+            raise Unauthorized(f"missing credential: send `Authorization: Bearer <{self._whose} token>`")
         scheme, _, secret = given.partition(b" ")
         if not hmac.compare_digest(scheme.capitalize() + b" " + secret.strip(), self._header):
-            raise Unauthorized(f"the credential is not the {self._whose} token")
+            raise Unauthorized(f"wrong credential: expected the {self._whose} token")
