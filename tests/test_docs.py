@@ -113,7 +113,7 @@ ORDINARY = {
         runtime schema schemas script scripts secret secrets serve server set setting settings shared
         simulated slot slots socket sockets start status table take task tasks text thread threads time
         timeout timeouts timestamps timing token tokens total totals type types unbind under utilisation
-        validation version watch writer
+        validation version watch writer attempt info latency replay running state sys system
     """,
     "networks and HTTP": """
         accept access address admin app asgi bearer channel dial endpoint hosts http idle ingress layers
