@@ -61,11 +61,11 @@ run: $(GATEWAY) ## Two gateway nodes, their Valkey and three agents on this mach
 	@exec $(BIN)/fairlead demo $(RUN)
 
 docs: $(GATEWAY) .cache/docs/.installed ## The documentation as a site, into site/; a broken link or diagram fails
-	@NO_MKDOCS_2_WARNING=1 $(MKDOCS) build --clean --quiet
+	@NO_MKDOCS_2_WARNING=1 $(MKDOCS) build --clean
 	@echo "site/index.html"
 
 docs-serve: $(GATEWAY) .cache/docs/.installed ## The documentation at http://127.0.0.1:8000, rebuilt when a page changes
-	@NO_MKDOCS_2_WARNING=1 $(MKDOCS) serve --quiet
+	@NO_MKDOCS_2_WARNING=1 $(MKDOCS) serve
 
 .cache/docs/.installed: requirements/docs.txt
 	$(call install,docs)
@@ -80,6 +80,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.run
 	$(PY) -m bench.nodes
 	$(PY) -m bench.lanes
+	$(PY) -m bench.deadlines
 	$(PY) -m bench.tracing
 	$(PY) -m bench.hold
 

@@ -1,11 +1,14 @@
-"""Writes the parts of the chart that another file is the source of, and with --check only tells which are stale.
+"""Writes the parts of the chart and of docs/operator.md that have another file as their source.
 
-    python charts/generate.py [--check]        make chart-docs; a test of tests/chart runs the check
+    python charts/generate.py             writes them; `make chart-docs` runs it
+    python charts/generate.py --check     only reports which are out of date; tests/chart/test_generated.py runs it
 
-The CRDs come from the operator's Structs, the shape of `gateways.*` in values.schema.json from that of LinkGateway, and
-the tables of README.md from the comments of values.yaml and from the same CRD, and what `pod.env` may not name from the
-operator's rules. What stands around them is written by
-hand. It reads the operator's schema and nothing of a cluster.
+- The CRDs, and the schema of `gateways.*` in values.schema.json, come from the operator's Structs.
+- The tables of README.md come from the comments of values.yaml and from the CRD of LinkGateway.
+- What `pod.env` must not set comes from the operator's validation.
+- The table of scaling rules in docs/operator.md comes from `autoscaler.rules.RULES`.
+
+Everything around them is written by hand. It reads the operator's code and no cluster.
 """
 
 from __future__ import annotations
@@ -19,10 +22,12 @@ from typing import Any
 
 import yaml
 
-from fairlead_operator.api.validation import OPERATORS_ENV
+from fairlead_operator.api.validation import RESERVED_ENV
+from fairlead_operator.autoscaler.rules import RULES
 from fairlead_operator.crd import crds, gateway_crd
 
-CHART = Path(__file__).resolve().parent / "fairlead"
+ROOT = Path(__file__).resolve().parent.parent
+CHART = ROOT / "charts" / "fairlead"
 FILLED = ("image", "redis", "tokens")
 """Required of a LinkGateway, and filled in by the chart."""
 CONSTRAINTS = (
@@ -30,7 +35,7 @@ CONSTRAINTS = (
 )  # fmt: skip
 
 ENV_HEAD = (
-    "# Generated from the operator's code by `make chart-docs`: what pod.env may not name, and what to do instead.\n"
+    "# Generated from the operator's code by `make chart-docs`: what pod.env must not set, and what to set instead.\n"
 )
 
 Schema = dict[str, Any]
@@ -48,7 +53,7 @@ def spec_of(definition: Schema) -> Schema:
 
 
 def strict(node: Mapping[str, Any]) -> Schema:
-    """`node` as plain JSON Schema that refuses unknown keys: a cluster would drop them in silence."""
+    """`node` as plain JSON Schema that refuses unknown keys, which a cluster would drop silently."""
     out: Schema = {key: node[key] for key in CONSTRAINTS if key in node}
     if "properties" in node:
         out["additionalProperties"] = False
@@ -66,7 +71,7 @@ def strict(node: Mapping[str, Any]) -> Schema:
 
 def schema_text(old: str, spec: Schema) -> str:
     shape = strict(spec)
-    shape["type"] = ["object", "null"]  # null takes a LinkGateway away that the chart would make
+    shape["type"] = ["object", "null"]  # null removes a LinkGateway that the chart would make
     shape["required"] = [name for name in shape.get("required", ()) if name not in FILLED]
     if not shape["required"]:
         del shape["required"]
@@ -78,7 +83,7 @@ def schema_text(old: str, spec: Schema) -> str:
 
 
 def values_rows(text: str) -> Iterator[tuple[str, object, str]]:
-    """Path, default and meaning of each value that has a comment `# -- …`."""
+    """Path, default and description of each value that has a comment `# -- …`."""
     values = yaml.safe_load(text)
     path: list[tuple[int, str]] = []
     said: list[str] = []
@@ -103,7 +108,7 @@ def values_rows(text: str) -> Iterator[tuple[str, object, str]]:
 
 
 def spec_rows(node: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, object, str]]:
-    """Path, default and meaning of each field of the spec; a block stands before its fields."""
+    """Path, default and description of each field of the spec; an object comes before its fields."""
     for name, inner in node["properties"].items():
         here = f"{path}{name}"
         said = inner.get("description", "")
@@ -130,24 +135,30 @@ def table(head: str, rows: Iterator[tuple[str, object, str]]) -> str:
     return "\n".join(lines)
 
 
+def rules_table() -> str:
+    lines = ["| rule | requires enough pods to |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{rule.name}` | {rule.description} |" for rule in RULES)])
+
+
 def between(text: str, name: str, inner: str) -> str:
     begin, end = f"<!-- {name}: make chart-docs -->", f"<!-- /{name} -->"
     head, found, rest = text.partition(begin)
     _, ended, tail = rest.partition(end)
     if not (found and ended):
-        raise SystemExit(f"README.md: the marks {begin} and {end} must both be there")
+        raise SystemExit(f"the marks {begin} and {end} must both be there")
     return f"{head}{begin}\n{inner}\n{end}{tail}"
 
 
 def wanted() -> dict[Path, str]:
     spec = spec_of(gateway_crd())
-    readme, schema = CHART / "README.md", CHART / "values.schema.json"
+    readme, schema, guide = CHART / "README.md", CHART / "values.schema.json", ROOT / "docs" / "operator.md"
     text = between(readme.read_text(), "values", table("value", values_rows((CHART / "values.yaml").read_text())))
     return {
         **{CHART / "crds" / f"{one['spec']['names']['plural']}.yaml": crd_text(one) for one in crds()},
-        CHART / "files" / "operators-env.yaml": ENV_HEAD + yaml.safe_dump(dict(OPERATORS_ENV), width=120),
+        CHART / "files" / "operators-env.yaml": ENV_HEAD + yaml.safe_dump(dict(RESERVED_ENV), width=120),
         schema: schema_text(schema.read_text(), spec),
         readme: between(text, "fields", table("field", spec_rows(spec))),
+        guide: between(guide.read_text(), "scaling rules", rules_table()),
     }
 
 
@@ -155,7 +166,7 @@ def main() -> int:
     stale = [path for path, text in wanted().items() if not path.exists() or path.read_text() != text]
     if sys.argv[1:] == ["--check"]:
         for path in stale:
-            print(f"stale: {path.relative_to(CHART.parent.parent)}; run make chart-docs", file=sys.stderr)
+            print(f"stale: {path.relative_to(ROOT)}; run make chart-docs", file=sys.stderr)
         return 1 if stale else 0
     if sys.argv[1:]:
         print("usage: generate.py [--check]", file=sys.stderr)
@@ -164,7 +175,7 @@ def main() -> int:
         if path in stale:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-            print(f"written: {path.relative_to(CHART.parent.parent)}")
+            print(f"written: {path.relative_to(ROOT)}")
     return 0
 
 

@@ -75,3 +75,81 @@ def test_a_package_index_gets_a_readme_without_links_into_the_repository() -> No
     assert "# Fairlead" in readme
     assert "`docs/agent.md`" in readme, "links become the names of their files"
     assert [target for target in LINK.findall(readme) if not target.startswith("https://")] == []
+
+
+MAP = ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")
+TO_BE_MADE = re.compile(r"(?m)^\d+\. `([^`]+)`, new:")
+"""The files that a recipe creates."""
+
+
+@pytest.mark.parametrize("page", MAP)
+def test_every_path_that_the_map_names_exists(page: str) -> None:
+    text = (ROOT / page).read_text()
+    made = set(TO_BE_MADE.findall(text))
+    named = set(re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", text)) | set(re.findall(r"(?<=[ =])tests/[\w./-]+", text))
+    named |= {name for name in re.findall(r"`([\w-]+)`", text) if (ROOT / name).exists()}
+    assert page == "SECURITY.md" or len(named) > 20
+    missing = [name for name in sorted(named - made) if not name.startswith(".") and not (ROOT / name).exists()]
+    assert missing == []
+
+
+def test_the_map_names_every_room() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    package = ROOT / "gateway" / "fairlead"
+    rooms = {path.parent.name for path in package.glob("*/__init__.py")} | {"node", "errors", "text"}
+    picture = text.split("```mermaid")[2].split("```")[0]
+    assert rooms <= set(re.findall(r"\w+", picture)), "the picture of the rooms"
+
+
+ORDINARY = {
+    "programming": """
+        answer api background binary body builtin check checks child children class client comparison
+        conditions configuration consistency consume controller copy create details due error errors event
+        events exporter extensions factory fairlead field file files finish folder formats gauges get head
+        host hosts identifiers ids key leader limit line list loading local log logs lua main mark merge
+        merged metrics models name names notify object objects open operation operations option options os
+        out owner path paths plain port ports problem problems process processes program progress rate raw
+        read reader remove replies reply report reschedule resolver restart restarts route routes run runner
+        runtime schema schemas script scripts secret secrets serve server set setting settings shared
+        simulated slot slots socket sockets start status table take task tasks text thread threads time
+        timeout timeouts timestamps timing token tokens total totals type types unbind under utilisation
+        validation version view watch writer
+    """,
+    "networks and HTTP": """
+        accept access address admin app asgi bearer channel dial endpoint exposition hosts http idle ingress
+        layers load openapi proxy sender transport tunnel upgrade websocket
+    """,
+    "operating systems": """
+        confinement descendants disk environment escapes exec exit forked pipe pool private proc protected
+        sd shell signals stdio supervisor terminal
+    """,
+    "Kubernetes": """
+        applier autoscaler cluster crd deployment down election executor failure informer kube operator pod
+        rbac readiness reconnect resources scale scaler scaling spec tolerance workload
+    """,
+    "telemetry": """
+        counters decaying health histogram observability snapshot span spans tracing
+    """,
+    "products and their terms": """
+        click redis uvicorn yamltext
+    """,
+    "what a person does": """
+        balancer blocking cli connector coordinator cp file forget put query shell top transfer welcome why
+    """,
+}
+"""Words of file names that need no entry in the glossary, by the field that a reader knows them from."""
+
+
+def test_every_word_of_a_file_name_is_in_the_glossary_or_is_ordinary() -> None:
+    known = {word for words in ORDINARY.values() for word in words.split()}
+    page = (ROOT / "docs" / "glossary.md").read_text()
+    for term in re.findall(r"\*\*([^*]+)\*\*", page):
+        known |= set(term.lower().split())
+    unknown: dict[str, str] = {}
+    for package in (ROOT / "gateway" / "fairlead", ROOT / "operator" / "fairlead_operator"):
+        for path in [*package.rglob("*.py"), *package.rglob("*.lua")]:
+            name = path.parent.name if path.stem == "__init__" else path.stem
+            for word in name.strip("_").split("_"):
+                if not {word, word.removesuffix("s"), word.removesuffix("es"), word + "s"} & known:
+                    unknown[word] = str(path.relative_to(ROOT))
+    assert unknown == {}, "explain these words in docs/glossary.md, or choose better names"

@@ -13,25 +13,16 @@ from pathlib import Path
 
 import pytest
 
+from support.clone import UV, clean_environment, clone_into
+
 ROOT = Path(__file__).parent.parent
-PARTS = ("Makefile", "pyproject.toml", "README.md", "LICENSE", "requirements", "gateway", "operator")
-UV = ROOT / ".cache" / "uv" / "uv"
 
 Make = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
-    """The sources, without an environment; with the uv that this clone has, if any."""
-    for part in PARTS:
-        source = ROOT / part
-        if source.is_dir():
-            shutil.copytree(source, tmp_path / part, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy2(source, tmp_path / part)
-    if UV.exists():
-        (tmp_path / ".cache" / "uv").mkdir(parents=True)
-        shutil.copy2(UV, tmp_path / ".cache" / "uv" / "uv")
+    clone_into(tmp_path)
     return tmp_path
 
 
@@ -41,7 +32,7 @@ def make(clone: Path) -> Make:
         return subprocess.run(
             ["make", "--silent", f"PYTHON={sys.executable}", *args],
             cwd=clone,
-            env=_environment() | variables,
+            env=clean_environment() | variables,
             capture_output=True,
             text=True,
             timeout=100,
@@ -57,10 +48,6 @@ def _assert_fairlead_runs(clone: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "gateway nodes" in done.stdout
-
-
-def _environment() -> dict[str, str]:
-    return {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS", "PYTHON"))}
 
 
 def test_the_gateways_environment_is_made_and_grows_into_the_tests_without_a_rebuild(clone: Path, make: Make) -> None:
@@ -85,7 +72,7 @@ def test_the_gateways_environment_is_made_and_grows_into_the_tests_without_a_reb
 def test_an_interrupted_installation_is_repaired_by_the_next_make(clone: Path, make: Make) -> None:
     command = ["make", "--silent", f"PYTHON={sys.executable}", ".venv/.installed-run"]
     with subprocess.Popen(
-        command, cwd=clone, env=_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+        command, cwd=clone, env=clean_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as first:
         assert first.stderr is not None
         for line in first.stderr:

@@ -102,8 +102,8 @@ WHERE = "{{ $labels.namespace }}/{{ $labels.gateway }}"
 LEADS = "on (instance) (fairlead_operator_leader == 1)"
 
 
-def told(metric: str) -> str:
-    """A gauge of the operator, from the replica that acts."""
+def of_leader(metric: str) -> str:
+    """A gauge of the operator, from its leader."""
     return f"max {BY} (fairlead_operator_{metric} and {LEADS})"
 
 
@@ -164,21 +164,21 @@ ALERTS = (
           f"{WHERE}: spans do not reach the collector"),
     Alert("FairleadScaleBlockedAtMax", "warning", "10m",
           f'max {BY} (fairlead_operator_condition{{condition="ScalingLimited"}} and {LEADS}) == 1'
-          f" and {told('desired_replicas')} <= {told('current_replicas')}",
+          f" and {of_leader('desired_replicas')} <= {of_leader('current_replicas')}",
           f"{WHERE}: more pods are needed than replicas.max allows"),
     Alert("FairleadDesiredNotMet", "warning", "15m",
-          f"{told('ready_replicas')} < {told('desired_replicas')}",
+          f"{of_leader('ready_replicas')} < {of_leader('desired_replicas')}",
           f"{WHERE}: fewer pods take links than are wanted"),
-    Alert("FairleadReportsStale", "warning", "5m", f"{told('reports_stale')} > 0",
+    Alert("FairleadReportsStale", "warning", "5m", f"{of_leader('stale_reports')} > 0",
           f"{WHERE}: ready pods do not tell of themselves, so that no pod is taken away"),
     Alert("FairleadWrongRemoval", "warning", "0m",
           f"sum {BY} (increase(fairlead_operator_wrong_removals_total[1h])) > 0",
           f"{WHERE}: a scale-down took another pod than the emptiest"),
     Alert("FairleadReconcileFailing", "warning", "10m",
           "sum by (namespace, reason) (rate(fairlead_operator_reconcile_failures_total[5m])) > 0",
-          "The operator gives up its looks: {{ $labels.reason }}"),
+          "The operator gives up its passes: {{ $labels.reason }}"),
     Alert("FairleadOperatorNotLeading", "critical", "3m", "sum by (namespace) (fairlead_operator_leader) == 0",
-          "{{ $labels.namespace }}: no replica of the operator acts: nothing is scaled or mended"),
+          "{{ $labels.namespace }}: no replica of the operator is the leader, so nothing is scaled or repaired"),
 )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ RATE = "[$__rate_interval]"
 NAMESPACE = Variable("namespace", "label_values(fairlead_build_info, namespace)")
 GATEWAY = Variable("gateway", 'label_values(fairlead_build_info{namespace=~"$namespace"}, gateway)')
 POD = Variable("pod", f"label_values(fairlead_build_info{{{FLEET}}}, pod)")
-# The operator tells of LinkGateways that have no pod yet, too.
+# The operator also reports LinkGateways that have no pod yet.
 SCALED = (
     Variable("namespace", "label_values(fairlead_operator_desired_replicas, namespace)"),
     Variable("gateway", 'label_values(fairlead_operator_desired_replicas{namespace=~"$namespace"}, gateway)'),
@@ -43,7 +43,7 @@ def rate(counter: str, where: str, by: str, legend: str = "") -> Query:
 
 
 def of_leader(metric: str, by: str = "namespace, gateway") -> str:
-    """A gauge of the operator, from the replica that acts: what one that has lost the lease last saw is old."""
+    """A gauge of the operator, from its leader: the values of a replica that has lost the lease are out of date."""
     leads = "on (instance) (fairlead_operator_leader == 1)"
     return f"max by ({by}) (fairlead_operator_{metric}{{{FLEET}}} and {leads})"
 
@@ -190,50 +190,50 @@ NODES = Dashboard(
 AUTOSCALING = Dashboard(
     "autoscaling",
     "Fairlead / Autoscaling",
-    "What the operator sees, decides and does, and what keeps it from it.",
+    "What the operator observes, decides and does, and what prevents it.",
     (
         Row("Pods", (
-            Panel("Replicas", "short", "Wanted by the operator, asked for by the Deployment, taking links.", (
+            Panel("Replicas", "short", "Pods that are wanted, that the Deployment asks for, and that take links.", (
                 Query(of_leader("desired_replicas"), "{{gateway}} desired"),
                 Query(of_leader("current_replicas"), "{{gateway}} current"),
                 Query(of_leader("ready_replicas"), "{{gateway}} ready"),
             ), width=12),
-            Panel("Rules", "short", "Pods that each rule asks for; the highest wins, within minimum and maximum.", (
-                Query(of_leader("bound_replicas", "namespace, gateway, rule"), "{{gateway}} {{rule}}"),
+            Panel("Rules", "short", "Pods that each scaling rule requires; the greatest number wins.", (
+                Query(of_leader("rule_replicas", "namespace, gateway, rule"), "{{gateway}} {{rule}}"),
             ), width=12),
         )),
         Row("Signal", (
-            Panel("Links", "short", "By the rows of the nodes.",
-                  (Query(of_leader("reported_connections"), "{{gateway}}"),)),
+            Panel("Links", "short", "Links that the nodes report.",
+                  (Query(of_leader("reported_links"), "{{gateway}}"),)),
             Panel("Headroom", "percentunit", "Share of the ready pods' capacity that is free.",
                   (Query(of_leader("headroom_ratio"), "{{gateway}}"),)),
-            Panel("Silent pods", "short", "Ready pods that have not told of themselves: no pod is taken away then.",
-                  (Query(of_leader("reports_stale"), "{{gateway}}"),)),
+            Panel("Silent pods", "short", "Ready pods that have not reported for 15 s; no pod is removed then.",
+                  (Query(of_leader("stale_reports"), "{{gateway}}"),)),
         )),
         Row("Decisions", (
-            Panel("Decisions", "ops", "At each look, by action and the rule that won.", (
+            Panel("Decisions", "ops", "One in each pass, by action and by the rule that won.", (
                 Query("sum by (action, winner) (rate(fairlead_operator_scale_decisions_total"
                       f"{{{FLEET}}}{RATE}))", "{{action}} {{winner}}"),
             )),
-            Panel("Scalings", "short", "Scales that were written.", (
+            Panel("Scalings", "short", "Changes of the scale that were written.", (
                 Query(f"sum by (gateway, action) (increase(fairlead_operator_scalings_total{{{FLEET}}}{RATE}))",
                       "{{gateway}} {{action}}"),
             )),
             Panel("Conditions", "short", "1 while the condition is True; kubectl describe says why.",
                   (Query(of_leader("condition", "namespace, gateway, condition"), "{{gateway}} {{condition}}"),)),
-            Panel("Wrong removals", "short", "A scale-down that took another pod than the emptiest.", (
+            Panel("Wrong removals", "short", "Removals that took another pod than the one that was chosen.", (
                 Query(f"sum by (gateway) (increase(fairlead_operator_wrong_removals_total{{{FLEET}}}{RATE}))",
                       "{{gateway}}"),
             )),
         )),
         Row("Operator", (
-            Panel("Leaders", "short", "Replicas that act: one.",
+            Panel("Leaders", "short", "Replicas that are the leader: one.",
                   (Query("sum(fairlead_operator_leader)", "leaders"),), width=6),
-            Panel("LinkGateways", "short", "That are looked after.",
+            Panel("LinkGateways", "short", "LinkGateways that are reconciled.",
                   (Query("max(fairlead_operator_gateways)", "LinkGateways"),), width=6),
-            Panel("Duration of a look", "s", "One look at one LinkGateway.",
+            Panel("Duration of a pass", "s", "One pass over one LinkGateway.",
                   quantiles("fairlead_operator_reconcile_duration_seconds", "", shares=(0.5, 0.99)), width=6),
-            Panel("Looks given up", "ops", "By reason.",
+            Panel("Passes given up", "ops", "By reason.",
                   (rate("fairlead_operator_reconcile_failures_total", "", "reason"),), width=6),
         )),
     ),
@@ -263,8 +263,8 @@ REDIS = Dashboard(
         )),
         Row("Doorbells", (
             Panel("Doorbells", "ops", "How nodes tell each other of commands.", (
-                Query(f"sum(rate(fairlead_doorbells_rung_total{{{NODE}}}{RATE}))", "rung"),
-                Query(f"sum(rate(fairlead_doorbells_heard_total{{{NODE}}}{RATE}))", "heard"),
+                Query(f"sum(rate(fairlead_doorbells_sent_total{{{NODE}}}{RATE}))", "rung"),
+                Query(f"sum(rate(fairlead_doorbells_received_total{{{NODE}}}{RATE}))", "heard"),
             ), width=12),
             Panel("Doorbells lost", "ops", "Their commands are found all the same, later.",
                   (rate("fairlead_doorbells_lost_total", NODE, "pod"),), width=12),

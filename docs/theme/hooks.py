@@ -134,16 +134,17 @@ def _diagram(page: Page, config: MkDocsConfig, files: Files, match: re.Match[str
             raise PluginError(f"{page.file.src_uri}: this diagram cannot be drawn: {e}\n{source}") from e
         DIAGRAMS.mkdir(parents=True, exist_ok=True)
         drawn.write_text(svg)
-    box = re.search(r'viewBox="\S+ \S+ (\S+) (\S+)"', drawn.read_text())
+    box = re.search(r'viewBox="\S+ \S+ (\S+) ', drawn.read_text())
     if box is None:
         raise PluginError(f"{page.file.src_uri}: the picture of this diagram has no size\n{source}")
-    width, height = (round(float(one)) for one in box.groups())
+    width = round(float(box.group(1)))
     uri = f"diagrams/{drawn.name}"
     if files.get_file_from_path(uri) is None:
         files.append(File.generated(config, uri, abs_src_path=str(drawn)))
     relative = posixpath.relpath(uri, posixpath.dirname(page.file.dest_uri) or ".")
+    least = f"min-width: {width * 6 // 10}px"  # smaller, its words could not be read: it scrolls instead
     text = escape(" ".join(source.split()), quote=True)
-    return f'<div class="diagram"><img src="{relative}" width="{width}" height="{height}" alt="{text}"></div>'
+    return f'<div class="diagram"><img src="{relative}" width="{width}" style="{least}" alt="{text}"></div>'
 
 
 class _Loads(HTMLParser):

@@ -1,9 +1,9 @@
-"""Prints the CustomResourceDefinitions that the Structs of `spec`, `state` and `operation` amount to.
+"""Prints the CustomResourceDefinitions, whose schemas are those of the Structs in `api`.
 
-    python -m fairlead_operator.crd            YAML on stdout: what charts/ and k8s/ hold, and a test compares
-    python -m fairlead_operator.crd --apply    applies them to the cluster, server-side (the chart's upgrade job)
+    python -m fairlead_operator.crd            YAML on stdout: what charts/ and k8s/ contain; a test compares them
+    python -m fairlead_operator.crd --apply    applies them to the cluster, server-side, as the chart's upgrade job does
 
-Structural schemas know no references and no alternatives, so what msgspec prints is inlined, and `null` is dropped.
+Kubernetes' structural schemas have no references and no alternatives, so references are inlined and `null` is dropped.
 """
 
 from __future__ import annotations
@@ -16,60 +16,62 @@ from typing import Any
 import msgspec
 import yaml
 
-from fairlead_operator.api import gateway_spec, link_operation, validation
+from fairlead_operator.api import gateway_spec, link_operation
+from fairlead_operator.api.field_types import ApiStruct
 from fairlead_operator.api.gateway_spec import GROUP, VERSION, LinkGatewaySpec
 from fairlead_operator.api.gateway_status import LinkGatewayStatus
-from fairlead_operator.api.link_operation import LinkOperationSpec, LinkOperationStatus
-from fairlead_operator.api.validation import Rule
+from fairlead_operator.api.link_operation import OPERATION_RULES, LinkOperationSpec, LinkOperationStatus
+from fairlead_operator.api.validation import GATEWAY_RULES, ValidationRule
 
 Schema = dict[str, Any]
 FIELD_MANAGER = "helm"
-"""Helm 4 applies the files of crds/ under this name at each install, and refuses what another manager has changed."""
+"""Helm 4 applies the files of crds/ under this name at each install, and refuses fields that another manager has
+changed."""
 
-NAME = (
-    Rule(
+NAME_RULES = (
+    ValidationRule(
         "size(self.metadata.name) <= 40",
-        "the name must have at most 40 characters: with what Kubernetes appends it names nodes, which have 64",
+        "the name must have at most 40 characters: pods and nodes are named after it, and nodes have at most 64",
     ),
-    Rule(
+    ValidationRule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "the name must begin with a letter and have no dots: Services are named after it",
+        "the name must begin with a letter and contain no dots: Services are named after it",
     ),
 )
 
 COLUMNS = (
     ("Ready", "integer", ".status.readyReplicas", "Pods that take links"),
-    ("Desired", "integer", ".status.desiredReplicas", "Pods that are wanted"),
+    ("Desired", "integer", ".status.desiredReplicas", "Pods that the last decision asks for"),
     ("Links", "integer", ".status.links", "Links of agents"),
     ("Util%", "integer", ".status.utilisationPercent", "Links against the capacity of the ready pods"),
-    ("Skew", "string", ".status.skew", "The fullest pod against the mean"),
-    ("Phase", "string", ".status.phase", "What goes on"),
+    ("Skew", "string", ".status.skew", "Links of the fullest pod, divided by the mean"),
+    ("Phase", "string", ".status.phase", "What the fleet is doing"),
     ("Age", "date", ".metadata.creationTimestamp", "Age"),
 )
 OPERATION_COLUMNS = (
     ("Gateway", "string", ".spec.gateway.name", "The LinkGateway that it is about"),
-    ("Type", "string", ".spec.type", "What is to be done"),
-    ("Pod", "string", ".spec.pod", "The pod that goes"),
+    ("Type", "string", ".spec.type", "What to do"),
+    ("Pod", "string", ".spec.pod", "The pod to replace"),
     ("Phase", "string", ".status.phase", "How far it is"),
-    ("Left", "integer", ".status.linksLeft", "Links on the pods that go"),
+    ("Left", "integer", ".status.linksLeft", "Links that are left on the pods to replace"),
     ("Age", "date", ".metadata.creationTimestamp", "Age"),
 )
-OPERATION_WIDE = (("Message", "string", ".status.message", "What goes on"),)
-"""For -o wide: it is a sentence."""
+OPERATION_COLUMNS_WIDE = (("Message", "string", ".status.message", "What is happening, or how it ended"),)
+"""Only with -o wide, because it is a sentence."""
 
 
 def crds() -> list[Schema]:
-    """All definitions of the group."""
+    """All definitions of the API group."""
     return [gateway_crd(), operation_crd()]
 
 
 def gateway_crd() -> Schema:
     """The definition of LinkGateway."""
     body = {
-        "description": "A fleet of gateway pods that scales on the links of its agents.",
+        "description": "A fleet of gateway pods that is scaled by the links of its agents.",
         "type": "object",
         "required": ["spec"],
-        "x-kubernetes-validations": [_validation(rule) for rule in NAME],
+        "x-kubernetes-validations": [_validation(rule) for rule in NAME_RULES],
         "properties": _properties(LinkGatewaySpec, LinkGatewayStatus),
     }
     scale = {
@@ -85,12 +87,12 @@ def gateway_crd() -> Schema:
 def operation_crd() -> Schema:
     """The definition of LinkOperation."""
     body = {
-        "description": "One request to one fleet of gateway pods, and what became of it.",
+        "description": "One request to one fleet of gateway pods, and how it ended.",
         "type": "object",
         "required": ["spec"],
         "properties": _properties(LinkOperationSpec, LinkOperationStatus),
     }
-    columns = [*_columns(OPERATION_COLUMNS), *_columns(OPERATION_WIDE, priority=1)]
+    columns = [*_columns(OPERATION_COLUMNS), *_columns(OPERATION_COLUMNS_WIDE, priority=1)]
     return _definition(link_operation.KIND, link_operation.PLURAL, "lop", columns, body, {"status": {}})
 
 
@@ -133,71 +135,70 @@ def _columns(columns: Iterable[tuple[str, str, str, str]], **more: int) -> list[
     ]
 
 
-def _properties(asked: type[msgspec.Struct], told: type[msgspec.Struct]) -> Schema:
+def _properties(spec: type[ApiStruct], status: type[ApiStruct]) -> Schema:
     return {
         "apiVersion": {"type": "string"},
         "kind": {"type": "string"},
         "metadata": {"type": "object"},
-        "spec": schema(asked),
-        "status": schema(told, defaults=False),
+        "spec": schema(spec),
+        "status": schema(status, defaults=False),
     }
 
 
-def schema(shape: type[msgspec.Struct], *, defaults: bool = True) -> Schema:
-    """`shape` as a structural schema. A status has no defaults: what was not written is not known."""
-    (top,), parts = msgspec.json.schema_components([shape])
-    said = {one.__name__: made for one, made in (*validation.RULES.items(), *link_operation.RULES.items())}
-    return _inline(top, parts, said, defaults)
+def schema(struct: type[ApiStruct], *, defaults: bool = True) -> Schema:
+    """`struct` as a structural schema. A status has no defaults: what was not written is not known."""
+    (top,), components = msgspec.json.schema_components([struct])
+    rules = {one.__name__: found for one, found in (*GATEWAY_RULES.items(), *OPERATION_RULES.items())}
+    return _inline(top, components, rules, defaults)
 
 
 def _inline(
-    node: Mapping[str, Any], parts: Mapping[str, Schema], said: Mapping[str, tuple[Rule, ...]], defaults: bool
+    node: Mapping[str, Any],
+    components: Mapping[str, Schema],
+    rules: Mapping[str, tuple[ValidationRule, ...]],
+    defaults: bool,
 ) -> Schema:
-    def go(inner: Mapping[str, Any]) -> Schema:
-        return _inline(inner, parts, said, defaults)
+    def inline(inner: Mapping[str, Any]) -> Schema:
+        return _inline(inner, components, rules, defaults)
 
     node = dict(node)
     if "anyOf" in node:  # of a field that may be absent: Kubernetes has no null
         (kept,) = (one for one in node.pop("anyOf") if one != {"type": "null"})
-        node = {**kept, **{k: v for k, v in node.items() if not (k == "default" and v is None)}}
-        return go(node)
+        return inline({**kept, **{k: v for k, v in node.items() if not (k == "default" and v is None)}})
     out: Schema = {"type": "string"} if "enum" in node else {}
     if "$ref" in node:
         name = node.pop("$ref").rpartition("/")[2]
-        out = go(parts[name])
-        if name in said:
-            out["x-kubernetes-validations"] = [_validation(rule) for rule in said[name]]
+        out = inline(components[name])
+        if name in rules:
+            out["x-kubernetes-validations"] = [_validation(rule) for rule in rules[name]]
     for key, value in node.items():
-        if key == "title":
+        if key == "title" or (key == "required" and not value):
             continue
         if key == "default":
             if defaults:
-                # Whole, though {} would be filled by the defaults inside: CEL looks at it before that.
+                # In full, though {} would be filled with the defaults inside: CEL is evaluated before that.
                 out[key] = _without_null(value) if "properties" in out else value
         elif key == "properties":
-            out[key] = {name: go(inner) for name, inner in value.items()}
+            out[key] = {name: inline(inner) for name, inner in value.items()}
         elif key in ("items", "additionalProperties") and isinstance(value, Mapping):
-            out[key] = go(value)
-        elif key == "required":
-            if value:
-                out[key] = value
+            out[key] = inline(value)
         else:
             out[key] = value
     if out.get("x-kubernetes-preserve-unknown-fields"):
-        out.pop("additionalProperties", None)  # both at once are refused
+        out.pop("additionalProperties", None)  # the API server refuses both at once
     return out
 
 
 def _without_null(value: Any) -> Any:
-    """A default of ours as Kubernetes takes it: what is not there is not said to be null."""
+    """A default as Kubernetes accepts it, without the fields that are null."""
     if isinstance(value, dict):
         return {name: _without_null(inner) for name, inner in value.items() if inner is not None}
     return value
 
 
-def _validation(rule: Rule) -> Schema:
-    said = {"rule": rule.holds, "message": rule.message}
-    return {**said, "messageExpression": rule.told} if rule.told else said
+def _validation(rule: ValidationRule) -> Schema:
+    expression = {"messageExpression": rule.message_expression} if rule.message_expression else {}
+    return {"rule": rule.rule, "message": rule.message, **expression}
 
 
 def main() -> int:

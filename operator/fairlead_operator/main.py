@@ -1,7 +1,7 @@
-"""`fairlead-operator`, also `python -m fairlead_operator`: the process, put together, until a signal says stop.
+"""`fairlead-operator`, also `python -m fairlead_operator`: the process, put together, until a signal stops it.
 
-It holds or follows the lease, streams the LinkGateways, runs the loop and serves its health. SIGTERM gives the lease up
-at once, so that the other replica takes over within seconds.
+It takes part in the leader election, watches the LinkGateways, runs the controller and serves its health. On SIGTERM it
+releases the Lease at once, so that the other replica takes over within seconds.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairlead.version import __version__
 from fairlead_operator.kube.cluster import Cluster, configuration
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.runtime.controller import Controller
-from fairlead_operator.runtime.health import Health
+from fairlead_operator.runtime.health import HealthServer
 from fairlead_operator.runtime.leader_election import LeaderElector
 from fairlead_operator.settings import KNOWN, PREFIX, OperatorSettings, load
 
@@ -29,13 +29,14 @@ logger = logging.getLogger("fairlead_operator")
 
 
 def main() -> None:
+    """Reads the configuration and runs until a signal arrives; exits with 2 when the configuration is invalid."""
     parser = argparse.ArgumentParser(
         prog="fairlead-operator",
         description="Deploys, scales and drains the gateway pods of every LinkGateway.",
         epilog="environment:\n"
         + "\n".join(f"  {PREFIX + name:<30} {text}" for name, text in KNOWN.items())
-        + "\n  POD_NAME, POD_NAMESPACE        of this pod; the Lease stands in that namespace"
-        + "\n  KUBECONFIG                     outside a pod: the cluster",
+        + "\n  POD_NAME, POD_NAMESPACE        of this pod; the Lease is in that namespace"
+        + "\n  KUBECONFIG                     the cluster, outside a pod",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
@@ -44,7 +45,9 @@ def main() -> None:
         settings = load(os.environ)
         logs.configure_logging(settings.log_level, settings.log_format)
         logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
-        logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)  # warns of not owning the signals
+        logging.getLogger("kopf._core.reactor.running").setLevel(
+            logging.ERROR
+        )  # it warns that it does not handle the signals
         asyncio.run(run(settings))
     except FairleadError as e:
         print(e.message, file=sys.stderr)
@@ -54,42 +57,42 @@ def main() -> None:
 
 
 async def run(settings: OperatorSettings) -> None:
-    """Until SIGTERM or SIGINT."""
+    """Runs until SIGTERM or SIGINT."""
     client = ApiClient(await configuration())
     metrics = Metrics()
     unfenced = Cluster(client, lambda: None)
-    lease = LeaderElector(unfenced, settings.namespace, settings.lease, settings.identity)
-    watch = Controller(Cluster(client, lease.check), lease, settings.namespaces, settings.policies, metrics)
-    health = Health(watch, lease, metrics)
+    elector = LeaderElector(unfenced, settings.namespace, settings.lease, settings.identity)
+    controller = Controller(Cluster(client, elector.check), elector, settings.namespaces, settings.policies, metrics)
+    health = HealthServer(controller, elector, metrics)
     try:
-        where = await health.start(settings.host, settings.port)
+        address = await health.start(settings.host, settings.port)
         logger.info(
-            "fairlead-operator %s as %s looks after %s; health on %s",
-            __version__, settings.identity, ", ".join(settings.namespaces) or "the whole cluster", where,
+            "fairlead-operator %s as %s manages %s; health on %s",
+            __version__, settings.identity, ", ".join(settings.namespaces) or "the whole cluster", address,
         )  # fmt: skip
-        await _run_until_told(watch, lease, unfenced)
+        await _run_until_signal(controller, elector, unfenced)
     finally:
         await health.aclose()
         await unfenced.aclose()
 
 
-async def _run_until_told(watch: Controller, lease: LeaderElector, unfenced: Cluster) -> None:
+async def _run_until_signal(controller: Controller, elector: LeaderElector, unfenced: Cluster) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    tasks = [
-        asyncio.create_task(lease.hold_forever(watch.wake), name="lease"),
-        asyncio.create_task(watch.run_forever(), name="loop"),
-        asyncio.create_task(watch.view.run_forever(unfenced), name="view"),
+    election = asyncio.create_task(elector.run_forever(controller.wake), name="leader election")
+    rounds = asyncio.create_task(controller.run_forever(), name="controller")
+    others = [
+        asyncio.create_task(controller.informer.run_forever(unfenced), name="informer"),
         asyncio.create_task(stop.wait(), name="stop"),
     ]
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([election, rounds, *others], return_when=asyncio.FIRST_COMPLETED)
         for task in done:
-            task.result()  # a loop that ended by an error is a defect: the process ends with it, and is restarted
+            task.result()  # an error here is a defect: the process exits, and Kubernetes restarts it
     finally:
-        # The loop first, so that nothing is under way when the lease is given up.
-        for task in (tasks[1], tasks[0], *tasks[2:]):
+        # The controller first, so that no pass is running when the Lease is released.
+        for task in (rounds, election, *others):
             task.cancel()
             await asyncio.wait([task], timeout=10.0)

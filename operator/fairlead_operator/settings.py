@@ -1,7 +1,7 @@
-"""The configuration of the operator's process: FAIRLEAD_OPERATOR_… variables, all faults told at once.
+"""The configuration of the operator's process: FAIRLEAD_OPERATOR_… variables, with all faults reported at once.
 
-Read once, by `main`; everything below receives values. The pod's own name and namespace come from the downward API,
-and stand in for each other's absence on a developer's machine.
+`main` reads it once, and everything else receives values. The pod's name and namespace come from the downward API;
+without them, as on a developer's machine, defaults are used.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from fairlead_operator.api.policy import Policies, read_policies
 
 PREFIX = "FAIRLEAD_OPERATOR_"
 KNOWN = {
-    "NAMESPACES": "namespaces to look after, with commas between; the whole cluster when empty",
-    "LEASE": "name of the Lease that decides which replica acts (default: fairlead-operator)",
+    "NAMESPACES": "namespaces to manage, separated by commas (default: the whole cluster)",
+    "LEASE": "name of the Lease of the leader election (default: fairlead-operator)",
     "HTTP": "host:port of /livez, /readyz and /metrics (default: 0.0.0.0:8080)",
-    "POLICY": "what authors of LinkGateways may ask for, as JSON; the project's image alone when empty",
+    "POLICY": "what authors of LinkGateways may ask for, as JSON (default: only the project's image)",
     "LOG_LEVEL": "debug, info, warning or error (default: info)",
     "LOG_FORMAT": "text or json (default: text)",
 }
@@ -29,10 +29,10 @@ _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 @dataclass(frozen=True, slots=True)
 class OperatorSettings:
     namespaces: tuple[str, ...]
-    """None of them: the whole cluster."""
+    """Empty for the whole cluster."""
     lease: str
     namespace: str
-    """Where the Lease stands."""
+    """The namespace of the Lease."""
     identity: str
     host: str
     port: int
@@ -42,9 +42,9 @@ class OperatorSettings:
 
 
 def load(env: Mapping[str, str]) -> OperatorSettings:
-    """Raises ConfigError with every fault."""
+    """Reads the environment; raises ConfigError with all faults."""
     faults = [
-        f"{key}: is not a setting; there are {', '.join(PREFIX + name for name in KNOWN)}"
+        f"{key} is not a setting: expected one of {', '.join(PREFIX + name for name in KNOWN)}"
         for key in sorted(env)
         if key.startswith(PREFIX) and key.removeprefix(PREFIX) not in KNOWN and not _is_service_link(key)
     ]
@@ -55,30 +55,31 @@ def load(env: Mapping[str, str]) -> OperatorSettings:
     def one_of(name: str, *allowed: str) -> str:
         value = word(name, allowed[0])
         if value not in allowed:
-            faults.append(f"{PREFIX}{name}: {value!r} is not one of {', '.join(allowed)}")
+            faults.append(f"invalid {PREFIX}{name} {value!r}: expected one of {', '.join(allowed)}")
         return value
 
     namespaces = tuple(part.strip() for part in word("NAMESPACES", "").split(",") if part.strip())
     lease = word("LEASE", "fairlead-operator")
     faults += [
-        f"{PREFIX}{name}: {value!r} is not a name: lower case letters, digits and dashes"
+        f"invalid {PREFIX}{name} {value!r}: expected lower case letters, digits and dashes"
         for name, value in [("LEASE", lease), *(("NAMESPACES", one) for one in namespaces)]
         if not _NAME.fullmatch(value)
     ]
-    host, _, port = word("HTTP", "0.0.0.0:8080").rpartition(":")
+    address = word("HTTP", "0.0.0.0:8080")
+    host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        faults.append(f"{PREFIX}HTTP: is not host:port")
+        faults.append(f"invalid {PREFIX}HTTP {address!r}: expected host:port, such as 0.0.0.0:8080")
         port = "0"
     policies = Policies()
     try:
         policies = read_policies(word("POLICY", "{}"))
     except ConfigError as e:
-        faults.append(f"{PREFIX}POLICY: {e.message}")
+        faults.append(f"invalid {PREFIX}POLICY: {e.message}")
     settings = OperatorSettings(
         namespaces=namespaces,
         lease=lease,
         namespace=env.get("POD_NAMESPACE", "") or (namespaces[0] if namespaces else "default"),
-        # A restarted container is another holder: what its last life had under way is over.
+        # A restarted container is another holder: whatever it was doing before has ended.
         identity=f"{env.get('POD_NAME', '') or 'operator'}_{secrets.token_hex(4)}",
         host=host.strip("[]"),
         port=int(port),
@@ -87,10 +88,10 @@ def load(env: Mapping[str, str]) -> OperatorSettings:
         policies=policies,
     )
     if faults:
-        raise ConfigError("the configuration is wrong:\n  - " + "\n  - ".join(faults), faults=tuple(faults))
+        raise ConfigError("invalid configuration:\n  - " + "\n  - ".join(faults), faults=tuple(faults))
     return settings
 
 
 def _is_service_link(key: str) -> bool:
-    """Kubernetes puts such into each pod beside a Service called fairlead-operator…"""
+    """Whether Kubernetes has set it because of a Service called fairlead-operator…"""
     return re.search(r"_(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)$", key) is not None

@@ -54,3 +54,16 @@ def test_agents_are_held_at_a_tiny_scale(tmp_path: Path) -> None:
     figures = json.loads(out.read_text())
     assert (figures["swarm"]["linked"], figures["swarm"]["ok"], sum(figures["links"])) == (60, True, 60)
     assert figures["swarm"]["commands"]["answered"] == sum(run["count"] for run in figures["commands"])
+
+
+def test_commands_with_one_deadline_at_a_tiny_scale(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "bench.deadlines", "--commands=150", "--nodes=2", f"--out={out}"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (figures,) = json.loads(out.read_text())
+    assert (figures["commands"], figures["nodes"]) == (150, 2)
+    assert 1.0 <= figures["ended"]["first"] <= figures["ended"]["last"] <= figures["settled"]
+    assert figures["nodes_us"] > 0 < figures["valkey_us"]

@@ -64,7 +64,7 @@ def test_an_entry_is_bounded() -> None:
     entries = list(in_entries(rung))
     assert [len(entry) for entry in entries] == [MAX_PER_ENTRY, MAX_PER_ENTRY, 1]
     assert [doorbell for entry in entries for doorbell in decode(encode(entry))] == rung
-    with pytest.raises(ValueError, match="1001 doorbells in one entry, the limit is 1000"):
+    with pytest.raises(ValueError, match="1001 doorbells in one entry: expected at most 1000"):
         encode(rung[: MAX_PER_ENTRY + 1])
     assert decode(msgspec.msgpack.encode([[2, "c"]] * (MAX_PER_ENTRY + 1))) == []
 

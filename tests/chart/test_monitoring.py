@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from fairlead_operator.api.validation import read
+from fairlead_operator.api.validation import read_spec
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
 
@@ -29,7 +29,7 @@ def monitors(objects: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def gateway_children(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What the operator would make of the chart's first LinkGateway."""
     made = next(one for one in objects if one["kind"] == "LinkGateway")
-    return children(Owner(made["metadata"]["name"], "fleet", "uid"), read(made["spec"]))
+    return children(Owner(made["metadata"]["name"], "fleet", "uid"), read_spec(made["spec"]))
 
 
 def test_nothing_is_made_unless_it_is_asked_for(render: Render) -> None:
@@ -136,7 +136,7 @@ def test_traces_are_the_values_unless_a_gateway_has_its_own(render: Render) -> N
     told = {}
     for one in objects:
         if one["kind"] == "LinkGateway":
-            read(one["spec"])
+            read_spec(one["spec"])
             env = {entry["name"]: entry["value"] for entry in one["spec"]["pod"].get("env", ())}
             told[one["metadata"]["name"]] = (one["spec"]["telemetry"]["otlpEndpoint"], env.get("FAIRLEAD_TRACE_RATIO"))
     assert told == {

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fairlead_operator.api.validation import read
+from fairlead_operator.api.validation import read_spec
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
 
@@ -44,7 +44,7 @@ class Cluster:
         made = [*objects]
         for gateway in (one for one in objects if one["kind"] == "LinkGateway"):
             owner = Owner(gateway["metadata"]["name"], HERE, "u")
-            made += children(owner, read(gateway["spec"]))
+            made += children(owner, read_spec(gateway["spec"]))
         self.policies = [one for one in made if one["kind"] == "NetworkPolicy"]
         self.pods = {name: _pod(meta, spec) for name, meta, spec in pods(made)} | STRANGERS
 

@@ -17,7 +17,7 @@ CI = Path(__file__).resolve().parents[2] / "charts" / "fairlead" / "ci"
 Right = tuple[str, str, str]
 
 
-def asked(*tables: Iterable[rbac.Rule]) -> set[Right]:
+def asked(*tables: Iterable[rbac.PolicyRule]) -> set[Right]:
     """Group, resource and verb, one by one."""
     return {
         (group, resource, verb)

@@ -15,7 +15,7 @@ import yaml
 from fairlead.version import __version__
 from fairlead_operator.api.gateway_spec import GROUP, VERSION
 from fairlead_operator.api.policy import Policies, SecretState, read_policies, secrets_to_read, violations
-from fairlead_operator.api.validation import read
+from fairlead_operator.api.validation import read_spec
 from fairlead_operator.resources.owner import Owner
 
 from support.chart.helm import Helm, Render
@@ -142,7 +142,7 @@ def test_the_operator_can_read_its_linkgateways(render: Render, values: Path) ->
     for one in of_kind(render(values), "LinkGateway"):
         assert one["apiVersion"] == f"{GROUP}/{VERSION}"
         assert len(one["metadata"]["name"]) <= 40
-        read(one["spec"])
+        read_spec(one["spec"])
         # HPA, KEDA and people write it through /scale: an upgrade must not write it back.
         assert "replicas" not in one["spec"].get("scaling", {})
 
@@ -328,8 +328,8 @@ def policies_of(objects: list[dict[str, Any]]) -> Policies:
 def test_the_operator_allows_the_gateways_of_its_own_release(render: Render, values: Path) -> None:
     objects = render(values)
     for one in of_kind(objects, "LinkGateway"):
-        spec, policy = read(one["spec"]), policies_of(objects).of("fleet")
-        assert violations(spec, policy, dict.fromkeys(secrets_to_read(spec, policy), SecretState.PLAIN)) == []
+        spec, policy = read_spec(one["spec"]), policies_of(objects).of("fleet")
+        assert violations(spec, policy, dict.fromkeys(secrets_to_read(spec, policy), SecretState.UNLABELLED)) == []
 
 
 def test_what_the_values_ask_for_themselves_is_allowed_in_the_releases_namespace_alone(render: Render) -> None:
@@ -345,10 +345,10 @@ def test_what_the_values_ask_for_themselves_is_allowed_in_the_releases_namespace
         "services": {"agents": {"type": "LoadBalancer", "annotations": {"e/f": ""}}},
     }  # fmt: skip
     objects = render({"gateways": {"default": gateway}, "operator": {"policy": {"ingressHosts": ["*.all.test"]}}})
-    spec = read(named(objects, "LinkGateway", "fairlead")["spec"])
+    spec = read_spec(named(objects, "LinkGateway", "fairlead")["spec"])
     made = policies_of(objects)
     policy = made.of("fleet")
-    states = dict.fromkeys(secrets_to_read(spec, policy), SecretState.PLAIN)
+    states = dict.fromkeys(secrets_to_read(spec, policy), SecretState.UNLABELLED)
     assert violations(spec, policy, states) == []
     assert len(violations(spec, made.of("elsewhere"), {})) == 19
     assert made.all.ingress_hosts == ("*.all.test",)

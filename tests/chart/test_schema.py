@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Replicas
-from fairlead_operator.api.validation import OPERATORS_ENV
+from fairlead_operator.api.validation import RESERVED_ENV
 
 from support.chart.helm import Helm
 
@@ -79,7 +79,7 @@ def test_what_cannot_hold_together_is_said_in_words(helm: Helm, chart: Path) -> 
     assert "2nd-fairlead cannot be the name of a Service" in refused(name="2nd")
     assert "gateways.default.replicas: min 20 is greater than max 10" in refused("gateways.default.replicas.min=20")
     assert "capacity 60001 is greater than" in refused("gateways.default.capacity=60001")
-    for name, instead in OPERATORS_ENV.items():
+    for name, instead in RESERVED_ENV.items():
         told = f"gateways.default.pod.env must not set {name}: {instead}"
         if name in ("FAIRLEAD_NODE", "FAIRLEAD_REDIS"):
             assert told in refused(f"gateways.default.pod.env[0].name={name}", "gateways.default.pod.env[0].value=x")

@@ -18,11 +18,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fairlead.cli.child_processes import RESTART_MOST, restart_pause
+from fairlead.cli.child_processes import RESTART_MOST, restart_delay
 from fairlead.cli.demo import restarts
 from fairlead.cli.demo.load_balancer import LoadBalancer
 from fairlead.cli.demo.ports import check_ports, free_ports, ports_from
-from fairlead.cli.demo.processes import ChildProcess, ValkeyProcess, epitaph, tail
+from fairlead.cli.demo.processes import ChildProcess, ValkeyProcess, describe_end, tail
 from fairlead.cli.demo.restarts import RestartedProcess
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -36,12 +36,12 @@ pytestmark = pytest.mark.timeout(240)  # each demo is seven processes, some of w
 def test_taken_ports_are_all_named(run: Run) -> None:
     ports = free_ports(2)
     one, two = ports.nodes
-    assert len({ports.entry, *one, *two}) == 7
-    with socket.create_server(("127.0.0.1", ports.entry)), socket.create_server(("127.0.0.1", two.admin)):
+    assert len({ports.links, *one, *two}) == 7
+    with socket.create_server(("127.0.0.1", ports.links)), socket.create_server(("127.0.0.1", two.admin)):
         with pytest.raises(ConfigError) as caught:
             check_ports(ports)
-        done = run("demo", "--port", str(ports.entry))
-    assert f"port {ports.entry} (agents' links)" in caught.value.message
+        done = run("demo", "--port", str(ports.links))
+    assert f"port {ports.links} (agents' links)" in caught.value.message
     assert f"port {two.admin} (probes and metrics)" in caught.value.message
     assert f"port {one.api}" not in caught.value.message
     assert done.returncode == 2
@@ -53,7 +53,7 @@ def test_each_node_takes_three_ports_in_a_row(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = run("demo", "--port", str(port - 5), "--nodes", "2")
-    assert f"port {port} (probes and metrics) cannot be had" in done.stderr.decode()
+    assert f"cannot use port {port} (probes and metrics)" in done.stderr.decode()
     assert done.returncode == 2
     assert ports_from(8080, 2) == (8080, [(8081, 8082, 8083), (8084, 8085, 8086)])
 
@@ -75,7 +75,7 @@ async def test_a_child_ends_when_told_to(tmp_path: Path) -> None:
     assert (tmp_path / "log.pid").read_text() == f"{child.pid}\n"
     assert await child.stop(10)
     assert not child.alive
-    assert "by signal 15 (SIGTERM)" in epitaph(child)
+    assert "by signal 15 (SIGTERM)" in describe_end(child)
     assert not (tmp_path / "log.pid").exists()
 
 
@@ -94,7 +94,7 @@ async def test_a_dead_child_leaves_its_last_words(tmp_path: Path) -> None:
     child = ChildProcess("talker", python(code), tmp_path / "log", {})
     await child.start()
     await child.ended()
-    last = epitaph(child)
+    last = describe_end(child)
     assert "talker ended with exit code 1" in last
     assert "no more" in last
     assert "line 99" in last
@@ -117,7 +117,7 @@ async def echo(name: bytes) -> tuple[asyncio.Server, int]:
 
 async def test_the_balancer_spreads_connections_over_those_that_listen() -> None:
     (one, one_port), (two, two_port) = await echo(b"1"), await echo(b"2")
-    entry = free_ports(1).entry
+    entry = free_ports(1).links
     made: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
 
     async def ask() -> bytes:
@@ -143,7 +143,7 @@ async def test_the_balancer_spreads_connections_over_those_that_listen() -> None
         assert {await ask() for _ in range(3)} == {b"1"}
         one.close()
         assert await ask() == b""
-    with pytest.raises(ConfigError, match=f"port {entry} on 127.0.0.1 cannot be had"):
+    with pytest.raises(ConfigError, match=f"cannot use port {entry} on 127.0.0.1"):
         await LoadBalancer("127.0.0.1", entry, []).start()
     await balancer.stop()
     for _, writer in made:
@@ -155,13 +155,13 @@ async def test_the_balancer_spreads_connections_over_those_that_listen() -> None
 
 
 def test_pauses_grow_to_a_bound_and_are_spread() -> None:
-    assert [restart_pause(n, 1.0) for n in (0, 1, 2, 3)] == [1.0, 2.0, 4.0, 8.0]
-    assert restart_pause(0, 0.0) == 0.5
-    assert restart_pause(10_000, 1.0) == RESTART_MOST
+    assert [restart_delay(n, 1.0) for n in (0, 1, 2, 3)] == [1.0, 2.0, 4.0, 8.0]
+    assert restart_delay(0, 0.0) == 0.5
+    assert restart_delay(10_000, 1.0) == RESTART_MOST
 
 
 async def test_a_store_that_does_not_come_back_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(restarts, "restart_pause", lambda failures, draw: 0.01)
+    monkeypatch.setattr(restarts, "restart_delay", lambda failures, draw: 0.01)
     told: list[str] = []
     valkey = ValkeyProcess(EmbeddedValkey(tmp_path / "valkey"))
 
@@ -170,21 +170,20 @@ async def test_a_store_that_does_not_come_back_is_given_up(tmp_path: Path, monke
 
     await valkey.start()
     assert (tmp_path / "valkey.pid").read_text() == f"{valkey.pid}\n"
-    part = asyncio.ensure_future(RestartedProcess(valkey, is_ready, "Links stay up", told.append).keep())
+    part = asyncio.ensure_future(RestartedProcess(valkey, is_ready, "Links stay up", told.append).supervise())
     try:
         os.kill(valkey.pid, signal.SIGKILL)
         with (tmp_path / "valkey" / "valkey.lock").open() as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)  # as another server would hold it
-            hopeless = (
-                f"valkey failed {restarts.MOST_FAILURES} times in a row.*: it could not be started: the data folder"
-            )
+            failed = f"it failed {restarts.MOST_FAILURES} times in a row"
+            hopeless = f"valkey is not restarted, because {failed}: it could not be started: the data folder"
             with pytest.raises(FairleadError, match=hopeless):
                 async with asyncio.timeout(30):
                     await part
     finally:
         part.cancel()
         await valkey.stop()
-    assert "ended by signal 9 (SIGKILL); it is started again" in told[0]
+    assert "ended by signal 9 (SIGKILL); it is restarted" in told[0]
     assert all("could not be started: the data folder" in line for line in told[1:])
     assert not (tmp_path / "valkey.pid").exists()
 
@@ -314,7 +313,7 @@ def test_what_is_killed_is_started_again_and_nothing_is_lost(
     wait_until(lambda: demo.said("node-2 is back"))
     (line,) = (line for line in demo.talk if "node-2 (pid" in line and "ended" in line)
     assert re.search(
-        r"ended by signal 9 \(SIGKILL\); it is started again in [\d.]+ s\. Its agents link to another", line
+        r"ended by signal 9 \(SIGKILL\); it is restarted in [\d.]+ s\. Its agents connect to another", line
     )
 
     for name in ("agent-1", "valkey"):
@@ -352,9 +351,9 @@ def test_a_part_that_fails_again_and_again_ends_the_demo(demo: Running, wait_unt
         taken.listen()
         assert demo.wait() == 1
     talk = "".join(demo.talk)
-    assert "ended with exit code 2 before it was ready; it is started again" in talk
-    assert f"node-2 failed {restarts.MOST_FAILURES} times in a row, so it is not started again" in talk
-    assert f"link port {port} on 127.0.0.1 cannot be had" in talk, "its last words"
+    assert "ended with exit code 2 before it was ready; it is restarted" in talk
+    assert f"node-2 is not restarted, because it failed {restarts.MOST_FAILURES} times in a row" in talk
+    assert f"cannot use link port {port} on 127.0.0.1" in talk, "its last words"
     assert not [one for one in demo.family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -52,6 +52,23 @@ def test_request_carries_what_was_asked(api: Api, run: Run) -> None:
     assert not api.inputs
 
 
+@pytest.mark.parametrize(
+    "command", [("exec", "agent-1", "--", "prog"), ("results", COMMAND), ("results", COMMAND, "--follow")], ids=" ".join
+)
+def test_json_has_the_members_of_the_apis_stream(api: Api, run: Run, command: tuple[str, ...]) -> None:
+    api.say("é\x1b\u2028".encode())
+    api.say(b"\xff", "stderr")
+    api.finish("failed", {"exit_code": 3})
+    done = run(command[0], "-o", "json", *command[1:], api=api)
+    assert (done.returncode, done.stderr) == (3, b"")
+    assert done.stdout.decode().replace("\n", "").isprintable()
+    first, second, end = map(json.loads, done.stdout.splitlines())
+    assert first == {"offset": 0, "agent": "agent-1", "n": 0, "kind": "stdout", "text": "é\x1b\u2028"}
+    assert second == {"offset": 1, "agent": "agent-1", "n": 1, "kind": "stderr", "base64": "/w=="}
+    assert end["id"] == COMMAND
+    assert (end["end"]["state"], end["end"]["payload"]) == ("failed", {"exit_code": 3})
+
+
 def test_output_is_shown_as_it_comes(api: Api, start: Start) -> None:
     api.go.clear()
     api.say(b"early")

@@ -49,11 +49,11 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
         (["agent", "run", "--id", "a", "--token-file", "/nowhere/t"], "cannot be read"),
         (["agent", "run", "--id", "a", "--token", "t", "--token-file", "/nowhere/t"], "only one"),
         (["demo", "--port", "70000"], "port"),
-        (["demo", "--port", "many"], "'many' is not a valid whole number"),
+        (["demo", "--port", "many"], "'many' is not a valid integer"),
         (["exec", "--deadline", "soon", "agent-1", "ls"], "'soon' is not a valid number."),
-        (["--api", "http://gateway:8081", "agents", "ls"], "--api goes behind the command: fairlead agents ls --api …"),
-        (["--token", "t", "why", "agent-1"], "--token goes behind the command: fairlead why --token …"),
-        (["agents", "--api", "http://gateway:8081", "ls"], "behind the command: fairlead agents ls --api …"),
+        (["--api", "http://gateway:8081", "agents", "ls"], "--api goes after the command: fairlead agents ls --api …"),
+        (["--token", "t", "why", "agent-1"], "--token goes after the command: fairlead why --token …"),
+        (["agents", "--api", "http://gateway:8081", "ls"], "after the command: fairlead agents ls --api …"),
         (["--nonsense", "agents", "ls"], "No such option"),
     ],
 )
@@ -68,7 +68,7 @@ def test_usage_errors_are_2_and_say_what_is_wrong(run: Run, args: list[str], wor
 def test_help_tells_the_exit_codes(run: Run) -> None:
     done = run("--help")
     assert done.returncode == 0
-    assert "3 not available" in " ".join(done.stdout.decode().split())
+    assert "3 unavailable" in " ".join(done.stdout.decode().split())
 
 
 def helps(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
@@ -89,7 +89,8 @@ def test_help_is_complete(path: tuple[str, ...], command: click.Command) -> None
 
 
 def test_version(run: Run) -> None:
-    assert run("version").stdout.decode().strip() == __version__
+    for flag in ("version", "--version"):
+        assert run(flag).stdout.decode().strip() == __version__
 
 
 def test_an_unreachable_gateway_is_3_with_the_next_step(run: Run) -> None:
@@ -168,6 +169,14 @@ def test_agents_ls_takes_all_pages(run: Run, api: Api) -> None:
     assert api.cursors == [None, "1"] * 3
 
 
+def test_agents_ls_is_sorted_by_id_whatever_the_order_of_the_pages(run: Run, api: Api) -> None:
+    api.pages = [
+        {"agents": [{"id": one, "state": "online"} for one in ids], "cursor": cursor}
+        for ids, cursor in ((["web-2", "db-1"], "1"), (["web-1", "app"], None))
+    ]
+    assert run("agents", "ls", "-o", "name", api=api).stdout.split() == [b"app", b"db-1", b"web-1", b"web-2"]
+
+
 def test_agents_ls_without_agents_says_how_to_get_one(run: Run, api: Api) -> None:
     api.pages = [{"agents": [], "cursor": None}]
     done = run("agents", "ls", api=api)
@@ -189,7 +198,7 @@ def test_serve_tells_all_faults_of_all_sources_and_starts_nothing(run: Run, tmp_
     )
     assert done.returncode == 2
     talk = done.stderr.decode()
-    assert "4 faults" in talk
+    assert "4 errors" in talk
     for words in (
         f"file {config}: capacity",
         "flag --link-port: 'http'",

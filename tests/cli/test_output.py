@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.cli.main import cli
-from fairlead.cli.output.view import table
-from fairlead.cli.output.yamltext import dump
-from fairlead.cli.transfer.progress import clock, line, size
+from fairlead.cli.output.formats import as_yaml
+from fairlead.cli.output.table import format_table
 
 from support.cli.processes import Fleet
 from support.cli.scripted_api import Api
@@ -41,14 +40,14 @@ JSON = st.recursive(
 @settings(deadline=None)  # the machine may be busy; what is written is short
 @given(JSON)
 def test_yaml_is_read_back_as_what_was_written(value: object) -> None:
-    assert yaml.safe_load(dump(value)) == value
+    assert yaml.safe_load(as_yaml(value)) == value
 
 
 @pytest.mark.parametrize(
     "word", ["yes", "No", "null", "~", "1", "1.5", "0x10", "1_000", "12:30", "- a", "a: b", "#", ""]
 )
 def test_yaml_of_words_that_mean_something_else(word: str) -> None:
-    assert yaml.safe_load(dump({word: word})) == {word: word}
+    assert yaml.safe_load(as_yaml({word: word})) == {word: word}
 
 
 @pytest.mark.parametrize("args", [("ls",), ("get", "web-1"), ("label", "web-1", "form=tested")])
@@ -86,8 +85,36 @@ def test_wide_tables_have_what_agents_say_of_themselves(fleet: Fleet) -> None:
 
 
 def test_what_an_agent_says_does_not_steer_the_terminal() -> None:
-    lines = table(("A", "B"), [("\x1b[2J", "x\r\n"), ("é", "\u202e")])
+    lines = format_table(("A", "B"), [("\x1b[2J", "x\r\n"), ("é", "\u202e")])
     assert lines == ["A     B", "?[2J  x??", "é     ?"]
+
+
+HEAD, ROWS = ("AGENT", "N", "WHY"), [("a-very-long-agent-id", "7", "one reason that is rather long"), ("b", "10", "")]
+
+
+def test_a_table_for_a_pipe_has_every_cell_in_full() -> None:
+    assert format_table(HEAD, ROWS, numeric=[1]) == [
+        "AGENT                  N  WHY",
+        "a-very-long-agent-id   7  one reason that is rather long",
+        "b                     10",
+    ]
+
+
+@pytest.mark.parametrize("width", [56, 50, 40, 30])
+def test_a_table_for_a_terminal_shortens_its_widest_column_and_never_the_names(width: int) -> None:
+    head, first, second = format_table(HEAD, ROWS, width=width)
+    assert max(map(len, (head, first, second))) <= width
+    assert first.startswith("a-very-long-agent-id  7")
+    assert first.endswith("…") or width == 56
+    assert second.split() == ["b", "10"]
+
+
+def test_a_listing_fits_the_terminal(api: Api, screen: MakeScreen) -> None:
+    agent = {"id": "web-1", "state": "away", "node": "node-1", "why": "word " * 40, "facts": {"os": "linux"}}
+    api.pages = [{"agents": [agent], "cursor": None}]
+    lines = screen(api.url, "agents", "ls", env={"TERM": "dumb"}).end().splitlines()
+    assert [line.split()[0] for line in lines] == ["AGENT", "web-1"]
+    assert len(lines[1]) <= 100, "the terminal of the test has so many columns"
 
 
 def test_colours_are_for_terminals_that_want_them(fleet: Fleet, screen: MakeScreen) -> None:
@@ -146,19 +173,10 @@ def test_watching_outlasts_a_gateway_that_is_away(
     assert process.poll() is None
 
 
-def test_progress_tells_part_bytes_rate_and_time_left() -> None:
-    assert line("x", 512 << 10, 1 << 20, 128 << 10, 4) == (
-        "x   50% [############------------] 512.0 KiB of 1.0 MiB  128.0 KiB/s  ETA 0:04"
-    )
-    assert line("x", 1 << 20, 1 << 20, 1 << 20, 61).endswith("1:01")
-    assert line("x", 100, None, 50, 2) == "x  100 B  50 B/s  0:02"
-    assert line("x", 0, 0, 0, 0).startswith("x  100%")
-    assert (size(1023), size(1 << 40), clock(3661)) == ("1023 B", "1.0 TiB", "1:01:01")
-
-
 def test_progress_is_shown_on_a_terminal(fleet: Fleet, tmp_path: Path, screen: MakeScreen) -> None:
     (tmp_path / "big").write_bytes(bytes(3 << 20))
     shown = screen(fleet.api, "cp", f"web-1:{tmp_path}/big", str(tmp_path / "copy")).end()
-    assert re.search(r"big  100% \[#{24}\] 3\.0 MiB of 3\.0 MiB  .*iB/s  0:\d\d", shown), shown
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert re.search(r"big 100% ━{24} 3\.0/3\.0 MiB [0-9.]+ [kM]?B/s 0:00:\d\d", line), shown
     shown = screen(fleet.api, "cp", "-q", f"web-1:{tmp_path}/big", str(tmp_path / "copy")).end()
     assert shown == ""

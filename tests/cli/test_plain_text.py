@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.cli.output.view import as_json
+from fairlead.cli.output.formats import as_json
 from fairlead.text import plain
 
 from support.cli.scripted_api import COMMAND, Api, problem

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.cli.terminal.raw_terminal import Escape
+from fairlead.cli.terminal.escapes import EscapeParser
 
 from support.cli.processes import Fleet
 from support.cli.relay import Relay
@@ -144,6 +144,6 @@ def test_a_long_paste_arrives(fleet: Fleet, run: Run, tmp_path: Path) -> None:
     ],
 )
 def test_escapes(typed: list[bytes], sent: bytes, left: bool) -> None:
-    escape = Escape()
-    assert b"".join(map(escape.take, typed)) == sent
+    escape = EscapeParser()
+    assert b"".join(map(escape.feed, typed)) == sent
     assert escape.left is left

@@ -68,7 +68,7 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
     with kube.namespace("fairlead-home") as home, kube.namespace("fairlead-elsewhere") as elsewhere:
         kube.kubectl("--namespace", home, "apply", "-f", "-", stdin=json.dumps(DOOR))
         route = {"parentRefs": [{"name": "door", "namespace": home}]}
-        small = {"replicas": {"min": 1, "max": 2}, "scaling": {"survive": 0}}
+        small = {"replicas": {"min": 1, "max": 2}, "scaling": {"failureTolerance": 0}}
         values = {
             "operator": {
                 "clusterScope": True, "replicas": 1, "policy": {"ingressHosts": [hosts["of-elsewhere"]]},

@@ -40,9 +40,9 @@ async def test_the_second_process_of_a_name_refuses_to_start_and_names_the_first
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert second.returncode == 2, second.stdout
-    assert f"there is a node 'same' already: process {first.pid} on " in second.stdout
-    assert "give this one a name of its own (--node or FAIRLEAD_NODE), or stop that one first" in second.stdout
-    assert "beginning a new life" not in first.log()  # it was not disturbed
+    assert f"the node name 'same' is in use already: process {first.pid} on " in second.stdout
+    assert "give this node a name of its own (--node or FAIRLEAD_NODE), or stop the other one first" in second.stdout
+    assert "joining again" not in first.log()  # it was not disturbed
     assert (await api_of(first).agent(peer.agent))["state"] == "online"
 
 
@@ -51,7 +51,7 @@ async def test_a_killed_node_has_its_name_back_at_once(own_valkey: EmbeddedValke
     gateway.signal(signal.SIGKILL)
     gateway.wait()
     gateway.start()
-    assert "waiting until it beats again" not in gateway.log()
+    assert "waiting until it sends a heartbeat" not in gateway.log()
 
 
 @pytest.mark.timeout(150)
@@ -100,13 +100,13 @@ async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
             return bool((await http.get(f"{frozen.admin}/readyz")).status_code == 200)
 
         await until(unready)
-        assert "beginning a new life" not in taker.log()
+        assert "joining again" not in taker.log()
     finally:
         await asyncio.to_thread(taker.stop)
     await until(ready)
     again = await dial(frozen, peer.agent)
     await again.greet(conn=2)
-    assert frozen.log()[before:].count("already: process") == 1  # told once, not with each beat
+    assert frozen.log()[before:].count("already: process") == 1  # logged once, not with each heartbeat
 
 
 def test_a_process_is_gone_when_it_has_ended_or_its_pid_is_another_s() -> None:
@@ -157,7 +157,7 @@ async def test_a_container_that_is_started_again_has_its_name_at_once(
     second.folder.mkdir()
     await asyncio.to_thread(second.start)
     try:
-        assert "waiting until it beats again" not in second.log()
+        assert "waiting until it sends a heartbeat" not in second.log()
         peer = await dial(second)
         await peer.greet()
     finally:

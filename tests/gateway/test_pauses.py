@@ -12,7 +12,7 @@ import pytest
 
 from fairlead.agent.link.connector import DIAL_TIMEOUT
 from fairlead.fleet.schema import AWAY_MS
-from fairlead.hub.session import RETURN_MS
+from fairlead.hub.session import RETRY_MS
 from fairlead.settings.table import SETTINGS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.retry import HANDED_OUT_MS, RETRY_AFTER_MOST, first_ceiling
@@ -27,7 +27,7 @@ SPREAD = 1.5
 def test_away_outlasts_the_longest_pause_and_an_attempt() -> None:
     assert HANDED_OUT_MS + DIAL_TIMEOUT * 1000 < AWAY_MS
     assert RETRY_AFTER_MOST * SPREAD * 1000 <= HANDED_OUT_MS
-    assert max(RETURN_MS) <= HANDED_OUT_MS  # of a bye to an agent that sent too much
+    assert max(RETRY_MS) <= HANDED_OUT_MS  # of a bye to an agent that sent too much
 
 
 @pytest.mark.parametrize("capacity", [1, 18_000, 1_000_000])

@@ -20,6 +20,7 @@ from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.agents import reconciler
 from fairlead.routing.agents.reconciler import Reconciler
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.reply import text
@@ -461,8 +462,9 @@ async def test_a_defect_of_one_comparison_is_logged_and_the_next_one_comes(
 
     monkeypatch.setattr(reconciler, "FAILED_PAUSE", 0.01)
     hub, unused = FailsOnce(), cast("Any", None)
+    fleet = FleetStore(unused, unused, unused, unused, unused, unused)
     membership = Membership("node-1")
-    compares = Reconciler(unused, unused, hub, unused, unused, membership, Metrics())
+    compares = Reconciler(fleet, hub, unused, unused, membership, Metrics())
     membership.reconciliation.request()
     loop = asyncio.create_task(compares.run())
     async with asyncio.timeout(20):

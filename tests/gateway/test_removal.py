@@ -85,7 +85,10 @@ async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(
 ) -> None:
     """Also one whose node died: from when that is noted on, however long ago it was linked."""
     async with Node(Settings(node="sweeper", forget_after=forget_after), own_valkey.url) as node:
-        directory, sweep = node.directory, IndexSweeper(node.directory, node.removal, node.membership, node.metrics)
+        directory, sweep = (
+            node.directory,
+            IndexSweeper(node.directory, node.routing.removal, node.membership, node.metrics),
+        )
         left, orphan, linked = (f"{kind}-{secrets.token_hex(4)}" for kind in ("left", "orphan", "linked"))
         leases = {left: node.membership.lease, orphan: "dead#1", linked: node.membership.lease}
         for agent, lease in leases.items():
@@ -116,7 +119,7 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
     """One of another type, one whose time is no number: both are passed over, logged once and counted each time."""
     async with Node(Settings(node="sweeper", forget_after=0.5), own_valkey.url) as node:
         metrics = Metrics()
-        directory, sweep = node.directory, IndexSweeper(node.directory, node.removal, node.membership, metrics)
+        directory, sweep = node.directory, IndexSweeper(node.directory, node.routing.removal, node.membership, metrics)
         shard = index_shard("aa")
         names = (f"b{number}" for number in itertools.count())
         broken, behind = [next(name for name in names if index_shard(name) == shard) for _ in range(2)]
@@ -135,5 +138,5 @@ async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
             await sweep.sweep(shard)
         assert await directory.index_page(shard, "", 10) == ["aa", broken], "the one behind them is forgotten"
     assert [agent_key(agent) in caplog.text for agent in ("aa", broken)] == [True, True]
-    assert caplog.text.count("the sweep passes over") == 2
+    assert caplog.text.count("the sweep skips") == 2
     assert metrics.registry.get_sample_value("fairlead_index_rows_skipped_total") == 4

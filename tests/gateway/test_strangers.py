@@ -222,4 +222,4 @@ async def test_few_files_are_enough(
 
 def test_the_limit_is_cut_to_the_files(make_gateway: MakeGateway, own_valkey: EmbeddedValkey) -> None:
     node = make_gateway(own_valkey.url, files=2048)
-    assert "unauthenticated_limit 1000 is cut to" in node.log()
+    assert "unauthenticated_limit is lowered from 1000 to" in node.log()

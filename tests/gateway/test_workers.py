@@ -21,8 +21,8 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.parser import text_string_to_metric_families
 
 from fairlead.agent import Agent
-from fairlead.app.exposition import merge
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
+from fairlead.cli.workers.metrics_merge import merge_metrics
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.fixtures import UntilAnswered
@@ -337,7 +337,7 @@ def test_a_taken_port_is_told_at_once(workers: str) -> None:
             began = time.monotonic()
             text = refused("--workers", workers, *(f"--{key}={port if key == name else 0}" for key in flags))
         door = name.removesuffix("-port")
-        assert f"{door} port {port} on 127.0.0.1 cannot be had: Address already in use" in text
+        assert f"cannot use {door} port {port} on 127.0.0.1: Address already in use" in text
         assert f"--{name}" in text
         assert time.monotonic() - began < 15, "told before Redis was waited for"
 
@@ -372,7 +372,7 @@ def test_merged_metrics_keep_values_and_escaped_labels() -> None:
         if worker == 1:
             Counter("alone", "Of one worker", registry=registry).inc()
         texts[worker] = generate_latest(registry).decode()
-    merged = merge(texts)
+    merged = merge_metrics(texts)
     assert merged.count("# TYPE counted_total counter") == 1
     assert merged.count("# HELP seconds No labels") == 1
     found = {}

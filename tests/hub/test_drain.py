@@ -22,7 +22,7 @@ async def test_each_is_told_and_then_closed() -> None:
         hub.add(session)
     assert await hub.drain(1_000, 60) == 3
     assert hub.draining
-    assert hub.leaving == 0
+    assert hub.drain_remaining == 0
     for session, wire in links:
         assert session.drained
         assert said(wire.sent) == [Drain, Bye]
@@ -51,6 +51,6 @@ async def test_those_that_leave_by_themselves_make_it_shorter() -> None:
     for left, (session, wire) in zip((1, 0), links[1:], strict=True):
         session.on_close(wire, 1001, "the agent stops")
         assert hub.remove(session)
-        assert hub.leaving == left
+        assert hub.drain_remaining == left
     assert await asyncio.wait_for(drain, 20) == 3
     assert [wire.closed for _, wire in links[1:]] == [[], []]

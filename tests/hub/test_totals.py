@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.hub.session import PENDING_BYTES, RETURN_MS, pending_size
+from fairlead.hub.pending_messages import PENDING_BYTES, pending_size
+from fairlead.hub.session import RETRY_MS
 from fairlead.hub.totals import Totals
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Bye, Chunk, Event
@@ -40,25 +41,25 @@ def test_the_sums_are_what_a_walk_would_find(history: list[tuple[int, str, str, 
         match what:
             case "begin":
                 if session.ready:
-                    session.begin(command)
+                    session.open_stream(command)
             case "end":
-                session.end(command)
+                session.close_stream(command)
             case "dismiss":
-                session.dismiss(command)
+                session.dismiss_stream(command)
             case "chunk":
                 n = stream.next if stream else 0
                 say(session, wire, Chunk(id=command, n=n, kind="stdout", payload=bytes(size)))
             case "event":
                 say(session, wire, event(size))
             case "stored":
-                session.relieved(sum(map(pending_size, session.take_pending())))
+                session.confirm_stored(sum(map(pending_size, session.take_pending())))
             case "close":
                 session.close(CloseCode.RESTART, "told to")
             case "lost":
                 session.on_close(wire, 1006, "")
             case "forgo":
                 if not session.open:
-                    session.forgo()
+                    session.discard_pending()
         walk = [one for one, _ in links]
         assert totals.streams == sum(len(one.link.streams or ()) for one in walk)
         assert totals.pending == sum(one.pending_bytes for one in walk)
@@ -68,7 +69,7 @@ def test_the_sums_are_what_a_walk_would_find(history: list[tuple[int, str, str, 
             assert one.pending_bytes or not one.paused or not one.open, "nobody would ever read it on"
     for session, wire in links:
         session.on_close(wire, 1006, "")
-        session.forgo()
+        session.discard_pending()
     assert (totals.streams, totals.pending) == (0, 0)
 
 
@@ -92,7 +93,7 @@ def test_sessions_that_fill_the_limit_come_to_rest_at_equal_parts_and_come_back(
     say(late, wire, event(100))
     assert wire.reading or fair <= count * message, "who has little is always read"
     for session, wire in links:
-        session.relieved(sum(map(pending_size, session.take_pending())))
+        session.confirm_stored(sum(map(pending_size, session.take_pending())))
         assert wire.reading
 
 
@@ -103,7 +104,7 @@ def test_excess_is_told_with_the_time_to_come_back() -> None:
     assert isinstance(bye, Bye)
     assert (bye.code, wire.closed) == (CloseCode.RATE, [CloseCode.RATE])
     assert bye.retry is not None
-    assert RETURN_MS[0] <= bye.retry <= RETURN_MS[1]
+    assert RETRY_MS[0] <= bye.retry <= RETRY_MS[1]
 
 
 def test_what_is_charged() -> None:
@@ -114,7 +115,7 @@ def test_what_is_charged() -> None:
     assert wire.charged == [1, 1]
     session.on_message(wire, b"\x82\xa1t\x64\xa1x\xc5\x80\x00" + bytes(1 << 15))  # a type that is not known
     assert wire.charged == [9, 1]
-    session.begin("c")
+    session.open_stream("c")
     say(session, wire, Chunk(id="c", n=0, kind="stdout", payload=bytes(60_000)))
     assert wire.charged == [9, 1]
     assert session.asked == 3

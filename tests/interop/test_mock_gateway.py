@@ -48,18 +48,18 @@ async def test_the_sdk_plays_all_conversations(tmp_path: Path, encoding: str) ->
     """On MessagePack with a journal, on JSON without: together all of them are played."""
     journal = [str(tmp_path)] if encoding == "msgpack" else []
     command = [sys.executable, str(SDK_AGENT), "{link}", encoding, *journal]
-    code, printed = await run("--encoding", encoding, "--patience", "20", "--", *command)
+    code, printed = await run("--encoding", encoding, "--timeout", "20", "--", *command)
     assert code == 0, printed
-    assert judged(printed, "left") == ["a new start of the agent" if journal else "a new start of a durable agent"]
+    assert judged(printed, "skip") == ["a new start of the agent" if journal else "a new start of a durable agent"]
     assert len(judged(printed, "ok")) == len(PLAYABLE) - 1 >= 35
 
 
 @pytest.mark.timeout(300)
 async def test_an_agent_in_another_language_plays_all_conversations(node_js: str) -> None:
     command = [node_js, str(NODE_AGENT), "{link}", "edge-17", "--orders"]
-    code, printed = await run("--patience", "20", "--", *command)
+    code, printed = await run("--timeout", "20", "--", *command)
     assert code == 0, printed
-    assert judged(printed, "left") == ["a new start of a durable agent"]
+    assert judged(printed, "skip") == ["a new start of a durable agent"]
     assert len(judged(printed, "ok")) == len(PLAYABLE) - 1
 
 
@@ -127,16 +127,16 @@ async def test_a_broken_agent_is_told_what_was_wrong(
     assert fault[0] in source
     program.write_text(source.replace(*fault))
     command = [node_js, str(program), "{link}", "edge-17", "--orders"]
-    code, printed = await run("--only", conversation, "--patience", "5", "--", *command)
+    code, printed = await run("--only", conversation, "--timeout", "5", "--", *command)
     assert code == 1, printed
     assert judged(printed, "FAIL") == [conversation]
     for words in says:
         assert words in printed
-    assert "1 conversations: 0 ok, 1 failed, 0 left out" in printed
+    assert "1 conversations: 0 ok, 1 failed, 0 skipped" in printed
 
 
 async def test_an_agent_that_is_no_agent() -> None:
-    code, printed = await run("--patience", "1", "--only", "a command", "--", sys.executable, "-c", "print('hi')")
+    code, printed = await run("--timeout", "1", "--only", "a command", "--", sys.executable, "-c", "print('hi')")
     assert code == 1
     assert "the agent's process has ended with 0" in printed
     assert "agent: hi" in printed

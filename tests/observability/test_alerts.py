@@ -191,8 +191,8 @@ CASES = {
     ),
     "FairleadReportsStale": Case(
         "10m",
-        {operator("reports_stale"): "1x15"},
-        ({operator("reports_stale"): "0x7 1x2 0x6"},),
+        {operator("stale_reports"): "1x15"},
+        ({operator("stale_reports"): "0x7 1x2 0x6"},),
         shared={LEADER: "1x15"},
     ),
     "FairleadWrongRemoval": Case(

@@ -96,7 +96,7 @@ async def test_a_real_prometheus_answers_what_the_operator_tells(
 ) -> None:
     place = ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")
     monkeypatch.setitem(objects.KINDS, "ValidatingWebhookConfiguration", place)
-    await world.gateway(capacity=CAPACITY, replicas={"min": 2, "max": 3}, scaling={"survive": 0})
+    await world.gateway(capacity=CAPACITY, replicas={"min": 2, "max": 3}, scaling={"failureTolerance": 0})
     with ExitStack() as stack:
         operator = Operator(tmp_path, control_plane.operator, world.namespace)
         stack.enter_context(ended(operator.process))
@@ -113,8 +113,8 @@ async def test_a_real_prometheus_answers_what_the_operator_tells(
         for node in nodes:
             stack.enter_context(ended(node.process))
             stack.enter_context(swarm(node, node.name, FEW))
-        await told(f"fairlead_operator_reported_connections == {2 * FEW}")
-        await told("fairlead_operator_ready_replicas == 2 and fairlead_operator_reports_stale == 0")
+        await told(f"fairlead_operator_reported_links == {2 * FEW}")
+        await told("fairlead_operator_ready_replicas == 2 and fairlead_operator_stale_reports == 0")
         # What the start was is out of sight of the rates after this.
         began = time.time() + RATE + 2
         await asyncio.sleep(RATE + 2 + IDLE)
@@ -135,7 +135,7 @@ async def test_a_real_prometheus_answers_what_the_operator_tells(
         finally:
             name, uid = webhook["metadata"]["name"], webhook["metadata"]["uid"]
             await world.admin.delete("ValidatingWebhookConfiguration", "", name, uid)
-        await told("fairlead_operator_reports_stale == 1")
+        await told("fairlead_operator_stale_reports == 1")
         # An API server that does not answer at all: the lease runs out.
         stack.callback(control_plane.server.send_signal, signal.SIGCONT)
         control_plane.server.send_signal(signal.SIGSTOP)

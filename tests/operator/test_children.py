@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.errors import ConfigError
 from fairlead.settings.table import SETTINGS
-from fairlead_operator.api.validation import OPERATORS_ENV, read
+from fairlead_operator.api.validation import RESERVED_ENV, read_spec
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
@@ -21,7 +21,7 @@ LEAST: dict[str, Any] = {
 
 
 def made(**more: object) -> dict[tuple[str, str], Object]:
-    return {(body["kind"], body["metadata"]["name"]): body for body in children(OWNER, read(LEAST | more))}
+    return {(body["kind"], body["metadata"]["name"]): body for body in children(OWNER, read_spec(LEAST | more))}
 
 
 def container(**more: object) -> Object:
@@ -79,15 +79,15 @@ def test_environment_of_the_user_comes_after_ours() -> None:
 
 def test_environment_that_is_the_operators_is_refused_with_what_to_set_instead() -> None:
     ours = container(telemetry={"otlpEndpoint": "http://collector:4318"})["env"]
-    assert {one["name"] for one in ours} <= set(OPERATORS_ENV)
-    assert set(OPERATORS_ENV) <= {f"FAIRLEAD_{name.upper()}" for name in SETTINGS}
-    for name, instead in OPERATORS_ENV.items():
+    assert {one["name"] for one in ours} <= set(RESERVED_ENV)
+    assert set(RESERVED_ENV) <= {f"FAIRLEAD_{name.upper()}" for name in SETTINGS}
+    for name, instead in RESERVED_ENV.items():
         with pytest.raises(ConfigError, match=re.escape(f"pod.env must not set {name}: {instead}")):
-            read(LEAST | {"pod": {"env": [{"name": name, "value": "1"}]}})
+            read_spec(LEAST | {"pod": {"env": [{"name": name, "value": "1"}]}})
 
 
 def test_whatever_else_gateways_can_be_told_is_let_through() -> None:
-    names = sorted({f"FAIRLEAD_{name.upper()}" for name in SETTINGS} - set(OPERATORS_ENV))
+    names = sorted({f"FAIRLEAD_{name.upper()}" for name in SETTINGS} - set(RESERVED_ENV))
     assert {"FAIRLEAD_TRACE_RATIO", "FAIRLEAD_HEARTBEAT", "FAIRLEAD_RETENTION"} <= set(names)
     env = container(pod={"env": [{"name": name, "value": "1"} for name in names]})["env"]
     assert [one["name"] for one in env[-len(names) :]] == names
@@ -106,7 +106,7 @@ def test_a_node_is_told_when_agents_are_forgotten(asked: dict[str, int], seconds
 @pytest.mark.parametrize("wrong", [-1, 10 * 366 * 86_400 + 1, 1.5, "30d"])
 def test_when_agents_are_forgotten_is_a_number_of_seconds(wrong: object) -> None:
     with pytest.raises(ConfigError, match="forgetAfterSeconds"):
-        read(LEAST | {"forgetAfterSeconds": wrong})
+        read_spec(LEAST | {"forgetAfterSeconds": wrong})
 
 
 def test_nothing_in_a_pod_can_be_written_and_no_token_is_in_it() -> None:
@@ -225,7 +225,7 @@ def test_a_pod_has_what_else_was_asked_for_beside_what_is_the_operators() -> Non
 
 def test_another_secret_is_another_pod() -> None:
     def template(secrets: str) -> Any:
-        (body,) = (one for one in children(OWNER, read(LEAST), secrets) if one["kind"] == "Deployment")
+        (body,) = (one for one in children(OWNER, read_spec(LEAST), secrets) if one["kind"] == "Deployment")
         return body["spec"]["template"]["metadata"]["annotations"]
 
     assert template("") == {}
@@ -240,8 +240,8 @@ def test_another_secret_is_another_pod() -> None:
         ({"resources": {"limits": {"memory": True}}}, "resources.limits.memory: 'True' is not a quantity"),
         ({"rollingUpdate": {"maxSurge": "some"}}, "rollingUpdate.maxSurge: 'some' is neither"),
         ({"rollingUpdate": {"maxSurge": 0, "maxUnavailable": "0%"}}, "no pod could ever be replaced"),
-        ({"pod": {"containers": [{"name": "gateway"}]}}, "pod.containers: the name gateway is the operator's own"),
-        ({"pod": {"volumes": [{"name": "tokens"}]}}, "pod.volumes: the name tokens is the operator's own"),
+        ({"pod": {"containers": [{"name": "gateway"}]}}, "pod.containers: the name gateway is reserved"),
+        ({"pod": {"volumes": [{"name": "tokens"}]}}, "pod.volumes: the name tokens is reserved"),
         ({"pod": {"volumeMounts": [{"name": "x", "mountPath": "/etc/fairlead/tokens/"}]}}, "mounts Secrets"),
         ({"redis": {"url": "redis://r", "caSecretRef": {"name": "ca"}}}, "needs a rediss:// URL"),
         ({"redis": {"url": "redis://:word@r"}}, "redis.url"),
@@ -249,7 +249,7 @@ def test_another_secret_is_another_pod() -> None:
 )
 def test_what_kubernetes_or_the_pods_would_stumble_over_is_told_before(more: Object, told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
-        read(LEAST | more)
+        read_spec(LEAST | more)
 
 
 @pytest.mark.parametrize("amount", [1, "1", "500m", "1.5", ".5", "1Gi", "2e3", "2E3", "100k"])

@@ -17,7 +17,7 @@ from fairlead.errors import ConfigError
 from fairlead.settings.table import SETTINGS as GATEWAY_SETTINGS
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.api.link_operation import LinkOperationSpec, Type, read_operation
-from fairlead_operator.api.validation import RULES, read
+from fairlead_operator.api.validation import GATEWAY_RULES, read_spec
 from fairlead_operator.crd import COLUMNS, OPERATION_COLUMNS, crds, gateway_crd, operation_crd
 from fairlead_operator.kube.errors import ApiServerRefused, ApiServerUnavailable
 from fairlead_operator.kube.objects import Object, path
@@ -94,7 +94,7 @@ async def test_the_api_server_fills_in_what_the_code_takes_for_granted(world: Wo
             assert stored[name] == without_null(value), name
         else:
             assert value is None, name
-    assert read(stored) == read(asked)
+    assert read_spec(stored) == read_spec(asked)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ async def test_the_api_server_fills_in_what_the_code_takes_for_granted(world: Wo
 def test_what_an_old_crd_let_through_is_refused_here(wrong: dict[str, Any]) -> None:
     """The API server refuses the same: test_specs_that_are_refused."""
     with pytest.raises(ConfigError):
-        read(LEAST | wrong)
+        read_spec(LEAST | wrong)
 
 
 def test_every_rule_is_in_the_schema() -> None:
@@ -127,7 +127,7 @@ def test_every_rule_is_in_the_schema() -> None:
             walk(inner)
 
     walk(gateway_crd())
-    assert {rule.holds for rules in RULES.values() for rule in rules} < set(found)
+    assert {rule.rule for rules in GATEWAY_RULES.values() for rule in rules} < set(found)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ async def test_what_cannot_drain_in_time_is_refused_with_the_number(
     spec: Object = {"capacity": capacity, "drain": {"rate": rate, "maxSeconds": most}}
     said = f"capacity {capacity} at drain.rate {rate} takes {takes} s, and drain.maxSeconds is {most}; "
     with pytest.raises(ConfigError) as here:
-        read(LEAST | spec)
+        read_spec(LEAST | spec)
     advice = "raise drain.rate or drain.maxSeconds, or lower capacity"
     assert here.value.message == f"a full pod could not drain in time: {said}{advice}"
     with pytest.raises(ApiServerRefused) as there:
@@ -168,9 +168,11 @@ def test_an_address_is_taken_here_if_gateways_take_it(setting: str, value: str) 
 
     spec = {"redis": {"url": value}} if setting == "redis" else {"telemetry": {"otlpEndpoint": value}}
     if setting == "redis" and "@" in value:
-        assert not is_taken(read, ConfigError, LEAST | spec), "a password belongs into a Secret"
+        assert not is_taken(read_spec, ConfigError, LEAST | spec), "a password belongs into a Secret"
         return
-    assert is_taken(read, ConfigError, LEAST | spec) == is_taken(GATEWAY_SETTINGS[setting].parse, InvalidValue, value)
+    assert is_taken(read_spec, ConfigError, LEAST | spec) == is_taken(
+        GATEWAY_SETTINGS[setting].parse, InvalidValue, value
+    )
 
 
 async def test_addresses_that_gateways_refuse_are_refused_by_the_api_server(world: World) -> None:
@@ -179,7 +181,7 @@ async def test_addresses_that_gateways_refuse_are_refused_by_the_api_server(worl
         for number, value in enumerate(ADDRESSES[setting]):
             spec: Object = {part: {field: value}}
             try:
-                read(LEAST | spec)
+                read_spec(LEAST | spec)
             except ConfigError:
                 with pytest.raises(ApiServerRefused, match=f"spec.{part}.{field} in body should match"):
                     await world.gateway(**spec)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Redis, Replicas, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.decision import Action, Decision, decide
-from fairlead_operator.autoscaler.history import FleetObservation, History, NodeReport, PodObservation, deletion_costs
+from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.autoscaler.scale_down import deletion_costs
 
 SPEC = LinkGatewaySpec(
     image="gateway",
@@ -23,26 +25,31 @@ SPEC = LinkGatewaySpec(
     redis=Redis(url="redis://r"),
     tokens=Tokens(secret_ref=TokenSecret(name="t")),
 )
-LOOK = 10.0
+PERIOD = 10.0
 WINDOW = float(SPEC.scaling.window_seconds)
+
+
+def asks(decision: Decision, rule: str) -> int:
+    """Pods that the rule requires."""
+    return {one.name: one.replicas for one in decision.rules}[rule]
 
 
 def fleet(*links: int, replicas: int | None = None, rollout: bool = False, readable: bool = True) -> FleetObservation:
     """Pods that have just told their links."""
-    pods = tuple(PodObservation(f"p{i}", row=NodeReport(1.0, n, 1000)) for i, n in enumerate(links))
+    pods = tuple(PodObservation(f"p{i}", age=1.0, links=n, capacity=1000) for i, n in enumerate(links))
     return FleetObservation(len(links) if replicas is None else replicas, pods, readable, rollout)
 
 
 def watched(
-    load: FleetObservation, spec: LinkGatewaySpec = SPEC, seconds: float = WINDOW, state: History | None = None
+    observed: FleetObservation, spec: LinkGatewaySpec = SPEC, seconds: float = WINDOW, history: History | None = None
 ) -> Decision:
-    """The decision after `load` has been seen for so long, nothing having been done."""
-    state = state or History()
-    begin = state.seen_at + LOOK
-    looks = math.ceil(seconds / LOOK)
+    """The decision after `observed` has been seen for so long, nothing having been done."""
+    history = history or History()
+    begin = history.links.observed_at + PERIOD
+    looks = math.ceil(seconds / PERIOD)
     for i in range(looks):
-        state = replace(decide(load, state, spec, begin + i * LOOK).state, removed_at=state.removed_at)
-    return decide(load, state, spec, begin + looks * LOOK)
+        history = replace(decide(observed, history, spec, begin + i * PERIOD).history, removed_at=history.removed_at)
+    return decide(observed, history, spec, begin + looks * PERIOD)
 
 
 @pytest.mark.parametrize(
@@ -50,207 +57,209 @@ def watched(
     [
         ((), 2, "min"),
         ((0, 0), 2, "min"),
-        ((700, 700), 3, "survive"),  # 1,400 at 95 % fill two pods, and one may die
-        ((1000, 1000, 1000, 1000, 1000), 8, "load"),  # 5,000 at 70 %
+        ((700, 700), 3, "failureTolerance"),  # 1,400 at 95 % fill two pods, and one may die
+        ((1000, 1000, 1000, 1000, 1000), 8, "utilisation"),  # 5,000 at 70 %
         ((1000,) * 15, 20, "max"),
     ],
 )
 def test_what_the_links_ask_for(links: tuple[int, ...], replicas: int, winner: str) -> None:
     decision = decide(fleet(*links, replicas=max(1, len(links))), History(), SPEC, 0.0)
-    assert (decision.replicas, decision.winner) == (replicas, winner)
+    assert (decision.replicas, decision.target.winner) == (replicas, winner)
     assert decision.action is (Action.STAY if replicas == len(links) else Action.UP)
     assert decision.limited is (winner == "max")
 
 
-def test_a_herd_needs_doors_and_not_only_room() -> None:
-    spec = msgspec.structs.replace(SPEC, accept_rate=1, scaling=Scaling(herd_seconds=100))
-    assert (decision := decide(fleet(500, 500), History(), spec, 0.0)).winner == "herd"
-    assert decision.need.herd == 10
+def test_agents_that_all_reconnect_need_pods_that_accept_them() -> None:
+    spec = msgspec.structs.replace(SPEC, accept_rate=1, scaling=Scaling(reconnect_seconds=100))
+    assert (decision := decide(fleet(500, 500), History(), spec, 0.0)).target.winner == "reconnect"
+    assert asks(decision, "reconnect") == 10
 
 
 def test_growth_is_met_before_it_is_there() -> None:
-    state = decide(fleet(500, 500), History(), SPEC, 0.0).state
-    still = decide(fleet(500, 500), state, SPEC, LOOK)
-    grown = decide(fleet(700, 700), state, SPEC, LOOK)
-    assert grown.inputs.growth == pytest.approx(40 * (1 - math.exp(-LOOK / 30)))
-    assert grown.need.load > math.ceil(1400 / 700)
+    history = decide(fleet(500, 500), History(), SPEC, 0.0).history
+    still = decide(fleet(500, 500), history, SPEC, PERIOD)
+    grown = decide(fleet(700, 700), history, SPEC, PERIOD)
+    assert grown.inputs.growth == pytest.approx(40 * (1 - math.exp(-PERIOD / 30)))
+    assert asks(grown, "utilisation") > math.ceil(1400 / 700)
     assert still.inputs.growth == 0
 
 
 def test_the_lead_is_what_the_starts_of_pods_took() -> None:
     here = fleet(10, 10).pods
-    state, leads = History(), []
+    history, leads = History(), []
     for i in range(8):
         new = () if i < 2 else (PodObservation("new", ready=i >= 5),)
-        decision = decide(FleetObservation(3, (*here, *new)), state, SPEC, i * LOOK)
-        state = decision.state
-        leads.append(decision.inputs.lead)
+        decision = decide(FleetObservation(3, (*here, *new)), history, SPEC, i * PERIOD)
+        history = decision.history
+        leads.append(decision.inputs.lead_seconds)
     assert leads == [30] * 5 + [40] * 3  # seen at 20 s, ready at 50 s, and 10 s
-    ill = decide(FleetObservation(3, (*here, PodObservation("new", ready=False))), state, SPEC, 80.0)
-    well = decide(FleetObservation(3, (*here, PodObservation("new"))), ill.state, SPEC, 400.0)
-    assert well.inputs.lead == 40  # it had been ready before
-    late = decide(FleetObservation(4, (*here, PodObservation("slow", ready=False))), well.state, SPEC, 410.0)
-    assert decide(FleetObservation(4, (*here, PodObservation("slow"))), late.state, SPEC, 4010.0).inputs.lead == 300
+    ill = decide(FleetObservation(3, (*here, PodObservation("new", ready=False))), history, SPEC, 80.0)
+    well = decide(FleetObservation(3, (*here, PodObservation("new"))), ill.history, SPEC, 400.0)
+    assert well.inputs.lead_seconds == 40  # it had been ready before
+    late = decide(FleetObservation(4, (*here, PodObservation("slow", ready=False))), well.history, SPEC, 410.0)
+    there = decide(FleetObservation(4, (*here, PodObservation("slow"))), late.history, SPEC, 4010.0)
+    assert there.inputs.lead_seconds == 300
 
 
 def test_refused_links_are_a_need_and_then_a_panic() -> None:
     def full(refused: int) -> FleetObservation:
         return FleetObservation(
-            2, tuple(PodObservation(f"p{i}", row=NodeReport(1.0, 1000, 1000, refused=refused)) for i in range(2))
+            2, tuple(PodObservation(f"p{i}", age=1.0, links=1000, capacity=1000, refused=refused) for i in range(2))
         )
 
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=2, max=100))
-    state = decide(full(0), History(), spec, 0.0).state
+    history = decide(full(0), History(), spec, 0.0).history
     replicas = []
     for i in range(1, 6):
-        decision = decide(full(i * 10_000), state, spec, i * LOOK)
-        state = decision.state
+        decision = decide(full(i * 10_000), history, spec, i * PERIOD)
+        history = decision.history
         replicas.append(decision.replicas)
         assert decision.inputs.rejects > 0
     # The Deployment was never scaled here, so the limit stays at that of two pods.
     assert replicas == [6] * 5
-    assert state.rejecting_since == LOOK
+    assert history.links.rejecting_since == PERIOD
 
 
 def test_nothing_is_removed_while_links_are_refused() -> None:
     def busy(refused: int) -> FleetObservation:
         return FleetObservation(
-            4, tuple(PodObservation(f"p{i}", row=NodeReport(1.0, 50, 1000, refused=refused)) for i in range(4))
+            4, tuple(PodObservation(f"p{i}", age=1.0, links=50, capacity=1000, refused=refused) for i in range(4))
         )
 
-    state = History()
+    history = History()
     for i in range(70):
-        decision = decide(busy(i), state, SPEC, i * LOOK)
-        state = decision.state
+        decision = decide(busy(i), history, SPEC, i * PERIOD)
+        history = decision.history
         assert decision.replicas == 4
-    assert decision.reason == "2 would do, but links are being refused"
-    calm = decide(busy(69), state, SPEC, 70 * LOOK)
+    assert decision.reason == "2 pods would suffice, but links are being refused"
+    calm = decide(busy(69), history, SPEC, 70 * PERIOD)
     assert calm.action is Action.DOWN
 
 
 def test_a_fleet_that_shrinks_is_not_expected_to_shrink_on() -> None:
-    state = History()
+    history = History()
     for i in range(30):
-        decision = decide(fleet(3000 - 100 * i, 3000 - 100 * i), state, SPEC, i * LOOK)
-        state = decision.state
+        decision = decide(fleet(3000 - 100 * i, 3000 - 100 * i), history, SPEC, i * PERIOD)
+        history = decision.history
     assert decision.inputs.growth < -15
-    assert decision.need.load == math.ceil(decision.inputs.links / 700)
+    assert asks(decision, "utilisation") == math.ceil(decision.inputs.links / 700)
 
 
 def test_up_is_limited_from_minute_to_minute() -> None:
-    many = tuple(PodObservation(f"p{i}", row=NodeReport(1.0, 950, 1000)) for i in range(10))
+    many = tuple(PodObservation(f"p{i}", age=1.0, links=950, capacity=1000) for i in range(10))
     first = decide(FleetObservation(10, many), History(), SPEC, 0.0)
     assert (first.replicas, first.limited) == (14, False)
     # More links at once: the fleet may double within a minute, counted from its least size of that minute.
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=2, max=500))
-    more = tuple(PodObservation(f"p{i}", row=NodeReport(1.0, 5000, 1000)) for i in range(14))
-    again = decide(FleetObservation(14, more[:14]), replace(first.state, growth=0.0), spec, LOOK)
+    more = tuple(PodObservation(f"p{i}", age=1.0, links=5000, capacity=1000) for i in range(14))
+    without_growth = replace(first.history, links=replace(first.history.links, growth=0.0))
+    again = decide(FleetObservation(14, more[:14]), without_growth, spec, PERIOD)
     assert again.replicas == 28  # a need of twice what is ready is a panic: the limit counts from now
-    fuller = many + tuple(PodObservation(f"q{i}", row=NodeReport(1.0, 950, 1000)) for i in range(4))
-    calm = decide(FleetObservation(14, fuller), first.state, spec, LOOK)
+    fuller = many + tuple(PodObservation(f"q{i}", age=1.0, links=950, capacity=1000) for i in range(4))
+    calm = decide(FleetObservation(14, fuller), first.history, spec, PERIOD)
     assert calm.replicas == 20  # from 10 a minute ago
 
 
 def test_down_only_after_the_whole_window_and_one_at_a_time() -> None:
-    load = fleet(100, 50, 100, 100)
-    early = watched(load, seconds=WINDOW - 2 * LOOK)
+    observed = fleet(100, 50, 100, 100)
+    early = watched(observed, seconds=WINDOW - 2 * PERIOD)
     assert early.action is Action.STAY
     assert "watched" in early.reason
-    late = watched(load)
+    late = watched(observed)
     assert (late.action, late.replicas, late.victim) == (Action.DOWN, 3, "p1")
-    soon = decide(fleet(100, 150, 100), late.state, SPEC, late.state.seen_at + LOOK)
+    soon = decide(fleet(100, 150, 100), late.history, SPEC, late.history.links.observed_at + PERIOD)
     assert soon.action is Action.STAY
     assert "last removal was 10 s ago" in soon.reason
 
 
 def test_a_peak_in_the_window_keeps_the_pods() -> None:
-    state = watched(fleet(100, 100, 100, 100), seconds=300).state
-    state = decide(fleet(900, 900, 900, 900), state, SPEC, state.seen_at + LOOK).state
-    decision = watched(fleet(100, 100, 100, 100), seconds=WINDOW - 2 * LOOK, state=state)
+    history = watched(fleet(100, 100, 100, 100), seconds=300).history
+    history = decide(fleet(900, 900, 900, 900), history, SPEC, history.links.observed_at + PERIOD).history
+    decision = watched(fleet(100, 100, 100, 100), seconds=WINDOW - 2 * PERIOD, history=history)
     assert decision.action is Action.STAY
     assert "were wanted within the last 600 s" in decision.reason
 
 
 @pytest.mark.parametrize(
-    ("load", "why"),
+    ("observed", "why"),
     [
         (fleet(100, 50, 100, 100, rollout=True), "rollout"),
-        (replace(fleet(100, 50, 100, 100), operation="away"), "the operation away is under way"),
-        (FleetObservation(4, (*fleet(100, 50, 100, 100).pods, PodObservation("x", leaving=True))), "leaving"),
+        (replace(fleet(100, 50, 100, 100), operation="away"), "the LinkOperation away is running"),
+        (FleetObservation(4, (*fleet(100, 50, 100, 100).pods, PodObservation("x", leaving=True))), "terminating"),
         (FleetObservation(4, (*fleet(100, 50, 100).pods, PodObservation("x", ready=False))), "not ready"),
-        (FleetObservation(4, (*fleet(100, 50, 100).pods, PodObservation("x", ready_for=3.0))), "have told"),
-        (FleetObservation(4, fleet(100, 50, 100).pods), "have told"),
+        (FleetObservation(4, (*fleet(100, 50, 100).pods, PodObservation("x", ready_for=3.0))), "have reported"),
+        (FleetObservation(4, fleet(100, 50, 100).pods), "have reported"),
     ],
 )
-def test_what_speaks_against_a_removal(load: FleetObservation, why: str) -> None:
-    decision = watched(load)
+def test_what_speaks_against_a_removal(observed: FleetObservation, why: str) -> None:
+    decision = watched(observed)
     assert (decision.action, decision.replicas) == (Action.STAY, 4)
     assert why in decision.reason
 
 
 def test_the_others_must_have_room() -> None:
-    # One pod would do for the load at 70 %, but then it would be filled above 60 %.
-    spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=1, max=9), scaling=Scaling(survive=0))
+    # One pod would do for the observed at 70 %, but then it would be filled above 60 %.
+    spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=1, max=9), scaling=Scaling(failure_tolerance=0))
     decision = watched(fleet(330, 330), spec)
-    assert decision.need.most == 1
+    assert decision.required == 1
     assert (decision.action, decision.replicas) == (Action.STAY, 2)
     assert "filled to 66%" in decision.reason
 
 
 @pytest.mark.parametrize(
-    "load",
+    "observed",
     [
         fleet(0, 0, 0, 0, readable=False),
-        FleetObservation(4, tuple(PodObservation(f"p{i}", row=NodeReport(40.0, 0, 1000)) for i in range(4))),
+        FleetObservation(4, tuple(PodObservation(f"p{i}", age=40.0, links=0, capacity=1000) for i in range(4))),
         FleetObservation(4, tuple(PodObservation(f"p{i}") for i in range(4))),
     ],
 )
-def test_what_is_not_known_holds(load: FleetObservation) -> None:
-    decision = watched(load)
+def test_what_is_not_known_holds(observed: FleetObservation) -> None:
+    decision = watched(observed)
     assert (decision.action, decision.replicas) == (Action.HOLD, 4)
 
 
 def test_holding_goes_up_all_the_same() -> None:
-    state = watched(fleet(650, 650), seconds=60).state
+    history = watched(fleet(650, 650), seconds=60).history
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=4, max=20))
-    decision = decide(fleet(readable=False, replicas=2), state, spec, state.seen_at + LOOK)
+    decision = decide(fleet(readable=False, replicas=2), history, spec, history.links.observed_at + PERIOD)
     assert (decision.action, decision.replicas) == (Action.UP, 4)
     assert (decision.inputs.live, decision.inputs.links) == (1300, 1300)
 
 
 def test_links_of_a_dead_pod_count_until_they_are_back_and_once() -> None:
-    state = decide(fleet(600, 600, 600), History(), SPEC, 0.0).state
-    gone = decide(FleetObservation(3, fleet(600, 600).pods), state, SPEC, LOOK)
+    history = decide(fleet(600, 600, 600), History(), SPEC, 0.0).history
+    gone = decide(FleetObservation(3, fleet(600, 600).pods), history, SPEC, PERIOD)
     assert (gone.inputs.live, gone.inputs.links) == (1200, 1800)
-    back = decide(FleetObservation(3, fleet(900, 900).pods), gone.state, SPEC, 2 * LOOK)
+    back = decide(FleetObservation(3, fleet(900, 900).pods), gone.history, SPEC, 2 * PERIOD)
     assert back.inputs.links == 1800
-    forgotten = decide(FleetObservation(3, fleet(600, 600).pods), state, SPEC, 130.0)
+    forgotten = decide(FleetObservation(3, fleet(600, 600).pods), history, SPEC, 130.0)
     assert forgotten.inputs.links == 1200
 
 
 def test_links_of_a_silent_pod_count_until_they_are_elsewhere() -> None:
-    state = decide(fleet(600, 600, 600), History(), SPEC, 0.0).state
-    silent = PodObservation("p2", row=NodeReport(20.0, 600, 1000))
-    at_first = decide(FleetObservation(3, (*fleet(600, 600).pods, silent)), state, SPEC, LOOK)
+    history = decide(fleet(600, 600, 600), History(), SPEC, 0.0).history
+    silent = PodObservation("p2", age=20.0, links=600, capacity=1000)
+    at_first = decide(FleetObservation(3, (*fleet(600, 600).pods, silent)), history, SPEC, PERIOD)
     assert (at_first.inputs.live, at_first.inputs.stale) == (1800, 1)
-    moved = decide(FleetObservation(3, (*fleet(800, 900).pods, silent)), at_first.state, SPEC, 2 * LOOK)
+    moved = decide(FleetObservation(3, (*fleet(800, 900).pods, silent)), at_first.history, SPEC, 2 * PERIOD)
     assert moved.inputs.live == 1800
-    and_new = decide(FleetObservation(3, (*fleet(1000, 1000).pods, silent)), moved.state, SPEC, 3 * LOOK)
+    and_new = decide(FleetObservation(3, (*fleet(1000, 1000).pods, silent)), moved.history, SPEC, 3 * PERIOD)
     assert and_new.inputs.live == 2000
-    long_ago = PodObservation("p2", row=NodeReport(140.0, 600, 1000))
-    after = decide(FleetObservation(3, (*fleet(600, 600).pods, long_ago)), moved.state, SPEC, 140.0)
+    long_ago = PodObservation("p2", age=140.0, links=600, capacity=1000)
+    after = decide(FleetObservation(3, (*fleet(600, 600).pods, long_ago)), moved.history, SPEC, 140.0)
     assert after.inputs.live == 1200
 
 
 def test_a_node_that_takes_fewer_links_counts_as_what_it_takes() -> None:
-    pods = tuple(PodObservation(f"p{i}", row=NodeReport(1.0, 400, 500)) for i in range(2))
+    pods = tuple(PodObservation(f"p{i}", age=1.0, links=400, capacity=500) for i in range(2))
     assert decide(FleetObservation(2, pods), History(), SPEC, 0.0).inputs.capacity == 500
 
 
 def test_external_moves_to_the_number_without_a_window_but_one_at_a_time() -> None:
     outside = msgspec.structs.replace(SPEC, scaling=Scaling(mode=Mode.EXTERNAL, replicas=2))
     down = decide(fleet(900, 10, 900, 900), History(), outside, 0.0)
-    assert (down.action, down.replicas, down.victim, down.winner) == (Action.DOWN, 3, "p1", "external")
+    assert (down.action, down.replicas, down.victim, down.target.winner) == (Action.DOWN, 3, "p1", "external")
     nine = msgspec.structs.replace(SPEC, scaling=Scaling(mode=Mode.EXTERNAL, replicas=9))
     up = decide(fleet(900, 900), History(), nine, 0.0)
     assert (up.action, up.replicas) == (Action.UP, 9)
@@ -266,62 +275,70 @@ def test_a_lowered_maximum_is_reached_one_by_one() -> None:
 
 def test_commands_weigh_more_than_idle_links_and_the_victim_is_alone_the_cheapest() -> None:
     pods = (
-        PodObservation("busy", row=NodeReport(1.0, 10, 1000, in_flight=3)),
-        PodObservation("a", row=NodeReport(1.0, 100, 1000)),
-        PodObservation("b", row=NodeReport(1.0, 100, 1000)),
+        PodObservation("busy", age=1.0, links=10, capacity=1000, commands=3),
+        PodObservation("a", age=1.0, links=100, capacity=1000),
+        PodObservation("b", age=1.0, links=100, capacity=1000),
     )
-    load = FleetObservation(3, pods)
-    assert watched(load, msgspec.structs.replace(SPEC, replicas=Replicas(min=1))).victim == "a"
-    assert deletion_costs(load, "a") == {"busy": 160, "a": 100, "b": 101}
-    assert deletion_costs(load) == {"busy": 160, "a": 100, "b": 100}
+    observed = FleetObservation(3, pods)
+    assert watched(observed, msgspec.structs.replace(SPEC, replicas=Replicas(min=1))).victim == "a"
+    assert deletion_costs(observed, "a") == {"busy": 160, "a": 100, "b": 101}
+    assert deletion_costs(observed) == {"busy": 160, "a": 100, "b": 100}
 
 
 # -- for any fleet -------------------------------------------------------------------------------------
 
-rows = st.builds(
-    NodeReport,
+reporting_pods = st.builds(
+    PodObservation,
+    name=st.just(""),
+    ready=st.booleans(),
+    ready_for=st.sampled_from([1.0, 60.0]),
+    leaving=st.booleans(),
     age=st.floats(0, 200),
-    connections=st.integers(0, 3000),
+    links=st.integers(0, 3000),
     capacity=st.sampled_from([1000, 1000, 500]),
-    in_flight=st.integers(0, 50),
+    commands=st.integers(0, 50),
     refused=st.integers(0, 10_000),
+)
+silent_pods = st.builds(
+    PodObservation,
+    name=st.just(""),
+    ready=st.booleans(),
+    ready_for=st.sampled_from([1.0, 60.0]),
+    leaving=st.booleans(),
+)
+fleets = st.builds(
+    FleetObservation,
+    replicas=st.integers(1, 30),
+    pods=st.lists(reporting_pods | silent_pods, max_size=8).map(
+        lambda found: tuple(replace(pod, name=f"p{i}") for i, pod in enumerate(found))
+    ),
+    readable=st.booleans(),
+    rollout=st.booleans(),
 )
 
 
-@st.composite
-def fleets(draw: st.DrawFn) -> FleetObservation:
-    pods = tuple(
-        PodObservation(
-            f"p{i}", draw(st.booleans()), draw(st.sampled_from([1.0, 60.0])), draw(st.booleans()),
-            draw(st.none() | rows),
-        )
-        for i in range(draw(st.integers(0, 8)))
-    )  # fmt: skip
-    return FleetObservation(draw(st.integers(1, 30)), pods, draw(st.booleans()), draw(st.booleans()))
-
-
 specs = st.builds(
-    lambda low, more, mode, asked, survive: msgspec.structs.replace(
+    lambda low, more, mode, asked, failures: msgspec.structs.replace(
         SPEC,
         replicas=Replicas(min=low, max=low + more),
-        scaling=Scaling(mode=mode, replicas=asked, survive=survive, window_seconds=60, step_down_seconds=20),
+        scaling=Scaling(mode=mode, replicas=asked, failure_tolerance=failures, window_seconds=60, step_down_seconds=20),
     ),
     st.integers(1, 5), st.integers(0, 20), st.sampled_from(Mode), st.none() | st.integers(1, 40), st.integers(0, 3),
 )  # fmt: skip
 
 
 @settings(deadline=None)
-@given(st.lists(fleets(), min_size=1, max_size=25), specs)
+@given(st.lists(fleets, min_size=1, max_size=25), specs)
 def test_any_history_stays_within_its_bounds_and_never_shrinks_on_old_numbers(
     looks: list[FleetObservation], spec: LinkGatewaySpec
 ) -> None:
-    state = History()
+    history = History()
     removed = -math.inf
-    for i, load in enumerate(looks):
-        now = i * LOOK
-        decision = decide(load, state, spec, now)
-        state = decision.state
-        to, at = decision.replicas, load.replicas
+    for i, observed in enumerate(looks):
+        now = i * PERIOD
+        decision = decide(observed, history, spec, now)
+        history = decision.history
+        to, at = decision.replicas, observed.replicas
         assert decision.reason
         if to > at:
             assert decision.action is Action.UP
@@ -332,30 +349,28 @@ def test_any_history_stays_within_its_bounds_and_never_shrinks_on_old_numbers(
             assert to >= spec.replicas.min
         if to < at:
             assert (decision.action, to) == (Action.DOWN, at - 1)
-            assert load.readable
-            assert not load.rollout
-            assert all(pod.ready and pod.fresh and not pod.leaving for pod in load.pods)
-            assert decision.victim in {pod.name for pod in load.pods}
-            assert all(pod.cost >= next(p for p in load.pods if p.name == decision.victim).cost for pod in load.pods)
+            assert observed.readable
+            assert not observed.rollout
+            assert all(pod.ready and pod.fresh and not pod.leaving for pod in observed.pods)
+            victim = next(pod for pod in observed.pods if pod.name == decision.victim)
+            assert victim.removal_cost == min(pod.removal_cost for pod in observed.pods)
             assert now - removed >= 20
             removed = now
-        assert len(state.needs) + len(state.peaks) + len(state.sizes) <= 3 * len(looks)
+        assert len(history.wanted) + len(history.links.peaks) + len(history.sizes) <= 3 * len(looks)
 
 
 @settings(deadline=None)
-@given(fleets(), st.data())
-def test_more_links_never_want_fewer_pods(load: FleetObservation, data: st.DataObject) -> None:
+@given(fleets, st.data())
+def test_more_links_never_want_fewer_pods(observed: FleetObservation, data: st.DataObject) -> None:
     more = replace(
-        load,
+        observed,
         pods=tuple(
-            replace(pod, row=replace(pod.row, connections=pod.row.connections + data.draw(st.integers(0, 500))))
-            if pod.row is not None
-            else pod
-            for pod in load.pods
+            pod if math.isinf(pod.age) else replace(pod, links=pod.links + data.draw(st.integers(0, 500)))
+            for pod in observed.pods
         ),
     )
-    few, many = decide(load, History(), SPEC, 0.0), decide(more, History(), SPEC, 0.0)
-    assert many.need.most >= few.need.most
+    few, many = decide(observed, History(), SPEC, 0.0), decide(more, History(), SPEC, 0.0)
+    assert many.required >= few.required
     assert many.replicas >= few.replicas
 
 
@@ -363,19 +378,19 @@ def test_more_links_never_want_fewer_pods(load: FleetObservation, data: st.DataO
 @given(st.integers(0, 30_000), st.integers(1, 30), specs.filter(lambda spec: spec.scaling.mode is not Mode.EXTERNAL))
 def test_a_constant_load_is_settled_and_stays_settled(links: int, replicas: int, spec: LinkGatewaySpec) -> None:
     """Pods appear and vanish as decided, links spread evenly: the size moves one way and then no more."""
-    state, sizes = History(), [replicas]
+    history, sizes = History(), [replicas]
     for i in range(400):
-        now, size = i * LOOK, sizes[-1]
+        now, size = i * PERIOD, sizes[-1]
         share = [links // size + (1 if n < links % size else 0) for n in range(size)]
-        pods = tuple(PodObservation(f"p{n}", row=NodeReport(1.0, count, 1000)) for n, count in enumerate(share))
-        decision = decide(FleetObservation(size, pods), state, spec, now)
-        state = decision.state
+        pods = tuple(PodObservation(f"p{n}", age=1.0, links=count, capacity=1000) for n, count in enumerate(share))
+        decision = decide(FleetObservation(size, pods), history, spec, now)
+        history = decision.history
         sizes.append(decision.replicas)
     steps = [b - a for a, b in itertools.pairwise(sizes) if a != b]
     assert all(step > 0 for step in steps) or all(step < 0 for step in steps)
     assert len(set(sizes[-100:])) == 1
     assert spec.replicas.min <= sizes[-1] <= spec.replicas.max
     final = decide(FleetObservation(sizes[-1], ()), History(), spec, 0.0)
-    assert final.need.survive == spec.scaling.survive  # of no links
-    needed = max(math.ceil(links / 700), math.ceil(links / 950) + spec.scaling.survive)
+    assert asks(final, "failureTolerance") == spec.scaling.failure_tolerance  # of no links
+    needed = max(math.ceil(links / 700), math.ceil(links / 950) + spec.scaling.failure_tolerance)
     assert sizes[-1] >= min(needed, spec.replicas.max)

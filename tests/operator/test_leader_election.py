@@ -25,7 +25,7 @@ def lease(world: World, who: str, clock: Clock) -> LeaderElector:
 
 
 async def looked(one: LeaderElector, times: int = 1) -> None:
-    """As hold_forever does it, without its pauses and without giving the lease up at the end."""
+    """As run_forever does it, without its pauses and without giving the lease up at the end."""
     for _ in range(times):
         await one.try_acquire_or_renew()
 
@@ -35,9 +35,9 @@ async def test_the_first_holds_and_the_second_follows(world: World) -> None:
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     await looked(a)
     await looked(b, 2)
-    assert (a.held, b.held, b.holder) == (True, False, "a")
+    assert (a.leads, b.leads, b.holder) == (True, False, "a")
     a.check()
-    with pytest.raises(NotLeader, match="does not hold the lease operators"):
+    with pytest.raises(NotLeader, match="does not hold the Lease operators"):
         b.check()
 
 
@@ -48,7 +48,7 @@ async def test_a_holder_that_renews_is_never_followed(world: World) -> None:
         await looked(a)
         await looked(b)
         clock.now += 2
-        assert (a.held, b.held) == (True, False)
+        assert (a.leads, b.leads) == (True, False)
 
 
 async def test_a_silent_holder_is_shut_out_before_another_takes_over(world: World) -> None:
@@ -58,12 +58,12 @@ async def test_a_silent_holder_is_shut_out_before_another_takes_over(world: Worl
     await looked(b)
     clock.now = RENEW_DEADLINE + 0.01
     await looked(b)
-    assert (a.held, b.held) == (False, False)
+    assert (a.leads, b.leads) == (False, False)
     clock.now = LEASE_DURATION + 0.01
     await looked(b)
-    assert (a.held, b.held) == (False, True)
+    assert (a.leads, b.leads) == (False, True)
     await looked(a)  # it wakes, and sees who leads
-    assert (a.held, a.holder) == (False, "b")
+    assert (a.leads, a.holder) == (False, "b")
     found = await world.admin.get("Lease", world.namespace, "operators")
     assert (found["spec"]["holderIdentity"], found["spec"]["leaseTransitions"]) == ("b", 1)
 
@@ -76,7 +76,7 @@ async def test_of_two_that_take_at_once_one_has_it(world: World) -> None:
     await looked(c)
     clock.now = LEASE_DURATION + 1
     await asyncio.gather(b.try_acquire_or_renew(), c.try_acquire_or_renew())
-    assert [b.held, c.held].count(True) == 1
+    assert [b.leads, c.leads].count(True) == 1
 
 
 async def test_an_empty_lease_is_taken_and_given_up_at_the_end(world: World) -> None:
@@ -85,10 +85,10 @@ async def test_an_empty_lease_is_taken_and_given_up_at_the_end(world: World) -> 
     clock = Clock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     turns: list[bool] = []
-    holding = asyncio.create_task(a.hold_forever(lambda: turns.append(a.held)))
+    holding = asyncio.create_task(a.run_forever(lambda: turns.append(a.leads)))
 
     async def held() -> bool:
-        return a.held
+        return a.leads
 
     await world.until("the lease", held)
 
@@ -97,12 +97,12 @@ async def test_an_empty_lease_is_taken_and_given_up_at_the_end(world: World) -> 
 
     await world.until("whoever acts to be told", told)
     await looked(b)
-    assert not b.held
+    assert not b.leads
     holding.cancel()
     await asyncio.wait([holding])
-    assert not a.held
+    assert not a.leads
     await looked(b)
-    assert b.held
+    assert b.leads
     found = await world.admin.get("Lease", world.namespace, "operators")
     assert found["metadata"]["labels"] == {"made-by": "chart"}
 
@@ -115,12 +115,12 @@ async def test_a_lease_that_is_deleted_has_one_holder_at_the_next_look(world: Wo
     await world.admin.delete("Lease", world.namespace, "operators", found["metadata"]["uid"])
     await looked(b)
     await looked(a)
-    assert (a.held, b.held) == (False, True)
+    assert (a.leads, b.leads) == (False, True)
 
 
 async def test_without_the_right_it_says_so(world: World) -> None:
     await world.allow()
     one = lease(world, "a", Clock())
     await looked(one)
-    assert not one.held
+    assert not one.leads
     assert 'cannot get resource "leases"' in one.problem

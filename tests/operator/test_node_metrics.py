@@ -11,7 +11,7 @@ import pytest
 
 from fairlead.errors import BusUnavailable
 from fairlead_operator.inputs import node_metrics as module
-from fairlead_operator.inputs.node_metrics import LOOK_BYTES, NodeMetrics
+from fairlead_operator.inputs.node_metrics import READ_BYTES, NodeMetricsReader
 
 from support.scripted_server import scripted
 
@@ -70,22 +70,22 @@ sent: list[int] = []
 async def test_a_look_reads_so_many_bytes_and_no_more(reply: Reply) -> None:
     sent.clear()
     async with server(reply) as url:
-        rows = NodeMetrics(url)
-        with pytest.raises(BusUnavailable, match=f"sent more than {LOOK_BYTES} bytes"):
+        rows = NodeMetricsReader(url)
+        with pytest.raises(BusUnavailable, match=f"sent more than {READ_BYTES} bytes"):
             await rows.read()
         # What is on its way stands in the sockets of both, whose buffers the kernel bounds.
-        assert sum(sent) < LOOK_BYTES + (32 << 20)
+        assert sum(sent) < READ_BYTES + (32 << 20)
         await rows.aclose()
 
 
 async def test_a_look_takes_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOOK", 0.5)
+    monkeypatch.setattr(module, "READ_TIMEOUT", 0.5)
 
     async def slow(command: bytes, writer: asyncio.StreamWriter) -> None:
         await asyncio.sleep(60)
 
     async with server(slow) as url:
-        rows = NodeMetrics(url)
-        with pytest.raises(BusUnavailable, match=r"did not tell all its rows within 0\.5 s"):
+        rows = NodeMetricsReader(url)
+        with pytest.raises(BusUnavailable, match=r"did not return the rows of all nodes within 0\.5 s"):
             await rows.read()
         await rows.aclose()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import msgspec
 import pytest
 
+from fairlead.fleet.schema import NodeRow
 from fairlead_operator.api.gateway_status import DecisionReport, LinkGatewayStatus
-from fairlead_operator.autoscaler.history import NodeReport
-from fairlead_operator.autoscaler.observation import is_rolling, observe_fleet
+from fairlead_operator.autoscaler.observation import NodeMetrics, observe_fleet
 from fairlead_operator.kube.objects import Object
-from fairlead_operator.runtime.status import changed
+from fairlead_operator.kube.workload_status import FirstSeen, is_rolling_out
+from fairlead_operator.runtime.pass_report import says_more
 
 SETTLED = {"observedGeneration": 2, "replicas": 3, "updatedReplicas": 3}
 
@@ -28,37 +30,44 @@ def pod(name: str, *, ready: bool = True, phase: str = "Running", **meta: object
     }
 
 
+def row(node: str, at: int, links: int) -> NodeRow:
+    fields = {b"at": at, b"links": links, b"capacity": 100, b"in_flight": 2, b"refused": 4}
+    return NodeRow.parse(node, {name: str(value).encode() for name, value in fields.items()})
+
+
 def test_pods_as_they_are_and_the_evicted_not_at_all() -> None:
-    rows = {"a": NodeReport(1.0, 7, 100), "somebody-elses": NodeReport(1.0, 9, 100)}
+    nodes = NodeMetrics({"a": row("a", 9_000, 7), "somebody-elses": row("somebody-elses", 9_000, 9)}, now=10_500)
     pods = [
         pod("b", ready=False), pod("a"), pod("c", deletionTimestamp="2026-01-01T00:00:00Z"), pod("d", phase="Failed"),
     ]  # fmt: skip
-    load = observe_fleet(deployment(), pods, rows, {}, 0.0)
-    assert [(one.name, one.ready, one.leaving, one.row) for one in load.pods] == [
-        ("a", True, False, rows["a"]), ("b", False, False, None), ("c", True, True, None),
+    fleet = observe_fleet(deployment(), pods, nodes, FirstSeen(), 0.0)
+    assert [(one.name, one.ready, one.leaving, one.age) for one in fleet.pods] == [
+        ("a", True, False, 1.5), ("b", False, False, math.inf), ("c", True, True, math.inf),
     ]  # fmt: skip
-    assert (load.replicas, load.readable, load.rollout) == (3, True, False)
-    assert not observe_fleet(deployment(), pods, None, {}, 0.0).readable
+    reported = fleet.pods[0]
+    assert (reported.links, reported.capacity, reported.commands, reported.refused) == (7, 100, 2, 4)
+    assert (fleet.replicas, fleet.readable, fleet.rollout) == (3, True, False)
+    assert not observe_fleet(deployment(), pods, None, FirstSeen(), 0.0).readable
 
 
 def test_how_long_a_pod_is_ready_is_counted_here_and_anew_after_an_illness() -> None:
-    since: dict[str, float] = {}
+    nodes, ready_pods = NodeMetrics({}, now=0), FirstSeen()
 
     def ready_for(now: float, *, ready: bool = True) -> float:
-        return observe_fleet(deployment(), [pod("a", ready=ready)], {}, since, now).pods[0].ready_for
+        return observe_fleet(deployment(), [pod("a", ready=ready)], nodes, ready_pods, now).pods[0].ready_for
 
     assert [ready_for(100), ready_for(130)] == [0, 30]
     assert ready_for(140, ready=False) == 0
     assert [ready_for(150), ready_for(155)] == [0, 5]
-    observe_fleet(deployment(), [], {}, since, 160.0)
-    assert since == {}  # a pod that is gone is forgotten
+    observe_fleet(deployment(), [], nodes, ready_pods, 160.0)
+    assert ready_for(170) == 0  # a pod that is gone is forgotten
 
 
 @pytest.mark.parametrize(
     ("status", "rolling"), [({}, False), ({"observedGeneration": 1}, True), ({"updatedReplicas": 2}, True)]
 )
 def test_a_rollout(status: dict[str, Any], rolling: bool) -> None:
-    assert is_rolling(deployment(**status)) is rolling
+    assert is_rolling_out(deployment(**status)) is rolling
 
 
 def test_a_status_is_written_when_it_says_something_new_or_a_minute_later() -> None:
@@ -67,7 +76,7 @@ def test_a_status_is_written_when_it_says_something_new_or_a_minute_later() -> N
         return LinkGatewayStatus(links=links, decision=decision)
 
     before = status("10:00:00")
-    assert not changed(before, status("10:00:59"))
-    assert changed(before, status("10:01:00"))
-    assert changed(before, status("10:00:01", links=6))
-    assert changed(before, msgspec.structs.replace(before, decision=None))
+    assert not says_more(before, status("10:00:59"))
+    assert says_more(before, status("10:01:00"))
+    assert says_more(before, status("10:00:01", links=6))
+    assert says_more(before, msgspec.structs.replace(before, decision=None))

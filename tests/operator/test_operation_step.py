@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fairlead.errors import ConfigError
 from fairlead_operator.api.link_operation import ENDED, Operation, Phase, Type, read_operation
-from fairlead_operator.operations.step import OperationPod, Step, StepAction, StepContext, next_step
+from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.operations.step import Step, StepAction, StepContext, next_step
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 UID = "uid-of-the-operation"
@@ -24,12 +25,13 @@ def asked(kind: Type, pod: str | None = None, **more: object) -> Operation:
     return read_operation({"metadata": {"name": "op", "uid": UID}, "spec": spec})
 
 
-def sight(*pods: OperationPod, **more: Any) -> StepContext:
-    return StepContext("edge", more.pop("replicas", len(pods)), pods, **more)
+def seen(*pods: PodObservation, replicas: int | None = None, readable: bool = True, **more: Any) -> StepContext:
+    """What a step sees of these pods; as many are asked for unless `replicas` says otherwise."""
+    return StepContext("edge", FleetObservation(len(pods) if replicas is None else replicas, pods, readable), **more)
 
 
-def pod(name: str, **more: Any) -> OperationPod:
-    return OperationPod(name, f"uid-of-{name}", **more)
+def pod(name: str, **more: Any) -> PodObservation:
+    return PodObservation(name, f"uid-of-{name}", **more)
 
 
 def then(operation: Operation, step: Step) -> Operation:
@@ -43,108 +45,108 @@ RESTART = asked(Type.RESTART)
 
 
 def test_a_drain_begins_by_an_eviction_of_the_very_pod() -> None:
-    step = next_step(DRAIN, sight(A, B), "", NOW)
-    assert (step.act, step.reason, step.status.phase) == (StepAction.EVICT, "Leaving", Phase.RUNNING)
+    step = next_step(DRAIN, seen(A, B), "", NOW)
+    assert (step.action, step.reason, step.status.phase) == (StepAction.EVICT, "Draining", Phase.RUNNING)
     assert (step.status.pod_uid, step.status.links_at_start, step.status.ready_wanted) == ("uid-of-a", 30, 2)
     assert step.status.started_at == "2026-11-21T12:00:00Z"
 
 
-RUNNING = then(DRAIN, next_step(DRAIN, sight(A, B), "", NOW))
+RUNNING = then(DRAIN, next_step(DRAIN, seen(A, B), "", NOW))
 
 
 @pytest.mark.parametrize(
-    ("seen", "act", "reason", "phase"),
+    ("context", "action", "reason", "phase"),
     [
         # Not evicted yet, as a new leader may find it, or because a budget did not allow it.
-        (sight(A, B), StepAction.EVICT, "Leaving", Phase.RUNNING),
-        (sight(replace(A, leaving=True), B, C, replicas=2), StepAction.NOTHING, "Leaving", Phase.RUNNING),
-        (sight(B, replicas=2), StepAction.NOTHING, "Replacing", Phase.RUNNING),
-        (sight(B, replace(C, ready=False)), StepAction.NOTHING, "Replacing", Phase.RUNNING),
-        (sight(B, replace(C, leaving=True), replicas=2), StepAction.NOTHING, "Replacing", Phase.RUNNING),
-        (sight(B, C), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
+        (seen(A, B), StepAction.EVICT, "Draining", Phase.RUNNING),
+        (seen(replace(A, leaving=True), B, C, replicas=2), StepAction.NOTHING, "Draining", Phase.RUNNING),
+        (seen(B, replicas=2), StepAction.NOTHING, "Replacing", Phase.RUNNING),
+        (seen(B, replace(C, ready=False)), StepAction.NOTHING, "Replacing", Phase.RUNNING),
+        (seen(B, replace(C, leaving=True), replicas=2), StepAction.NOTHING, "Replacing", Phase.RUNNING),
+        (seen(B, C), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
         # Fewer are asked for meanwhile: nothing is waited for that will not come.
-        (sight(B), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
+        (seen(B), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
         # Another pod of the same name is not the one that was meant.
-        (sight(replace(A, uid="another"), B), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
+        (seen(replace(A, uid="another"), B), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
         # Paused: what is under way ends, what was not begun does not begin.
-        (sight(replace(A, leaving=True), B, paused=True), StepAction.NOTHING, "Leaving", Phase.RUNNING),
-        (sight(A, B, paused=True), StepAction.NOTHING, "GatewayPaused", Phase.FAILED),
+        (seen(replace(A, leaving=True), B, paused=True), StepAction.NOTHING, "Draining", Phase.RUNNING),
+        (seen(A, B, paused=True), StepAction.NOTHING, "GatewayPaused", Phase.FAILED),
     ],
 )
-def test_a_drain_under_way(seen: StepContext, act: StepAction, reason: str, phase: Phase) -> None:
-    step = next_step(RUNNING, seen, "", NOW + timedelta(seconds=10))
-    assert (step.act, step.reason, step.status.phase) == (act, reason, phase)
+def test_a_drain_under_way(context: StepContext, action: StepAction, reason: str, phase: Phase) -> None:
+    step = next_step(RUNNING, context, "", NOW + timedelta(seconds=10))
+    assert (step.action, step.reason, step.status.phase) == (action, reason, phase)
 
 
 def test_a_pod_that_is_ill_must_be_replaced_by_one_that_is_not() -> None:
     ill = replace(A, ready=False)
-    step = next_step(DRAIN, sight(ill, B), "", NOW)
-    assert (step.act, step.status.ready_wanted) == (StepAction.EVICT, 2)
-    assert next_step(then(DRAIN, step), sight(B, replicas=2), "", NOW).status.phase is Phase.RUNNING
+    step = next_step(DRAIN, seen(ill, B), "", NOW)
+    assert (step.action, step.status.ready_wanted) == (StepAction.EVICT, 2)
+    assert next_step(then(DRAIN, step), seen(B, replicas=2), "", NOW).status.phase is Phase.RUNNING
 
 
 def test_a_pod_that_is_ill_elsewhere_is_not_waited_for() -> None:
-    step = next_step(DRAIN, sight(A, B, replace(C, ready=False)), "", NOW)
-    after = sight(B, replace(C, ready=False), pod("new"))
+    step = next_step(DRAIN, seen(A, B, replace(C, ready=False)), "", NOW)
+    after = seen(B, replace(C, ready=False), pod("new"))
     assert next_step(then(DRAIN, step), after, "", NOW).status.phase is Phase.SUCCEEDED
 
 
 def test_pods_that_leave_anyway_are_not_to_be_replaced() -> None:
-    step = next_step(DRAIN, sight(A, B, replace(C, leaving=True)), "", NOW)
+    step = next_step(DRAIN, seen(A, B, replace(C, leaving=True)), "", NOW)
     assert step.status.ready_wanted == 2
 
 
 def test_a_restart_of_a_fleet_that_is_all_ill_waits_for_a_pod_that_is_not() -> None:
     ill = [replace(one, ready=False) for one in (A, B)]
-    going = then(RESTART, next_step(RESTART, sight(*ill), "", NOW))
-    new = [pod(name, mark=UID, ready=False) for name in ("x", "y")]
-    step = next_step(going, sight(*new, mark=UID), "", NOW)
+    going = then(RESTART, next_step(RESTART, seen(*ill), "", NOW))
+    new = [pod(name, restarted_by=UID, ready=False) for name in ("x", "y")]
+    step = next_step(going, seen(*new, template_restart=UID), "", NOW)
     assert (step.status.phase, step.status.message) == (Phase.RUNNING, "0 of 1 pods are ready")
 
 
 def test_pods_of_an_earlier_restart_are_old_ones() -> None:
-    before = [replace(one, mark="an-earlier-operation") for one in (A, B)]
-    step = next_step(RESTART, sight(*before, mark="an-earlier-operation"), "", NOW)
-    assert (step.act, step.status.message) == (StepAction.RESTART, "2 old pods have 50 links left")
+    before = [replace(one, restarted_by="an-earlier-operation") for one in (A, B)]
+    step = next_step(RESTART, seen(*before, template_restart="an-earlier-operation"), "", NOW)
+    assert (step.action, step.status.message) == (StepAction.RESTART, "2 old pods have 50 links left")
 
 
 def test_links_are_counted_down_and_what_is_not_known_is_not_made_up() -> None:
-    step = next_step(RUNNING, sight(replace(A, leaving=True, links=12), B), "", NOW)
+    step = next_step(RUNNING, seen(replace(A, leaving=True, links=12), B), "", NOW)
     assert (step.status.links_left, step.status.message) == (12, "a has 12 links left")
-    unknown = sight(replace(A, leaving=True, links=None), replace(B, links=None))
+    unknown = seen(replace(A, leaving=True), B, readable=False)
     step = next_step(then(RUNNING, step), unknown, "", NOW)
     assert (step.status.links_left, step.status.message) == (12, "a has an unknown number of links left")
-    assert next_step(DRAIN, sight(replace(A, links=None)), "", NOW).status.links_at_start is None
+    assert next_step(DRAIN, seen(A, readable=False), "", NOW).status.links_at_start is None
 
 
 def test_a_restart_marks_the_template_once_and_waits_for_the_last_old_pod() -> None:
-    step = next_step(RESTART, sight(A, B), "", NOW)
-    assert (step.act, step.status.links_at_start, step.status.ready_wanted) == (StepAction.RESTART, 50, 2)
+    step = next_step(RESTART, seen(A, B), "", NOW)
+    assert (step.action, step.status.links_at_start, step.status.ready_wanted) == (StepAction.RESTART, 50, 2)
     going = then(RESTART, step)
-    new = [pod(name, mark=UID, links=5) for name in ("x", "y")]
-    step = next_step(going, sight(replace(A, leaving=True), *new, replicas=2, mark=UID), "", NOW)
-    assert (step.act, step.status.phase, step.status.links_left) == (StepAction.NOTHING, Phase.RUNNING, 30)
-    step = next_step(going, sight(*new, mark=UID), "", NOW)
+    new = [pod(name, restarted_by=UID, links=5) for name in ("x", "y")]
+    step = next_step(going, seen(replace(A, leaving=True), *new, replicas=2, template_restart=UID), "", NOW)
+    assert (step.action, step.status.phase, step.status.links_left) == (StepAction.NOTHING, Phase.RUNNING, 30)
+    step = next_step(going, seen(*new, template_restart=UID), "", NOW)
     assert (step.status.phase, step.status.message) == (Phase.SUCCEEDED, "all pods are new; 2 pods are ready")
     # Somebody undid the rollout: the pods that came of that are old ones.
-    assert next_step(going, sight(new[0], B), "", NOW).act is StepAction.RESTART
+    assert next_step(going, seen(new[0], B), "", NOW).action is StepAction.RESTART
 
 
 @pytest.mark.parametrize(
-    ("operation", "seen", "ahead", "phase", "reason", "words"),
+    ("operation", "context", "ahead", "phase", "reason", "words"),
     [
-        (DRAIN, sight(A, B), "other", Phase.PENDING, "Queued", "waits for the operation other"),
-        (DRAIN, sight(A, paused=True), "", Phase.FAILED, "GatewayPaused", "edge is Paused"),
-        (RESTART, sight(A, paused=True), "", Phase.FAILED, "GatewayPaused", "edge is Paused"),
-        (DRAIN, sight(B), "", Phase.FAILED, "PodNotFound", "edge has no running pod a"),
-        (DRAIN, sight(B, stranger=True), "", Phase.FAILED, "PodOfAnother", "a does not belong to"),
+        (DRAIN, seen(A, B), "other", Phase.PENDING, "Queued", "waiting for the operation other"),
+        (DRAIN, seen(A, paused=True), "", Phase.FAILED, "GatewayPaused", "edge is Paused"),
+        (RESTART, seen(A, paused=True), "", Phase.FAILED, "GatewayPaused", "edge is Paused"),
+        (DRAIN, seen(B), "", Phase.FAILED, "PodNotFound", "edge has no running pod a"),
+        (DRAIN, seen(B, pod_is_foreign=True), "", Phase.FAILED, "PodNotOwned", "a does not belong to"),
     ],
 )
 def test_what_is_not_begun(
-    operation: Operation, seen: StepContext, ahead: str, phase: Phase, reason: str, words: str
+    operation: Operation, context: StepContext, ahead: str, phase: Phase, reason: str, words: str
 ) -> None:
-    step = next_step(operation, seen, ahead, NOW)
-    assert (step.act, step.status.phase, step.reason) == (StepAction.NOTHING, phase, reason)
+    step = next_step(operation, context, ahead, NOW)
+    assert (step.action, step.status.phase, step.reason) == (StepAction.NOTHING, phase, reason)
     assert words in step.status.message
     assert (step.status.finished_at is not None) is (phase is Phase.FAILED)
     assert step.status.started_at is None
@@ -152,14 +154,16 @@ def test_what_is_not_begun(
 
 def test_a_deadline_counts_from_the_start_and_tells_what_was_waited_for() -> None:
     operation = asked(Type.DRAIN, "a", activeDeadlineSeconds=60)
-    step = next_step(operation, sight(A, B), "", NOW)
-    blocked = replace(operation, status=msgspec.structs.replace(step.status, message="a cannot go yet: a budget"))
-    late = next_step(blocked, sight(A, B), "", NOW + timedelta(seconds=61))
-    assert (late.act, late.reason, late.status.phase) == (StepAction.NOTHING, "DeadlineExceeded", Phase.FAILED)
-    assert late.status.message.startswith("not complete 60 s after its start: a cannot go yet: a budget")
-    assert next_step(blocked, sight(A, B), "", NOW + timedelta(seconds=60)).act is StepAction.EVICT
+    step = next_step(operation, seen(A, B), "", NOW)
+    blocked = replace(
+        operation, status=msgspec.structs.replace(step.status, message="a cannot be replaced yet: a budget")
+    )
+    late = next_step(blocked, seen(A, B), "", NOW + timedelta(seconds=61))
+    assert (late.action, late.reason, late.status.phase) == (StepAction.NOTHING, "DeadlineExceeded", Phase.FAILED)
+    assert late.status.message.startswith("not complete 60 s after its start: a cannot be replaced yet: a budget")
+    assert next_step(blocked, seen(A, B), "", NOW + timedelta(seconds=60)).action is StepAction.EVICT
     # Complete is complete, however late it is seen.
-    assert next_step(blocked, sight(B, C), "", NOW + timedelta(seconds=900)).status.phase is Phase.SUCCEEDED
+    assert next_step(blocked, seen(B, C), "", NOW + timedelta(seconds=900)).status.phase is Phase.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -180,45 +184,50 @@ def test_what_an_old_crd_let_through_is_refused_here(spec: dict[str, Any]) -> No
 
 names = st.sampled_from("abcd")
 pods = st.builds(
-    OperationPod,
+    PodObservation,
     name=names,
     uid=st.sampled_from(["uid-of-a", "uid-of-b", "another"]),
     ready=st.booleans(),
     leaving=st.booleans(),
-    mark=st.sampled_from(["", UID]),
-    links=st.none() | st.integers(0, 1000),
+    links=st.integers(0, 1000),
+    restarted_by=st.sampled_from(["", UID]),
 )
-sights = st.builds(
-    StepContext,
-    gateway=st.just("edge"),
+fleets = st.builds(
+    FleetObservation,
     replicas=st.integers(0, 5),
     pods=st.lists(pods, max_size=4, unique_by=lambda one: one.name).map(tuple),
-    mark=st.sampled_from(["", UID]),
+    readable=st.booleans(),
+)
+contexts = st.builds(
+    StepContext,
+    gateway=st.just("edge"),
+    fleet=fleets,
+    template_restart=st.sampled_from(["", UID]),
     paused=st.booleans(),
-    stranger=st.booleans(),
+    pod_is_foreign=st.booleans(),
 )
 
 
 @settings(max_examples=300, deadline=None)
 @given(
     operation=st.sampled_from([DRAIN, RESTART]),
-    history=st.lists(st.tuples(sights, st.sampled_from(["", "other"]), st.integers(0, 3000)), max_size=6),
+    history=st.lists(st.tuples(contexts, st.sampled_from(["", "other"]), st.integers(0, 3000)), max_size=6),
 )
 def test_any_history(operation: Operation, history: list[tuple[StepContext, str, int]]) -> None:
     now = NOW
-    for seen, ahead, seconds in history:
+    for context, ahead, seconds in history:
         now += timedelta(seconds=seconds)
         before = operation.status
-        step = next_step(operation, seen, ahead, now)
+        step = next_step(operation, context, ahead, now)
         after = step.status
-        assert next_step(operation, seen, ahead, now) == step  # a new leader that sees the same does the same
-        if step.act is not StepAction.NOTHING:
+        assert next_step(operation, context, ahead, now) == step  # a new leader that sees the same does the same
+        if step.action is not StepAction.NOTHING:
             assert after.phase is Phase.RUNNING
-            assert not seen.paused
+            assert not context.paused
             assert before.phase is Phase.RUNNING or not ahead
-        if step.act is StepAction.EVICT:
+        if step.action is StepAction.EVICT:
             # Only ever the one pod, and the one that bore the name when it began.
-            assert any(one.uid == after.pod_uid and not one.leaving for one in seen.pods)
+            assert any(one.uid == after.pod_uid and not one.leaving for one in context.fleet.pods)
             assert operation.spec.type is Type.DRAIN
         if before.phase in ENDED:
             assert after == before

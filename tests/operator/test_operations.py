@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
-from fairlead_operator.operations.runner import RESTART_ANNOTATION
 from fairlead_operator.runtime.reconciler import Reconciler
 
 from support.control_plane import ControlPlane
@@ -54,7 +54,7 @@ async def test_a_drain_evicts_the_pod_and_is_complete_when_another_is_ready(worl
     assert await leaving(world) == {one}
     status = await world.operation("away")
     assert (status["phase"], status["linksAtStart"], status["linksLeft"]) == ("Running", 100, 100)
-    assert condition(status, "Complete") == ("False", "Leaving")
+    assert condition(status, "Complete") == ("False", "Draining")
     # Its node goes on telling: agents leave at their slots.
     await world.beat(one, 40)
     await world.reconcile(reconciler)
@@ -150,7 +150,7 @@ async def test_of_two_the_second_waits_and_says_for_which(world: World) -> None:
     await world.reconcile(reconciler)
     status = await world.operation("second")
     assert (status["phase"], condition(status, "Complete")) == ("Pending", ("False", "Queued"))
-    assert "waits for the operation first" in status["message"]
+    assert "waiting for the operation first" in status["message"]
     assert await leaving(world) == {one}
     # Deleted while it runs: what began goes on, the next one's turn has come, and the budget looks after the pods.
     await world.admin.delete("LinkOperation", world.namespace, "first", first["metadata"]["uid"])
@@ -179,7 +179,7 @@ async def test_a_budget_that_is_spent_is_waited_for(world: World) -> None:
     await world.reconcile(reconciler)
     status = await world.operation("away")
     assert (status["phase"], condition(status, "Complete")) == ("Running", ("False", "Blocked"))
-    assert f"{one} cannot go yet" in status["message"]
+    assert f"{one} cannot be replaced yet" in status["message"]
     assert "disruption budget" in status["message"]
     assert await leaving(world) == set()
     written = (await world.admin.get("LinkOperation", world.namespace, "away"))["metadata"]["resourceVersion"]
@@ -220,14 +220,14 @@ async def test_nothing_is_scaled_down_while_an_operation_runs(world: World) -> N
             await world.beat(name, 10)
         seen = (await world.reconcile(reconciler))["decision"]["reason"]
         assert (await world.deployment())["spec"]["replicas"] == 4
-    assert seen == "2 would do, but the operation away is under way"
+    assert seen == "2 pods would suffice, but the LinkOperation away is running"
 
 
 @pytest.mark.parametrize(
     ("asked", "reason", "words"),
     [
         ({"type": "Drain", "pod": "nothing"}, "PodNotFound", "edge has no running pod nothing"),
-        ({"type": "Drain", "pod": "alien"}, "PodOfAnother", "alien does not belong to the LinkGateway edge"),
+        ({"type": "Drain", "pod": "alien"}, "PodNotOwned", "alien does not belong to the LinkGateway edge"),
     ],
 )
 async def test_a_pod_that_is_none_of_its(world: World, asked: Object, reason: str, words: str) -> None:
@@ -268,7 +268,7 @@ async def test_a_gateway_that_is_not_accepted(world: World) -> None:
     await world.reconcile(world.reconciler(made[1]), younger)
     status = await world.operation("anew")
     assert condition(status, "Failed") == ("True", "GatewayNotAccepted")
-    assert f"the LinkGateway {younger} is not accepted: this Redis belongs to" in status["message"]
+    assert f"the LinkGateway {younger} is not accepted: the LinkGateway" in status["message"]
 
 
 async def test_it_goes_with_its_gateway(world: World) -> None:
@@ -296,7 +296,7 @@ async def test_a_right_that_is_missing_is_named(world: World, lost: str, verb: s
     await world.operate("away", type=asked, **({"pod": one} if asked == "Drain" else {}))
     await world.reconcile(reconciler)
     status = await world.operation("away")
-    assert condition(status, "Failed") == ("True", "RightMissing")
+    assert condition(status, "Failed") == ("True", "AccessDenied")
     assert "cannot" in status["message"]
     assert lost.partition("/")[0] in status["message"]
     assert await leaving(world) == set()
@@ -318,8 +318,8 @@ async def test_nothing_is_begun_that_cannot_be_told(world: World) -> None:
 @pytest.mark.parametrize(
     ("asked", "why"),
     [
-        ({"type": "Drain"}, "a Drain names its pod"),
-        ({"type": "Restart", "pod": "a"}, "a Drain names its pod"),
+        ({"type": "Drain"}, "a Drain must name its pod"),
+        ({"type": "Restart", "pod": "a"}, "a Drain must name its pod"),
         ({"type": "Rebalance"}, "Unsupported value"),
         ({"pod": "a"}, "Required value"),
         ({"type": "Drain", "pod": "a,status.phase=Running"}, "should match"),

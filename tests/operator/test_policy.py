@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.errors import ConfigError
 from fairlead_operator.api.policy import (
-    OWN_IMAGE,
+    DEFAULT_POLICY,
     Policies,
     Policy,
     SecretState,
@@ -21,7 +21,7 @@ from fairlead_operator.api.policy import (
     secrets_to_read,
     violations,
 )
-from fairlead_operator.api.validation import read
+from fairlead_operator.api.validation import read_spec
 from fairlead_operator.kube.objects import Object
 
 LEAST: dict[str, Any] = {
@@ -30,8 +30,8 @@ LEAST: dict[str, Any] = {
 LENT = {"tokens": SecretState.LABELLED}
 
 
-def refused(more: dict[str, Any], policy: Policy = OWN_IMAGE, **secrets: SecretState) -> list[str]:
-    return violations(read(LEAST | more), policy, LENT | secrets)
+def refused(more: dict[str, Any], policy: Policy = DEFAULT_POLICY, **secrets: SecretState) -> list[str]:
+    return violations(read_spec(LEAST | more), policy, LENT | secrets)
 
 
 def test_the_least_that_one_can_ask_for_is_allowed() -> None:
@@ -43,19 +43,19 @@ def test_the_least_that_one_can_ask_for_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("more", "told", "policy"),
     [
-        ({"image": "evil/gateway:1"}, "image evil/gateway:1 is of a repository", {"images": ["evil/gateway"]}),
+        ({"image": "evil/gateway:1"}, "image evil/gateway:1: its repository", {"images": ["evil/gateway"]}),
         ({"services": {"agents": {"type": "LoadBalancer"}}}, "services.agents.type LoadBalancer",
          {"serviceTypes": ["L*"]}),
         ({"services": {"platform": {"annotations": {"a/b": ""}}}}, "services.platform.annotations a/b",
          {"serviceAnnotations": ["a/*"]}),
-        ({"ingress": {}}, "ingress: the host (none given)", {"ingressHosts": ["*"]}),
+        ({"ingress": {}}, "ingress: the host (none)", {"ingressHosts": ["*"]}),
         ({"ingress": {"hosts": ["a.test"]}}, "ingress: the host a.test", {"ingressHosts": ["*.test"]}),
         ({"httpRoute": {"parentRefs": [{"name": "x"}], "hostnames": ["a.test"]}}, "httpRoute: the host a.test",
          {"ingressHosts": ["a.test"]}),
         ({"pod": {"labels": {"team": "x"}}}, "pod.labels team", {"podLabels": ["team"]}),
         ({"pod": {"annotations": {"sidecar.istio.io/inject": "true"}}}, "pod.annotations sidecar.istio.io/inject",
          {"podAnnotations": ["sidecar.istio.io/*"]}),
-        ({"pod": {"tolerations": [{"operator": "Exists"}]}}, "the key (none given)", {"tolerations": ["*"]}),
+        ({"pod": {"tolerations": [{"operator": "Exists"}]}}, "the key (none)", {"tolerations": ["*"]}),
         ({"pod": {"tolerations": [{"key": "spot"}]}}, "pod.tolerations: the key spot", {"tolerations": ["spot"]}),
         ({"pod": {"priorityClassName": "system-node-critical"}}, "pod.priorityClassName system-node-critical",
          {"priorityClasses": ["system-*"]}),
@@ -76,8 +76,8 @@ def test_what_is_beyond_the_gateway_needs_a_pattern(more: Object, told: str, pol
     assert told in sentence
     assert "operator's policy" in sentence
     field = next(iter(policy))
-    assert f"({field} of the operator's policy)" in sentence, "the field to be changed is named"
-    allowed = OWN_IMAGE.joined(
+    assert f"(see {field} of the operator's policy)" in sentence, "the field to be changed is named"
+    allowed = DEFAULT_POLICY.merged(
         read_policies('{"all": ' + str(policy).replace("'", '"').replace("True", "true") + "}").all
     )
     assert refused(more, allowed) == []
@@ -98,17 +98,16 @@ def test_what_is_beyond_the_gateway_needs_a_pattern(more: Object, told: str, pol
 )  # fmt: skip
 def test_a_secret_is_found_wherever_a_pod_can_name_one(pod: Object) -> None:
     liberal = Policy(images=("*",), volumes=("*",), containers=True)
-    assert "theirs" in secrets_to_read(read(LEAST | {"pod": pod}), liberal)
-    (sentence,) = refused({"pod": pod}, liberal, theirs=SecretState.PLAIN)
-    assert (
-        sentence == "the Secret theirs is not for LinkGateways: it has not the label fairlead.dev/gateway-secret=true"
-    )
+    assert "theirs" in secrets_to_read(read_spec(LEAST | {"pod": pod}), liberal)
+    (sentence,) = refused({"pod": pod}, liberal, theirs=SecretState.UNLABELLED)
+    label = "the label fairlead.dev/gateway-secret=true"
+    assert sentence == f"the Secret theirs is not available to LinkGateways: it does not have {label}"
     assert refused({"pod": pod}, liberal, theirs=SecretState.LABELLED) == []
-    assert refused({"pod": pod}, liberal.joined(Policy(secrets=("their*",))), theirs=SecretState.PLAIN) == []
+    assert refused({"pod": pod}, liberal.merged(Policy(secrets=("their*",))), theirs=SecretState.UNLABELLED) == []
 
 
 @pytest.mark.parametrize("where", ["redis", "tokens", "ca"])
-@pytest.mark.parametrize("state", [SecretState.PLAIN, SecretState.MISSING, SecretState.UNREADABLE])
+@pytest.mark.parametrize("state", [SecretState.UNLABELLED, SecretState.MISSING, SecretState.UNREADABLE])
 def test_a_secret_that_is_not_known_to_be_lent_is_not_used(where: str, state: SecretState) -> None:
     cases: dict[str, dict[str, Any]] = {
         "redis": {"redis": {"secretRef": {"name": "theirs"}}},
@@ -142,7 +141,7 @@ def test_a_repository_is_an_image_without_tag_and_digest(image: str, repository:
 @given(st.text(alphabet="abc./:@-*[]?", max_size=30))
 def test_no_text_passes_for_the_projects_image_but_its_own(text: str) -> None:
     if repository_of(text) != "docker.io/fairlead/gateway":
-        assert violations(read(LEAST | {"image": text or "x"}), OWN_IMAGE, LENT)
+        assert violations(read_spec(LEAST | {"image": text or "x"}), DEFAULT_POLICY, LENT)
 
 
 def test_a_namespace_is_allowed_what_all_are_and_more() -> None:
@@ -151,7 +150,7 @@ def test_a_namespace_is_allowed_what_all_are_and_more() -> None:
     )
     assert policies.of("y") == Policy(images=("a/b",))
     assert policies.of("x") == Policy(images=("a/b", "c/d"), containers=True)
-    assert Policies().of("x") == OWN_IMAGE
+    assert Policies().of("x") == DEFAULT_POLICY
 
 
 @pytest.mark.parametrize(
@@ -161,7 +160,7 @@ def test_a_variable_that_names_a_program_needs_the_right_to_bring_programs(name:
     env = {"pod": {"env": [{"name": name, "value": "/config/x"}]}}
     [told] = refused(env)
     assert told.startswith(f"pod.env must not set {name}, ")
-    assert refused(env, OWN_IMAGE.joined(Policy(containers=True))) == []
+    assert refused(env, DEFAULT_POLICY.merged(Policy(containers=True))) == []
 
 
 def test_the_images_start_python_so_that_it_ignores_its_environment() -> None:

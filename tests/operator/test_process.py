@@ -168,9 +168,9 @@ async def test_an_invalid_resource_is_told_and_crashes_nothing(world: World, sta
 
     async def told() -> bool:
         first, second = await conditions(older), await conditions(younger)
-        return second.get("Accepted") == ("False", "RedisTaken") and first == first | {
-            "SecretsFound": ("False", "Missing"), "RedisReachable": ("False", "SecretMissing"),
-            "IngressClassFound": ("False", "Missing"),
+        return second.get("Accepted") == ("False", "RedisInUse") and first == first | {
+            "SecretsFound": ("False", "NotFound"), "RedisReachable": ("False", "SecretNotFound"),
+            "IngressClassFound": ("False", "NotFound"),
         }  # fmt: skip
 
     await world.until("the conditions", told)
@@ -198,7 +198,7 @@ async def test_an_operation_outlives_the_leader_that_began_it(world: World, star
 
     await world.until("the operation without a LinkGateway to fail", refused)
     said = (await world.operation("nowhere"))["message"]
-    assert said == f"there is no LinkGateway missing in {world.namespace}"
+    assert said == f"the LinkGateway missing does not exist in {world.namespace}"
 
     await world.gateway()
     await world.until("two pods to be asked for", lambda: scaled(world, 2))
@@ -307,6 +307,6 @@ def test_all_faults_of_the_environment_at_once() -> None:
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if line.startswith("  - ")]
     assert [line.split(":")[0] for line in lines] == [
-        "  - FAIRLEAD_OPERATOR_NAMESPACE", "  - FAIRLEAD_OPERATOR_HTTP", "  - FAIRLEAD_OPERATOR_POLICY",
-        "  - FAIRLEAD_OPERATOR_LOG_LEVEL",
+        "  - FAIRLEAD_OPERATOR_NAMESPACE is not a setting", "  - invalid FAIRLEAD_OPERATOR_HTTP '8080'",
+        "  - invalid FAIRLEAD_OPERATOR_POLICY", "  - invalid FAIRLEAD_OPERATOR_LOG_LEVEL 'loud'",
     ]  # fmt: skip

@@ -6,11 +6,12 @@ import asyncio
 
 import pytest
 
+from fairlead_operator.autoscaler.rules import RULES
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import Conflict, NotLeader
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
-from fairlead_operator.runtime.scaler import COST, scale
+from fairlead_operator.runtime.scale_executor import DELETION_COST, write_scale
 
 from support.operator_world import World, condition
 
@@ -23,7 +24,7 @@ async def test_children_are_made_and_the_least_number_of_pods(world: World) -> N
     status = await world.reconcile(reconciler)
     assert condition(status, "Reconciled") == ("True", "Applied", "")
     assert status["decision"]["action"] == "Up"
-    assert status["decision"]["reason"] == "replicas.min asks for 2"
+    assert status["decision"]["reason"] == "replicas.min asks for 2 pods"
     deployment = await world.deployment()
     template = deployment["spec"]["template"]["spec"]
     assert deployment["spec"]["replicas"] == 2
@@ -59,8 +60,8 @@ async def test_drift_is_repaired_and_what_is_not_ours_stays(world: World) -> Non
     assert service["spec"]["selector"]["fairlead.dev/gateway"] == "edge"
     told = [text for reason, text in await world.events() if reason == "Repaired"]
     assert len(told) == 2
-    assert "Deployment edge was changed: spec.minReadySeconds put back" in told
-    assert any(text.startswith("Service edge-agents was changed: spec.selector.app") for text in told)
+    assert "Deployment edge had been changed; restored: spec.minReadySeconds" in told
+    assert any(text.startswith("Service edge-agents had been changed; restored: spec.selector.app") for text in told)
     await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 900}})
     await world.reconcile(reconciler, seconds=31)
@@ -78,7 +79,7 @@ async def test_a_deleted_service_is_made_again(world: World) -> None:
     assert again["metadata"]["uid"] != service["metadata"]["uid"]
     assert again["spec"]["selector"] == service["spec"]["selector"]
     assert condition(status, "Reconciled")[:2] == ("True", "Applied")
-    assert ("Repaired", "Service edge-agents was gone, and is made again") in await world.events()
+    assert ("Repaired", "Service edge-agents had been deleted and was created again") in await world.events()
 
 
 async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
@@ -96,7 +97,7 @@ async def test_what_may_not_be_removed_is_told(world: World) -> None:
     await world.allow(*NAMESPACED, *LEASE, without=("ingresses", "delete"))
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"ingress": {"enabled": False}}})
     held, reason, message = condition(await world.reconcile(reconciler), "Reconciled")
-    assert (held, reason) == ("False", "RightMissing")
+    assert (held, reason) == ("False", "AccessDenied")
     assert 'cannot delete resource "ingresses"' in message
     await world.allow(*NAMESPACED, *LEASE)
     assert condition(await world.reconcile(reconciler), "Reconciled")[:2] == ("True", "Applied")
@@ -110,7 +111,7 @@ async def test_another_owners_object_is_left_alone(world: World) -> None:
     status = await world.reconcile(world.reconciler(await world.gateway()))
     held, reason, message = condition(status, "Reconciled")
     assert (held, reason) == ("False", "Refused")
-    assert "ServiceAccount edge exists and belongs to somebody else" in message
+    assert "ServiceAccount edge already exists and belongs to another owner" in message
     after = await world.admin.get("ServiceAccount", world.namespace, "edge")
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
@@ -128,7 +129,7 @@ async def test_another_owners_deployment_is_neither_scaled_nor_restarted(world: 
     assert status["phase"] == "Degraded"
     held, _, message = condition(status, "Ready")
     assert held == "False"
-    assert "Deployment edge exists and belongs to somebody else" in message
+    assert "Deployment edge already exists and belongs to another owner" in message
     assert (await world.deployment())["spec"] == before["spec"]
 
 
@@ -152,11 +153,14 @@ async def test_links_make_pods(world: World) -> None:
         await world.beat(name, 900)
     status = await world.reconcile(reconciler)
     assert (status["links"], status["utilisationPercent"], status["skew"]) == (1800, 90, "1.00")
-    assert (status["decision"]["winner"], status["desiredReplicas"]) == ("load", 3)
-    assert status["decision"]["bounds"] == {"load": 3, "survive": 3, "herd": 1, "min": 2, "max": 10}
+    assert (status["decision"]["winner"], status["desiredReplicas"]) == ("utilisation", 3)
+    asked = {rule["name"]: rule["replicas"] for rule in status["decision"]["rules"]}
+    assert list(asked) == [rule.name for rule in RULES]
+    assert (asked["utilisation"], asked["failureTolerance"], asked["reconnect"]) == (3, 3, 1)
+    assert status["decision"]["bounds"] == {"min": 2, "max": 10}
     assert status["decision"]["inputs"]["fresh"] == 2
     assert (await world.deployment())["spec"]["replicas"] == 3
-    assert any(reason == "ScaledUp" and "2 → 3" in text for reason, text in await world.events())
+    assert any(reason == "ScaledUp" and "from 2 to 3 pods" in text for reason, text in await world.events())
 
 
 async def shrinking(world: World, links: dict[int, int], **more: object) -> tuple[list[str], Object]:
@@ -186,7 +190,7 @@ async def test_the_emptiest_pod_goes_first(world: World) -> None:
         return left if len(left) == 3 else None
 
     assert await world.until("one pod to go", fewer) == sorted(set(names) - {names[2]})
-    costs = {pod["metadata"]["name"]: pod["metadata"]["annotations"][COST] for pod in await world.pods()}
+    costs = {pod["metadata"]["name"]: pod["metadata"]["annotations"][DELETION_COST] for pod in await world.pods()}
     assert costs == {names[0]: "100", names[1]: "120", names[3]: "110"}
     status = await world.reconcile(world.reconcilers[0])
     assert not [reason for reason, _ in await world.events() if reason == "WrongPodRemoved"]
@@ -201,7 +205,7 @@ async def test_a_wrong_pod_that_went_is_told(world: World) -> None:
     taken = asyncio.create_task(world.reconcile(world.reconcilers[0], seconds=11))
 
     async def chosen() -> bool:
-        return any(COST in one["metadata"].get("annotations", {}) for one in await world.pods())
+        return any(DELETION_COST in one["metadata"].get("annotations", {}) for one in await world.pods())
 
     await world.until("the deletion costs", chosen)
     # Between the choice and the scale another pod falls ill, and those go first whatever they cost.
@@ -214,7 +218,7 @@ async def test_a_wrong_pod_that_went_is_told(world: World) -> None:
 
     await world.until("one pod to go", gone)
     await world.reconcile(world.reconcilers[0])
-    assert ("WrongPodRemoved", f"{names[2]} was to go, {names[1]} went") in await world.events()
+    assert ("WrongPodRemoved", f"{names[2]} should have terminated, but {names[1]} did") in await world.events()
 
 
 async def test_external_leaves_the_scale_to_others_and_keeps_the_costs_true(world: World) -> None:
@@ -227,7 +231,7 @@ async def test_external_leaves_the_scale_to_others_and_keeps_the_costs_true(worl
     status = await world.reconcile(reconciler, seconds=31)
     assert (await world.deployment())["spec"]["replicas"] == 3
     assert condition(status, "ScalingActive")[:2] == ("True", "External")
-    costs = [pod["metadata"]["annotations"][COST] for pod in await world.pods()]
+    costs = [pod["metadata"]["annotations"][DELETION_COST] for pod in await world.pods()]
     assert costs == ["990", "1040", "1090"]
 
 
@@ -247,10 +251,10 @@ async def test_the_scale_of_the_resource_is_for_external_writers(world: World) -
 async def test_two_writers_of_the_scale_never_add_up(world: World) -> None:
     await world.reconcile(world.reconciler(await world.gateway()))
     await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
-    with pytest.raises(Conflict, match="has set edge to 3 replicas"):
-        await scale(world.operator, world.namespace, "edge", 2, 4)
+    with pytest.raises(Conflict, match="has scaled edge to 3 replicas"):
+        await write_scale(world.operator, world.namespace, "edge", 2, 4)
     assert (await world.deployment())["spec"]["replicas"] == 3
-    await scale(world.operator, world.namespace, "edge", 3, 4)
+    await write_scale(world.operator, world.namespace, "edge", 3, 4)
     assert (await world.deployment())["spec"]["replicas"] == 4
 
 
@@ -266,7 +270,7 @@ async def test_modes_that_only_tell(world: World, mode: str) -> None:
 async def test_the_table_of_rights_is_enough_and_nothing_of_it_is_idle(world: World) -> None:
     _, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
     assert status["desiredReplicas"] == 3
-    assert not [one for one in status["conditions"] if one["reason"] == "RightMissing"]
+    assert not [one for one in status["conditions"] if one["reason"] == "AccessDenied"]
 
 
 # -- writing ------------------------------------------------------------------------------------------
@@ -320,4 +324,4 @@ async def test_what_somebody_deletes_is_made_again_at_the_next_look(world: World
     assert condition(status, "Reconciled")[:2] == ("True", "Applied")
     told = [message for reason, message in await world.events() if reason == "Repaired"]
     for what in ("Deployment edge", "Service edge-agents", "Service edge-platform"):
-        assert f"{what} was gone, and is made again" in told
+        assert f"{what} had been deleted and was created again" in told

@@ -6,7 +6,7 @@ import pytest
 
 from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object
-from fairlead_operator.kube.rbac import LEASE, NAMESPACED, Rule
+from fairlead_operator.kube.rbac import LEASE, NAMESPACED, PolicyRule
 from fairlead_operator.runtime.reconciler import Reconciler
 
 from support.operator_world import World, condition
@@ -27,7 +27,11 @@ async def test_without_redis_it_holds(world: World) -> None:
 async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
     reconciler = world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}}))
     status = await world.reconcile(reconciler)
-    assert condition(status, "SecretsFound") == ("False", "Missing", f"there is no Secret where in {world.namespace}")
+    assert condition(status, "SecretsFound") == (
+        "False",
+        "NotFound",
+        f"the Secret where does not exist in {world.namespace}",
+    )
     secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
     await world.admin.create({**secret, "stringData": {"address": world.redis}})
     status = await world.reconcile(reconciler)
@@ -37,7 +41,7 @@ async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
     assert condition(status, "RedisReachable")[:2] == ("False", "Unusable")
     await world.admin.patch("Secret", world.namespace, "where", {"stringData": {"url": world.redis}})
     status = await world.reconcile(reconciler)
-    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+    assert condition(status, "RedisReachable")[:2] == ("True", "Reachable")
 
 
 async def test_a_password_that_redis_does_not_take_is_told_and_not_quoted(world: World) -> None:
@@ -57,15 +61,19 @@ async def test_pods_are_counted_though_the_secret_of_the_next_ones_is_gone(world
     secret = await world.admin.get("Secret", world.namespace, "tokens")
     await world.admin.delete("Secret", world.namespace, "tokens", secret["metadata"]["uid"])
     status = await world.reconcile(reconciler)
-    assert condition(status, "SecretsFound") == ("False", "Missing", f"there is no Secret tokens in {world.namespace}")
-    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+    assert condition(status, "SecretsFound") == (
+        "False",
+        "NotFound",
+        f"the Secret tokens does not exist in {world.namespace}",
+    )
+    assert condition(status, "RedisReachable")[:2] == ("True", "Reachable")
 
 
 async def test_an_ingress_class_that_is_not_there(world: World) -> None:
     status = await world.reconcile(world.reconciler(await world.gateway(ingress={"className": "nothing"})))
     held, reason, message = condition(status, "IngressClassFound")
-    assert (held, reason) == ("False", "Missing")
-    assert "there is no IngressClass nothing" in message
+    assert (held, reason) == ("False", "NotFound")
+    assert "the IngressClass nothing does not exist" in message
 
 
 async def running(world: World, asked: int, told: int) -> Reconciler:
@@ -79,18 +87,18 @@ async def running(world: World, asked: int, told: int) -> Reconciler:
 
 async def test_a_node_with_too_few_files_is_told(world: World) -> None:
     status = await world.reconcile(await running(world, asked=5000, told=488))
-    held, reason, message = condition(status, "CapacityAsAsked")
+    held, reason, message = condition(status, "CapacityAsRequested")
     assert (held, reason) == ("False", "FileLimit")
-    assert "488 links of the 5000" in message
+    assert "only 488 links of the requested 5000" in message
 
 
 async def test_old_pods_of_a_rollout_do_not_speak_for_the_new_capacity(world: World) -> None:
     reconciler = await running(world, asked=1000, told=1000)
-    assert condition(await world.reconcile(reconciler), "CapacityAsAsked")[0] == "True"
+    assert condition(await world.reconcile(reconciler), "CapacityAsRequested")[0] == "True"
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 2000}})
     status = await world.reconcile(reconciler)
     assert condition(status, "Progressing")[:2] == ("True", "Rollout")
-    assert "CapacityAsAsked" not in [one["type"] for one in status["conditions"]]
+    assert "CapacityAsRequested" not in [one["type"] for one in status["conditions"]]
 
 
 BACK_OFF = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "fairlead/gateway:nowhere"'}
@@ -104,7 +112,7 @@ ENDED = {"exitCode": 2, "reason": "Error", "message": "{...}\nFAIRLEAD_REDIS: no
         (
             {"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "lastState": {"terminated": ENDED}},
             "Crashing",
-            "its container ended with 2, and is started again: FAIRLEAD_REDIS: not an address",
+            "its container exited with code 2 and restarts: FAIRLEAD_REDIS: not an address",
         ),
     ],
 )
@@ -140,8 +148,8 @@ async def test_two_gateways_of_one_redis(world: World) -> None:
     older, younger = (one["metadata"]["name"] for one in age)
     status = await world.reconcile(world.reconciler(age[1]), younger)
     held, reason, message = condition(status, "Accepted")
-    assert (held, reason) == ("False", "RedisTaken")
-    assert f"belongs to the LinkGateway {older}" in message
+    assert (held, reason) == ("False", "RedisInUse")
+    assert f"the LinkGateway {older} of this namespace already uses this Redis" in message
     assert await world.admin.find("Deployment", world.namespace, younger) is None
     assert condition(await world.reconcile(world.reconciler(age[0]), older), "Accepted")[0] == "True"
 
@@ -149,7 +157,7 @@ async def test_two_gateways_of_one_redis(world: World) -> None:
 async def test_a_route_without_the_gateway_api(world: World) -> None:
     route = {"parentRefs": [{"name": "front"}]}
     status = await world.reconcile(world.reconciler(await world.gateway(httpRoute=route)))
-    assert condition(status, "Reconciled")[:2] == ("False", "KindMissing")
+    assert condition(status, "Reconciled")[:2] == ("False", "KindNotFound")
     assert (await world.deployment())["spec"]["replicas"] == 2
 
 
@@ -163,14 +171,14 @@ async def test_a_route_without_the_gateway_api(world: World) -> None:
     ],
     ids=lambda rule: rule[1][0],
 )
-async def test_a_right_that_is_missing_is_named(world: World, lost: Rule) -> None:
+async def test_a_right_that_is_missing_is_named(world: World, lost: PolicyRule) -> None:
     _, kinds, _ = lost
     await world.allow(*(rule for rule in NAMESPACED if rule != lost), *LEASE)
     more: Object = {"ingress": {}} if "ingresses" in kinds else {}
     if "httproutes" in kinds:
         more = {"httpRoute": {"parentRefs": [{"name": "front"}]}}
     status = await world.reconcile(world.reconciler(await world.gateway(**more)))
-    said = [one["message"] for one in status["conditions"] if one["reason"] in ("RightMissing", "Unreadable")]
+    said = [one["message"] for one in status["conditions"] if one["reason"] in ("AccessDenied", "Unreadable")]
     assert any(kind.partition("/")[0] in text and "cannot" in text for text in said for kind in kinds), said
 
 
@@ -203,7 +211,7 @@ async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("e" * 41, "40 characters"), ("edge.eu", "have no dots"), ("1edge", "begin with a letter")]
+    ("name", "why"), [("e" * 41, "40 characters"), ("edge.eu", "contain no dots"), ("1edge", "begin with a letter")]
 )
 async def test_names_that_leave_no_room_or_make_no_service_are_refused(world: World, name: str, why: str) -> None:
     with pytest.raises(ApiServerRefused, match=why):
@@ -231,15 +239,15 @@ async def test_a_container_that_is_not_made_for_long_is_told(world: World) -> No
     conditions = [{"type": "Ready", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
     starting = {"phase": "Pending", "conditions": conditions, "containerStatuses": [{**told, "state": waiting}]}
     await world.admin.patch("Pod", world.namespace, pod, {"status": starting}, "status")
-    assert condition(await world.reconcile(reconciler), "PodsRunning")[:2] == ("True", "NoTroubleSeen")
+    assert condition(await world.reconcile(reconciler), "PodsRunning")[:2] == ("True", "NoProblemFound")
     held, reason, message = condition(await world.reconcile(reconciler), "PodsRunning")
     assert (held, reason) == ("Unknown", "ContainerCreating")
     assert message.startswith(
-        f"{pod} has not started for more than 10 s: its image is being pulled, or a volume, Secret"
+        f"{pod} has not started for more than 10 s: its image is being pulled, or one of its volumes, Secret"
     )
     await world.run(pod)
     await world.admin.patch(
         "Pod", world.namespace, pod, {"status": {"containerStatuses": [{**told, "state": {}}]}}, "status"
     )
-    assert condition(await world.reconcile(reconciler), "PodsRunning")[:2] == ("True", "NoTroubleSeen")
+    assert condition(await world.reconcile(reconciler), "PodsRunning")[:2] == ("True", "NoProblemFound")
     assert other != pod

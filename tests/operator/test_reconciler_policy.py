@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairlead_operator.api.policy import OWN_IMAGE, SECRET_LABEL
+from fairlead_operator.api.policy import DEFAULT_POLICY, SECRET_LABEL
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
 from support.operator_world import World, condition
@@ -21,12 +21,12 @@ async def test_what_is_not_allowed_is_told_and_makes_nothing(world: World) -> No
     env = [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "payroll", "key": "password"}}}]
     pod: dict[str, Any] = {"env": env, "priorityClassName": "system-node-critical"}
     body = await world.gateway(image="evil.test/x:1", pod=pod, ingress={"hosts": ["bank.test"]})
-    status = await world.reconcile(world.reconciler(body, policy=OWN_IMAGE))
+    status = await world.reconcile(world.reconciler(body, policy=DEFAULT_POLICY))
     held, reason, message = condition(status, "Accepted")
     assert (held, reason) == ("False", "PolicyViolation")
     for words in (
-        "image evil.test/x:1 is of a repository that is not allowed",
-        f"the Secret payroll is not for LinkGateways: it has not the label {SECRET_LABEL}=true",
+        "image evil.test/x:1: its repository is not allowed",
+        f"the Secret payroll is not available to LinkGateways: it does not have the label {SECRET_LABEL}=true",
         "pod.priorityClassName system-node-critical is not allowed",
         "ingress: the host bank.test is not allowed",
     ):
@@ -38,7 +38,7 @@ async def test_what_is_not_allowed_is_told_and_makes_nothing(world: World) -> No
 
 
 async def test_pods_that_run_are_left_alone_when_their_linkgateway_asks_for_too_much(world: World) -> None:
-    reconciler = world.reconciler(await world.gateway(), policy=OWN_IMAGE)
+    reconciler = world.reconciler(await world.gateway(), policy=DEFAULT_POLICY)
     await world.reconcile(reconciler)
     await world.run_pods(2)
     before = await world.deployment()
@@ -53,17 +53,17 @@ async def test_pods_that_run_are_left_alone_when_their_linkgateway_asks_for_too_
 
 async def test_a_secret_is_lent_by_its_label(world: World) -> None:
     await secret(world, "where", url=world.redis)
-    reconciler = world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}}), policy=OWN_IMAGE)
+    reconciler = world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}}), policy=DEFAULT_POLICY)
     assert condition(await world.reconcile(reconciler), "Accepted")[:2] == ("False", "PolicyViolation")
     await world.admin.patch("Secret", world.namespace, "where", {"metadata": {"labels": {SECRET_LABEL: "true"}}})
     status = await world.reconcile(reconciler)
     assert condition(status, "Accepted")[:2] == ("True", "Valid")
-    assert condition(status, "RedisReachable")[:2] == ("True", "Answers")
+    assert condition(status, "RedisReachable")[:2] == ("True", "Reachable")
 
 
 async def test_a_secret_that_may_not_be_read_is_not_mounted_either(world: World) -> None:
     await world.allow(*(rule for rule in NAMESPACED if "secrets" not in rule[1]), *LEASE)
-    status = await world.reconcile(world.reconciler(await world.gateway(), policy=OWN_IMAGE))
+    status = await world.reconcile(world.reconciler(await world.gateway(), policy=DEFAULT_POLICY))
     held, reason, message = condition(status, "Accepted")
     assert (held, reason) == ("False", "PolicyViolation")
     assert "the Secret tokens does not exist, or the operator may not read it" in message

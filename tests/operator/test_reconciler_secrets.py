@@ -33,18 +33,22 @@ async def test_a_token_that_gateways_refuse_is_told_by_its_key_and_not_quoted(wo
         return condition(status, "SecretsFound")
 
     assert (await told())[:2] == ("True", "Found")
-    rule = "of the Secret tokens is not allowed; allowed: 16 to 4096 printable ASCII characters, no blanks"
-    assert await told(**{"agent-token": "hunter2"}) == ("False", "Unusable", f"no gateway starts: agent-token {rule}")
+    rule = "of the Secret tokens is invalid: expected 16 to 4096 printable ASCII characters without spaces"
+    assert await told(**{"agent-token": "hunter2"}) == (
+        "False",
+        "Unusable",
+        f"gateways cannot start: agent-token {rule}",
+    )
     held, reason, message = await told(**{"platform-token": "with a blank in it, though long"})
     assert (held, reason) == ("False", "Unusable")
-    assert message == f"no gateway starts: agent-token {rule}; platform-token {rule}"
+    assert message == f"gateways cannot start: agent-token {rule}; platform-token {rule}"
     _, reason, message = await told(**{"agent-token": GOOD, "platform-token": GOOD})
-    assert (reason, "agent-token and platform-token of the Secret tokens are the same" in message) == ("Unusable", True)
+    assert (reason, "agent-token and platform-token of the Secret tokens are equal" in message) == ("Unusable", True)
     _, reason, message = await told(**{"agent-token": DEVELOPMENT_AGENT_TOKEN})
     assert (reason, "agent-token of the Secret tokens is the development token" in message) == ("Unusable", True)
     assert (await told(**{"agent-token": "another-token-as-long-as-that\n"}))[:2] == ("True", "Found")
     events = [message for reason, message in await world.events() if reason == "Unusable"]
-    assert f"SecretsFound: no gateway starts: agent-token {rule}" in events
+    assert f"SecretsFound: gateways cannot start: agent-token {rule}" in events
 
 
 async def test_random_bytes_are_no_token_and_no_address(world: World) -> None:
@@ -54,7 +58,7 @@ async def test_random_bytes_are_no_token_and_no_address(world: World) -> None:
     where = {"secretRef": {"name": "tokens", "key": "url"}}
     status = await world.reconcile(world.reconciler(await world.gateway(redis=where)))
     assert condition(status, "SecretsFound")[:2] == ("False", "Unusable")
-    text = "the Secret tokens holds something that is not text at url"
+    text = "the key url of the Secret tokens is not UTF-8 text"
     assert condition(status, "RedisReachable") == ("False", "Unusable", text)
 
 
@@ -62,7 +66,7 @@ async def test_a_secret_of_redis_that_is_missing_does_not_hide_an_unusable_token
     await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": {"agent-token": "short"}})
     status = await world.reconcile(world.reconciler(await world.gateway(redis={"secretRef": {"name": "nowhere"}})))
     assert condition(status, "SecretsFound")[:2] == ("False", "Unusable")
-    assert condition(status, "RedisReachable")[:2] == ("False", "SecretMissing")
+    assert condition(status, "RedisReachable")[:2] == ("False", "SecretNotFound")
 
 
 @pytest.mark.parametrize("agent", TOKENS, ids=range(len(TOKENS)))
@@ -86,9 +90,9 @@ async def test_an_operator_that_may_not_look_for_a_class_says_which_value_of_the
     await world.admin.apply({**role, "rules": []}, "test")
     status = await world.reconcile(world.reconciler(await world.gateway(ingress={"className": "traefik"})))
     held, reason, message = condition(status, "IngressClassFound")
-    assert (held, reason) == ("Unknown", "RightMissing")
+    assert (held, reason) == ("Unknown", "AccessDenied")
     assert 'cannot get resource "ingressclasses"' in message
-    assert message.endswith("; operator.rbac.ingressClasses of the chart gives the right to look")
+    assert message.endswith("; operator.rbac.ingressClasses of the chart grants the right to read it")
 
 
 async def test_environment_that_is_the_operators_is_refused_by_the_api_server(world: World) -> None:

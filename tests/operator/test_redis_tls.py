@@ -10,15 +10,15 @@ import pytest
 
 from fairlead.errors import BusUnavailable
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.api.validation import read
+from fairlead_operator.api.validation import read_spec
 from fairlead_operator.inputs.fleet_redis import redis_url
-from fairlead_operator.inputs.node_metrics import NodeMetrics
+from fairlead_operator.inputs.node_metrics import NodeMetricsReader
 from fairlead_operator.inputs.secrets import Secrets, UnusableSecret
 
 
 def spec(**more: object) -> LinkGatewaySpec:
     redis = {"secretRef": {"name": "where"}, **more}
-    return read({"image": "fairlead/gateway", "redis": redis, "tokens": {"secretRef": {"name": "tokens"}}})
+    return read_spec({"image": "fairlead/gateway", "redis": redis, "tokens": {"secretRef": {"name": "tokens"}}})
 
 
 def secrets(url: str, pem: bytes) -> Secrets:
@@ -31,11 +31,11 @@ def secrets(url: str, pem: bytes) -> Secrets:
 @pytest.mark.parametrize("query", ["", "?protocol=2"])
 async def test_rows_are_read_by_the_authority_that_is_named(tls_redis: str, certificate: Path, query: str) -> None:
     found = secrets(tls_redis + query, certificate.read_bytes())
-    rows = NodeMetrics(redis_url(spec(caSecretRef={"name": "authority"}), found))
-    assert await rows.read() == {}
+    rows = NodeMetricsReader(redis_url(spec(caSecretRef={"name": "authority"}), found))
+    assert (await rows.read()).rows == {}
     assert "BEGIN" not in rows.address
     await rows.aclose()
-    stranger = NodeMetrics(redis_url(spec(), found))
+    stranger = NodeMetricsReader(redis_url(spec(), found))
     with pytest.raises(BusUnavailable, match="CERTIFICATE_VERIFY_FAILED"):
         await stranger.read()
     await stranger.aclose()

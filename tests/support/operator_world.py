@@ -17,7 +17,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.policy import Policy
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.objects import Object, path
-from fairlead_operator.kube.rbac import Rule
+from fairlead_operator.kube.rbac import PolicyRule
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.resources.owner import Owner
 from fairlead_operator.runtime.reconciler import Reconciler
@@ -166,7 +166,7 @@ class World:
         found = await self.admin.items("Event", self.namespace)
         return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == kind]
 
-    async def allow(self, *rules: Rule, without: tuple[str, str] = ("", "")) -> None:
+    async def allow(self, *rules: PolicyRule, without: tuple[str, str] = ("", "")) -> None:
         """The rights of the user `operator` in this namespace, from now on; `without` this resource and verb."""
         said = [
             {"apiGroups": [group], "resources": [kind], "verbs": left}

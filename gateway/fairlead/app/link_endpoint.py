@@ -58,8 +58,12 @@ class LinkEndpoint:
             return
         subprotocol = next(name for name in websocket.scope["subprotocols"] if name in self._codecs)
         settings = self._node.settings
-        session = Session(self._codecs[subprotocol], self._node.registration, settings.window)
-        session.opening = [entered, wall_ns(), 0, 0, 0, 0]
+        session = Session(
+            self._codecs[subprotocol],
+            self._node.routing.link_handler,
+            settings.window,
+            [entered, wall_ns(), 0, 0, 0, 0],
+        )
         await attach(websocket, session, subprotocol, context=self._node.connection_context)
 
     async def _hold_back(self, key: str) -> None:

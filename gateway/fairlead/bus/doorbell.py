@@ -1,9 +1,10 @@
-"""Doorbells: what one node tells another. Ids only, never content; the truth stands in Redis.
+"""Doorbells: small notifications from node to node. They carry ids, never content; the content is in Redis.
 
-Made by `routing` and the inbox, heard by `routing`. A doorbell says "look there", so losing one costs time (a
-sweep or the next doorbell finds the same), hearing it twice costs a look, and no order between them matters.
-Many travel in one stream entry, as one MessagePack list of short tagged lists. Pure: no I/O, no clock. A kind
-this version does not know is skipped, because during an upgrade newer nodes ring older ones.
+`routing` and the inbox create them, and `routing.doorbells` handles them. A doorbell says that there is something to
+fetch. So a lost doorbell costs time (a sweep or the next doorbell finds the same), a repeated one costs one look-up,
+and their order does not matter. One stream entry carries many doorbells as a MessagePack list of short tagged lists.
+This module is pure: it does no I/O and reads no clock. Doorbells of an unknown kind are skipped, because newer nodes
+ring older ones during an upgrade.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 MAX_PER_ENTRY = 1_000
-"""About 60 KB with the usual ids: one entry stays a small command for Redis and under 1 ms of handling."""
+"""About 60 KB with ids of the usual length: one entry stays a small command for Redis and takes less than 1 ms."""
 
 
 class CommandQueued(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """To the agent's node: a command is open for your agent. `at`: when it was rung (ns), for traces; 0 untold."""
+    """To the agent's node: a command waits for your agent. `rung_at` (ns) is for traces; 0 if not known."""
 
     agent: str
     command: str
-    at: int = 0
+    rung_at: int = 0
 
 
 class ResultsAdded(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """To a follower's node: the results of this command have grown."""
+    """To a follower's node: this command has new results, or has ended."""
 
     command: str
 
 
 class LinkSuperseded(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """To the agent's node: close this link, if it still is of this generation."""
+    """To the agent's previous node: a newer link owns the agent; close yours if it is of this generation or older."""
 
     agent: str
     gen: int
@@ -41,7 +42,7 @@ class LinkSuperseded(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class CancelRequested(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """To the agent's node: the caller gives this command up, or it is over. `why`: the word for `cancel.why`."""
+    """To the agent's node: tell the agent to stop this command. `why` becomes the `why` of its `cancel` message."""
 
     agent: str
     command: str
@@ -49,51 +50,51 @@ class CancelRequested(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class InputAdded(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """To the agent's node: input has arrived for this command."""
+    """To the agent's node: this command has new input."""
 
     agent: str
     command: str
 
 
 class Canary(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """From a node to itself, through Redis: do I still hear?"""
+    """From a node to itself through Redis: a test of whether its inbox still receives."""
 
     token: str
 
 
 class MembershipChanged(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """To all nodes: one has come or gone, read the table of nodes now and not at your next beat."""
+    """To all nodes: a node has joined or left; read the table of nodes now, not with your next heartbeat."""
 
 
 class ResultsConsumed(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """To the agent's node: the reader of this command's results has come on, so its agent may send more."""
+    """To the agent's node: a caller has read results of this command, so its agent may send more."""
 
     agent: str
     command: str
 
 
 class LinkStatsRequested(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """To the agent's node: how is this link doing? `asker` is the lease name to ring when it is written down."""
+    """To the agent's node: write the statistics of this link to Redis, then ring the node with the lease `asker`."""
 
     agent: str
     asker: str
 
 
 class LinkStatsWritten(msgspec.Struct, frozen=True, array_like=True, tag=10):
-    """To whoever asked: how this agent's link is doing stands in Redis now."""
+    """The answer to `LinkStatsRequested`: the statistics of this agent's link are in Redis."""
 
     agent: str
 
 
 class WorstLinksRequested(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """To every node: which of your links are the worst, by this measure? `asker` is the lease name to ring then."""
+    """To every node: write your worst links by this measure to Redis, then ring the node with the lease `asker`."""
 
     asker: str
     by: str
 
 
 class WorstLinksWritten(msgspec.Struct, frozen=True, array_like=True, tag=12):
-    """To whoever asked: the worst links of that node by this measure stand in Redis now."""
+    """The answer to `WorstLinksRequested`: the worst links of the node with this lease are in Redis."""
 
     lease: str
     by: str
@@ -125,20 +126,21 @@ _one_decoder: msgspec.msgpack.Decoder[Doorbell] = msgspec.msgpack.Decoder(Doorbe
 
 
 def encode(doorbells: Sequence[Doorbell]) -> bytes:
+    """One entry. Raises ValueError for more than MAX_PER_ENTRY doorbells."""
     if len(doorbells) > MAX_PER_ENTRY:
-        raise ValueError(f"{len(doorbells)} doorbells in one entry, the limit is {MAX_PER_ENTRY}")
+        raise ValueError(f"{len(doorbells)} doorbells in one entry: expected at most {MAX_PER_ENTRY}")
     return _encoder.encode(doorbells)
 
 
 def decode(payload: bytes) -> list[Doorbell]:
-    """The doorbells of one entry that this version understands; of bytes that are no entry at all, none."""
+    """The doorbells of one entry, without those that this version does not know; none if the entry is malformed."""
     try:
         return _decoder.decode(payload)
     except msgspec.DecodeError:
-        return list(_understood(payload))
+        return list(_known(payload))
 
 
-def _understood(payload: bytes) -> Iterator[Doorbell]:
+def _known(payload: bytes) -> Iterator[Doorbell]:
     try:
         raws = _raw_decoder.decode(payload)
     except msgspec.DecodeError:
@@ -151,7 +153,7 @@ def _understood(payload: bytes) -> Iterator[Doorbell]:
 
 
 def in_entries(doorbells: Iterable[Doorbell]) -> Iterator[list[Doorbell]]:
-    """Cut into lists that fit one entry each."""
+    """`doorbells` in lists that each fit one entry."""
     remaining = iter(doorbells)
     while entry := list(islice(remaining, MAX_PER_ENTRY)):
         yield entry

@@ -1,7 +1,7 @@
-"""The command `fairlead`: it reads options, runs one of the program's parts, and reports what happened.
+"""The command line `fairlead`: it reads options, calls the part of the program that does the work, and reports.
 
-`main` is the entry point. `commands` has one file for each command, `serve` and `workers` run gateway nodes, `demo` and
-`doctor` do what these commands promise, `terminal` and `transfer` connect this terminal and its files with programs on
-an agent, and `output` prints answers. The modules beside them hold what several commands share: their options, the exit
-codes, shell completion.
+`main` is the entry point and `commands` has one file for each command. What they call: `serve` and `workers` run
+gateway nodes, `demo` runs a whole fleet on this machine, `doctor` checks connections, `terminal` connects this terminal
+with a program on an agent, `transfer` copies files, `output` prints answers. The modules beside them are shared by
+several commands: options, exit codes, error reports, shell completion.
 """

@@ -1,8 +1,8 @@
-"""The options of every command that talks to the platform API, and the one place where it is talked to.
+"""The options of every command that talks to the platform API, and the one place where the API is called.
 
-Used by all of them. Decides one thing: the development token is taken only for an API on this machine, so that a real
-gateway never sees it by mistake and the user is told what to set instead. `ask` is the bridge between click, which is
-synchronous, and the client, which is not: one command of ours is one event loop.
+The development token is used only for an API on this machine: a real gateway never sees it by mistake, and the user is
+told what to set instead. `call_api` is the bridge between click, which is synchronous, and the client, which is not:
+each command of ours runs one event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DEFAULT_API = "http://127.0.0.1:8081"
 
 
 def api_options(command: F) -> F:
-    """--api and --token, which `ask` takes."""
+    """Add --api and --token, which `call_api` takes."""
     api = click.option(
         "--api",
         envvar="FAIRLEAD_API",
@@ -30,21 +30,21 @@ def api_options(command: F) -> F:
         show_default=True,
         show_envvar=True,
         metavar="URL[,URL]",
-        help="Address of the platform API. Of several nodes, the next is asked when one cannot be reached.",
+        help="URL of the platform API. With several nodes, the next is asked when one is unreachable.",
     )
     token = click.option(
         "--token",
         envvar="FAIRLEAD_TOKEN",
         show_envvar=True,
         metavar="TOKEN",
-        help="Token of the platform; better in the environment, where no list of processes shows it. An API "
-        "on this machine is asked with the development token.",
+        help="Platform token. Prefer the environment variable: a list of processes shows flags. For an API on this "
+        "machine it defaults to the development token.",
     )
     return api(token(command))
 
 
-def ask(api: str, token: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    """What `work` returns. It may end the command by any error of the house, or by Ctrl-C."""
+def call_api(api: str, token: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
+    """Run `work` with a client of the API and return its result. Raises what `work` raises."""
     import asyncio
 
     async def main() -> T:
@@ -55,27 +55,28 @@ def ask(api: str, token: str | None, work: Callable[[Client], Awaitable[T]]) -> 
 
 
 def connect(api: str, token: str | None) -> Client:
+    """A client of the API at `api`. Raises InvalidRequest for a malformed URL, UsageError for a missing token."""
     from fairlead.client import Client, addresses, check_address
 
     for one in addresses(api):
-        check_address(one)  # before a token for it is asked for
+        check_address(one)  # a malformed URL is reported before a missing token
     return Client(api, token or development_token(api))
 
 
 def development_token(api: str) -> str:
-    """Raises UsageError when an address of `api` is not on this machine."""
+    """The token that a gateway without configuration accepts. Raises UsageError when a URL is not on this machine."""
     from fairlead.client import addresses
     from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN, is_loopback
 
     for one in addresses(api):
         host = host_of_api(one)
         if host and not is_loopback(host):
-            raise click.UsageError(f"no token for the API at {one}: set FAIRLEAD_TOKEN, or --token")
+            raise click.UsageError(f"no token for the API at {one}: set FAIRLEAD_TOKEN or --token")
     return DEVELOPMENT_PLATFORM_TOKEN
 
 
 def host_of_api(address: str) -> str:
-    """Empty when `address` is no API's: whoever asks it says what is wrong."""
+    """The host in an API's URL; empty for a malformed URL, which whoever calls it reports."""
     from fairlead.client import check_address
     from fairlead.errors import InvalidRequest
 

@@ -1,6 +1,7 @@
-"""What `main` does with an error of the house: its exit code, its message on stderr, and what to do next.
+"""What `main` does with a FairleadError: its exit code, its message on stderr, and the next step for the user.
 
-The advice is for people at a terminal, so it names commands and options; the message is that of the error.
+The message is that of the error. The next step names commands and options, so it is written here and not where the
+error is raised.
 """
 
 from __future__ import annotations
@@ -28,35 +29,35 @@ from fairlead.errors import (
 from fairlead.text import plain
 
 _ADVICE: tuple[tuple[type[FairleadError], str], ...] = (
-    (Unauthorized, "give the token in FAIRLEAD_TOKEN, the one the gateway has as platform_token"),
-    (Forbidden, "name the gateway as it is known, or add the name to its `allowed_hosts` or `allowed_origins`"),
-    (AgentOnline, "stop the agent itself; `fairlead agents disconnect AGENT` closes a link, but the agent comes back"),
-    (AgentUnknown, "`fairlead agents ls` lists those that were ever seen"),
-    (CommandUnknown, "results are kept for an hour unless the gateway's `retention` says otherwise"),
+    (Unauthorized, "set FAIRLEAD_TOKEN to the value that the gateway has as `platform_token`"),
+    (Forbidden, "use a name that the gateway knows, or add this one to its `allowed_hosts` or `allowed_origins`"),
+    (AgentOnline, "stop the agent itself: `fairlead agents disconnect AGENT` closes its link, but it connects again"),
+    (AgentUnknown, "`fairlead agents ls` lists all known agents"),
+    (CommandUnknown, "results are kept for an hour, unless the gateway's `retention` says otherwise"),
     (
         ResultsTrimmed,
-        "a window keeps what was not read yet: begin at the offset that is named, or run it again",
+        "a window keeps only what has not been read: start at the offset that the message names, or run it again",
     ),
-    (RecordLost, "Redis has lost its data; look whether the command had its effect before you run it again"),
-    (AgentOffline, "`fairlead why AGENT` says why; --queue SECONDS waits for it"),
-    (BusUnavailable, "the gateway has lost its Redis; it repairs itself, try again in some seconds"),
-    (NodeBusy, "try again in some seconds"),
+    (RecordLost, "Redis has lost its data: check whether the command had its effect before you run it again"),
+    (AgentOffline, "`fairlead why AGENT` shows the reason; --queue SECONDS waits for the agent"),
+    (BusUnavailable, "the gateway has lost its Redis and reconnects by itself: try again in a few seconds"),
+    (NodeBusy, "try again in a few seconds"),
     (
         ConnectionRefused,
-        "is it running? `fairlead demo` starts one here (as does `make run` in the sources); --api or FAIRLEAD_API "
-        "names another; `fairlead doctor` tells more",
+        "is the gateway running? `fairlead demo` starts one on this machine (`make run` in the sources); --api or "
+        "FAIRLEAD_API names another one; `fairlead doctor` finds out more",
     ),
-    (Unavailable, "try again in some seconds; `fairlead doctor` tells more"),
+    (Unavailable, "try again in a few seconds; `fairlead doctor` finds out more"),
 )
-"""The next step for each error, the special ones before their bases."""
+"""The next step for each error; subclasses stand before their bases."""
 
-_FIELDS = {
-    "selector": "an example: --selector 'env in (prod,dev),os=linux,!retired'",
-    "from": "`fairlead results ID` shows all that there is",
-    "id": "`fairlead why AGENT` lists the ids of what is open for it",
-    "api": "--api http://HOST:8081, or FAIRLEAD_API",
+_FIELD_ADVICE = {
+    "selector": "for example: --selector 'env in (prod,dev),os=linux,!retired'",
+    "from": "`fairlead results ID` shows all results that are there",
+    "id": "`fairlead why AGENT` lists the ids of its open commands",
+    "api": "use --api http://HOST:8081 or FAIRLEAD_API",
 }
-"""The next step for a fault in one field, where the message alone does not tell it."""
+"""The next step for an invalid field, where the message alone does not tell it."""
 
 
 def exit_code(error: FairleadError) -> int:
@@ -68,18 +69,21 @@ def exit_code(error: FairleadError) -> int:
 
 
 def report_error(error: FairleadError) -> None:
-    # Only the faults of a configuration are lines of our own; in all else others may have had a say.
+    # Only a ConfigError has lines of our own making. The text of any other may come from elsewhere, so it is one line.
     lines = error.message.split("\n") if isinstance(error, ConfigError) else [error.message]
     message = "\n".join(map(plain, lines))
     click.echo(f"fairlead: {message}", err=True)
+    if advice := _advice(error):
+        click.echo(f"  → {advice}", err=True)
+
+
+def _advice(error: FairleadError) -> str:
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
-            click.echo(f"  → {advice}", err=True)
-            return
+            return advice
     field = str(error.details.get("field", "")).partition("[")[0]
-    if field in _FIELDS:
-        click.echo(f"  → {_FIELDS[field]}", err=True)
-    elif error.details.get("status") and not error.details.get("code"):
-        click.echo("  → is that the address of Fairlead's API? `fairlead doctor` tells more", err=True)
-    elif error.details.get("code") == "internal":
-        click.echo("  → the gateway's log tells more", err=True)
+    if field in _FIELD_ADVICE:
+        return _FIELD_ADVICE[field]
+    if error.details.get("status") and not error.details.get("code"):
+        return "is this the URL of Fairlead's API? `fairlead doctor` finds out more"
+    return "see the gateway's log" if error.details.get("code") == "internal" else ""

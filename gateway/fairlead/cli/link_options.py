@@ -1,7 +1,7 @@
-"""Where the links of a gateway are, and the token that an agent shows there.
+"""The options of every command that connects as an agent does: the URL of the links and the agent token.
 
-Used by `agent`, `swarm` and `doctor`, which connect as agents do. Decides one thing: the development token is shown
-only to a gateway on this machine, so that a real one never sees it and the user is told what to set instead.
+Used by `agent`, `swarm` and `doctor`. The development token is used only for a gateway on this machine: a real one
+never sees it by mistake, and the user is told what to set instead.
 """
 
 from __future__ import annotations
@@ -20,37 +20,41 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., object])
 
 DEFAULT_LINKS = "ws://127.0.0.1:8080"
-"""For --help; the agent's configuration has its own, in a room that loads slowly."""
+"""For --help. The agent's configuration has its own default, in a package that loads slowly."""
 
 
 def agent_token_options(flag: str) -> Callable[[F], F]:
-    """`flag` and the same with -file, which `chosen_token` takes."""
+    """Add `flag` and `flag`-file, which `chosen_token` takes."""
     token = click.option(
         flag, "agent_token", envvar="FAIRLEAD_AGENT_TOKEN", show_envvar=True, metavar="TOKEN",
-        help="Token of agents; better in the environment or a file, since flags are seen by all users of the machine.",
+        help="Agent token. Prefer the environment variable or a file: a list of processes shows flags.",
     )  # fmt: skip
     file = click.option(
         f"{flag}-file", "agent_token_file", envvar="FAIRLEAD_AGENT_TOKEN_FILE", show_envvar=True, metavar="FILE",
-        type=click.Path(path_type=Path), help="File that holds it.",
+        type=click.Path(path_type=Path), help="File with the agent token.",
     )  # fmt: skip
     return lambda command: token(file(command))
 
 
 def chosen_token(url: str, token: str | None, file: Path | None, flag: str) -> str:
-    """What `agent_token_options(flag)` gave, read now. A flag wins over the environment."""
+    """The token for the gateway at `url`, from the options of `agent_token_options(flag)`.
+
+    A flag wins over an environment variable. Raises UsageError when both a token and a file are given in the same way,
+    ConfigError when there is no token or the file cannot be read.
+    """
     if token and file:
         source = click.get_current_context().get_parameter_source
         flags = [source(name) is ParameterSource.COMMANDLINE for name in ("agent_token", "agent_token_file")]
         if flags[0] == flags[1]:
             names = f"{flag} and {flag}-file" if flags[0] else "FAIRLEAD_AGENT_TOKEN and FAIRLEAD_AGENT_TOKEN_FILE"
-            raise click.UsageError(f"{names}: only one of them can hold")
+            raise click.UsageError(f"{names} are both set: set only one of them")
         token, file = (token, None) if flags[0] else (None, file)
     found = agent_token(url, token, file, f"{flag}-file")
     return found if isinstance(found, str) else found()
 
 
 def agent_token(url: str, token: str | None, file: Path | None, flag: str = "--token-file") -> str | TokenFile:
-    """The token for the gateway at `url`, or the file that is read for it at each attempt. Raises ConfigError."""
+    """The token for the gateway at `url`, or a reader of the file, called at each attempt. Raises ConfigError."""
     from fairlead.agent.settings.token_file import TokenFile
     from fairlead.errors import ConfigError
     from fairlead.settings import DEVELOPMENT_AGENT_TOKEN, is_loopback
@@ -61,12 +65,12 @@ def agent_token(url: str, token: str | None, file: Path | None, flag: str = "--t
         return token
     host = host_of(url)
     if host and not is_loopback(host):
-        raise ConfigError(f"no token for the gateway at {url}: set {flag} or FAIRLEAD_AGENT_TOKEN")
+        raise ConfigError(f"no token for the gateway at {url}: set FAIRLEAD_AGENT_TOKEN or {flag}")
     return DEVELOPMENT_AGENT_TOKEN
 
 
 def host_of(url: str) -> str:
-    """Empty when `url` is not a valid URL: whoever connects says so."""
+    """The host in `url`; empty for a malformed URL, which whoever connects reports."""
     try:
         return urlsplit(url).hostname or ""
     except ValueError:
@@ -74,6 +78,6 @@ def host_of(url: str) -> str:
 
 
 def endpoint(url: str) -> str:
-    """`url` with the path of links, unless it has one."""
+    """`url` with the path of links, unless it has a path."""
     parts = urlsplit(url)
     return parts._replace(path=parts.path if parts.path not in ("", "/") else "/v1/link").geturl()

@@ -1,8 +1,8 @@
-"""The command `fairlead`: its groups, and the one place where an error becomes an exit code and advice.
+"""The entry point of `fairlead`: the root command, and how an error becomes an exit code.
 
-Started by the script of that name and by `python -m fairlead`. Importing it loads click and nothing heavier:
-each command imports its room when it runs, so that `--help` and shell completion answer at once and an
-agent's machine needs neither Starlette nor redis. Data goes to stdout, talk to stderr.
+Started by the script of that name and by `python -m fairlead`. Importing this module loads click and nothing heavier:
+each command imports what it needs when it runs, so `--help` and shell completion answer at once, and an agent's machine
+needs neither Starlette nor redis. Data goes to stdout, messages to the user go to stderr.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from fairlead.text import plain
 from fairlead.version import __version__
 
 
-class _Group(Group):
-    """A group that ends the process with the documented code for each error of the house."""
+class _Root(Group):
+    """Ends the process with the documented exit code for each error."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -46,34 +46,39 @@ class _Group(Group):
         except KeyboardInterrupt:
             ctx.exit(exit_codes.INTERRUPTED)
         except BrokenPipeError:
-            # The reader of our output has gone (`… | head`): Python's exit must not flush anything to it.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # The reader of our output has gone (`… | head`): Python must not flush anything to it at its exit.
+            _discard_stdout()
             ctx.exit(exit_codes.BROKEN_PIPE)
         except OSError as e:
-            # What concerns a file or a connection was told where it happened: what is left is our own output.
-            click.echo(f"fairlead: {plain(str(e.filename or 'stdout'))}: {e.strerror or e}", err=True)
-            click.echo("  → look at where the output goes to: is that disk full?", err=True)
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # Errors of files and connections are translated where they occur: this one concerns our own output.
+            click.echo(f"fairlead: cannot write to {plain(str(e.filename or 'stdout'))}: {e.strerror or e}", err=True)
+            click.echo("  → check where the output goes: is that disk full?", err=True)
+            _discard_stdout()
             ctx.exit(exit_codes.FAILED)
         except ModuleNotFoundError as e:
             if (e.name or "").partition(".")[0] == "fairlead":
                 raise
-            click.echo(f"fairlead: this command needs the package {e.name}", err=True)
+            click.echo(f"fairlead: this command needs the package {e.name}, which is not installed", err=True)
             click.echo("  → pip install 'fairlead[gateway,cli]'", err=True)
             ctx.exit(exit_codes.FAILED)
 
 
+def _discard_stdout() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @click.group(
-    cls=_Group,
+    cls=_Root,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="To begin: `fairlead demo` runs all of it on this machine, then in another terminal `fairlead agents ls` "
-    "and `fairlead exec agent-1 -- uname -a`.\n\n"
-    "Exit codes: 0 ok; 1 failed; 2 wrong usage or settings; 3 not available (agent offline, gateway "
-    "or its Redis not reachable); 4 deadline passed; 130 interrupted. `exec`, `results` and `shell` exit with the "
+    epilog="To start: `fairlead demo` runs a whole fleet on this machine; then, in another terminal, `fairlead agents "
+    "ls` and `fairlead exec agent-1 -- uname -a`.\n\n"
+    "Exit codes: 0 success; 1 failure; 2 invalid usage or settings; 3 unavailable (the agent is offline, the gateway "
+    "or its Redis unreachable); 4 deadline exceeded; 130 interrupted. `exec`, `results` and `shell` exit with the "
     "code of the remote program, or with 128 + n when signal n ended it.",
 )
+@click.version_option(__version__, message="%(version)s")
 def cli() -> None:
-    """Run commands on a fleet of agents, through gateways that hold one link to each."""
+    """Run commands on a fleet of agents, through gateways that hold one link to each agent."""
 
 
 @cli.command()
@@ -90,4 +95,4 @@ for _command in (
 
 def main() -> NoReturn:
     cli(prog_name="fairlead")
-    raise SystemExit(0)  # click has left before; this tells the type checker
+    raise SystemExit(0)  # never reached, as click exits; it tells the type checker

@@ -7,7 +7,7 @@ record, so looking twice, or late, changes nothing. Raises BusUnavailable when R
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.fleet import lua, schema
@@ -74,7 +74,7 @@ class DeadlineQueue:
             for shard, members in over.items()
         ]
 
-    def take(self, shards: Sequence[int] = range(schema.DEADLINE_SHARDS)) -> Awaitable[DueTargets]:
+    def take(self, shards: Sequence[int] = range(schema.DEADLINE_SHARDS)) -> Coroutine[None, None, DueTargets]:
         """What is due in `shards`, up to BATCH of each."""
         replies = [
             self._store.run(lua.TAKE_DUE, (schema.deadlines_key(shard),), (BATCH, TAKEN_MS), expected=TAKE_BYTES)

@@ -1,8 +1,9 @@
-"""A live link in this process: one connection, its codec and its end of the conversation, joined.
+"""One live link in this process: its connection, its codec and its end of the conversation, joined.
 
-It is the carrier's listener. What needs Redis it hands to its `SessionHandler` (routing); it knows no Redis, starts no
-task and holds nothing per message beyond what is not stored yet. An idle session is this object, a GatewayLink and
-four short strings.
+A session is the carrier's listener. It passes everything that needs Redis to its `SessionHandler` (in `routing`); it
+knows no Redis, starts no task and keeps no message beyond those that are not stored yet. An idle session is this
+object, a GatewayLink and four short strings. Other layers change a session through its methods only, with two
+exceptions, each with one owner: `opening` belongs to the telemetry recorder, `deliveries` to the delivery of commands.
 """
 
 from __future__ import annotations
@@ -10,136 +11,129 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from typing import Protocol
 
 from fairlead.errors import ProtocolViolation
-from fairlead.hub.totals import Totals
+from fairlead.hub.pending_messages import PendingMessages
+from fairlead.hub.session_handler import SessionConnection, SessionHandler
 from fairlead.telemetry.command_timing import CommandStats, CommandTiming
 from fairlead.telemetry.decaying_histogram import new_histogram, observe
-from fairlead.telemetry.message_counters import MessageCounters
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
 from fairlead.wire.framing import is_close_code
 from fairlead.wire.gateway_link import Action, GatewayLink, LinkPhase, Stream
-from fairlead.wire.messages import Ack, Bye, Chunk, Credit, End, Event, FromAgent, Hb, Hello, Message
+from fairlead.wire.messages import (
+    Ack,
+    Bye,
+    Chunk,
+    Credit,
+    Drain,
+    End,
+    Event,
+    FromAgent,
+    Hb,
+    Hello,
+    Message,
+    Welcome,
+)
 from fairlead.wire.retry import HANDED_OUT_MS
 
-PENDING_MESSAGES = 1_024
-PENDING_BYTES = 1 << 20
-"""Received and not yet stored, per session: above either, reading stops until half of it is stored. Less is allowed
-when all sessions together have much of it: see `Totals.room`."""
-RETURN_MS = (HANDED_OUT_MS // 2, HANDED_OUT_MS)
-"""When an agent that was closed for what it sent is to come back: drawn between these, so that many do not together."""
-BULKY = 4096
-"""Bytes of a message that is not stored, from which on it counts as several against the agent's budget."""
-INSANE_RTT_MS = 1e7
-"""Nearly three hours: no round trip, but a number that an agent made up (NaN and infinity fail the test too)."""
-OVERHEAD = 200
-"""What a pending message costs beside its payload."""
+RETRY_MS = (HANDED_OUT_MS // 2, HANDED_OUT_MS)
+"""The range from which the pause of an agent that sent too much is drawn, so that many such agents do not come back
+together."""
+LARGE_MESSAGE = 4096
+"""Bytes from which on a message that is not stored counts as several messages against the agent's budget."""
+MAX_RTT_MS = 1e7
+"""Nearly three hours: no round trip, but a number that the agent made up. NaN and infinity fail the comparison too."""
 
 
-class Connection(Protocol):
-    """What a session uses of the carrier's connection."""
+class DeliveryQueue(dict[str, CommandTiming]):
+    """The commands that wait to be sent on one session, in order. Exists only while there are any."""
 
-    @property
-    def closing(self) -> bool: ...
-    def send(self, message: bytes | str) -> None: ...
-    def close(self, code: int = 1000, reason: str = "") -> None: ...
-    def abort(self) -> None: ...
-    @property
-    def congested(self) -> bool: ...
-    def buffered(self) -> int: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def charge(self, messages: float = 0, events: int = 0) -> None: ...
+    __slots__ = ("sending",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sending = False
+        """True while a task sends them."""
 
 
-class SessionHandler(Protocol):
-    """Who serves sessions: routing. Called on the event loop; must not block."""
-
-    message_counters: MessageCounters
-    """Where this node counts messages."""
-    totals: Totals
-    """The sums over all sessions of this node."""
-
-    def opened(self, session: Session) -> None:
-        """The upgrade is done; hello is expected."""
-
-    def greeted(self, session: Session, hello: Hello) -> None:
-        """Hello came: claim the agent, then welcome it."""
-
-    def received(self, session: Session) -> None:
-        """`session.pending` has something to store, and nobody stores it yet."""
-
-    def granted(self, session: Session, command: str) -> None:
-        """The agent takes more input of `command`."""
-
-    def answered(self, session: Session, rtt_ms: float) -> None:
-        """The agent told its last round trip."""
-
-    def closed(self, session: Session, code: int, reason: str) -> None:
-        """The connection is over; the session will not be heard of again."""
-
-
-class Session:
+class Session(PendingMessages):
     __slots__ = (
-        "agent", "boot", "codec", "conn", "connection", "delivering", "drained", "facts", "gen", "handler", "link",
-        "memory", "opening", "ours", "paused", "pending", "pending_bytes", "recording", "rtt", "rung", "sid", "since",
-        "tally", "timings", "trips", "waiter",
+        "agent", "boot", "closed_by_gateway", "codec", "conn", "deliveries", "drained", "facts", "gen", "link",
+        "memory", "opening", "rtt", "rtt_histogram", "sid", "tally", "timings", "waiter", "welcomed_at",
     )  # fmt: skip
 
-    def __init__(self, codec: Codec[FromAgent], handler: SessionHandler, new_histogram: int) -> None:
+    def __init__(
+        self, codec: Codec[FromAgent], handler: SessionHandler, window: int, opening: list[int] | None = None
+    ) -> None:
+        """`window`: bytes of credit that each command starts with. `opening`: the time stamps of the link's opening."""
+        super().__init__(handler)
         self.codec = codec
-        self.handler = handler
-        self.link = GatewayLink(new_histogram)
-        self.connection: Connection | None = None
+        self.link = GatewayLink(window)
         self.agent = ""
         self.boot = ""
+        """The id of the agent's process."""
         self.memory = ""
-        """What a command that was sent is remembered by: the agent's journal, else its boot."""
+        """The id under which the agent remembers commands: that of its journal if it has one, else `boot`."""
         self.facts = b""
-        """What the agent said of itself, as JSON: Redis may lose it. About 130 bytes of the usual five facts."""
+        """The agent's facts as JSON, kept because Redis may lose them. The usual five facts take about 130 bytes."""
         self.conn = 0
+        """Which connection attempt of its process this is, from 1."""
         self.sid = ""
         self.gen = 0
-        self.since = 0.0
-        """When its welcome was sent, by the event loop's clock."""
+        """The generation of the agent's claim; 0 before the claim."""
+        self.welcomed_at = 0.0
+        """The event loop's time when welcome was sent."""
         self.rtt: float | None = None
-        """The last round trip that the agent told, in ms."""
-        self.trips: bytearray | None = None
-        """The window of its round trips: most of what telemetry costs an idle session, so made with the first."""
+        """The last round trip that the agent reported, in ms."""
+        self.rtt_histogram: bytearray | None = None
+        """Created with the first round trip, since it is most of what telemetry costs an idle session."""
         self.tally: CommandStats | None = None
-        """What its commands took."""
+        """The durations of the commands that ended on this link; created with the first one."""
         self.timings: dict[str, CommandTiming] | None = None
-        """Of its open commands, those that were written on this link or taken up on it."""
-        self.opening: list[int] | bytes | None = None
-        """The stamps of its opening, packed once it is welcomed; empty when they are told, None when nobody asks."""
-        self.ours = False
-        """We closed it, not the agent or the network."""
+        """The time stamps of the open commands that were sent, or taken over, on this link."""
+        self.opening: list[int] | bytes | None = opening
+        """The time stamps of the link's opening: a list until welcome, then packed, empty once they are exported, and
+        None if nobody needs them. Changed by the telemetry recorder only."""
+        self.deliveries: DeliveryQueue | None = None
+        """Changed by the delivery of commands only."""
+        self.closed_by_gateway = False
+        """True if this end closed the connection, not the agent or the network."""
         self.drained = False
-        """Told to leave: its absence afterwards is no loss."""
-        self.pending: list[FromAgent | None] | None = None
-        """Numbered messages not yet stored, in order; None only has to be counted, a Credit is granted as well."""
-        self.pending_bytes = 0
-        self.paused = False
-        self.recording = False
-        """Somebody stores `pending` right now."""
-        self.rung: dict[str, CommandTiming] | None = None
-        """Commands to be delivered, in order."""
-        self.delivering = False
-        """Somebody delivers `rung` right now."""
+        """True once the agent was told to leave: its absence afterwards is no failure."""
         self.waiter: asyncio.Future[None] | None = None
+        """Waits in `wait_writable`."""
 
     @property
     def ready(self) -> bool:
+        """True from welcome until the link closes."""
         return self.link.phase is LinkPhase.READY
 
     @property
     def open(self) -> bool:
         return self.connection is not None and self.link.phase is not LinkPhase.CLOSED
 
+    # -- from hello to welcome ---------------------------------------------------------------------
+
+    def identify(self, hello: Hello, facts: bytes, sid: str) -> None:
+        """Take over what the agent said of itself. `facts`: its facts as JSON."""
+        self.agent, self.boot, self.conn, self.facts, self.sid = hello.agent, hello.boot, hello.conn, facts, sid
+        self.memory = hello.caps.journal or hello.boot
+
+    def claimed(self, gen: int) -> None:
+        """The agent is claimed for this link, as generation `gen`."""
+        self.gen = gen
+
+    def welcome(self, message: Welcome) -> None:
+        """The link is the agent's: send welcome. From now on the session is ready."""
+        self.link.welcomed()
+        self.welcomed_at = asyncio.get_running_loop().time()
+        self.send(message)
+
+    # -- sending and closing -----------------------------------------------------------------------
+
     def send(self, message: Message) -> None:
-        """Write one message. An agent that does not read what it is sent is closed with 4408."""
+        """Send one message. Closes the link with 4408 if too much waits for the agent to read it."""
         connection = self.connection
         if connection is None or self.link.phase is LinkPhase.CLOSED:
             return
@@ -147,9 +141,9 @@ class Session:
         self.handler.message_counters.sent(message, len(data))
         connection.send(data)
 
-    async def writable(self, patience: float) -> None:
-        """Wait until the agent has read most of what it was sent. When nothing of it can be written for `patience`
-        seconds the link is closed with 4408; that ends the wait too. A slow agent is waited for."""
+    async def wait_writable(self, patience: float) -> None:
+        """Wait until the agent has read most of what it was sent. A slow agent is waited for; if nothing at all is
+        read for `patience` seconds, the link is closed with 4408, which ends the wait too."""
         connection = self.connection
         while connection is not None and connection.congested and self.open:
             if self.waiter is None:
@@ -160,67 +154,99 @@ class Session:
                 self.close(CloseCode.SLOW_READER, f"nothing was read for {patience:g} s")
 
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
-        """Say bye and close. `on_close` follows when the connection is over."""
+        """Send bye and close. `on_close` follows when the connection is over."""
         connection = self.connection
         if connection is None or self.link.phase is LinkPhase.CLOSED:
             return
         if self.link.phase is not LinkPhase.GREETING and code != CloseCode.SLOW_READER:
             self.send(Bye(code=code, why=reason, retry=retry_ms))
-        self._end_link()
+        self._close_link()
         connection.close(code, reason)
 
-    def begin(self, command: str, next_chunk: int = 0, input_next: int = 0) -> Stream:
-        """The stream of a command that is sent, or taken up again, on this link."""
+    def announce_drain(self, slot_ms: int) -> None:
+        """Tell the agent that its link is closed in `slot_ms`."""
+        self.drained = True
+        if self.ready:  # before welcome, bye is the only message that an agent accepts
+            self.send(Drain(why="shutdown", slot=slot_ms))
+
+    def close_for_restart(self) -> None:
+        """Close the link because this node stops. The agent connects to another node."""
+        self.drained = True
+        self.close(CloseCode.RESTART, "the node restarts")
+
+    # -- streams of commands -----------------------------------------------------------------------
+
+    def open_stream(self, command: str, next_chunk: int = 0, input_next: int = 0) -> Stream:
+        """Open the stream of a command that is sent, or taken over, on this link."""
         before = len(self.link.streams or ())
         stream = self.link.opened(command, next_chunk, input_next)
         self.handler.totals.streams += len(self.link.streams or ()) - before
         return stream
 
-    def end(self, command: str) -> None:
-        """The command is over: what still comes of it is counted and skipped."""
+    def close_stream(self, command: str) -> None:
+        """The command is over: later messages of it are counted and skipped."""
         before = len(self.link.streams or ())
         self.link.ended(command)
         self.handler.totals.streams += len(self.link.streams or ()) - before
 
-    def dismiss(self, command: str) -> Credit | None:
-        """The gateway has ended the command, not the agent: as `end`, and the credit to send."""
+    def dismiss_stream(self, command: str) -> Credit | None:
+        """The gateway, not the agent, has ended the command: close its stream; returns the credit to send."""
         before = len(self.link.streams or ())
         credit = self.link.dismissed(command)
         self.handler.totals.streams += len(self.link.streams or ()) - before
         return credit
 
-    def _end_link(self) -> None:
+    def _close_link(self) -> None:
         self.handler.totals.streams -= len(self.link.streams or ())
         self.link.closed()
 
-    def take_pending(self) -> list[FromAgent | None]:
-        """What is to be stored now; the caller stores it and then calls `relieved`."""
-        taken, self.pending = self.pending or [], None
-        return taken
+    # -- durations of commands ---------------------------------------------------------------------
 
-    def relieved(self, size: int) -> None:
-        """`size` pending bytes are stored: read on, when reading had stopped."""
-        totals = self.handler.totals
-        self.pending_bytes -= size
-        totals.pending -= size
-        if self.paused and self.pending_bytes * 2 <= max(0, min(PENDING_BYTES, totals.room)):
-            self.paused = False
-            if self.connection is not None:
-                self.connection.resume_reading()
+    def start_timing(self, command: str, timing: CommandTiming) -> None:
+        """Stamp the messages of an open command from now on."""
+        if self.timings is None:
+            self.timings = {}
+        self.timings[command] = timing
 
-    def forgo(self) -> None:
-        """What is pending will not be stored, since the link is over. The agent was told of no receipt for it."""
-        self.pending = None
-        self.handler.totals.pending -= self.pending_bytes
-        self.pending_bytes = 0
+    def stop_timing(self, command: str) -> CommandTiming | None:
+        """The time stamps of a command that is over on this link."""
+        timings = self.timings
+        if timings is None:
+            return None
+        timing = timings.pop(command, None)
+        if not timings:
+            self.timings = None
+        return timing
+
+    def stop_timings(self) -> dict[str, CommandTiming]:
+        """The time stamps of all commands that are open when the link closes."""
+        timings, self.timings = self.timings or {}, None
+        return timings
+
+    def add_to_tally(self, stages: tuple[float | None, ...], failed: bool) -> None:
+        """Count a command that ended on this link. `stages`: its durations, in seconds."""
+        if self.tally is None:
+            self.tally = CommandStats()
+        self.tally.add(stages, failed)
+
+    def _stamp(self, message: FromAgent | None) -> None:
+        assert self.timings is not None
+        if not isinstance(message, Ack | Chunk | End) or (timing := self.timings.get(message.id)) is None:
+            return
+        if type(message) is Chunk:
+            timing.first = timing.first or time.time_ns()
+        elif type(message) is End:
+            timing.ended = time.time_ns()
+        else:
+            timing.acked = timing.acked or time.time_ns()
 
     # -- the carrier's listener --------------------------------------------------------------------
 
-    def on_open(self, connection: Connection) -> None:
+    def on_open(self, connection: SessionConnection) -> None:
         self.connection = connection
-        self.handler.opened(self)
+        self.handler.link_opened(self)
 
-    def on_message(self, connection: Connection, data: bytes | str) -> None:
+    def on_message(self, connection: SessionConnection, data: bytes | str) -> None:
         if self.link.phase is LinkPhase.CLOSED:
             return
         try:
@@ -233,103 +259,63 @@ class Session:
         if act is Action.STORE:
             if type(message) is Event:
                 connection.charge(events=1)
-            self._keep(message)
+            if self.timings is not None:
+                self._stamp(message)
+            self.add_pending(message)
             return
         if act is Action.SKIP:
-            connection.charge(1)  # it is numbered, but nobody asked for it
-            # Of a chunk that nobody wants only what it took of the credit is kept, to be granted back.
-            self._keep(Credit(message.id, len(message.payload)) if isinstance(message, Chunk) else None)
+            connection.charge(1)  # it is numbered, but belongs to no open command
+            # Of a chunk that nobody wants, only the credit that it used is kept, to be granted back.
+            self.add_pending(Credit(message.id, len(message.payload)) if isinstance(message, Chunk) else None)
             return
-        if len(data) >= BULKY:
-            connection.charge(len(data) // BULKY)
+        if len(data) >= LARGE_MESSAGE:
+            connection.charge(len(data) // LARGE_MESSAGE)
         if act is Action.ANSWER:
             assert isinstance(message, Hb)
-            if message.echo is None:  # an echo is an answer already: answering it would never end
+            if message.echo is None:  # an echo is an answer itself: answering it would never end
                 self.send(Hb(echo=message.ts))
-            if message.rtt is not None and 0 <= message.rtt < INSANE_RTT_MS:
+            if message.rtt is not None and 0 <= message.rtt < MAX_RTT_MS:
                 self.rtt = message.rtt
-                if self.trips is None:
-                    self.trips = new_histogram()
-                observe(self.trips, message.rtt / 1000)
-                self.handler.answered(self, message.rtt)
+                if self.rtt_histogram is None:
+                    self.rtt_histogram = new_histogram()
+                observe(self.rtt_histogram, message.rtt / 1000)
+                self.handler.rtt_reported(self, message.rtt)
         elif act is Action.CLAIM:
             assert isinstance(message, Hello)
-            self.handler.greeted(self, message)
+            self.handler.hello_received(self, message)
         elif act is Action.GRANT:
             assert isinstance(message, Credit)
-            self.handler.granted(self, message.id)
+            self.handler.input_credit_received(self, message.id)
         elif act is Action.LEAVE:
             assert isinstance(message, Bye)
-            # With its own code, in case that its close frame never comes.
+            # With the agent's own code, in case that its close frame never arrives.
             connection.close(message.code if is_close_code(message.code) else CloseCode.NORMAL, message.why)
-        # An ignored message asks for nothing.
+        # Action.IGNORE needs nothing.
 
     @property
     def asked(self) -> int:
-        """Numbered messages so far. Those of a stream are bounded by its credit, and all by what may be pending;
-        events, and what belongs to no stream, are charged for."""
+        """The carrier's count of messages that have a bound other than its message rate: numbered messages. Those of a
+        stream are bounded by its credit, and all by what may be pending; events and messages of no stream are charged
+        separately."""
         return self.link.received
 
-    def on_excess(self, connection: Connection, reason: str) -> None:
-        self.close(CloseCode.RATE, reason, random.randint(*RETURN_MS))
+    def on_excess(self, connection: SessionConnection, reason: str) -> None:
+        self.close(CloseCode.RATE, reason, random.randint(*RETRY_MS))
 
-    def _keep(self, message: FromAgent | None) -> None:
-        if self.timings is not None:
-            self._stamp(message)
-        if self.pending is None:
-            self.pending = []
-        self.pending.append(message)
-        size, totals = pending_size(message), self.handler.totals
-        self.pending_bytes += size
-        totals.pending += size
-        too_much = self.pending_bytes > min(PENDING_BYTES, totals.room) or len(self.pending) > PENDING_MESSAGES
-        if too_much and not self.paused and self.connection is not None:
-            self.paused = True
-            self.connection.pause_reading()
-        if not self.recording:
-            self.handler.received(self)
-
-    def _stamp(self, message: FromAgent | None) -> None:
-        """Note when an open command came on."""
-        assert self.timings is not None
-        if not isinstance(message, Ack | Chunk | End) or (timing := self.timings.get(message.id)) is None:
-            return
-        if type(message) is Chunk:
-            timing.first = timing.first or time.time_ns()
-        elif type(message) is End:
-            timing.ended = time.time_ns()
-        else:
-            timing.acked = timing.acked or time.time_ns()
-
-    def timed(self, command: str) -> CommandTiming | None:
-        """The stamps of a command that is over on this link, for the last time."""
-        timings = self.timings
-        if timings is None:
-            return None
-        timing = timings.pop(command, None)
-        if not timings:
-            self.timings = None
-        return timing
-
-    def on_close(self, connection: Connection, code: int, reason: str) -> None:
-        self.ours = self.link.phase is LinkPhase.CLOSED
-        self._end_link()
+    def on_close(self, connection: SessionConnection, code: int, reason: str) -> None:
+        self.closed_by_gateway = self.link.phase is LinkPhase.CLOSED
+        self._close_link()
         self.connection = None
         self.on_writable(connection)
-        self.handler.closed(self, code, reason)
+        self.handler.link_closed(self, code, reason)
 
-    def on_silence(self, connection: Connection) -> None:
+    def on_silence(self, connection: SessionConnection) -> None:
         self.close(CloseCode.SILENT, "nothing was heard for 2.5 heartbeats")
 
-    def on_writable(self, connection: Connection) -> None:
+    def on_writable(self, connection: SessionConnection) -> None:
         waiter, self.waiter = self.waiter, None
         if waiter is not None:
             waiter.set_result(None)
 
-    def on_overflow(self, connection: Connection) -> None:
-        self.close(CloseCode.SLOW_READER, "more waits to be read than the send queue holds")
-
-
-def pending_size(message: FromAgent | None) -> int:
-    """The bytes that a pending message is counted with."""
-    return OVERHEAD + len(getattr(message, "payload", b""))
+    def on_overflow(self, connection: SessionConnection) -> None:
+        self.close(CloseCode.SLOW_READER, "the send queue is full: the agent reads too slowly")

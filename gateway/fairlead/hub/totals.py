@@ -1,7 +1,7 @@
-"""Sums over all sessions of a node, kept up to date by the sessions as they change.
+"""Sums over all sessions of a node, which the sessions keep up to date as they change.
 
-Made by the hub and reached by each session through its handler, so that a beat, a scrape or a message asks for a
-number and walks no links. `pending` is also a budget: see `room`.
+The hub creates them and each session reaches them through its handler, so that a heartbeat, a scrape or a message asks
+for a number and does not walk the links. `pending` is also a budget: see `room`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Final
 
 PENDING_LIMIT: Final = 128 << 20
-"""Bytes, the default of the setting `pending_limit`: an eighth of the memory that the chart gives a pod."""
+"""Bytes. The default of the setting `pending_limit`: an eighth of the memory that the chart gives a pod."""
 
 
 class Totals:
-    """`streams`: open commands on all links. `pending`: bytes that were received and are not yet stored."""
+    """`streams`: open commands on all links. `pending`: bytes that are received and not stored yet."""
 
     __slots__ = ("pending", "pending_limit", "streams")
 
@@ -24,8 +24,9 @@ class Totals:
 
     @property
     def room(self) -> int:
-        """How many pending bytes each session may have, all being equal: as much as is left of the limit. So n
-        sessions that fill it come to rest at 1/(n + 1) of it each, and one that has little is always read on
+        """How many pending bytes each session may have: as many as are left of the limit.
+
+        So n sessions that fill it settle at 1/(n + 1) of it each, and a session that has little pending is always read
         (the dynamic threshold of Choudhury and Hahne, IEEE/ACM Transactions on Networking, 1998).
         """
         return self.pending_limit - self.pending

@@ -1,4 +1,4 @@
-"""The short tasks of routing, owned: whoever starts one starts it here, and the node's stop ends them all."""
+"""The short tasks of `routing`: all of them are started here, and the node's stop ends them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BackgroundTasks:
         return len(self._running)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` now; an exception that leaves it is a defect, and logged as one."""
+        """Run `work` in a task. An exception that it raises is a defect and is logged as one."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         task = self._loop.create_task(work)
@@ -29,10 +29,10 @@ class BackgroundTasks:
     def _done(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a task of routing failed", exc_info=error)
+            logger.error("a background task failed", exc_info=error)
 
     async def aclose(self, timeout: float = 0.0) -> None:
-        """Give what runs `timeout` seconds to end, then cancel it."""
+        """Wait `timeout` seconds for the tasks to end, then cancel them."""
         if self._running and timeout > 0:
             await asyncio.wait(self._running, timeout=timeout)
         for task in tuple(self._running):

@@ -1,8 +1,8 @@
-"""How a link ends that a newer one has overtaken: which of the two codes its agent must hear.
+"""Closes a link that a newer link of its agent has superseded, with the close code that fits.
 
-Used where only a larger generation tells that there is a newer link: a refused append, a row that names another owner.
-The same process may come back (4007); another start of the agent must make this one stay away (4507), or the older
-process would claim the agent again and send the newer one away for good.
+Called where only a larger generation shows that there is a newer link: a refused append, or a row that names another
+owner. If the same process of the agent has the newer link, it may come back (4007). If another process has it, this one
+must stay away (4507): otherwise it would claim the agent again and send the newer process away for good.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.wire.close_codes import CloseCode
 
 PATIENCE = 120.0
-"""Seconds to wait for Redis, which alone knows: a link that says the wrong code does more harm than one that waits."""
+"""Seconds to wait for Redis, which alone knows the owner: a wrong close code does more harm than a late one."""
 
 
 async def close_superseded(session: Session, directory: Directory, store: Pipeliner) -> None:

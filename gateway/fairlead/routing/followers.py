@@ -1,4 +1,7 @@
-"""Who in this process waits for results of a command: woken by doorbells, never a blocked connection each."""
+"""Who on this node waits for news of a topic: results of a command, or another node's answer.
+
+Doorbells wake followers. A follower is an object and a future, never a blocked connection of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,30 +11,30 @@ from contextlib import contextmanager
 
 
 class Follower:
-    """One who waits for news of a command. An asyncio.Event and a timeout would cost five times as much."""
+    """One waiter. An asyncio.Event with a timeout would cost five times as much."""
 
-    __slots__ = ("_loop", "_told", "_waiter")
+    __slots__ = ("_loop", "_notified", "_waiter")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._told = False
+        self._notified = False
         self._waiter: asyncio.Future[bool] | None = None
 
-    def tell(self) -> None:
-        self._told = True
+    def notify(self) -> None:
+        self._notified = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(True)
 
     def clear(self) -> None:
-        self._told = False
+        self._notified = False
 
     async def wait(self, timeout: float) -> bool:
-        """True as soon as there are news; False when there were none for `timeout` seconds. One waits at a time."""
-        if self._told:
+        """True as soon as there is news, False if there is none for `timeout` seconds. One task may wait at a time."""
+        if self._notified:
             return True
         waiter: asyncio.Future[bool] = self._loop.create_future()
         self._waiter = waiter
-        timer = self._loop.call_later(timeout, _give_up, waiter)
+        timer = self._loop.call_later(timeout, _time_out, waiter)
         try:
             return await waiter
         finally:
@@ -39,51 +42,53 @@ class Follower:
             self._waiter = None
 
 
-def _give_up(waiter: asyncio.Future[bool]) -> None:
+def _time_out(waiter: asyncio.Future[bool]) -> None:
     if not waiter.done():
         waiter.set_result(False)
 
 
 class Followers:
+    """Followers by topic. The topic of a command's results is the command's id."""
+
     def __init__(self) -> None:
         self._waiting: dict[str, set[Follower]] = {}
-        self.leaving = False
-        """This node stops: whoever follows is to ask another one."""
+        self.released = False
+        """True once this node stops: whoever follows must ask another node."""
         self._loop: asyncio.AbstractEventLoop | None = None  # looking it up is a system call in Python 3.11
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def join(self, command: str) -> Follower:
-        """What is told whenever `command` has news, until it is given to `leave`."""
+    def join(self, topic: str) -> Follower:
+        """A new follower of `topic`. It is notified until it is passed to `leave`."""
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         follower = Follower(self._loop)
-        self._waiting.setdefault(command, set()).add(follower)
+        self._waiting.setdefault(topic, set()).add(follower)
         return follower
 
-    def leave(self, command: str, follower: Follower) -> None:
-        waiting = self._waiting[command]
+    def leave(self, topic: str, follower: Follower) -> None:
+        waiting = self._waiting[topic]
         waiting.discard(follower)
         if not waiting:
-            del self._waiting[command]
+            del self._waiting[topic]
 
     @contextmanager
-    def follow(self, command: str, follower: Follower | None = None) -> Iterator[Follower]:
-        """Follow until the block is left, with what an earlier `join` gave, if there was one."""
-        follower = follower or self.join(command)
+    def follow(self, topic: str, follower: Follower | None = None) -> Iterator[Follower]:
+        """Follow `topic` within the block, with `follower` if it has joined already."""
+        follower = follower or self.join(topic)
         try:
             yield follower
         finally:
-            self.leave(command, follower)
+            self.leave(topic, follower)
 
-    def send_away(self) -> None:
-        """Tell all who follow, and whoever comes yet, that this node stops."""
-        self.leaving = True
+    def release(self) -> None:
+        """Tell all followers, and those that come later, that this node stops."""
+        self.released = True
         for waiting in self._waiting.values():
             for follower in waiting:
-                follower.tell()
+                follower.notify()
 
-    def wake(self, command: str) -> None:
-        for follower in self._waiting.get(command, ()):
-            follower.tell()
+    def notify(self, topic: str) -> None:
+        for follower in self._waiting.get(topic, ()):
+            follower.notify()

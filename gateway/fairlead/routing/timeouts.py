@@ -1,4 +1,7 @@
-"""The times that several parts of routing must agree on, in milliseconds of Redis TIME, and how they wait for Redis."""
+"""The times that several modules of `routing` must agree on, and the wait for Redis after an error.
+
+Names that end in _MS are in milliseconds of Redis TIME, the others in seconds.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +11,31 @@ import random
 from fairlead.store.pipeliner import Pipeliner
 
 VALID_MS = 3_000
-"""How long a claim, or the dispatch of a command that stands in Redis, may take to be executed. Who gives one up waits
-for as long before it acts on that (see `Registration._admit`), or repeats it."""
+"""How long a claim, or the dispatch of a command that is in Redis already, may take to be executed. A node that gives
+one up waits for as long before it acts on that (see `Registration.register`) or repeats it."""
 POST_VALID_MS = 1_000
-"""How long a posted command may take to be executed: the store's time-out, before which nobody is told that it failed.
-It is counted from the call, and by the fleet's clock, which is never ahead of the server's: so a server that was frozen
-refuses the command when it finds it in its buffer, and what a caller was told as refused does not happen."""
-DOUBT = 5.0
-"""Seconds that the caller of a post waits until Redis, which did not answer it, says whether it was executed. A server
-that restarts or fails over is back by then as a rule; proxies in front of the API wait for 30 s and more."""
+"""How long a posted command may take to be executed: the store's timeout, before which no caller is told that it
+failed. It is counted from the call by the fleet's clock, which is never ahead of the server's. So a server that was
+frozen refuses the command when it finds it in its buffer, and a command that its caller was told is refused does not
+run."""
+POST_DOUBT = 5.0
+"""Seconds that the caller of a post waits for Redis, if it did not answer, to say whether the post was executed. A
+server that restarts or fails over is usually back by then; proxies in front of the API wait for 30 s and more."""
 RING_AGAIN_MS = 5_000
-"""A doorbell takes milliseconds; after this the keeper looks whether it was heard."""
+"""A doorbell takes milliseconds. After this time the command sweeper checks that it was handled."""
 CANCEL_MS = 10_000
 """The protocol gives an agent 10 s to end a cancelled command."""
 CANCEL_AGAIN_MS = 2_000
-"""A cancel that the agent has not followed by then may have been lost on its way: the keeper rings again."""
+"""A cancel that the agent has not followed by then may have been lost: the command sweeper sends it again."""
 GRACE_MS = 1_000
-"""The agent ends a command at its deadline by itself and its end is on the way. After it the keeper has a second for
-thousands of others of the same moment: within two seconds of its deadline every command has ended."""
+"""An agent ends a command at its deadline by itself, and its end is on the way. After this time the command sweeper has
+a second for thousands of others that are due at the same moment: every command has ended two seconds after its
+deadline."""
 
 
 async def wait_for_redis(store: Pipeliner, timeout: float) -> bool:
-    """After a BusUnavailable: wait until Redis answers, then a jittered moment; False when it does not within `timeout`
-    seconds. The moment is for a Redis that answers and refuses (out of memory), and for all the others who wait."""
+    """After a BusUnavailable: wait until Redis answers, then for a random moment. False if Redis does not answer within
+    `timeout` seconds. The moment is for a Redis that answers and refuses (out of memory), and because many wait."""
     back = await store.wait_available(timeout)
     if back:
         await asyncio.sleep(random.uniform(0.1, 1.0))

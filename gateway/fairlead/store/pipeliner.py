@@ -23,6 +23,7 @@ from fairlead.store.backlog import EXPECTED_REPLY, Backlog, Call, Priority
 from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, pack, patience, reconnect_delay
 from fairlead.store.errors import ScriptError, reply_error
 from fairlead.store.reply import Arg, Reply
+from fairlead.store.reply_deadline import ReplyDeadline
 from fairlead.store.reply_limit import ReplyLimit
 from fairlead.store.script import Script
 
@@ -267,12 +268,9 @@ class Pipeliner:
         again: list[Call] = []
         refused: dict[bytes, ResponseError] = {}
 
-        def progress() -> None:
-            ahead = loop.time() + self._batch_timeout
-            deadline.reschedule(min(ahead, started + self._batch_timeout * BATCH_PATIENCE))
-
+        deadline = ReplyDeadline(self._batch_timeout, self._batch_timeout * BATCH_PATIENCE)
         try:
-            async with asyncio.timeout(self._batch_timeout) as deadline:
+            async with deadline.timeout:
                 await connection.send(b"".join(chunks))
                 for script in missing:
                     try:
@@ -283,7 +281,7 @@ class Pipeliner:
                 while self._out:
                     call = self._out[0]
                     if call.replies is not None:
-                        demoted = await self._read_each(connection, call, call.replies, progress) or demoted
+                        demoted = await self._read_each(connection, call, call.replies, deadline.progress) or demoted
                         self._out.popleft()
                         if not call.future.done():
                             again.append(call)
@@ -308,12 +306,13 @@ class Pipeliner:
                             call.future.set_result(reply)
                     self._out.popleft()
                     if len(self._out) % PROGRESS == 0:
-                        progress()
+                        deadline.progress()
         except TimeoutError as e:
             raise BusUnavailable(f"Redis at {self.address} did not answer within {self._batch_timeout:g} s") from e
         except (RedisError, OSError) as e:
             raise BusUnavailable(f"the connection to Redis at {self.address} was lost: {e}") from e
         finally:
+            deadline.stop()
             self._backlog.put_back(again)  # also when the batch fails: whoever awaits them must be told
         if demoted:
             # After a failover the name may lead to the new primary, but only a new connection looks it up.

@@ -93,6 +93,27 @@ class Stream:
             self.input_sizes = deque()
         self.input_sizes.append(size)
 
+    def begin_feeding(self) -> bool:
+        """There is new input. True if no task sends input now: the caller starts one."""
+        self.input_news = True
+        if self.feeding:
+            return False
+        self.feeding = True
+        return True
+
+    @property
+    def input_to_send(self) -> bool:
+        """True if there may be input, and the agent has granted credit for it."""
+        return self.input_news and self.input_room > 0 and not self.input_ended
+
+    def take_consumed(self) -> int:
+        """The number of input chunks, from the first on, that the agent has consumed; 0 if there are no new ones since
+        the last call."""
+        if self.input_consumed <= self.input_dropped:
+            return 0
+        self.input_dropped = self.input_consumed
+        return self.input_consumed
+
     def granted(self, size: int) -> None:
         """The agent has consumed `size` bytes more of its input."""
         self.input_room += size
@@ -264,10 +285,32 @@ class GatewayLink:
             raise ValueError(f"stored {self.stored} of {self.received} messages")
         return Rx(s=self.stored)
 
-    def repay(self, command: str, size: int) -> Credit | None:
-        """`size` bytes of the stream are stored: the credit to send, once half a window has come together."""
+    def withhold(self, command: str) -> None:
+        """The store holds so much of the stream for its reader that no credit is granted until `grant_withheld`."""
+        stream = self._stream(command)
+        if stream is not None:
+            stream.full = True
+
+    def withholds(self, command: str) -> bool:
+        stream = self._stream(command)
+        return stream is not None and stream.full
+
+    def grant_withheld(self, command: str) -> Credit | None:
+        """The reader has made room: the credit to send for what was stored meanwhile."""
         stream = self._stream(command)
         if stream is None:
+            return None
+        size, stream.withheld, stream.full = stream.withheld, 0, False
+        return self.repay(command, size)
+
+    def repay(self, command: str, size: int) -> Credit | None:
+        """`size` bytes of the stream are stored: the credit to send, once half a window has come together. None while
+        the stream's reader is too far behind: see `withhold`."""
+        stream = self._stream(command)
+        if stream is None:
+            return None
+        if stream.full:
+            stream.withheld += size
             return None
         stream.owed += size
         if stream.owed * 2 < self.window:

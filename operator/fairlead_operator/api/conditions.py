@@ -1,7 +1,7 @@
-"""The conditions of a resource's status, as Kubernetes' API conventions have them. Pure.
+"""Collects the conditions of one resource, as Kubernetes' API conventions have them. Pure.
 
-Filled by the reconciler and by the operation runner. A condition keeps the time of its last transition as long as its
-status stays the same.
+Filled by the reconciler and by the operation runner, anew in every pass. A condition keeps the time of its last
+transition as long as its status stays the same.
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
+from fairlead_operator.api.field_types import ApiStruct
 from fairlead_operator.api.gateway_status import Condition
 
 GOOD_IF_FALSE = ("Progressing", "ScalingLimited")
+MOST_CHARACTERS = 1000
+"""Of a message: the API server takes 32,768, but a reader does not."""
 
 
 class Conditions:
-    """The conditions of one look, set one by one over those before."""
+    """The conditions of one pass. `before` are those that the last pass left, `now` is the wall clock's time."""
 
     def __init__(self, before: Sequence[Condition], generation: int, now: str) -> None:
-        self._before = {one.type: one for one in before}
+        self._before = {condition.type: condition for condition in before}
         self._generation = generation
         self._now = now
         self._set: dict[str, Condition] = {}
 
     def set(self, kind: str, holds: bool | None, reason: str, message: str = "") -> None:
+        """`holds` is None when it is unknown."""
         status = {True: "True", False: "False", None: "Unknown"}[holds]
         before = self._before.get(kind)
         same = before is not None and before.status == status
@@ -34,32 +37,35 @@ class Conditions:
             type=kind,
             status=status,
             reason=reason,
-            message=message[:1000],
+            message=message[:MOST_CHARACTERS],
             last_transition_time=before.last_transition_time if same and before is not None else self._now,
             observed_generation=self._generation,
         )
 
     def all(self) -> list[Condition]:
-        """Those of this look; one that was not looked at is not claimed."""
+        """Those that this pass has set; one that it has not checked is dropped from the status."""
         return list(self._set.values())
 
-    def fallen(self) -> list[Condition]:
-        """Those that have become False, or are so for another reason. Ready begins as False, which is no news."""
+    def newly_false(self) -> list[Condition]:
+        """Those that have become False, or are False for another reason. A Ready that begins as False is no news."""
         found = []
-        for one in self._set.values():
-            was = self._before.get(one.type)
-            news = one.type != "Ready" if was is None else (was.status, was.reason) != ("False", one.reason)
-            if one.status == "False" and one.type not in GOOD_IF_FALSE and news:
-                found.append(one)
+        for condition in self._set.values():
+            before = self._before.get(condition.type)
+            if before is None:
+                news = condition.type != "Ready"
+            else:
+                news = (before.status, before.reason) != ("False", condition.reason)
+            if condition.status == "False" and condition.type not in GOOD_IF_FALSE and news:
+                found.append(condition)
         return found
 
-    def holds(self, kind: str) -> bool:
+    def is_true(self, kind: str) -> bool:
         return kind in self._set and self._set[kind].status == "True"
 
-    def failed(self, kind: str) -> bool:
+    def is_false(self, kind: str) -> bool:
         return kind in self._set and self._set[kind].status == "False"
 
 
-def patch_of(status: Struct) -> Mapping[str, Any]:
-    """As a merge: what is not there any more is null."""
+def status_patch(status: ApiStruct) -> Mapping[str, Any]:
+    """A merge patch of the status subresource: fields that are None become null, which removes them."""
     return {"status": msgspec.to_builtins(status)}

@@ -1,6 +1,7 @@
-"""The types of single fields that the Structs of `spec` and `podspec` are made of. Pure.
+"""The base of all Structs of the custom resources, and the types of their fields. Pure.
 
-What Kubernetes defines is checked as Kubernetes does it where a pattern can say so, and else let through as it is.
+Fields that Kubernetes itself defines are checked as Kubernetes checks them where a pattern can do so. All others pass
+unchecked, and the API server judges them when they are applied.
 """
 
 from __future__ import annotations
@@ -8,17 +9,23 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 FREE = {"x-kubernetes-preserve-unknown-fields": True}
-"""Goes into an object as it is: Kubernetes checks it, a copy of its schema here would only grow old."""
+"""For objects that are passed on as they are: Kubernetes checks them, and a copy of its schema would go out of date."""
 QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
-"""As k8s.io/apimachinery/pkg/api/resource reads it, without a sign."""
+"""As k8s.io/apimachinery/pkg/api/resource reads a quantity, without a sign."""
 COUNT_OR_PERCENT = r"^([0-9]+|[0-9]{1,3}%)$"
 HOST = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
 """What an Ingress takes as a host."""
 
+
+class ApiStruct(Struct, frozen=True, rename="camel"):
+    """A part of a custom resource: snake case here, camel case in the cluster."""
+
+
 Name = Annotated[str, Meta(min_length=1, max_length=253)]
+Timestamp = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Free = Annotated[dict[str, Any], Meta(extra_json_schema=FREE)]
 StringMap = dict[str, str]
 Host = Annotated[str, Meta(max_length=253, pattern=HOST)]

@@ -1,7 +1,7 @@
-"""What a LinkGateway tells of itself: the Structs of its status, and of one decision in it.
+"""The status of a LinkGateway, and the last decision in it. Pure.
 
-Filled by `status`, read back at a start (what was decided before must outlive the operator's pod), and printed into
-the CRD by `crd`. Every number that a decision was made of stands here, so that `kubectl describe` answers *why*.
+`runtime.status` fills these Structs, `crd` prints their schema, and a new leader reads them back. The status holds
+every number that a decision was made of, so that `kubectl describe` answers why.
 """
 
 from __future__ import annotations
@@ -9,79 +9,98 @@ from __future__ import annotations
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from fairlead_operator.api.field_types import ApiStruct, Timestamp
 from fairlead_operator.kube.objects import Object
 
 
-class _Part(Struct, frozen=True, rename="camel"):
-    pass
+class Condition(ApiStruct, frozen=True, kw_only=True):
+    """One condition, as Kubernetes' API conventions have it."""
 
-
-class Condition(_Part, frozen=True, kw_only=True):
     type: str
     status: str
     reason: str
     message: str = ""
-    last_transition_time: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+    last_transition_time: Timestamp
     observed_generation: int = 0
 
 
-class Bounds(_Part, frozen=True, kw_only=True):
-    """Pods that each rule asks for."""
+class RuleStatus(ApiStruct, frozen=True, kw_only=True):
+    """How many pods one scaling rule asks for."""
 
-    load: Annotated[int, Meta(description="Links, and their growth, at the target utilisation.")] = 0
-    survive: Annotated[int, Meta(description="Links at 95 %, and the pods that may die.")] = 0
-    herd: Annotated[int, Meta(description="The whole fleet comes back within herdSeconds.")] = 0
+    name: str
+    replicas: Annotated[int, Meta(description="Pods that the rule asks for.")]
+    reason: str
+
+
+class ReplicaBounds(ApiStruct, frozen=True, kw_only=True):
+    """The bounds of `spec.replicas` when the decision was made."""
+
     min: int = 0
     max: int = 0
 
 
-class Inputs(_Part, frozen=True, kw_only=True):
-    """What the decision was made of."""
+class DecisionInputs(ApiStruct, frozen=True, kw_only=True):
+    """The numbers that the decision was made of. `status` shows the rates and the lead time rounded."""
 
-    links: Annotated[int, Meta(description="Links that count: live, last known of stale pods, and on their way.")] = 0
-    live: int = 0
-    away: Annotated[int, Meta(description="Links lost in the last two minutes that are not back.")] = 0
-    growth: Annotated[str, Meta(description="Links a second, smoothed.")] = "0"
-    rejects: Annotated[str, Meta(description="Refused links a second.")] = "0"
-    lead_seconds: Annotated[int, Meta(description="From the wish for a pod to its first link, as measured.")] = 0
-    capacity: int = 0
-    pods: int = 0
-    ready: int = 0
-    fresh: int = 0
-    stale: int = 0
-    pending: int = 0
+    links: Annotated[
+        int,
+        Meta(description="Links that count: live ones, and those lost in the last two minutes that are not back yet."),
+    ] = 0
+    live: Annotated[
+        int, Meta(description="Links in the pods' last reports, with the last known ones of pods that fell silent.")
+    ] = 0
+    away: Annotated[int, Meta(description="Links lost in the last two minutes that are not back yet.")] = 0
+    growth: Annotated[float, Meta(description="New links per second, smoothed.")] = 0.0
+    rejects: Annotated[float, Meta(description="Refused links per second, smoothed.")] = 0.0
+    lead_seconds: Annotated[
+        float, Meta(description="Time from the decision to add a pod to its first link, as measured.")
+    ] = 0.0
+    capacity: Annotated[int, Meta(description="Links that each pod takes.")] = 0
+    pods: Annotated[int, Meta(description="Pods that exist.")] = 0
+    ready: Annotated[int, Meta(description="Pods that are ready and not terminating.")] = 0
+    fresh: Annotated[int, Meta(description="Pods that reported within the last 15 s.")] = 0
+    stale: Annotated[int, Meta(description="Ready pods that have not reported for more than 15 s.")] = 0
+    pending: Annotated[int, Meta(description="Pods that are not ready yet.")] = 0
+    leaving: Annotated[int, Meta(description="Pods that are terminating.")] = 0
 
 
-class DecisionReport(_Part, frozen=True, kw_only=True):
-    at: Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
+class DecisionReport(ApiStruct, frozen=True, kw_only=True):
+    """The last decision."""
+
+    at: Timestamp
     action: Annotated[str, Meta(description="Up, Down, Stay or Hold.")]
-    replicas: int
-    winner: Annotated[str, Meta(description="The rule that asked for the most.")]
+    replicas: Annotated[int, Meta(description="Pods that there should be.")]
+    winner: Annotated[
+        str, Meta(description="The rule that asked for the most pods, or what overrode it: min, max or external.")
+    ]
     reason: str
-    limited: Annotated[bool, Meta(description="Whether replicas.max or a step limit cut it.")] = False
-    bounds: Bounds = Bounds()
-    inputs: Inputs = Inputs()
+    limited: Annotated[bool, Meta(description="Whether replicas.max or the limit of a step reduced it.")] = False
+    rules: Annotated[list[RuleStatus], Meta(description="What each scaling rule asks for.")] = []
+    bounds: ReplicaBounds = ReplicaBounds()
+    inputs: DecisionInputs = DecisionInputs()
 
 
-class LinkGatewayStatus(_Part, frozen=True, kw_only=True):
+class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
+    """What the operator reports of one LinkGateway."""
+
     observed_generation: int = 0
     phase: str = ""
-    selector: Annotated[str, Meta(description="Of the gateway's pods, for /scale.")] = ""
-    replicas: int = 0
-    ready_replicas: int = 0
-    desired_replicas: int = 0
-    links: int = 0
-    utilisation_percent: int = 0
-    skew: Annotated[str, Meta(description="The fullest pod against the mean.")] = ""
-    last_scale_time: Annotated[str | None, Meta(extra_json_schema={"format": "date-time"})] = None
+    selector: Annotated[str, Meta(description="Label selector of the gateway's pods, for /scale.")] = ""
+    replicas: Annotated[int, Meta(description="Pods that the Deployment asks for.")] = 0
+    ready_replicas: Annotated[int, Meta(description="Pods that take links.")] = 0
+    desired_replicas: Annotated[int, Meta(description="Pods that the last decision asks for.")] = 0
+    links: Annotated[int, Meta(description="Links of agents.")] = 0
+    utilisation_percent: Annotated[int, Meta(description="Links against the capacity of the ready pods.")] = 0
+    skew: Annotated[str, Meta(description="Links of the fullest pod, divided by the mean.")] = ""
+    last_scale_time: Timestamp | None = None
     decision: DecisionReport | None = None
     conditions: list[Condition] = []
 
 
-def read_status(body: Object) -> LinkGatewayStatus:
-    """What stands there; nothing when another version wrote it in a way that is not understood."""
+def read_gateway_status(body: Object) -> LinkGatewayStatus:
+    """The status of a resource; an empty one when another version wrote it in a way that cannot be read."""
     try:
         return msgspec.convert(body.get("status") or {}, LinkGatewayStatus)
     except msgspec.ValidationError:

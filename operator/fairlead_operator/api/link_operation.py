@@ -1,7 +1,7 @@
-"""What a LinkOperation asks for and what it tells: the one source of its CRD, and of what the operator reads.
+"""LinkOperation: what one asks for and what it reports. The only source of its CRD. Pure.
 
-`crd` prints the schema made of these Structs, `read_operation` makes one of a resource, `conductor` carries it out. A
-request is never changed: what was asked, by whom and when must still be true when somebody asks what happened. Pure.
+`crd` prints the schema of these Structs, `read_operation` reads a resource into them, and `operations` carries it out.
+A request never changes: who asked for what and when must still be true when somebody asks what happened.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ from enum import StrEnum
 from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from fairlead.errors import ConfigError
-from fairlead_operator.api.field_types import Name
+from fairlead_operator.api.field_types import ApiStruct, Name, Timestamp
+from fairlead_operator.api.gateway_spec import GROUP
 from fairlead_operator.api.gateway_status import Condition
-from fairlead_operator.api.validation import Rule
+from fairlead_operator.api.validation import ValidationRule
 from fairlead_operator.kube.objects import Object
 
 KIND = "LinkOperation"
 PLURAL = "linkoperations"
+RESTART_ANNOTATION = f"{GROUP}/restart"
+"""Annotation of the pod template, and through it of its pods: the uid of the Restart that created them."""
 
-TIME = {"format": "date-time"}
 PodName = Annotated[str, Meta(max_length=253, pattern="^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 
 
 class Type(StrEnum):
     DRAIN = "Drain"
-    """One pod sends its agents elsewhere and goes; the Deployment makes another."""
+    """One pod sends its agents to other pods and terminates; the Deployment creates another."""
     RESTART = "Restart"
-    """All pods, one after another, as by `kubectl rollout restart`."""
+    """All pods are replaced, a few at a time, as by `kubectl rollout restart`."""
 
 
 class Phase(StrEnum):
@@ -44,49 +46,47 @@ class Phase(StrEnum):
 ENDED = (Phase.SUCCEEDED, Phase.FAILED)
 
 
-class _Part(Struct, frozen=True, rename="camel"):
-    pass
-
-
-class GatewayRef(_Part, frozen=True, kw_only=True):
+class GatewayName(ApiStruct, frozen=True, kw_only=True):
     """A LinkGateway of the same namespace."""
 
     name: Name
 
 
-class LinkOperationSpec(_Part, frozen=True, kw_only=True):
-    """One request to one fleet. It cannot be changed; deleting it stops nothing that has begun."""
+class LinkOperationSpec(ApiStruct, frozen=True, kw_only=True):
+    """One request to one fleet. It cannot be changed, and deleting it stops nothing that has begun."""
 
-    gateway: GatewayRef
+    gateway: GatewayName
     type: Annotated[
         Type, Meta(description="Drain: empty and replace one pod. Restart: replace all pods, as a rollout does.")
     ]
-    pod: Annotated[PodName | None, Meta(description="Of a Drain: the pod that goes.")] = None
-    reason: Annotated[str, Meta(max_length=500, description="Why, for whoever reads it later.")] = ""
+    pod: Annotated[PodName | None, Meta(description="Type Drain: the pod to replace.")] = None
+    reason: Annotated[str, Meta(max_length=500, description="Why, for those who read it later.")] = ""
     active_deadline_seconds: Annotated[
-        int, Meta(ge=30, le=86_400, description="Failed when it is not complete so long after its start.")
+        int,
+        Meta(ge=30, le=86_400, description="It fails when it is not complete this long after its start."),
     ] = 3600
 
 
-class LinkOperationStatus(_Part, frozen=True, kw_only=True):
+class LinkOperationStatus(ApiStruct, frozen=True, kw_only=True):
+    """What the operator reports of one LinkOperation."""
+
     observed_generation: int = 0
     phase: Phase | None = None
-    message: Annotated[str, Meta(description="What goes on, or what became of it.")] = ""
-    pod_uid: Annotated[str, Meta(description="Of a Drain: the pod that was meant, whatever bears its name later.")] = ""
-    ready_wanted: Annotated[int, Meta(description="Pods that must be ready besides those that go.")] = 0
-    links_at_start: Annotated[int | None, Meta(description="Of the pods that go, when it began.")] = None
-    links_left: Annotated[int | None, Meta(description="Of the pods that go.")] = None
-    started_at: Annotated[str | None, Meta(extra_json_schema=TIME)] = None
-    finished_at: Annotated[str | None, Meta(extra_json_schema=TIME)] = None
+    message: Annotated[str, Meta(description="What is happening, or how it ended.")] = ""
+    pod_uid: Annotated[str, Meta(description="Type Drain: uid of the pod, whatever other pod has its name later.")] = ""
+    ready_wanted: Annotated[int, Meta(description="Pods that must be ready once the old ones are gone.")] = 0
+    links_at_start: Annotated[int | None, Meta(description="Links of the pods to replace when it began.")] = None
+    links_left: Annotated[int | None, Meta(description="Links that are left on the pods to replace.")] = None
+    started_at: Timestamp | None = None
+    finished_at: Timestamp | None = None
     conditions: list[Condition] = []
 
 
-RULES: Mapping[type[_Part], tuple[Rule, ...]] = {
-    LinkOperationSpec: (
-        Rule("self == oldSelf", "a LinkOperation cannot be changed: create another one"),
-        Rule("(self.type == 'Drain') == has(self.pod)", "a Drain names its pod, and nothing else names one"),
-    ),
-}
+IMMUTABLE = ValidationRule("self == oldSelf", "a LinkOperation cannot be changed: create another one")
+POD_OF_A_DRAIN = ValidationRule(
+    "(self.type == 'Drain') == has(self.pod)", "a Drain must name its pod, and a Restart must not name one"
+)
+OPERATION_RULES: Mapping[type[ApiStruct], tuple[ValidationRule, ...]] = {LinkOperationSpec: (IMMUTABLE, POD_OF_A_DRAIN)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class Operation:
     status: LinkOperationStatus
 
 
-def status_of(body: Object) -> LinkOperationStatus:
-    """What stands there; nothing when another version wrote it in a way that is not understood."""
+def read_operation_status(body: Object) -> LinkOperationStatus:
+    """The status of a resource; an empty one when another version wrote it in a way that cannot be read."""
     try:
         return msgspec.convert(body.get("status") or {}, LinkOperationStatus)
     except msgspec.ValidationError:
@@ -114,5 +114,5 @@ def read_operation(body: Object) -> Operation:
     except msgspec.ValidationError as e:
         raise ConfigError(f"the spec cannot be read: {e}") from e
     if (spec.type is Type.DRAIN) != (spec.pod is not None):
-        raise ConfigError(RULES[LinkOperationSpec][1].message)
-    return Operation(body["metadata"]["name"], body["metadata"]["uid"], spec, status_of(body))
+        raise ConfigError(POD_OF_A_DRAIN.message)
+    return Operation(body["metadata"]["name"], body["metadata"]["uid"], spec, read_operation_status(body))

@@ -1,41 +1,37 @@
-"""What a LinkGateway may ask of its pods beside the gateway's own configuration, in Kubernetes' own words. Pure.
+"""What a LinkGateway may ask for of its pods besides the gateway's own configuration, in Kubernetes' own terms. Pure.
 
-A part of `spec`. What of it an author may use is not decided here but by the operator's `policy`.
+A part of `gateway_spec`. Which of it an author may use is decided by the operator's `policy`, not here.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
-from fairlead_operator.api.field_types import CountOrPercent, Free, Quantity, StringMap
+from fairlead_operator.api.field_types import ApiStruct, CountOrPercent, Free, Quantity, StringMap
 
-MOST = 100
-"""Entries of a list that a rule walks: the API server wants to know what a rule may cost."""
-
-
-class _Part(Struct, frozen=True, rename="camel"):
-    """Camel case outside, as Kubernetes writes it."""
+MOST_ENTRIES = 100
+"""Of a list that a CEL rule walks: the API server must be able to estimate the cost of the rule."""
 
 
-class EnvVar(_Part, frozen=True, kw_only=True):
-    """One variable of a container, as a pod has it."""
+class EnvVar(ApiStruct, frozen=True, kw_only=True):
+    """An environment variable of a container."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
     value: str | None = None
     value_from: Free | None = None
 
 
-class Resources(_Part, frozen=True, kw_only=True):
+class Resources(ApiStruct, frozen=True, kw_only=True):
     """Requests and limits of the gateway's container."""
 
-    requests: Annotated[dict[str, Quantity], Meta(description="As cpu: 500m, memory: 1Gi.")] = {}
-    limits: Annotated[dict[str, Quantity], Meta(description="As memory: 2Gi.")] = {}
+    requests: Annotated[dict[str, Quantity], Meta(description="Such as cpu: 500m, memory: 1Gi.")] = {}
+    limits: Annotated[dict[str, Quantity], Meta(description="Such as memory: 2Gi.")] = {}
 
 
-class Probe(_Part, frozen=True, kw_only=True):
-    """How often and how patiently the kubelet asks. What it asks is the operator's."""
+class Probe(ApiStruct, frozen=True, kw_only=True):
+    """Periods and thresholds of a probe. The operator sets what it requests."""
 
     initial_delay_seconds: Annotated[int, Meta(ge=0, le=3600)] | None = None
     period_seconds: Annotated[int, Meta(ge=1, le=3600)] | None = None
@@ -43,26 +39,31 @@ class Probe(_Part, frozen=True, kw_only=True):
     failure_threshold: Annotated[int, Meta(ge=1, le=1000)] | None = None
 
 
-class Probes(_Part, frozen=True, kw_only=True):
-    startup: Annotated[Probe | None, Meta(description="Every 2 s, for 60 s.")] = None
-    liveness: Annotated[Probe | None, Meta(description="Every 10 s; restarted after three failures.")] = None
-    readiness: Annotated[Probe | None, Meta(description="Every 2 s; unready after two failures.")] = None
+class Probes(ApiStruct, frozen=True, kw_only=True):
+    startup: Annotated[Probe | None, Meta(description="Default: every 2 s, for 60 s.")] = None
+    liveness: Annotated[
+        Probe | None, Meta(description="Default: every 10 s; the container restarts after three failures.")
+    ] = None
+    readiness: Annotated[
+        Probe | None, Meta(description="Default: every 2 s; the pod is unready after two failures.")
+    ] = None
 
 
-class RollingUpdate(_Part, frozen=True, kw_only=True):
-    """How the Deployment replaces pods, as its `strategy.rollingUpdate`."""
+class RollingUpdate(ApiStruct, frozen=True, kw_only=True):
+    """How the Deployment replaces pods: its `strategy.rollingUpdate`."""
 
-    max_surge: Annotated[CountOrPercent, Meta(description="Pods more than wanted.")] = "25%"
+    max_surge: Annotated[CountOrPercent, Meta(description="Pods above the wanted number.")] = "25%"
     max_unavailable: Annotated[
-        CountOrPercent, Meta(description="Pods less than wanted. 0: a new one is ready before an old one goes.")
+        CountOrPercent,
+        Meta(description="Pods below the wanted number. 0: a new pod is ready before an old one terminates."),
     ] = 0
     min_ready_seconds: Annotated[
-        int, Meta(ge=0, le=3600, description="How long a new pod must be ready before an old one goes.")
+        int, Meta(ge=0, le=3600, description="How long a new pod must be ready before an old one terminates.")
     ] = 5
 
 
-class Pod(_Part, frozen=True, kw_only=True):
-    """What the pods have beside their container's arguments, in Kubernetes' own words."""
+class Pod(ApiStruct, frozen=True, kw_only=True):
+    """What the pods have besides the gateway's own configuration, in Kubernetes' own terms."""
 
     labels: StringMap = {}
     annotations: StringMap = {}
@@ -70,26 +71,31 @@ class Pod(_Part, frozen=True, kw_only=True):
     image_pull_secrets: list[StringMap] = []
     node_selector: StringMap = {}
     tolerations: list[Free] = []
-    affinity: Annotated[Free | None, Meta(description="As a pod has it.")] = None
+    affinity: Annotated[Free | None, Meta(description="As in a pod.")] = None
     topology_spread_constraints: Annotated[
-        list[Free] | None, Meta(description="Instead of the even spread over zones and hosts.")
+        list[Free] | None, Meta(description="Default: an even spread over zones and hosts.")
     ] = None
     priority_class_name: str | None = None
     runtime_class_name: str | None = None
     env: Annotated[
         list[EnvVar],
-        Meta(max_length=MOST, description="More environment. Names that the operator sets itself are refused."),
+        Meta(
+            max_length=MOST_ENTRIES,
+            description="Further environment variables. Those that the operator sets itself are refused.",
+        ),
     ] = []
-    volumes: Annotated[list[Free], Meta(max_length=MOST, description="More volumes of the pods.")] = []
+    volumes: Annotated[list[Free], Meta(max_length=MOST_ENTRIES, description="Further volumes of the pods.")] = []
     volume_mounts: Annotated[
-        list[Free], Meta(max_length=MOST, description="Where the gateway's container has them.")
+        list[Free], Meta(max_length=MOST_ENTRIES, description="Further volume mounts of the gateway's container.")
     ] = []
     init_containers: Annotated[
         list[Free],
-        Meta(max_length=MOST, description="Containers that run before, or beside with restartPolicy Always."),
+        Meta(max_length=MOST_ENTRIES, description="Init containers; with restartPolicy Always they are sidecars."),
     ] = []
-    containers: Annotated[list[Free], Meta(max_length=MOST, description="More containers, beside the gateway's.")] = []
-    lifecycle: Annotated[Free | None, Meta(description="Hooks of the gateway's container. It needs none to drain.")] = (
-        None
-    )
-    probes: Annotated[Probes, Meta(description="Other periods and thresholds than the operator's.")] = Probes()
+    containers: Annotated[
+        list[Free], Meta(max_length=MOST_ENTRIES, description="Further containers besides the gateway's.")
+    ] = []
+    lifecycle: Annotated[
+        Free | None, Meta(description="Lifecycle hooks of the gateway's container, which needs none to drain.")
+    ] = None
+    probes: Annotated[Probes, Meta(description="Periods and thresholds that replace the operator's.")] = Probes()

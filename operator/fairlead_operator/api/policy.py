@@ -18,56 +18,58 @@ import msgspec
 from msgspec import Struct
 
 from fairlead.errors import ConfigError
-from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec, ServiceType
+from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec
+from fairlead_operator.api.network_spec import ServiceType
 
 SECRET_LABEL = f"{GROUP}/gateway-secret"
-"""Who may label a Secret with it, "true", lends it to the LinkGateways of its namespace."""
+"""Labelling a Secret with it ("true") makes the Secret available to the LinkGateways of its namespace."""
 IMAGE = re.compile(
     r"(?P<repository>[a-z0-9][a-z0-9._/:-]*?)(?P<tag>:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[a-z0-9]+:\w+)?"
 )
 DOCKER_HUB = "docker.io"
-PROGRAMS_ENV = ("PYTHON", "LD_", "OPENSSL_", "GCONV_PATH", "BROWSER")
-"""Beginnings of variables by which a process is made to run what they name: Python's own (which the images ignore,
-being started with -I), those of the dynamic linker, of OpenSSL's modules, of character sets, of `webbrowser`."""
+CODE_LOADING_ENV = ("PYTHON", "LD_", "OPENSSL_", "GCONV_PATH", "BROWSER")
+"""Prefixes of variables that make a process run what they name: those of Python (which the images ignore, because they
+start it with -I), the dynamic linker, OpenSSL's modules, character sets, and `webbrowser`."""
 
 
 class SecretState(StrEnum):
     LABELLED = "labelled"
-    PLAIN = "plain"
-    """It is there, and has no label."""
+    UNLABELLED = "unlabelled"
+    """It exists, but does not have the label."""
     MISSING = "missing"
     UNREADABLE = "unreadable"
-    """The operator has no right to read it, so that it knows nothing of it."""
+    """The operator may not read it, so it does not know whether it exists."""
 
 
 class Policy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """Patterns of what is allowed."""
+    """What LinkGateways may ask for; each entry is a pattern in which `*` stands for any text."""
 
     images: tuple[str, ...] = ()
-    """Repositories, without tag and digest, of gateways and of further containers."""
+    """Repositories, without tag and digest, of the images of gateways and further containers."""
     secrets: tuple[str, ...] = ()
-    """Names of Secrets that need no label."""
+    """Names of Secrets that do not need the label."""
     pod_labels: tuple[str, ...] = ()
-    """Keys, as those of annotations."""
+    """Keys, as for annotations."""
     pod_annotations: tuple[str, ...] = ()
     service_annotations: tuple[str, ...] = ()
     ingress_annotations: tuple[str, ...] = ()
-    """Of HTTPRoutes too. Those of a preset need no permission."""
+    """Also of HTTPRoutes. The annotations of a preset need no permission."""
     ingress_hosts: tuple[str, ...] = ()
-    """Of HTTPRoutes too. No host at all is the empty name, which `*` allows."""
+    """Also of HTTPRoutes. A route without a host has the empty name, which `*` allows."""
     service_types: tuple[str, ...] = ()
     """NodePort, LoadBalancer; ClusterIP is always allowed."""
     tolerations: tuple[str, ...] = ()
-    """Keys of taints. A toleration without a key is the empty name."""
+    """Keys of taints. A toleration without a key has the empty name."""
     priority_classes: tuple[str, ...] = ()
     runtime_classes: tuple[str, ...] = ()
     volumes: tuple[str, ...] = ()
-    """Types, as configMap, emptyDir, hostPath."""
+    """Types, such as configMap, emptyDir, hostPath."""
     containers: bool = False
-    """Further containers, init containers, hooks, variables as LD_PRELOAD: programs of the author's choice."""
+    """Further containers, init containers, hooks, variables such as LD_PRELOAD: whatever runs a program of the
+    author."""
 
-    def joined(self, other: Policy) -> Policy:
-        """What either allows."""
+    def merged(self, other: Policy) -> Policy:
+        """Allows what either of the two allows."""
         both = {
             name: (*getattr(self, name), *getattr(other, name))
             for name in self.__struct_fields__
@@ -76,23 +78,23 @@ class Policy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_f
         return Policy(**both, containers=self.containers or other.containers)
 
 
-OWN_IMAGE = Policy(images=("docker.io/fairlead/gateway",))
-"""Where nothing else is said: the project's image, and nothing more."""
+DEFAULT_POLICY = Policy(images=("docker.io/fairlead/gateway",))
+"""Allows the project's own image and nothing else."""
 
 
 class Policies(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """`all` holds everywhere, and each of `namespaces` allows more there."""
+    """`all` applies everywhere; each entry of `namespaces` allows more in that namespace."""
 
-    all: Policy = OWN_IMAGE  # the word of the file
+    all: Policy = DEFAULT_POLICY
     namespaces: dict[str, Policy] = {}
 
     def of(self, namespace: str) -> Policy:
         more = self.namespaces.get(namespace)
-        return self.all if more is None else self.all.joined(more)
+        return self.all if more is None else self.all.merged(more)
 
 
 def read_policies(text: str) -> Policies:
-    """Of the JSON that the operator is started with. Raises ConfigError."""
+    """Reads the JSON that the operator is started with. Raises ConfigError."""
     try:
         return msgspec.json.decode(text, type=Policies)
     except msgspec.DecodeError as e:
@@ -100,38 +102,39 @@ def read_policies(text: str) -> Policies:
 
 
 def violations(spec: LinkGatewaySpec, policy: Policy, secrets: Mapping[str, SecretState]) -> list[str]:
-    """What `policy` does not allow of `spec`, in words. `secrets` tells of those that `secrets_to_read` names."""
+    """What `spec` asks for and `policy` does not allow, one sentence each. `secrets` has the state of each Secret that
+    `secrets_to_read` returns."""
     pod = spec.pod
     found = list(_images(spec, policy))
     found += _secrets(spec, policy, secrets)
-    found += _unlisted("pod.labels", pod.labels, policy.pod_labels, "podLabels")
-    found += _unlisted("pod.annotations", pod.annotations, policy.pod_annotations, "podAnnotations")
-    found += _ways_in(spec, policy)
+    found += _not_allowed("pod.labels", pod.labels, policy.pod_labels, "podLabels")
+    found += _not_allowed("pod.annotations", pod.annotations, policy.pod_annotations, "podAnnotations")
+    found += _routes(spec, policy)
     keys = [str(one.get("key") or "") for one in pod.tolerations]
-    found += _unlisted("pod.tolerations: the key", keys, policy.tolerations, "tolerations")
+    found += _not_allowed("pod.tolerations: the key", keys, policy.tolerations, "tolerations")
     classes = [pod.priority_class_name or ""]
-    found += _unlisted("pod.priorityClassName", filter(None, classes), policy.priority_classes, "priorityClasses")
+    found += _not_allowed("pod.priorityClassName", filter(None, classes), policy.priority_classes, "priorityClasses")
     classes = [pod.runtime_class_name or ""]
-    found += _unlisted("pod.runtimeClassName", filter(None, classes), policy.runtime_classes, "runtimeClasses")
+    found += _not_allowed("pod.runtimeClassName", filter(None, classes), policy.runtime_classes, "runtimeClasses")
     kinds = [kind for one in pod.volumes for kind in (one.keys() - {"name"} or {"emptyDir"})]
-    found += _unlisted("pod.volumes: the type", kinds, policy.volumes, "volumes")
+    found += _not_allowed("pod.volumes: the type", kinds, policy.volumes, "volumes")
     if not policy.containers:
         for field, asked in (
             ("containers", pod.containers), ("initContainers", pod.init_containers), ("lifecycle", pod.lifecycle)
         ):  # fmt: skip
             if asked:
-                found.append(f"pod.{field} is not allowed (containers of the operator's policy)")
+                found.append(f"pod.{field} is not allowed (see containers of the operator's policy)")
         found += [
-            f"pod.env must not set {one.name[:200]}, which may have the gateway run another program (containers of the "
-            "operator's policy)"
+            f"pod.env must not set {one.name[:200]}, which can make the gateway run another program (see containers of "
+            "the operator's policy)"
             for one in pod.env
-            if one.name.startswith(PROGRAMS_ENV)
+            if one.name.startswith(CODE_LOADING_ENV)
         ]
     return found
 
 
 def secrets_to_read(spec: LinkGatewaySpec, policy: Policy) -> list[str]:
-    """Names of the Secrets that a gateway cannot do without, and of others whose label must be looked at."""
+    """Names of the Secrets that a gateway needs, and of all others whose label must be checked."""
     needed = _needed_secrets(spec)
     return sorted({*needed, *(name for name in _named_secrets(spec) if not _matches(name, policy.secrets))})
 
@@ -142,7 +145,7 @@ def _needed_secrets(spec: LinkGatewaySpec) -> list[str]:
 
 
 def _named_secrets(spec: LinkGatewaySpec) -> list[str]:
-    """All from which the pods would get something."""
+    """All Secrets that the pods would get something from."""
     pod = spec.pod
     names = [*_needed_secrets(spec), *(str(one.get("name", "")) for one in pod.image_pull_secrets)]
     values = [one.value_from for one in pod.env if one.value_from]
@@ -158,13 +161,13 @@ def _images(spec: LinkGatewaySpec, policy: Policy) -> Iterator[str]:
     for what, image in asked:
         repository = repository_of(image)
         if repository is None:
-            yield f"{what} {image[:200]} is not the name of an image"
+            yield f"{what} {image[:200]} is not a valid image reference"
         elif not _matches(repository, allowed):
-            yield f"{what} {image[:200]} is of a repository that is not allowed (images of the operator's policy)"
+            yield f"{what} {image[:200]}: its repository is not allowed (see images of the operator's policy)"
 
 
 def repository_of(image: str) -> str | None:
-    """With its registry, without tag and digest; None for what is no reference of an image."""
+    """The repository with its registry, without tag and digest; None for an invalid reference."""
     found = IMAGE.fullmatch(image)
     return _with_registry(found["repository"]) if found else None
 
@@ -184,39 +187,39 @@ def _secrets(spec: LinkGatewaySpec, policy: Policy, secrets: Mapping[str, Secret
         state = secrets.get(name, SecretState.UNREADABLE)
         if state is SecretState.LABELLED or _matches(name, policy.secrets):
             continue
-        if state is SecretState.PLAIN:
-            yield f"the Secret {name} is not for LinkGateways: it has not {label}"
+        if state is SecretState.UNLABELLED:
+            yield f"the Secret {name} is not available to LinkGateways: it does not have {label}"
         elif state is SecretState.MISSING:
-            yield f"there is no Secret {name}; it needs {label}"
+            yield f"the Secret {name} does not exist; it needs {label}"
         else:
             yield (
-                f"the Secret {name} does not exist, or the operator may not read it to see whether it has {label}; "
-                "operator.rbac.secretNames of the chart gives it the right, and allows the Secret"
+                f"the Secret {name} does not exist, or the operator may not read it to check for {label}; "
+                "operator.rbac.secretNames of the chart grants the right and allows the Secret"
             )
 
 
-def _ways_in(spec: LinkGatewaySpec, policy: Policy) -> Iterator[str]:
+def _routes(spec: LinkGatewaySpec, policy: Policy) -> Iterator[str]:
     for name, service in (("agents", spec.services.agents), ("platform", spec.services.platform)):
         here = f"services.{name}"
         kinds = [str(service.type)] if service.type is not ServiceType.CLUSTER_IP else []
-        yield from _unlisted(f"{here}.type", kinds, policy.service_types, "serviceTypes")
-        yield from _unlisted(
+        yield from _not_allowed(f"{here}.type", kinds, policy.service_types, "serviceTypes")
+        yield from _not_allowed(
             f"{here}.annotations", service.annotations, policy.service_annotations, "serviceAnnotations"
         )
-    ways: list[tuple[str, Iterable[str], Iterable[str]]] = []
+    routes: list[tuple[str, Iterable[str], Iterable[str]]] = []
     if spec.ingress is not None and spec.ingress.enabled:
-        ways.append(("ingress", spec.ingress.hosts or [""], spec.ingress.annotations))
+        routes.append(("ingress", spec.ingress.hosts or [""], spec.ingress.annotations))
     if spec.http_route is not None and spec.http_route.enabled:
-        ways.append(("httpRoute", spec.http_route.hostnames or [""], spec.http_route.annotations))
-    for name, hosts, keys in ways:
-        yield from _unlisted(f"{name}: the host", hosts, policy.ingress_hosts, "ingressHosts")
-        yield from _unlisted(f"{name}.annotations", keys, policy.ingress_annotations, "ingressAnnotations")
+        routes.append(("httpRoute", spec.http_route.hostnames or [""], spec.http_route.annotations))
+    for name, hosts, keys in routes:
+        yield from _not_allowed(f"{name}: the host", hosts, policy.ingress_hosts, "ingressHosts")
+        yield from _not_allowed(f"{name}.annotations", keys, policy.ingress_annotations, "ingressAnnotations")
 
 
-def _unlisted(what: str, asked: Iterable[str], allowed: tuple[str, ...], field: str) -> list[str]:
-    """A sentence for each of `asked` that no pattern allows."""
+def _not_allowed(what: str, asked: Iterable[str], allowed: tuple[str, ...], field: str) -> list[str]:
+    """One sentence for each of `asked` that no pattern allows."""
     return [
-        f"{what} {one or '(none given)'} is not allowed ({field} of the operator's policy)"
+        f"{what} {one or '(none)'} is not allowed (see {field} of the operator's policy)"
         for one in asked
         if not _matches(one, allowed)
     ]
@@ -227,7 +230,7 @@ def _matches(value: str, patterns: Iterable[str]) -> bool:
 
 
 def _secrets_in(node: Any) -> Iterator[str]:
-    """Names at every place of a pod where Kubernetes has one: secretKeyRef, secretRef, secret and secretName."""
+    """Names from every place where a pod can name a Secret: secretKeyRef, secretRef, secret and secretName."""
     if isinstance(node, list):
         for inner in node:
             yield from _secrets_in(inner)

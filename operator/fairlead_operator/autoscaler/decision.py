@@ -1,35 +1,33 @@
-"""How many pods: `decide(load, state, spec, now)`, pure, and with every number that it was made of.
+"""How many pods a fleet should have: `decide(fleet, history, spec, now)` returns the number and the reason. Pure.
 
-Called by the loop every ten seconds with what it saw, and by tests with anything. It reads no clock and no cluster:
-`now` is any clock that only goes forward, ages of rows come in as numbers. What it must remember between two calls
-comes back in `Decision.state`, which the caller hands in again; a new operator begins with an empty one and removes
-nothing before it has watched for a whole window.
+The reconciler calls it in every pass. It reads no clock and no cluster: `now` is any clock that only goes forward, and
+the ages of reports are numbers. What must be remembered until the next call is in `Decision.history`.
 
-Up is cheap and at once; down moves people's links, so it is slow, one pod at a time, and only on fresh numbers.
+The fleet gets the greatest number that any of the `rules` requires, within `replicas.min` and `replicas.max`. More pods
+are added at once, limited only against a wrong number; `scale_down` says when one may be removed.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
-from fairlead_operator.autoscaler.history import FleetObservation, History, maxima, remember
+from fairlead_operator.api.gateway_status import DecisionInputs, RuleStatus
+from fairlead_operator.autoscaler.history import STEP_SECONDS, History
+from fairlead_operator.autoscaler.observation import FleetObservation
+from fairlead_operator.autoscaler.rules import RULES
+from fairlead_operator.autoscaler.scale_down import cheapest_pod, why_not_down
+from fairlead_operator.autoscaler.snapshot import Snapshot, take_snapshot
 
-STEP_SECONDS = 60.0
 STEP_LEAST = 4
-"""In STEP_SECONDS the pods may double, and by four at least: what a wrong number can cost is bounded."""
+"""Within STEP_SECONDS the pods may double, or grow by this many where that is more: it bounds what a wrong number
+costs."""
 PANIC_REJECTS = 30.0
-"""Seconds of refused links after which the step limit counts from look to look, no longer over STEP_SECONDS."""
+"""Seconds of refused links after which the limit of a step counts from pass to pass, and no longer over
+STEP_SECONDS."""
 STALE_SHARE = 0.2
-SURVIVE_FILL = 0.95
-LEAD_MARGIN = 10.0
-"""Seconds on top of the measured start of a pod: the look that notices it, and that it is noticed a look late."""
-LEAD_MOST = 300.0
-"""Seconds: a pod that waited an hour for a place says nothing about how far growth must be looked ahead."""
-ROOM_AFTER = 6 / 7
-"""Of the target utilisation, after a removal: at 70 % the rest may be filled to 60 %, so that it is not taken back."""
+"""Share of the ready pods that may be silent before the numbers are not trusted."""
 
 
 class Action(StrEnum):
@@ -37,194 +35,112 @@ class Action(StrEnum):
     DOWN = "Down"
     STAY = "Stay"
     HOLD = "Hold"
-    """The numbers are not to be trusted: never fewer pods."""
+    """The numbers cannot be trusted, so no pod is removed."""
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """What each rule asks for."""
+class Target:
+    """The number of pods that is wanted, before any limit of a step."""
 
-    load: int
-    survive: int
-    herd: int
-
-    @property
-    def most(self) -> int:
-        return max(self.load, self.survive, self.herd)
+    replicas: int
+    winner: str
+    """Name of the rule that requires the most, or what overrides it: min, max or external."""
+    reason: str
 
     @property
-    def winner(self) -> str:
-        return max(("load", "survive", "herd"), key=lambda name: int(getattr(self, name)))
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    links: int
-    live: int
-    growth: float
-    rejects: float
-    capacity: int
-    pods: int
-    ready: int
-    fresh: int
-    stale: int
-    pending: int
-    leaving: int
-    lead: float
+    def ordered(self) -> bool:
+        """Whether somebody else gave the number."""
+        return self.winner == "external"
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     action: Action
+    target: Target
     replicas: int
-    winner: str
     reason: str
     limited: bool
-    need: Need
-    inputs: Inputs
-    state: History
+    """Whether replicas.max or the limit of a step reduced the number."""
+    rules: tuple[RuleStatus, ...]
+    inputs: DecisionInputs
+    history: History
     victim: str = ""
-    """Going down: the pod that should go."""
+    """With DOWN: the pod that should be removed."""
+
+    @property
+    def required(self) -> int:
+        """The greatest number of pods that a rule requires."""
+        return required(self.rules)
 
 
-def decide(load: FleetObservation, state: History, spec: LinkGatewaySpec, now: float) -> Decision:
+def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now: float) -> Decision:
     """How many pods there should be now, and why."""
-    state, live = remember(load, state, now)
-    inputs = _inputs(load, state, live, spec)
-    need = _need(inputs, spec)
-    low, high, current = spec.replicas.min, spec.replicas.max, load.replicas
-    wanted, winner = min(max(need.most, low), high), need.winner
-    if need.most < low:
-        winner = "min"
-    elif need.most > high:
-        winner = "max"
-    if spec.scaling.mode is Mode.EXTERNAL:
-        asked = spec.scaling.replicas
-        wanted, winner = (current if asked is None else min(max(asked, low), high)), "external"
-    needs = maxima(state.needs, now, wanted, spec.scaling.window_seconds)
-    state = replace(state, needs=needs)
-    panic = _panic(state, need, inputs, now)
+    snapshot = take_snapshot(fleet, history.observe(fleet, now), spec, now)
+    rules = tuple(rule.evaluate(snapshot) for rule in RULES)
+    target = _target(rules, snapshot)
+    history = snapshot.history.want(target.replicas, now, spec.scaling.window_seconds)
+    snapshot = Snapshot(fleet, snapshot.inputs, history, spec, now)
+    current = fleet.replicas
 
     def made(action: Action, replicas: int, reason: str, *, limited: bool = False, victim: str = "") -> Decision:
-        sizes = (*(one for one in state.sizes if now - one[0] < STEP_SECONDS), (now, current))
-        kept = replace(state, sizes=sizes)
-        if action is Action.DOWN:
-            kept = replace(kept, removed_at=now)
-        cut = limited or winner == "max"
-        return Decision(action, replicas, winner, reason, cut, need, inputs, kept, victim)
+        kept = history.decided(current, now, removal=action is Action.DOWN)
+        cut = limited or target.winner == "max"
+        return Decision(action, target, replicas, reason, cut, rules, snapshot.inputs, kept, victim)
 
-    if wanted > current:
-        allowed = wanted if winner == "external" else max(_step(state, current, now, panic=panic), low)
-        if allowed <= current:
-            return made(Action.STAY, current, f"{wanted} wanted; at most doubled within 60 s", limited=True)
-        return made(Action.UP, min(wanted, allowed), _why(winner, wanted), limited=allowed < wanted)
-    distrust = _distrust(load, inputs)
-    if distrust:
+    panic = _is_panic(snapshot, required(rules))
+    if target.replicas > current:
+        most = target.replicas if target.ordered else max(_step_limit(snapshot, panic=panic), spec.replicas.min)
+        if most <= current:
+            reason = f"{target.replicas} pods are wanted, but the fleet may at most double within {STEP_SECONDS:g} s"
+            return made(Action.STAY, current, reason, limited=True)
+        return made(Action.UP, min(target.replicas, most), target.reason, limited=most < target.replicas)
+    if distrust := _why_hold(snapshot):
         return made(Action.HOLD, current, distrust)
-    if wanted == current:
-        return made(Action.STAY, current, _why(winner, wanted))
-    against = _against(load, state, spec, inputs, now, panic=panic, asked=winner == "external" or current > high)
-    if against:
-        return made(Action.STAY, current, f"{wanted} would do, but {against}")
-    victim = min((pod for pod in load.pods if pod.ready and not pod.leaving), key=lambda pod: (pod.cost, pod.name))
-    return made(Action.DOWN, current - 1, _why(winner, wanted), victim=victim.name)
+    if target.replicas == current:
+        return made(Action.STAY, current, target.reason)
+    if obstacle := why_not_down(snapshot, panic=panic, ordered=target.ordered or current > spec.replicas.max):
+        return made(Action.STAY, current, f"{target.replicas} pods would suffice, but {obstacle}")
+    return made(Action.DOWN, current - 1, target.reason, victim=cheapest_pod(fleet))
 
 
-def _inputs(load: FleetObservation, state: History, live: int, spec: LinkGatewaySpec) -> Inputs:
-    told = [pod.row.capacity for pod in load.pods if pod.row is not None and pod.fresh and pod.row.capacity > 0]
-    staying = [pod for pod in load.pods if not pod.leaving]
-    return Inputs(
-        links=state.links,
-        live=live,
-        growth=state.growth,
-        rejects=state.rejects,
-        capacity=min([spec.capacity, *told]),
-        pods=len(load.pods),
-        ready=sum(pod.ready for pod in staying),
-        fresh=sum(pod.fresh for pod in staying),
-        stale=sum(pod.stale for pod in staying),
-        pending=sum(not pod.ready for pod in staying),
-        leaving=len(load.pods) - len(staying),
-        lead=spec.scaling.lead_seconds if state.lead is None else min(LEAD_MOST, state.lead + LEAD_MARGIN),
-    )
+def required(rules: tuple[RuleStatus, ...]) -> int:
+    """The greatest number of pods that a rule requires."""
+    return max(rule.replicas for rule in rules)
 
 
-def _need(inputs: Inputs, spec: LinkGatewaySpec) -> Need:
-    ahead = max(0.0, inputs.growth + inputs.rejects) * inputs.lead
-    links = inputs.links
-    return Need(
-        load=math.ceil((links + ahead) * 100 / (spec.target_utilisation * inputs.capacity)),
-        survive=math.ceil(links / (SURVIVE_FILL * inputs.capacity)) + spec.scaling.survive,
-        herd=math.ceil(links / (spec.accept_rate * spec.scaling.herd_seconds)),
-    )
+def _target(rules: tuple[RuleStatus, ...], snapshot: Snapshot) -> Target:
+    low, high, scaling = snapshot.spec.replicas.min, snapshot.spec.replicas.max, snapshot.spec.scaling
+    if scaling.mode is Mode.EXTERNAL:
+        replicas = snapshot.fleet.replicas if scaling.replicas is None else min(max(scaling.replicas, low), high)
+        return Target(replicas, "external", f"{replicas} pods were asked for from outside")
+    strongest = max(rules, key=lambda rule: rule.replicas)
+    if strongest.replicas < low:
+        return Target(low, "min", f"replicas.min asks for {low} pods")
+    if strongest.replicas > high:
+        return Target(high, "max", f"more pods are needed, but replicas.max allows only {high}")
+    return Target(strongest.replicas, strongest.name, strongest.reason)
 
 
-def _panic(state: History, need: Need, inputs: Inputs, now: float) -> bool:
-    rejecting = state.rejecting_since is not None and now - state.rejecting_since >= PANIC_REJECTS
-    return rejecting or need.most >= 2 * max(1, inputs.ready)
+def _is_panic(snapshot: Snapshot, most: int) -> bool:
+    since = snapshot.history.links.rejecting_since
+    rejecting = since is not None and snapshot.now - since >= PANIC_REJECTS
+    return rejecting or most >= 2 * max(1, snapshot.inputs.ready)
 
 
-def _step(state: History, current: int, now: float, *, panic: bool) -> int:
-    """The most that the step limit allows now."""
-    base = current
+def _step_limit(snapshot: Snapshot, *, panic: bool) -> int:
+    """The most pods that the fleet may have now, counted from its least size within STEP_SECONDS."""
+    base = snapshot.fleet.replicas
     if not panic:
-        base = min([current, *(size for at, size in state.sizes if now - at < STEP_SECONDS)])
+        recent = [size for at, size in snapshot.history.sizes if snapshot.now - at < STEP_SECONDS]
+        base = min([base, *recent])
     return max(base + STEP_LEAST, base * 2)
 
 
-def _distrust(load: FleetObservation, inputs: Inputs) -> str:
-    if not load.readable:
-        return "Redis cannot be read: holding"
+def _why_hold(snapshot: Snapshot) -> str:
+    """Why the numbers cannot be trusted, "" when they can."""
+    inputs = snapshot.inputs
+    if not snapshot.fleet.readable:
+        return "Redis cannot be read, so the number of pods is held"
     if inputs.stale > STALE_SHARE * max(1, inputs.ready):
-        return f"{inputs.stale} of {inputs.ready} ready pods are silent: holding"
+        return f"{inputs.stale} of {inputs.ready} ready pods are silent, so the number of pods is held"
     return ""
-
-
-def _against(
-    load: FleetObservation,
-    state: History,
-    spec: LinkGatewaySpec,
-    inputs: Inputs,
-    now: float,
-    *,
-    panic: bool,
-    asked: bool,
-) -> str:
-    """What speaks against removing one pod now, "" for nothing. `asked`: somebody said the number."""
-    current = load.replicas
-    if load.rollout:
-        return "a rollout is under way"
-    if load.operation:
-        return f"the operation {load.operation} is under way"
-    if inputs.leaving:
-        return f"{inputs.leaving} pods are leaving"
-    if inputs.pending:
-        return f"{inputs.pending} pods are not ready, and would be removed first"
-    if inputs.fresh < inputs.ready or inputs.ready < current:
-        return f"only {inputs.fresh} of {current} pods have told of themselves"
-    if (since := now - state.removed_at) < spec.scaling.step_down_seconds:
-        return f"the last removal was {since:.0f} s ago ({spec.scaling.step_down_seconds} s are kept)"
-    if asked:
-        return ""
-    if panic:
-        return "links are being refused"
-    recent = state.needs[0][1]
-    if recent >= current:
-        return f"{recent} were wanted within the last {spec.scaling.window_seconds} s"
-    if (watched := now - (state.began or 0.0)) < spec.scaling.window_seconds:
-        return f"the need has been watched for {watched:.0f} s only ({spec.scaling.window_seconds} s are asked for)"
-    room = spec.target_utilisation / 100 * ROOM_AFTER
-    if (filled := inputs.links / ((current - 1) * inputs.capacity)) > room:
-        return f"the others would be filled to {filled:.0%} ({room:.0%} is allowed)"
-    return ""
-
-
-def _why(winner: str, wanted: int) -> str:
-    return {
-        "load": f"{wanted} pods hold the links and their growth at the target utilisation",
-        "survive": f"{wanted} pods hold all links when as many die as must be survived",
-        "herd": f"{wanted} pods take the whole fleet back in time",
-        "min": f"replicas.min asks for {wanted}",
-        "max": f"more are needed, replicas.max allows {wanted}",
-        "external": f"{wanted} were asked for from outside",
-    }[winner]

@@ -1,133 +1,136 @@
-"""A fleet as it is: its Deployment, its pods, which of them have told of themselves, and why others do not run.
+"""One observation of a fleet: its Deployment, its pods, and what each pod's node last reported of itself. Pure.
 
-Called by the reconciler at each look, with what the API server and Redis gave. Pure. How long a pod has been ready is
-counted from when this operator saw it first: wall clocks of two machines are never compared.
+The reconciler calls `observe_fleet` in every pass with what the API server and Redis returned. The rules, the history
+and the operations all read the observation.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from fairlead_operator.autoscaler.history import FleetObservation, NodeReport, PodObservation
+from fairlead.fleet.schema import NodeRow
+from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.workload_status import (
+    FirstSeen,
+    has_ended,
+    is_ready,
+    is_rolling_out,
+    is_terminating,
+    replicas,
+)
 
-STARTING = ("ContainerCreating", "PodInitializing")
-"""Reasons of a container that waits and has no problem."""
-START_PATIENCE = 10.0
-"""Seconds after which such a wait is told: an image that is there starts within two, and what holds a pod up for longer
-(an image to be pulled; a volume, a Secret or a ConfigMap that is missing) is what somebody looks for."""
-SAME = {"ErrImagePull": "ImagePullBackOff"}
-"""Reasons between which a kubelet goes to and fro."""
+FRESH = 15.0
+"""Seconds: three heartbeats of a node. A report may be this old, and a ready pod may take this long to its first
+one."""
+COMMAND_COST = 50
+"""A pod that runs a command is as expensive to remove as one with fifty more idle links."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMetrics:
+    """The rows of a fleet's nodes, and Redis TIME in milliseconds when they were read."""
+
+    rows: Mapping[str, NodeRow]
+    now: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodObservation:
+    """A pod in the cluster, with what its node last reported; a pod without a report has an infinite `age`."""
+
+    name: str
+    uid: str = ""
+    ready: bool = True
+    ready_for: float = 3600.0
+    """Seconds since it was first seen ready."""
+    leaving: bool = False
+    """It is terminating."""
+    age: float = math.inf
+    """Seconds since its node's last report, by the clock of Redis."""
+    links: int = 0
+    capacity: int = 0
+    commands: int = 0
+    """Commands that run on its links."""
+    refused: int = 0
+    """Links that it has refused since its node started."""
+    restarted_by: str = ""
+    """The uid of the Restart, a LinkOperation, that created it."""
+
+    def with_report(self, row: NodeRow, now: int) -> PodObservation:
+        """This pod with what its node wrote; `now` is Redis TIME in milliseconds."""
+        return replace(
+            self,
+            age=max(0, now - row.at) / 1000,
+            links=row.links,
+            capacity=row.capacity,
+            commands=row.in_flight,
+            refused=row.refused,
+        )
+
+    @property
+    def fresh(self) -> bool:
+        return self.age <= FRESH
+
+    @property
+    def stale(self) -> bool:
+        """It has been ready for long enough to have reported, and has not."""
+        return not self.fresh and self.ready and self.ready_for > FRESH
+
+    @property
+    def removal_cost(self) -> int:
+        """How much its removal would disturb, in idle links."""
+        return self.links + COMMAND_COST * self.commands
+
+
+@dataclass(frozen=True, slots=True)
+class FleetObservation:
+    """A fleet at one moment."""
+
+    replicas: int
+    """Pods that the Deployment asks for."""
+    pods: tuple[PodObservation, ...]
+    readable: bool = True
+    """Whether Redis returned the nodes' rows."""
+    rollout: bool = False
+    """Whether pods of two templates exist."""
+    operation: str = ""
+    """Name of the LinkOperation that is running, or ""."""
+
+    @property
+    def fresh_pods(self) -> list[PodObservation]:
+        return [pod for pod in self.pods if pod.fresh]
 
 
 def observe_fleet(
-    deployment: Object,
-    pods: Sequence[Object],
-    rows: Mapping[str, NodeReport] | None,
-    ready_since: dict[str, float],
-    now: float,
+    deployment: Object, pods: Sequence[Object], nodes: NodeMetrics | None, ready: FirstSeen, now: float
 ) -> FleetObservation:
-    """`rows` is None when Redis gave none. `ready_since` (uid → time) is carried on from look to look."""
-    seen = []
-    standing = {}
-    for pod in pods:
-        if has_ended(pod):
-            continue
+    """`nodes` is None when Redis could not be read. `ready` is kept between calls."""
+    existing = [pod for pod in pods if not has_ended(pod)]
+    ready_for = ready.seconds([pod["metadata"]["uid"] for pod in existing if is_ready(pod)], now)
+    observed = []
+    for pod in existing:
         meta = pod["metadata"]
-        ready = is_ready(pod)
-        if ready:
-            standing[meta["uid"]] = ready_since.get(meta["uid"], now)
-        seen.append(
-            PodObservation(
-                name=meta["name"],
-                ready=ready,
-                ready_for=now - standing[meta["uid"]] if ready else 0.0,
-                leaving="deletionTimestamp" in meta,
-                row=rows.get(meta["name"]) if rows is not None else None,
-            )
+        one = PodObservation(
+            name=meta["name"],
+            uid=meta["uid"],
+            ready=meta["uid"] in ready_for,
+            ready_for=ready_for.get(meta["uid"], 0.0),
+            leaving=is_terminating(pod),
+            restarted_by=restart_of(pod),
         )
-    ready_since.clear()
-    ready_since.update(standing)
+        row = nodes.rows.get(meta["name"]) if nodes is not None else None
+        observed.append(one if row is None or nodes is None else one.with_report(row, nodes.now))
     return FleetObservation(
         replicas=replicas(deployment),
-        pods=tuple(sorted(seen, key=lambda pod: pod.name)),
-        readable=rows is not None,
-        rollout=is_rolling(deployment),
+        pods=tuple(sorted(observed, key=lambda pod: pod.name)),
+        readable=nodes is not None,
+        rollout=is_rolling_out(deployment),
     )
 
 
-def replicas(deployment: Object) -> int:
-    return int(deployment["spec"].get("replicas", 1))
-
-
-def has_ended(pod: Object) -> bool:
-    """Evicted, and kept for whoever asks why."""
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-
-
-def is_ready(pod: Object) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
-def why_not_running(deployment: Object, pods: Sequence[Object]) -> tuple[str, str] | None:
-    """Reason and message of the first problem with making or running pods, as Kubernetes tells it; None without any."""
-    for condition in (deployment.get("status") or {}).get("conditions") or []:
-        if (condition["type"], condition["status"]) == ("ReplicaFailure", "True"):
-            return condition.get("reason") or "ReplicaFailure", condition.get("message") or "no pod can be made"
-    for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
-        if has_ended(pod) or is_ready(pod) or "deletionTimestamp" in pod["metadata"]:
-            continue
-        if why := _trouble_of(pod):
-            return why[0], f"{pod['metadata']['name']}: {why[1]}"
-    return None
-
-
-def slow_start(pods: Sequence[Object], starting_since: dict[str, float], now: float) -> tuple[str, str] | None:
-    """Reason and message of the first pod whose container has not been made for long, None without any.
-    `starting_since` (uid → time) is carried on from look to look."""
-    waiting = {}
-    for pod in sorted(pods, key=lambda one: str(one["metadata"]["name"])):
-        if not has_ended(pod) and "deletionTimestamp" not in pod["metadata"] and (reason := _starting(pod)):
-            waiting[pod["metadata"]["uid"]] = pod["metadata"]["name"], reason
-    kept = {uid: starting_since.get(uid, now) for uid in waiting}
-    starting_since.clear()
-    starting_since.update(kept)
-    for uid, (name, reason) in waiting.items():
-        if now - kept[uid] >= START_PATIENCE:
-            why = "its image is being pulled, or a volume, Secret or ConfigMap of it is missing"
-            return reason, f"{name} has not started for more than {START_PATIENCE:g} s: {why}"
-    return None
-
-
-def _starting(pod: Object) -> str:
-    for container in (pod.get("status") or {}).get("containerStatuses") or []:
-        reason = str(((container.get("state") or {}).get("waiting") or {}).get("reason") or "")
-        if reason in STARTING:
-            return reason
-    return ""
-
-
-def _trouble_of(pod: Object) -> tuple[str, str] | None:
-    status = pod.get("status") or {}
-    for container in status.get("containerStatuses") or []:
-        waiting = (container.get("state") or {}).get("waiting") or {}
-        ended = (container.get("lastState") or {}).get("terminated") or {}
-        if ended and not container.get("started"):
-            *_, said = ["nothing was said", *str(ended.get("message") or "").splitlines()]
-            return "Crashing", f"its container ended with {ended.get('exitCode')}, and is started again: {said[:300]}"
-        reason = str(waiting.get("reason") or "")
-        if reason and reason not in STARTING:
-            return SAME.get(reason, reason), waiting.get("message") or "its container cannot start"
-    for condition in status.get("conditions") or []:
-        if (condition["type"], condition["status"]) == ("PodScheduled", "False"):
-            return condition.get("reason") or "Unschedulable", condition.get("message") or "no node takes it"
-    return None
-
-
-def is_rolling(deployment: Object) -> bool:
-    """Whether pods of two templates are there, or are about to be."""
-    status = deployment.get("status") or {}
-    if int(status.get("observedGeneration", 0)) < int(deployment["metadata"].get("generation", 0)):
-        return True
-    return int(status.get("updatedReplicas", 0)) < int(status.get("replicas", 0))
+def restart_of(templated: Object) -> str:
+    """The uid of the last Restart that a pod, or a pod template, comes from; "" without one."""
+    return str(((templated.get("metadata") or {}).get("annotations") or {}).get(RESTART_ANNOTATION, ""))

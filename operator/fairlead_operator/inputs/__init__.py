@@ -1,1 +1,2 @@
-"""What a reconciliation reads from Secrets, the IngressClass, and the nodes' rows in Redis."""
+"""What a reconciliation reads besides the workload: `secrets`, the `ingress_class`, and the `node_metrics` in the
+`fleet_redis`."""

@@ -1,7 +1,7 @@
-"""Reads the nodes' rows from the fleet's Redis and looks the IngressClass up, and sets the conditions about both.
+"""The fleet's Redis as a LinkGateway names it: its URL, and the nodes' rows in it.
 
-Each reconciler has one and uses it in every pass. A missing or unreadable input becomes a condition that names it, and
-the pass goes on with what there is.
+Each reconciler has one and reads it in every pass. What is missing or cannot be reached becomes the condition
+RedisReachable, and the pass goes on without the rows.
 """
 
 from __future__ import annotations
@@ -11,70 +11,52 @@ from urllib.parse import quote, urlsplit
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
-from fairlead_operator.autoscaler.history import NodeReport
-from fairlead_operator.inputs.node_metrics import NodeMetrics
+from fairlead_operator.autoscaler.observation import NodeMetrics
+from fairlead_operator.inputs.node_metrics import NodeMetricsReader
 from fairlead_operator.inputs.secrets import Secrets, UnusableSecret, secret_reason
-from fairlead_operator.kube.cluster import Cluster
-from fairlead_operator.kube.errors import AccessDenied
 
 
 class FleetRedis:
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._rows: NodeMetrics | None = None
+    def __init__(self) -> None:
+        self._reader: NodeMetricsReader | None = None
 
     async def aclose(self) -> None:
-        if self._rows is not None:
-            await self._rows.aclose()
+        if self._reader is not None:
+            await self._reader.aclose()
+            self._reader = None
 
-    async def ingress_class(self, spec: LinkGatewaySpec, conditions: Conditions) -> None:
-        if spec.ingress is None or not spec.ingress.enabled or spec.ingress.class_name is None:
-            return
-        name = spec.ingress.class_name
-        try:
-            found = await self._cluster.find("IngressClass", "", name)
-        except AccessDenied as e:
-            how = "operator.rbac.ingressClasses of the chart gives the right to look"
-            conditions.set("IngressClassFound", None, "RightMissing", f"{e.message}; {how}")
-            return
-        if found is None:
-            conditions.set("IngressClassFound", False, "Missing", f"there is no IngressClass {name}: no agent gets in")
-        else:
-            conditions.set("IngressClassFound", True, "Found")
-
-    async def rows(
-        self, spec: LinkGatewaySpec, secrets: Secrets, conditions: Conditions
-    ) -> dict[str, NodeReport] | None:
-        """The nodes' rows, None when they cannot be read; sets the conditions that say why."""
+    async def read(self, spec: LinkGatewaySpec, secrets: Secrets, conditions: Conditions) -> NodeMetrics | None:
+        """The nodes' rows, or None when they cannot be read; sets RedisReachable."""
         try:
             url = redis_url(spec, secrets)
         except FairleadError as e:
             reason = secret_reason(e)
-            conditions.set("RedisReachable", False, "SecretMissing" if reason == "Missing" else reason, e.message)
+            conditions.set("RedisReachable", False, "SecretNotFound" if reason == "NotFound" else reason, e.message)
             return None
         try:
-            if self._rows is None or self._rows.url != url:
-                if self._rows is not None:
-                    await self._rows.aclose()
-                self._rows = None
-                self._rows = NodeMetrics(url)
-            rows = await self._rows.read()
+            nodes = await (await self._reader_of(url)).read()
         except BusUnavailable as e:
             conditions.set("RedisReachable", False, "Unreachable", e.message)
         except ConfigError:
-            # Not the reader's words: they may quote what stands before the host.
-            text = "the address of Redis is not valid; expected redis://host:6379, rediss://… or unix://…"
-            conditions.set("RedisReachable", False, "Unusable", text)
+            # Not the message of the error: it may quote the user and password that the URL contains.
+            message = "the Redis URL is invalid: expected redis://host:6379 or rediss://host:6379"
+            conditions.set("RedisReachable", False, "Unusable", message)
         except FairleadError as e:
             conditions.set("RedisReachable", False, "Unusable", e.message)
         else:
-            conditions.set("RedisReachable", True, "Answers")
-            return rows
+            conditions.set("RedisReachable", True, "Reachable")
+            return nodes
         return None
+
+    async def _reader_of(self, url: str) -> NodeMetricsReader:
+        if self._reader is None or self._reader.url != url:
+            await self.aclose()
+            self._reader = NodeMetricsReader(url)
+        return self._reader
 
 
 def redis_url(spec: LinkGatewaySpec, secrets: Secrets) -> str:
-    """The URL of Redis with the authorities of its certificate in it, where the store's client reads them."""
+    """The URL of Redis, with the CA certificates in it, where the client of `fairlead.store` reads them."""
     redis = spec.redis
     if redis.secret_ref is None:
         url = redis.url or ""
@@ -83,6 +65,6 @@ def redis_url(spec: LinkGatewaySpec, secrets: Secrets) -> str:
     if redis.ca_secret_ref is None:
         return url
     if not url.startswith("rediss://"):
-        raise UnusableSecret("redis.caSecretRef needs a rediss:// URL: only that has a certificate to check")
+        raise UnusableSecret("redis.caSecretRef needs a rediss:// URL: only such a server has a certificate to verify")
     pem = secrets.text(redis.ca_secret_ref.name, redis.ca_secret_ref.key)
     return f"{url}{'&' if urlsplit(url).query else '?'}ssl_ca_data={quote(pem)}"

@@ -1,8 +1,8 @@
-"""The Secrets that a LinkGateway names: read once at each look, judged, and given to whoever needs what is in them.
+"""The Secrets that a LinkGateway names: read once in every pass, checked, and handed to whatever needs their contents.
 
-Used by the reconciler, which tells what is wrong with them by the condition SecretsFound, and by `sources`, which takes
-the address of Redis from them. Nothing of their contents is ever told. The checksum stands in the pod template, so that
-a Secret that changes replaces the pods; it is slow on purpose: whoever may see a pod could else try out passwords.
+The reconciler reports problems by the condition SecretsFound, and `fleet_redis` takes the URL of Redis from them. Their
+contents are never reported. The pod template carries a checksum of them, so that a Secret that changes replaces the
+pods. The checksum is slow on purpose: anyone who may read a pod could otherwise use it to guess passwords.
 """
 
 from __future__ import annotations
@@ -24,38 +24,39 @@ from fairlead_operator.kube.objects import Object
 
 TOKEN = re.compile(r"[!-~]{16,4096}")
 DEVELOPMENT_TOKENS = ("development-agent-token", "development-platform-token")
-"""Of agents and of the platform: what a gateway takes on loopback only."""
+"""Of agents and of the platform: a gateway takes them on loopback only."""
 
 
 class UnusableSecret(ConfigError):
-    """It is there, and what it holds cannot be used."""
+    """The Secret exists, but its contents cannot be used."""
 
 
 def secret_reason(error: FairleadError) -> str:
-    """The reason of a condition. A refusal says nothing of whether there is one: RBAC comes before the look."""
+    """The reason of a condition. A refusal does not say whether the Secret exists: RBAC is checked before the
+    lookup."""
     if isinstance(error, AccessDenied):
         return "Unreadable"
-    return "Unusable" if isinstance(error, UnusableSecret) else "Missing"
+    return "Unusable" if isinstance(error, UnusableSecret) else "NotFound"
 
 
 @dataclass(frozen=True, slots=True)
 class Secrets:
-    """Those of one look, by name: the object, None for one that is missing, or why it could not be read."""
+    """The Secrets of one pass, by name: the object, None when it does not exist, or why it could not be read."""
 
     namespace: str
     found: Mapping[str, Object | AccessDenied | None]
 
     def states(self) -> dict[str, SecretState]:
-        return {name: _state(one) for name, one in self.found.items()}
+        return {name: _state(found) for name, found in self.found.items()}
 
     def keys(self, name: str, *keys: str) -> list[bytes]:
         """Raises ConfigError for what is missing, UnusableSecret for what is not base64, and AccessDenied."""
         found = self.found.get(name)
         if isinstance(found, AccessDenied):
-            words = "it does not exist, or its name is missing in operator.rbac.secretNames of the chart"
-            raise AccessDenied(f"the Secret {name} cannot be read: {words} ({found.message})")
+            causes = "it does not exist, or operator.rbac.secretNames of the chart does not list it"
+            raise AccessDenied(f"the Secret {name} cannot be read: {causes} ({found.message})")
         if found is None:
-            raise ConfigError(f"there is no Secret {name} in {self.namespace}")
+            raise ConfigError(f"the Secret {name} does not exist in {self.namespace}")
         data = found.get("data") or {}
         missing = [key for key in keys if not data.get(key)]
         if missing:
@@ -63,33 +64,35 @@ class Secrets:
         try:
             return [base64.b64decode(data[key]) for key in keys]
         except binascii.Error as e:
-            raise UnusableSecret(f"the Secret {name} holds something that is not base64") from e
+            raise UnusableSecret(f"the Secret {name} contains something that is not base64") from e
 
     def text(self, name: str, key: str) -> str:
+        """As `keys`; raises UnusableSecret for what is not UTF-8."""
         (value,) = self.keys(name, key)
         try:
             return value.decode()
         except UnicodeDecodeError as e:
-            raise UnusableSecret(f"the Secret {name} holds something that is not text at {key}") from e
+            raise UnusableSecret(f"the key {key} of the Secret {name} is not UTF-8 text") from e
 
-    def judge(self, spec: LinkGatewaySpec, conditions: Conditions) -> None:
-        """Sets SecretsFound: by the tokens first, then by what leads to Redis."""
+    def set_condition(self, spec: LinkGatewaySpec, conditions: Conditions) -> None:
+        """Sets SecretsFound: by the tokens first, then by those that lead to Redis."""
         ref = spec.tokens.secret_ref
         try:
-            if wrong := token_faults(ref, *self.keys(ref.name, ref.agent_key, ref.platform_key)):
-                conditions.set("SecretsFound", False, "Unusable", f"no gateway starts: {'; '.join(wrong)}")
+            if faults := token_faults(ref, *self.keys(ref.name, ref.agent_key, ref.platform_key)):
+                conditions.set("SecretsFound", False, "Unusable", f"gateways cannot start: {'; '.join(faults)}")
                 return
             for other in (spec.redis.secret_ref, spec.redis.ca_secret_ref):
                 if other is not None:
                     self.text(other.name, other.key)
         except FairleadError as e:
-            conditions.set("SecretsFound", None if isinstance(e, AccessDenied) else False, secret_reason(e), e.message)
+            holds = None if isinstance(e, AccessDenied) else False
+            conditions.set("SecretsFound", holds, secret_reason(e), e.message)
         else:
             conditions.set("SecretsFound", True, "Found")
 
 
 class SecretReader:
-    """Reads them for one LinkGateway, and remembers the checksum of what it has read."""
+    """Reads the Secrets of one LinkGateway, and remembers the checksum of what it has read."""
 
     def __init__(self, cluster: Cluster, namespace: str, salt: str) -> None:
         self._cluster = cluster
@@ -110,14 +113,14 @@ class SecretReader:
     def checksum(self, spec: LinkGatewaySpec, secrets: Secrets) -> str:
         """Of what a pod reads at its start; "" when not all of it is known, which must not replace a pod."""
         ref = spec.tokens.secret_ref
-        asked = [(ref.name, ref.agent_key), (ref.name, ref.platform_key)]
-        asked += [(one.name, one.key) for one in (spec.redis.secret_ref, spec.redis.ca_secret_ref) if one is not None]
-        versions = [f"{name}/{key}" for name, key in asked]
+        wanted = [(ref.name, ref.agent_key), (ref.name, ref.platform_key)]
+        wanted += [(one.name, one.key) for one in (spec.redis.secret_ref, spec.redis.ca_secret_ref) if one is not None]
+        versions = [f"{name}/{key}" for name, key in wanted]
         try:
-            parts = [secrets.keys(name, key)[0] for name, key in asked]
+            parts = [secrets.keys(name, key)[0] for name, key in wanted]
         except FairleadError:
             return ""
-        for name in {name for name, _ in asked}:
+        for name in {name for name, _ in wanted}:
             found = secrets.found[name]
             assert isinstance(found, dict)
             versions.append(f"{found['metadata']['uid']}/{found['metadata']['resourceVersion']}")
@@ -134,20 +137,21 @@ def _state(found: Object | AccessDenied | None) -> SecretState:
     if isinstance(found, AccessDenied):
         return SecretState.UNREADABLE
     labels = found["metadata"].get("labels") or {}
-    return SecretState.LABELLED if labels.get(SECRET_LABEL) == "true" else SecretState.PLAIN
+    return SecretState.LABELLED if labels.get(SECRET_LABEL) == "true" else SecretState.UNLABELLED
 
 
 def token_faults(ref: TokenSecret, agent: bytes, platform: bytes) -> list[str]:
-    """Why gateways would refuse these tokens. Their own rule, which a test compares; it never quotes a token."""
+    """Why gateways would refuse these tokens, without quoting them. A test compares this with the gateway's own
+    rule."""
     found = []
     texts = [token.decode("ascii", "replace").rstrip("\r\n") for token in (agent, platform)]
     for key, text, known in zip((ref.agent_key, ref.platform_key), texts, DEVELOPMENT_TOKENS, strict=True):
         if TOKEN.fullmatch(text) is None:
-            rule = "16 to 4096 printable ASCII characters, no blanks"
-            found.append(f"{key} of the Secret {ref.name} is not allowed; allowed: {rule}")
+            expected = "16 to 4096 printable ASCII characters without spaces"
+            found.append(f"{key} of the Secret {ref.name} is invalid: expected {expected}")
         elif text == known:
-            found.append(f"{key} of the Secret {ref.name} is the development token, which everyone knows; make another")
+            found.append(f"{key} of the Secret {ref.name} is the development token, which everyone knows: make another")
     if texts[0] == texts[1] and TOKEN.fullmatch(texts[0]):
         keys = f"{ref.agent_key} and {ref.platform_key}"
-        found.append(f"{keys} of the Secret {ref.name} are the same, so any agent could command all; make two")
+        found.append(f"{keys} of the Secret {ref.name} are equal, so any agent could command all others: make two")
     return found

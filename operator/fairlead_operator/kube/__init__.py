@@ -1,1 +1,2 @@
-"""The API server as the operator uses it: the client, its errors, references to objects, Events, and the rights."""
+"""The Kubernetes API: `cluster` is the client, with its `errors`; `objects` has references and paths, `events` Events,
+`workload_status` reads Deployments and Pods, and `rbac` lists the rights that the operator needs."""

@@ -1,9 +1,9 @@
-"""The API server, as the operator uses it: plain objects in and out, every write fenced, every error translated.
+"""The Kubernetes API as the operator uses it: plain objects in and out, every write fenced, every error translated.
 
-Called by everything here that reads or writes the cluster. One client of `kubernetes.aio` below it gives the
-connection and the credentials; objects stay dicts, because server-side apply must send exactly the fields that are
-ours, and a model would add its own. A write asks the fence first, so that a replica whose lease is over writes
-nothing, and no call waits longer than that lease could have been passed on.
+Everything that reads or writes the cluster goes through it. The client library provides the connection and the
+credentials. Objects stay dicts, because server-side apply must send exactly the operator's own fields, and a model
+would add others. Each write asks the fence first, so that a replica whose lease has ended writes nothing, and no call
+lasts longer than the lease could take to pass to another replica.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from fairlead_operator.kube.errors import (
 from fairlead_operator.kube.objects import Object, path
 
 CALL_TIMEOUT = 4.0
-"""Seconds for one call. A lease runs for 13 s and is trusted for 8: a write sent in its last moment has landed or
-failed before another replica may hold the lease."""
+"""Seconds for one call. The leader trusts its lease of 13 s for 8 s, so a write that it sends at the last moment has
+succeeded or failed before another replica may hold the lease."""
 FIELD_MANAGER = "fairlead-operator"
-APPLY = "application/apply-patch+yaml"
+APPLY_PATCH = "application/apply-patch+yaml"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
 async def configuration() -> Configuration:
-    """The credentials of this pod, or else those of the kubeconfig."""
+    """The credentials of this pod, or those of the kubeconfig outside a pod. Raises ConfigError."""
     made = Configuration()
     try:
-        if os.path.exists(SERVICE_ACCOUNT):  # noqa: ASYNC240  # once, at the start
+        if os.path.exists(SERVICE_ACCOUNT):  # noqa: ASYNC240  # once, at start-up
             config.load_incluster_config(made)  # type: ignore[no-untyped-call]  # a generated client
         else:
             file = os.environ.get("KUBECONFIG")
             await config.load_kube_config(file, client_configuration=made)  # type: ignore[no-untyped-call]  # as above
     except (ConfigException, OSError) as e:
-        raise ConfigError(f"no way to a cluster: {e}; run in a pod, or set KUBECONFIG") from e
+        raise ConfigError(f"no cluster is configured: {e}; run in a pod, or set KUBECONFIG") from e
     return made
 
 
 class Cluster:
-    """`fence` is called before each write and raises when this replica may not write."""
+    """`fence` is called before each write and raises NotLeader when this replica may not write."""
 
     def __init__(self, client: ApiClient, fence: Callable[[], None]) -> None:
         self._client = client
@@ -68,27 +68,27 @@ class Cluster:
         return await self._call("GET", path(kind, namespace, name, subresource))
 
     async def find(self, kind: str, namespace: str, name: str) -> Object | None:
-        """The object, or None when no such object or kind exists."""
+        """The object, or None when the object or its kind does not exist."""
         try:
             return await self.get(kind, namespace, name)
         except NotFound:
             return None
 
     async def items(self, kind: str, namespace: str, selector: str = "", fields: str = "") -> list[Object]:
-        """Those whose labels match `selector` and whose fields match `fields`."""
+        """The objects whose labels match `selector` and whose fields match `fields`."""
         asked = {"labelSelector": selector, "fieldSelector": fields}
         query = {name: value for name, value in asked.items() if value}
         return list((await self._call("GET", path(kind, namespace), query=query))["items"])
 
     async def apply(self, body: Object, manager: str = FIELD_MANAGER) -> Object:
-        """Server-side apply: our fields get our values, everybody else's stay."""
+        """Server-side apply: the fields in `body` get these values, and the fields of others stay."""
         meta = body["metadata"]
         where = path(body["kind"], meta.get("namespace", ""), meta["name"])
         query = {"fieldManager": manager, "force": "true"}
-        return await self._write("PATCH", where, body, APPLY, query)
+        return await self._write("PATCH", where, body, APPLY_PATCH, query)
 
     async def patch(self, kind: str, namespace: str, name: str, body: Object, subresource: str = "") -> Object:
-        """A merge; with metadata.resourceVersion in it only onto what was read."""
+        """A merge patch. With metadata.resourceVersion in `body` it raises Conflict when the object has changed."""
         where = path(kind, namespace, name, subresource)
         return await self._write("PATCH", where, body, "application/merge-patch+json", {"fieldManager": FIELD_MANAGER})
 
@@ -97,12 +97,12 @@ class Cluster:
         return await self._write("POST", where, body, "application/json", {"fieldManager": FIELD_MANAGER})
 
     async def delete(self, kind: str, namespace: str, name: str, uid: str) -> None:
-        """Only the object of that uid: never one that was made in its place meanwhile."""
+        """Deletes only the object with this uid, never one that was created in its place meanwhile."""
         body = {"preconditions": {"uid": uid}, "propagationPolicy": "Background"}
         await self._write("DELETE", path(kind, namespace, name), body, "application/json", {})
 
     async def evict(self, namespace: str, name: str, uid: str) -> None:
-        """A deletion that the disruption budgets may refuse: then it raises EvictionBlocked."""
+        """Deletes a pod unless a disruption budget forbids it; then it raises EvictionBlocked."""
         body = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -142,23 +142,23 @@ class Cluster:
         except (aiohttp.ClientError, OSError) as e:
             raise ApiServerUnavailable(f"the API server cannot be reached: {e}") from e
         if response.status >= 400:
-            raise _error(response.status, text, method, where, applying=content_type == APPLY)
+            raise _error(response.status, text, method, where, applying=content_type == APPLY_PATCH)
         answer: Object = json.loads(text)
         return answer
 
 
 def _error(status: int, text: bytes, method: str, where: str, *, applying: bool = False) -> FairleadError:
     try:
-        told = json.loads(text)
-        said, reason = str(told.get("message") or ""), str(told.get("reason") or "")
-        details = told.get("details") or {}
+        status_object = json.loads(text)
+        server_message, reason = str(status_object.get("message") or ""), str(status_object.get("reason") or "")
+        details = status_object.get("details") or {}
         named = bool(details.get("name"))
         causes = [one.get("reason") for one in details.get("causes") or []]
     except (ValueError, AttributeError):
-        said, reason, named, causes = "", "", False, []
-    message = said or text[:200].decode(errors="replace") or f"{method} {where} answered {status}"
+        server_message, reason, named, causes = "", "", False, []
+    message = server_message or text[:200].decode(errors="replace") or f"{method} {where} answered {status}"
     if status == 404:
-        # For a kind that is not served the answer is a plain page, or a Status that names no object.
+        # For a kind that does not exist, the answer is a plain page, or a Status that names no object.
         return NotFound(message) if named else KindNotFound(message)
     if status in (401, 403):
         return AccessDenied(message)
@@ -167,7 +167,7 @@ def _error(status: int, text: bytes, method: str, where: str, *, applying: bool 
     if status == 429 and "DisruptionBudget" in causes:
         return EvictionBlocked(message)
     if status in (400, 422) or (status == 500 and applying and not reason):
-        # 500 without a reason is how server-side apply answers what cannot be decoded: a wrong quantity, for one.
+        # Server-side apply answers 500 without a reason to what it cannot decode, such as a wrong quantity.
         return InvalidObject(message, status=status)
     if status == 429 or status >= 500:
         return ApiServerUnavailable(f"the API server answered {status}: {message}")
@@ -175,7 +175,7 @@ def _error(status: int, text: bytes, method: str, where: str, *, applying: bool 
 
 
 async def apply_crds(definitions: Iterable[Object], manager: str) -> int:
-    """The upgrade job's work; 0 when all of them stand as they should."""
+    """Applies the definitions, as the chart's upgrade job does; the exit code, 0 when all were applied."""
     cluster = Cluster(ApiClient(await configuration()), lambda: None)
     failed = 0
     try:

@@ -1,16 +1,16 @@
-"""What can go wrong between the operator and the API server, translated at `cluster`.
+"""Errors of the Kubernetes API, translated by `kube.cluster`.
 
 FairleadError
-├── ApiServerRefused         the API server refused: a fault of ours or of the resource; the message is its own
-│   ├── NotFound             no such object
-│   │   └── KindNotFound     no such kind: its CustomResourceDefinition is not installed
-│   ├── InvalidObject           what we sent is not an object of this kind: a value of the resource is wrong
-│   ├── AccessDenied             RBAC: names the verb and the resource that are missing
-│   ├── EvictionBlocked         an eviction that a disruption budget does not allow now
-│   └── Conflict            somebody else changed the object meanwhile: read it again
+├── ApiServerRefused            the API server refused the request; the message is its own
+│   ├── NotFound                the object does not exist
+│   │   └── KindNotFound        the kind does not exist: its CustomResourceDefinition is not installed
+│   ├── InvalidObject           the object is not valid: a value of the resource is wrong
+│   ├── AccessDenied            RBAC: the message names the verb and the resource
+│   ├── EvictionBlocked         a disruption budget does not allow this eviction now
+│   └── Conflict                somebody else changed the object meanwhile: read it again
 └── Unavailable
-    ├── ApiServerUnavailable        the API server does not answer, or is overloaded
-    └── NotLeader         this replica may not write: its lease is over, or was never held
+    ├── ApiServerUnavailable    the API server does not answer, or is overloaded
+    └── NotLeader               this replica may not write: its lease has ended, or it never held it
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events, by which the operator tells of changes to a resource. Shown by `kubectl describe`."""
+"""Kubernetes Events, with which the operator records changes to a resource. `kubectl describe` shows them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from fairlead_operator.kube.objects import KINDS, Object, ObjectReference
 
 COMPONENT = "fairlead-operator"
 CONTROLLER = "fairlead.dev/operator"
+MOST_CHARACTERS = 1000
+"""Of a message: events.k8s.io allows 1024."""
 
 
 def timestamp() -> str:
-    """The wall clock's time, as Kubernetes writes it."""
+    """The wall clock's time as Kubernetes writes it."""
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def event(about: ObjectReference, severity: str, reason: str, message: str, now: str) -> Object:
-    """An Event that is to be created. `severity` is Normal or Warning, `now` a `timestamp`."""
+    """An Event to create. `severity` is Normal or Warning, `now` a `timestamp`."""
     api_version, _ = KINDS[about.kind]
     return {
         "apiVersion": "v1",
@@ -32,7 +34,7 @@ def event(about: ObjectReference, severity: str, reason: str, message: str, now:
         },
         "type": severity,
         "reason": reason,
-        "message": message[:1000],
+        "message": message[:MOST_CHARACTERS],
         "firstTimestamp": now,
         "lastTimestamp": now,
         "count": 1,

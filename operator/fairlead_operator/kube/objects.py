@@ -1,6 +1,7 @@
-"""Objects of the API server as plain dicts, and where each kind stands. Pure; used by whatever makes or reads one.
+"""Objects of the Kubernetes API as plain dicts, references to them, and the URL path of each kind. Pure.
 
-Dicts and not models: server-side apply must send exactly the fields that are ours, and a model would add its own.
+They are dicts and no models: server-side apply must send exactly the operator's own fields, and a model would add
+others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ Object = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ObjectReference:
-    """Names one object of a namespace, and no later one of the same name."""
+    """Identifies one object of a namespace; a later object of the same name has another uid."""
 
     kind: str
     name: str
@@ -40,10 +41,11 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "Service": ("v1", "services"),
     "ServiceAccount": ("v1", "serviceaccounts"),
 }
-"""Kind → API version and resource."""
+"""Kind → API version and resource name."""
 
 
 def path(kind: str, namespace: str, name: str = "", subresource: str = "") -> str:
+    """The URL path of a kind's objects or of one of them; `namespace` is "" for the whole cluster."""
     version, resource = KINDS[kind]
     parts = ["/apis" if "/" in version else "/api", version]
     if namespace:

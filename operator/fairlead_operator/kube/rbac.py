@@ -1,34 +1,36 @@
-"""What the operator may do in the cluster, and nothing more: the chart's Roles are tested against this table.
+"""What the operator may do in the cluster, and nothing more: a test compares the chart's Roles with these tables.
 
-(API group, resources, verbs). Those of NAMESPACED are needed in each namespace that is looked after, LEASE in the
-operator's own, CLUSTER cannot be had in a namespace: without it a condition says that the IngressClass is not known.
+Each entry has an API group, resources and verbs. NAMESPACED is needed in each namespace with LinkGateways, LEASE in the
+operator's own. CLUSTER cannot be granted in a namespace; without it the condition IngressClassFound is Unknown.
 """
 
 from __future__ import annotations
 
-Rule = tuple[str, tuple[str, ...], tuple[str, ...]]
+PolicyRule = tuple[str, tuple[str, ...], tuple[str, ...]]
 
-_KEPT = ("get", "create", "patch")
-_OPTIONAL = (*_KEPT, "delete")
+_APPLIED = ("get", "create", "patch")
+_REMOVABLE = (*_APPLIED, "delete")
 
-NAMESPACED: tuple[Rule, ...] = (
+NAMESPACED: tuple[PolicyRule, ...] = (
     ("fairlead.dev", ("linkgateways",), ("get", "list", "watch")),
     ("fairlead.dev", ("linkoperations",), ("get", "list", "watch", "patch")),
     ("fairlead.dev", ("linkgateways/status", "linkoperations/status"), ("patch",)),
-    ("apps", ("deployments",), _KEPT),
+    ("apps", ("deployments",), _APPLIED),
     ("apps", ("deployments/scale",), ("get", "patch")),
-    ("", ("services", "serviceaccounts"), _KEPT),
+    ("", ("services", "serviceaccounts"), _APPLIED),
     ("", ("pods",), ("list", "patch")),
     ("", ("pods/eviction",), ("create",)),
     ("", ("secrets",), ("get",)),
     ("", ("events",), ("create",)),
-    ("policy", ("poddisruptionbudgets",), _KEPT),
-    ("networking.k8s.io", ("ingresses", "networkpolicies"), _OPTIONAL),
-    ("gateway.networking.k8s.io", ("httproutes",), _OPTIONAL),
+    ("policy", ("poddisruptionbudgets",), _APPLIED),
+    ("networking.k8s.io", ("ingresses", "networkpolicies"), _REMOVABLE),
+    ("gateway.networking.k8s.io", ("httproutes",), _REMOVABLE),
 )
-LEASE: tuple[Rule, ...] = (("coordination.k8s.io", ("leases",), ("get", "create", "patch")),)
-CLUSTER: tuple[Rule, ...] = (("networking.k8s.io", ("ingressclasses",), ("get",)),)
-UPGRADE: tuple[Rule, ...] = (("apiextensions.k8s.io", ("customresourcedefinitions",), ("get", "create", "patch")),)
-"""For the job that applies the CRDs, not for the operator."""
+LEASE: tuple[PolicyRule, ...] = (("coordination.k8s.io", ("leases",), ("get", "create", "patch")),)
+CLUSTER: tuple[PolicyRule, ...] = (("networking.k8s.io", ("ingressclasses",), ("get",)),)
+UPGRADE: tuple[PolicyRule, ...] = (
+    ("apiextensions.k8s.io", ("customresourcedefinitions",), ("get", "create", "patch")),
+)
+"""For the job that applies the CRDs at an upgrade of the chart, not for the operator."""
 
 PERMISSIONS = (*NAMESPACED, *LEASE, *CLUSTER)

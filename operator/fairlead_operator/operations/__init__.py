@@ -1,1 +1,1 @@
-"""LinkOperations: the next step of one (pure), and the runner that carries it out."""
+"""LinkOperations: `step` decides the next step of one (pure), and `runner` carries it out."""

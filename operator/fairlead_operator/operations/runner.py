@@ -1,8 +1,8 @@
 """Carries out LinkOperations: one at a time for each LinkGateway, the running one first, then by age.
 
-The reconciler calls it in every pass; the controller calls it for operations whose LinkGateway does not exist. The
-runner writes the status that `next_step` returns before it acts, so that the next leader knows what was begun. It
-remembers nothing. A problem of an operation is reported by that operation and is no problem of its LinkGateway.
+The reconciler calls `run` in every pass; the controller calls `refuse` for operations whose LinkGateway does not exist.
+The runner writes the status that `next_step` returns before it acts, so that the next leader knows what has begun. It
+remembers nothing. A problem of an operation is reported by that operation and does not affect its LinkGateway.
 """
 
 from __future__ import annotations
@@ -15,10 +15,18 @@ from datetime import UTC, datetime
 from msgspec import structs
 
 from fairlead.errors import ConfigError, FairleadError
-from fairlead_operator.api.conditions import Conditions, patch_of
-from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec, Mode
-from fairlead_operator.api.link_operation import ENDED, KIND, Operation, Phase, read_operation, status_of
-from fairlead_operator.autoscaler.history import FleetObservation
+from fairlead_operator.api.conditions import Conditions, status_patch
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
+from fairlead_operator.api.link_operation import (
+    ENDED,
+    KIND,
+    RESTART_ANNOTATION,
+    Operation,
+    Phase,
+    read_operation,
+    read_operation_status,
+)
+from fairlead_operator.autoscaler.observation import FleetObservation, restart_of
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import (
     AccessDenied,
@@ -31,25 +39,23 @@ from fairlead_operator.kube.errors import (
 from fairlead_operator.kube.events import event, timestamp
 from fairlead_operator.kube.objects import Object, ObjectReference
 from fairlead_operator.metrics import Metrics
-from fairlead_operator.operations.step import OperationPod, Step, StepAction, StepContext, fail, next_step
+from fairlead_operator.operations.step import Step, StepAction, StepContext, fail, next_step
 from fairlead_operator.resources.owner import POD_LABEL, Owner
 
 logger = logging.getLogger(__name__)
 
-RESTART_ANNOTATION = f"{GROUP}/restart"
-"""Annotation of the pod template, and by it of its pods: the uid of the Restart that made them."""
-AT_ONCE = 20
-"""Operations of one LinkGateway that are looked at in one pass: the others wait behind these anyway."""
+MOST_PER_PASS = 20
+"""Operations of one LinkGateway that a pass considers: any others wait behind these anyway."""
 
 
-def in_turn(operations: Sequence[Object]) -> list[Object]:
-    """Those that have not ended: what runs, then the oldest."""
+def in_order(operations: Sequence[Object]) -> list[Object]:
+    """Those that have not ended: the running one, then the oldest first."""
 
-    def turn(body: Object) -> tuple[bool, str, str]:
+    def order(body: Object) -> tuple[bool, str, str]:
         meta = body["metadata"]
         return phase_of(body) != Phase.RUNNING, meta.get("creationTimestamp", ""), meta["uid"]
 
-    return sorted((body for body in operations if phase_of(body) not in ENDED), key=turn)[:AT_ONCE]
+    return sorted((body for body in operations if phase_of(body) not in ENDED), key=order)[:MOST_PER_PASS]
 
 
 def phase_of(body: Object) -> str:
@@ -57,6 +63,7 @@ def phase_of(body: Object) -> str:
 
 
 def gateway_of(body: Object) -> str:
+    """Name of the LinkGateway that the operation is about."""
     return str(body["spec"]["gateway"]["name"])
 
 
@@ -71,20 +78,18 @@ class OperationRunner:
         spec: LinkGatewaySpec,
         operations: Sequence[Object],
         deployment: Object,
-        pods: Sequence[Object],
-        load: FleetObservation,
+        fleet: FleetObservation,
     ) -> str:
-        """A step of each, in their turn; the name of the one that is under way, "" for none."""
-        sight = StepContext(
+        """One step of each operation in order; the name of the one that is running, or ""."""
+        context = StepContext(
             gateway=gateway.name,
-            replicas=load.replicas,
-            pods=_seen(pods, load),
-            mark=_mark(deployment["spec"]["template"]),
+            fleet=fleet,
+            template_restart=restart_of(deployment["spec"]["template"]),
             paused=spec.scaling.mode is Mode.PAUSED,
         )
         ahead = running = ""
-        for body in in_turn(operations):
-            phase = await self._phase_after(self._step(body, gateway, sight, ahead), body)
+        for body in in_order(operations):
+            phase = await self._phase_after(self._step(body, gateway, context, ahead), body)
             if phase == Phase.RUNNING:
                 running = body["metadata"]["name"]
             if phase not in ENDED:
@@ -92,9 +97,10 @@ class OperationRunner:
         return running
 
     async def refuse(self, operations: Sequence[Object], reason: str, message: str) -> None:
-        """They fail, and say why."""
-        for body in in_turn(operations):
-            await self._phase_after(self._tell(body, fail(status_of(body), reason, message, _now())), body)
+        """Lets all operations that have not ended fail."""
+        for body in in_order(operations):
+            step = fail(read_operation_status(body), reason, message, _now())
+            await self._phase_after(self._write_status(body, step), body)
 
     async def _phase_after(self, step: Awaitable[Object], body: Object) -> str:
         try:
@@ -102,106 +108,88 @@ class OperationRunner:
         except NotLeader:
             raise
         except NotFound:
-            return Phase.FAILED  # deleted meanwhile: it stands in nobody's way
+            return Phase.FAILED  # it was deleted meanwhile, so no other waits for it
         except Conflict:
-            pass  # written by another meanwhile: read anew at the next look
+            pass  # somebody else has written it: the next pass reads it again
         except FairleadError as e:
             meta = body["metadata"]
-            logger.warning(
-                "%s/%s: the operation waits for the next look: %s", meta["namespace"], meta["name"], e.message
-            )
+            logger.warning("%s/%s: retrying in the next pass: %s", meta["namespace"], meta["name"], e.message)
         return phase_of(body)
 
-    async def _step(self, body: Object, gateway: Owner, sight: StepContext, ahead: str) -> Object:
+    async def _step(self, body: Object, gateway: Owner, context: StepContext, ahead: str) -> Object:
         now = _now()
         try:
             operation = read_operation(body)
             body = await self._own(body, gateway)
-            sight = await self._look_for(operation, sight, gateway.namespace)
+            context = await self._check_foreign_pod(operation, context, gateway.namespace)
         except ConfigError as e:
-            return await self._tell(body, fail(status_of(body), "SpecInvalid", e.message, now))
+            return await self._write_status(body, fail(read_operation_status(body), "SpecInvalid", e.message, now))
         except AccessDenied as e:
-            return await self._tell(body, fail(status_of(body), "RightMissing", e.message, now))
-        step = next_step(operation, sight, ahead, now)
-        if step.act is StepAction.NOTHING:
-            return await self._tell(body, step)
+            return await self._write_status(body, fail(read_operation_status(body), "AccessDenied", e.message, now))
+        step = next_step(operation, context, ahead, now)
+        if step.action is StepAction.NOTHING:
+            return await self._write_status(body, step)
         if operation.status.phase is not Phase.RUNNING:
-            body = await self._tell(body, step)  # what is begun is known before it is done
-        return await self._tell(body, await self._act(step, operation, gateway, now))
+            body = await self._write_status(body, step)  # so that a new leader knows what has begun
+        return await self._write_status(body, await self._act(step, operation, gateway, now))
 
     async def _own(self, body: Object, gateway: Owner) -> Object:
-        """It goes with its LinkGateway."""
+        """Adds the LinkGateway to its owners, so that it is deleted with it."""
         meta = body["metadata"]
         owners = list(meta.get("ownerReferences") or [])
         if any(one.get("uid") == gateway.uid for one in owners):
             return body
-        said = {"resourceVersion": meta["resourceVersion"], "ownerReferences": [*owners, gateway.reference]}
-        return await self._cluster.patch(KIND, meta["namespace"], meta["name"], {"metadata": said})
+        patch = {"resourceVersion": meta["resourceVersion"], "ownerReferences": [*owners, gateway.reference]}
+        return await self._cluster.patch(KIND, meta["namespace"], meta["name"], {"metadata": patch})
 
-    async def _look_for(self, operation: Operation, sight: StepContext, namespace: str) -> StepContext:
-        """Whose pod it is that is not of the fleet, when it has not begun."""
+    async def _check_foreign_pod(self, operation: Operation, context: StepContext, namespace: str) -> StepContext:
+        """Looks up the pod of a Drain that has not begun, when it is not among the fleet's."""
         pod = operation.spec.pod
-        if pod is None or operation.status.phase is Phase.RUNNING or any(one.name == pod for one in sight.pods):
-            return sight
+        if pod is None or operation.status.phase is Phase.RUNNING or any(one.name == pod for one in context.fleet.pods):
+            return context
         found = await self._cluster.items("Pod", namespace, fields=f"metadata.name={pod}")
-        fleets = [(one["metadata"].get("labels") or {}).get(POD_LABEL) for one in found]
-        return replace(sight, stranger=any(fleet != sight.gateway for fleet in fleets))
+        owners = [(one["metadata"].get("labels") or {}).get(POD_LABEL) for one in found]
+        return replace(context, pod_is_foreign=any(owner != context.gateway for owner in owners))
 
     async def _act(self, step: Step, operation: Operation, gateway: Owner, now: datetime) -> Step:
         status = step.status
         try:
-            if step.act is StepAction.EVICT and operation.spec.pod is not None:
+            if step.action is StepAction.EVICT and operation.spec.pod is not None:
                 await self._cluster.evict(gateway.namespace, operation.spec.pod, status.pod_uid)
             else:
                 body = {"spec": {"template": {"metadata": {"annotations": {RESTART_ANNOTATION: operation.uid}}}}}
                 await self._cluster.patch("Deployment", gateway.namespace, gateway.name, body)
         except (EvictionBlocked, ApiServerUnavailable) as e:
-            # ApiServerUnavailable too: two budgets over one pod are answered by 500.
-            words = f"{operation.spec.pod or 'the Deployment'} cannot go yet: {e.message}"
-            return Step(structs.replace(status, message=words), "Blocked")
+            # Also ApiServerUnavailable: the API server answers 500 when two budgets cover one pod.
+            message = f"{operation.spec.pod or 'the Deployment'} cannot be replaced yet: {e.message}"
+            return Step(structs.replace(status, message=message), "Blocked")
         except AccessDenied as e:
-            return fail(status, "RightMissing", e.message, now)
+            return fail(status, "AccessDenied", e.message, now)
         except (NotFound, Conflict):
-            pass  # gone, or another one bears its name: the next look tells
+            pass  # it is gone, or another one has its name: the next pass sees which
         return step
 
-    async def _tell(self, body: Object, step: Step) -> Object:
-        """Write the status if it says anything new, and tell of a turn. The resource as it stands then."""
-        meta, before, status = body["metadata"], status_of(body), step.status
-        now = timestamp()
-        conditions = Conditions(before.conditions, int(meta.get("generation", 0)), now)
+    async def _write_status(self, body: Object, step: Step) -> Object:
+        """Writes the status if it says anything new, and an Event when the reason changes. The resource after that."""
+        meta, before, status = body["metadata"], read_operation_status(body), step.status
+        generation, now = int(meta.get("generation", 0)), timestamp()
         failed = status.phase is Phase.FAILED
+        conditions = Conditions(before.conditions, generation, now)
         conditions.set("Complete", status.phase is Phase.SUCCEEDED, step.reason, status.message)
         conditions.set("Failed", failed, step.reason, status.message if failed else "")
-        told = structs.replace(status, observed_generation=int(meta.get("generation", 0)), conditions=conditions.all())
-        if told == before:
+        after = structs.replace(status, observed_generation=generation, conditions=conditions.all())
+        if after == before:
             return body
-        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, **patch_of(told)}
+        patch = {"metadata": {"resourceVersion": meta["resourceVersion"]}, **status_patch(after)}
         written = await self._cluster.patch(KIND, meta["namespace"], meta["name"], patch, "status")
         if status.phase in ENDED:
             self._metrics.operations.labels(str(body["spec"].get("type")), str(status.phase)).inc()
-        if [one.reason for one in before.conditions] != [one.reason for one in told.conditions]:
+        if [one.reason for one in before.conditions] != [one.reason for one in after.conditions]:
             logger.info("%s/%s: %s: %s", meta["namespace"], meta["name"], step.reason, status.message)
             about = ObjectReference(KIND, meta["name"], meta["namespace"], meta["uid"])
-            kind = "Warning" if failed or step.reason == "Blocked" else "Normal"
-            await self._cluster.create(event(about, kind, step.reason, status.message, now))
+            severity = "Warning" if failed or step.reason == "Blocked" else "Normal"
+            await self._cluster.create(event(about, severity, step.reason, status.message, now))
         return written
-
-
-def _seen(pods: Sequence[Object], load: FleetObservation) -> tuple[OperationPod, ...]:
-    """Those of `load`, with what only their objects tell."""
-    objects = {pod["metadata"]["name"]: pod for pod in pods}
-    seen = []
-    for pod in load.pods:
-        links = (pod.row.connections if pod.row is not None else 0) if load.readable else None
-        one = objects[pod.name]
-        seen.append(OperationPod(pod.name, one["metadata"]["uid"], pod.ready, pod.leaving, _mark(one), links))
-    return tuple(seen)
-
-
-def _mark(templated: Object) -> str:
-    """Of a pod, or of a template."""
-    return str(((templated.get("metadata") or {}).get("annotations") or {}).get(RESTART_ANNOTATION, ""))
 
 
 def _now() -> datetime:

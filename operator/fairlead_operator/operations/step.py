@@ -1,8 +1,9 @@
-"""One step of an operation: `next_step(operation, sight, ahead, now)`, pure, from what is seen to what is to be done.
+"""The next step of a LinkOperation: `next_step` decides what to do from what is observed. Pure.
 
-Called by the conductor at each look. Nothing is remembered but what stands in the operation's own status, so a new
-leader goes on where the old one was; each act may be done twice without harm. Whatever the type, there are pods that
-go and pods that must be there instead, and it is complete when none of the first and enough of the second are left.
+The runner calls it in every pass. Everything that is remembered is in the operation's own status, so a new leader goes
+on where the old one stopped, and every action may be done twice without harm. Both types have pods to replace and a
+number of pods that must be ready afterwards: the operation is complete when none of the former and enough of the latter
+are there.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from fairlead_operator.api.link_operation import ENDED, LinkOperationStatus, Operation, Phase, Type
+from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 
 
 class StepAction(StrEnum):
@@ -25,127 +27,136 @@ class StepAction(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class OperationPod:
-    name: str
-    uid: str
-    ready: bool = True
-    leaving: bool = False
-    mark: str = ""
-    """The uid of the last Restart that its template went through."""
-    links: int | None = 0
-    """None when Redis gave none."""
-
-
-@dataclass(frozen=True, slots=True)
 class StepContext:
-    """One look at the fleet that an operation is about."""
+    """The fleet that an operation is about, as it is observed now."""
 
     gateway: str
-    replicas: int
-    pods: tuple[OperationPod, ...]
-    mark: str = ""
-    """That of the Deployment's template."""
+    """Name of the LinkGateway."""
+    fleet: FleetObservation
+    template_restart: str = ""
+    """The uid of the last Restart that changed the Deployment's template."""
     paused: bool = False
-    stranger: bool = False
-    """A pod of the name that a Drain gives is in the namespace, and not of this fleet."""
+    """Whether scaling.mode is Paused."""
+    pod_is_foreign: bool = False
+    """The namespace has a pod of the name that a Drain gives, but it does not belong to this fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The status to be written first, why, and then what to do about it."""
+    """The status to write first, the reason of its conditions, and what to do then."""
 
     status: LinkOperationStatus
     reason: str
-    act: StepAction = StepAction.NOTHING
+    action: StepAction = StepAction.NOTHING
 
 
-def next_step(operation: Operation, sight: StepContext, ahead: str, now: datetime) -> Step:
-    """`ahead` is the operation whose turn is before this one's, "" for none."""
+def next_step(operation: Operation, context: StepContext, ahead: str, now: datetime) -> Step:
+    """`ahead` is the name of the operation whose turn comes before this one's, or ""."""
     status = operation.status
     if status.phase in ENDED:
         return Step(status, str(status.phase))
     if status.phase is Phase.RUNNING:
-        return _go_on(operation, sight, now)
+        return _continue(operation, context, now)
     if ahead:
-        words = f"waits for the operation {ahead}: one at a time at one gateway"
-        return Step(replace(status, phase=Phase.PENDING, message=words), "Queued")
-    if sight.paused:
-        return _paused(status, sight, now)
-    if operation.spec.type is Type.DRAIN:
-        target = next((pod for pod in sight.pods if pod.name == operation.spec.pod), None)
-        if target is None:
-            return _no_pod(operation, sight, now)
-        going: Sequence[OperationPod] = [target]
-        status = replace(status, pod_uid=target.uid)
-        # The one that is to come counts, whatever state the one that goes is in.
-        wanted = sum(pod.ready and not pod.leaving for pod in sight.pods if pod is not target) + 1
-    else:
-        going = sight.pods
-        wanted = max(1, sum(pod.ready and not pod.leaving for pod in sight.pods))
-    status = replace(
-        status, phase=Phase.RUNNING, started_at=told(now), links_at_start=_links(going), ready_wanted=wanted
-    )
-    return _go_on(dataclasses.replace(operation, status=status), sight, now)
+        message = f"waiting for the operation {ahead}: a LinkGateway runs one at a time"
+        return Step(replace(status, phase=Phase.PENDING, message=message), "Queued")
+    if context.paused:
+        return _paused(status, context, now)
+    return _begin(operation, context, now)
 
 
 def fail(status: LinkOperationStatus, reason: str, message: str, now: datetime) -> Step:
-    return Step(replace(status, phase=Phase.FAILED, message=message, finished_at=told(now)), reason)
+    return Step(replace(status, phase=Phase.FAILED, message=message, finished_at=_timestamp(now)), reason)
 
 
-def told(now: datetime) -> str:
-    return now.isoformat(timespec="seconds").replace("+00:00", "Z")
+def _begin(operation: Operation, context: StepContext, now: datetime) -> Step:
+    status, pods = operation.status, context.fleet.pods
+    if operation.spec.type is Type.DRAIN:
+        target = next((pod for pod in pods if pod.name == operation.spec.pod), None)
+        if target is None:
+            return _pod_not_found(operation, context, now)
+        old: Sequence[PodObservation] = [target]
+        status = replace(status, pod_uid=target.uid)
+        # The replacement counts, whether or not the pod that it replaces is ready.
+        wanted = _ready([pod for pod in pods if pod is not target]) + 1
+    else:
+        old = pods
+        wanted = max(1, _ready(pods))
+    status = replace(
+        status,
+        phase=Phase.RUNNING,
+        started_at=_timestamp(now),
+        links_at_start=_links(old, context.fleet),
+        ready_wanted=wanted,
+    )
+    return _continue(dataclasses.replace(operation, status=status), context, now)
 
 
-def _go_on(operation: Operation, sight: StepContext, now: datetime) -> Step:
-    status, drain = operation.status, operation.spec.type is Type.DRAIN
-    old = [pod for pod in sight.pods if (pod.uid == status.pod_uid if drain else pod.mark != operation.uid)]
-    ready = sum(pod.ready and not pod.leaving for pod in sight.pods)
-    wanted = min(status.ready_wanted, sight.replicas)
-    left = _links(old)
+def _continue(operation: Operation, context: StepContext, now: datetime) -> Step:
+    status, is_drain = operation.status, operation.spec.type is Type.DRAIN
+    if is_drain:
+        old = [pod for pod in context.fleet.pods if pod.uid == status.pod_uid]
+    else:
+        old = [pod for pod in context.fleet.pods if pod.restarted_by != operation.uid]
+    ready, wanted = _ready(context.fleet.pods), min(status.ready_wanted, context.fleet.replicas)
+    left = _links(old, context.fleet)
     status = replace(status, links_left=status.links_left if left is None else left)
     if not old and ready >= wanted:
-        words = f"{operation.spec.pod} is gone" if drain else "all pods are new"
-        words = f"{words}; {ready} pods are ready"
-        done = replace(status, phase=Phase.SUCCEEDED, message=words, finished_at=told(now))
+        what = f"{operation.spec.pod} is gone" if is_drain else "all pods are new"
+        done = replace(
+            status, phase=Phase.SUCCEEDED, message=f"{what}; {ready} pods are ready", finished_at=_timestamp(now)
+        )
         return Step(done, "Completed")
+    message = _progress(operation, len(old), left) if old else f"{ready} of {wanted} pods are ready"
+    if _is_late(status, operation.spec.active_deadline_seconds, now):
+        waited_for = status.message or message  # as the last pass reported it
+        seconds = operation.spec.active_deadline_seconds
+        message = f"not complete {seconds} s after its start: {waited_for}; what has begun goes on"
+        return fail(status, "DeadlineExceeded", message, now)
+    action = StepAction.NOTHING
+    if is_drain and any(not pod.leaving for pod in old):
+        action = StepAction.EVICT
+    elif not is_drain and context.template_restart != operation.uid:
+        action = StepAction.RESTART
+    status = replace(status, message=message)
+    if action is not StepAction.NOTHING and context.paused:
+        return _paused(status, context, now)
+    return Step(status, "Draining" if old else "Replacing", action)
+
+
+def _progress(operation: Operation, old: int, left: int | None) -> str:
     links = f"{left} links" if left is not None else "an unknown number of links"
-    if old:
-        words = f"{operation.spec.pod} has {links} left" if drain else f"{len(old)} old pods have {links} left"
-    else:
-        words = f"{ready} of {wanted} pods are ready"
-    if _late(status, operation.spec.active_deadline_seconds, now):
-        last = status.message or words  # as told at the last look: what it waited for
-        words = f"not complete {operation.spec.active_deadline_seconds} s after its start: {last}; what began goes on"
-        return fail(status, "DeadlineExceeded", words, now)
-    status = replace(status, message=words)
-    act = StepAction.NOTHING
-    if drain and any(not pod.leaving for pod in old):
-        act = StepAction.EVICT
-    elif not drain and sight.mark != operation.uid:
-        act = StepAction.RESTART
-    if act is not StepAction.NOTHING and sight.paused:
-        return _paused(status, sight, now)
-    return Step(status, "Leaving" if old else "Replacing", act)
+    if operation.spec.type is Type.DRAIN:
+        return f"{operation.spec.pod} has {links} left"
+    return f"{old} old pods have {links} left"
 
 
-def _late(status: LinkOperationStatus, seconds: int, now: datetime) -> bool:
-    """By the clocks of whoever led then and leads now: minutes, where those differ by far less."""
+def _is_late(status: LinkOperationStatus, seconds: int, now: datetime) -> bool:
+    """By the wall clocks of the leaders then and now, which differ by far less than the minutes of a deadline."""
     return status.started_at is not None and (now - datetime.fromisoformat(status.started_at)).total_seconds() > seconds
 
 
-def _paused(status: LinkOperationStatus, sight: StepContext, now: datetime) -> Step:
-    return fail(status, "GatewayPaused", f"scaling.mode of {sight.gateway} is Paused: nothing is taken away", now)
+def _paused(status: LinkOperationStatus, context: StepContext, now: datetime) -> Step:
+    message = f"scaling.mode of {context.gateway} is Paused, so no pod is removed"
+    return fail(status, "GatewayPaused", message, now)
 
 
-def _no_pod(operation: Operation, sight: StepContext, now: datetime) -> Step:
+def _pod_not_found(operation: Operation, context: StepContext, now: datetime) -> Step:
     pod = operation.spec.pod
-    if sight.stranger:
-        words = f"the pod {pod} does not belong to the LinkGateway {sight.gateway}"
-        return fail(operation.status, "PodOfAnother", words, now)
-    return fail(operation.status, "PodNotFound", f"the LinkGateway {sight.gateway} has no running pod {pod}", now)
+    if context.pod_is_foreign:
+        message = f"the pod {pod} does not belong to the LinkGateway {context.gateway}"
+        return fail(operation.status, "PodNotOwned", message, now)
+    return fail(operation.status, "PodNotFound", f"the LinkGateway {context.gateway} has no running pod {pod}", now)
 
 
-def _links(pods: Sequence[OperationPod]) -> int | None:
-    """None when nobody knows."""
-    known = [pod.links for pod in pods if pod.links is not None]
-    return sum(known) if len(known) == len(pods) else None
+def _ready(pods: Sequence[PodObservation]) -> int:
+    return sum(pod.ready and not pod.leaving for pod in pods)
+
+
+def _links(pods: Sequence[PodObservation], fleet: FleetObservation) -> int | None:
+    """None when Redis could not be read."""
+    return sum(pod.links for pod in pods) if fleet.readable else None
+
+
+def _timestamp(now: datetime) -> str:
+    return now.isoformat(timespec="seconds").replace("+00:00", "Z")

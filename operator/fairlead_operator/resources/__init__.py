@@ -1,1 +1,2 @@
-"""The manifests of the objects that the operator makes of a LinkGateway. Pure."""
+"""The manifests of the child objects of a LinkGateway, its `owner`: `children` has all of them, with the `deployment`
+and the `ingress` in files of their own. Pure."""

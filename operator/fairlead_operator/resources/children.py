@@ -1,35 +1,38 @@
-"""What the operator makes of a LinkGateway: every object with exactly the fields that are the operator's.
+"""The child objects of a LinkGateway, each with exactly the fields that are the operator's own. Pure.
 
-Called by `upkeep`, which applies what stands here and removes what no longer does. Pure: a spec in, dicts out. The
-Deployment has no `replicas`: the scale belongs to whoever decides it, and a field that is not applied is not undone.
+`runtime.child_applier` applies what `children` returns and removes what it no longer returns. The Deployment has no
+`replicas`: the autoscaler, an HPA or a person sets the scale, and server-side apply leaves fields alone that it does
+not send.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Service
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.api.network_spec import Service
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.resources.deployment import ADMIN_PORT, API_PORT, LINK_PORT, PORTS, deployment
 from fairlead_operator.resources.ingress import http_route, ingress, service_annotations
 from fairlead_operator.resources.owner import Owner
 
 DNS: Object = {"ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}
-OPTIONAL = ("Ingress", "HTTPRoute", "NetworkPolicy")
-"""Kinds that a spec may stop asking for."""
+OPTIONAL_KINDS = ("Ingress", "HTTPRoute", "NetworkPolicy")
+"""Kinds that exist only while the spec asks for them."""
 
 
-def children(owner: Owner, spec: LinkGatewaySpec, secrets: str = "") -> list[Object]:
-    """In the order in which they are applied: what a pod needs stands before the pods. `secrets` as in `deployment`."""
+def children(owner: Owner, spec: LinkGatewaySpec, checksum: str = "") -> list[Object]:
+    """All child objects in the order in which they are applied: what a pod needs comes before the pods. `checksum` as
+    in `deployment`."""
     agents, platform = spec.services.agents, spec.services.platform
     made = [
         _service_account(owner, spec),
-        _outer(_service(owner, "agents", LINK_PORT, "ws", "kubernetes.io/ws", service_annotations(spec)), agents),
-        _outer(_service(owner, "platform", API_PORT, "http", "http"), platform),
+        _exposed(_service(owner, "agents", LINK_PORT, "ws", "kubernetes.io/ws", service_annotations(spec)), agents),
+        _exposed(_service(owner, "platform", API_PORT, "http", "http"), platform),
         _metrics_service(owner),
         _disruption_budget(owner),
         _network_policy(owner, spec),
-        deployment(owner.name, owner.labels, owner.selector, spec, secrets),
+        deployment(owner.name, owner.labels, owner.selector, spec, checksum),
         ingress(owner.name, spec),
         http_route(owner.name, spec),
     ]
@@ -50,7 +53,8 @@ def _owned(owner: Owner, body: Object) -> Object:
 
 
 def _service_account(owner: Owner, spec: LinkGatewaySpec) -> Object:
-    """The pods never speak to the API server; the account is theirs so that no other's rights become theirs."""
+    """The pods never call the API server. They have an account of their own so that they do not get another's
+    rights."""
     body: Object = {
         "apiVersion": "v1",
         "kind": "ServiceAccount",
@@ -78,20 +82,20 @@ def _service(
     }
 
 
-def _outer(body: Object, asked: Service) -> Object:
-    """`body` with what the spec says of how this Service is reached."""
+def _exposed(body: Object, service: Service) -> Object:
+    """Adds to the Service `body` how it is exposed."""
     optional: Object = {
-        "loadBalancerClass": asked.load_balancer_class,
-        "loadBalancerSourceRanges": list(asked.load_balancer_source_ranges),
-        "externalTrafficPolicy": asked.external_traffic_policy and str(asked.external_traffic_policy),
+        "loadBalancerClass": service.load_balancer_class,
+        "loadBalancerSourceRanges": list(service.load_balancer_source_ranges),
+        "externalTrafficPolicy": service.external_traffic_policy and str(service.external_traffic_policy),
     }
-    body["metadata"]["annotations"] |= asked.annotations
-    body["spec"] |= {"type": str(asked.type), **{key: value for key, value in optional.items() if value}}
+    body["metadata"]["annotations"] |= service.annotations
+    body["spec"] |= {"type": str(service.type), **{key: value for key, value in optional.items() if value}}
     return body
 
 
 def _metrics_service(owner: Owner) -> Object:
-    """Headless, and with the pods that are not ready: a draining pod is watched to its end."""
+    """Headless, and with the pods that are not ready, so that a draining pod is scraped until its end."""
     body = _service(owner, "metrics", ADMIN_PORT, "metrics", "http")
     body["spec"] |= {"clusterIP": "None", "publishNotReadyAddresses": True}
     return body
@@ -105,7 +109,7 @@ def _disruption_budget(owner: Owner) -> Object:
         "spec": {
             "maxUnavailable": 1,
             "selector": {"matchLabels": owner.selector},
-            # A pod that never became ready holds no link: nothing is lost by its eviction.
+            # A pod that never became ready has no links, so its eviction costs nothing.
             "unhealthyPodEvictionPolicy": "AlwaysAllow",
         },
     }
@@ -121,7 +125,7 @@ def _network_policy(owner: Owner, spec: LinkGatewaySpec) -> Object | None:
         return {**ports, "from": list(peers)} if peers else ports
 
     ingress = [rule(LINK_PORT, policy.links_from), rule(API_PORT, policy.platform_from)]
-    if policy.metrics_from:  # metrics ask for no credential; probes of the kubelet pass every policy
+    if policy.metrics_from:  # /metrics needs no credential; the kubelet's probes pass every policy
         ingress.append(rule(ADMIN_PORT, policy.metrics_from))
     egress = {} if policy.egress is None else {"egress": [DNS, *policy.egress]}
     return {

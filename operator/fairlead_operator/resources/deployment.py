@@ -1,9 +1,9 @@
-"""The Deployment of the gateway: one node a pod, which drains on SIGTERM for as long as a full one may need.
+"""The Deployment of the gateway: each pod is one node, which drains when it is told to stop. Pure.
 
-Called by `children`. There is no preStop hook: the node itself owns SIGTERM, tells its agents their slots and goes on
-serving until the last has left and until endpoints and ingress have forgotten the pod. So the grace period is the
-longer of the two and the stop behind it. Pods fit Pod Security "restricted": no root, nothing writable, no capability,
-no token of the API server.
+Called by `children`. There is no preStop hook: the node itself handles SIGTERM. It tells its agents when to reconnect
+and keeps serving until the last one has left, and until endpoints and ingress controllers have dropped the pod. The
+grace period is the longer of the two, with a margin for the stop. Pods meet the Pod Security Standard "restricted": no
+root, a read-only root file system, no capabilities, no token of the API server.
 """
 
 from __future__ import annotations
@@ -19,26 +19,27 @@ from fairlead_operator.kube.objects import Object
 LINK_PORT, API_PORT, ADMIN_PORT = 8080, 8081, 8082
 PORTS = {LINK_PORT: "links", API_PORT: "api", ADMIN_PORT: "admin"}
 USER = 65532
-"""The images' user, a number without an entry anywhere."""
+"""The user of the images, a uid without an entry in any passwd file."""
 TOKENS = "/etc/fairlead/tokens"
 REDIS = "/etc/fairlead/redis"
-SECRETS = f"{GROUP}/secrets"
-"""Annotation of the pod template."""
+SECRETS_ANNOTATION = f"{GROUP}/secrets"
+"""Annotation of the pod template: a checksum of the Secrets that a pod reads at its start."""
 START_SECONDS = 60
-"""A node waits 30 s for Redis at its start; then it says why and ends, which is better than being killed."""
+"""A node waits 30 s for Redis at its start, then reports why and exits. The probe leaves it the time to do so."""
 
 
 def deployment(
-    name: str, labels: dict[str, str], selector: dict[str, str], spec: LinkGatewaySpec, secrets: str = ""
+    name: str, labels: dict[str, str], selector: dict[str, str], spec: LinkGatewaySpec, checksum: str = ""
 ) -> Object:
-    """`secrets` stands for the contents of the Secrets that a pod reads at its start: another one is another pod."""
+    """`checksum` represents the contents of the Secrets that a pod reads at its start: when it changes, the pods are
+    replaced."""
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
         "metadata": {"name": name},
         "spec": {
             "selector": {"matchLabels": selector},
-            # By default a new pod is there before an old one goes: agents that are sent away need a door.
+            # By default a new pod is ready before an old one terminates, so that its agents have somewhere to go.
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {
@@ -52,7 +53,7 @@ def deployment(
             "template": {
                 "metadata": {
                     "labels": {**spec.pod.labels, **labels},
-                    "annotations": {**spec.pod.annotations, **({SECRETS: secrets} if secrets else {})},
+                    "annotations": {**spec.pod.annotations, **({SECRETS_ANNOTATION: checksum} if checksum else {})},
                 },
                 "spec": _pod(name, selector, spec),
             },
@@ -104,10 +105,10 @@ def _container(spec: LinkGatewaySpec) -> Object:
         "ports": [{"name": name, "containerPort": port, "protocol": "TCP"} for port, name in PORTS.items()],
         "startupProbe": _probe("/livez", probes.startup, period=2, failures=START_SECONDS // 2),
         "livenessProbe": _probe("/livez", probes.liveness, period=10, failures=3),
-        # Red within 4 s of SIGTERM for whoever looks at probes only; endpoints forget a terminating pod at once.
+        # Fails within 4 s of SIGTERM, for load balancers that use only probes; endpoints drop the pod at once.
         "readinessProbe": _probe("/readyz", probes.readiness, period=2, failures=2),
         "resources": _resources(spec),
-        # Its last words are then told in the LinkGateway's condition PodsRunning.
+        # The last line of a crashed container's log is shown in the condition PodsRunning.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [*mounts, *pod.volume_mounts],
         "securityContext": {
@@ -125,12 +126,13 @@ def _resources(spec: LinkGatewaySpec) -> Object:
 
 
 def _count(value: Any) -> Any:
-    """`"2"` is refused by a Deployment, which wants 2 or "2%"."""
+    """A Deployment refuses `"2"`: it takes 2 or "2%"."""
     return int(value) if str(value).isdecimal() else value
 
 
 def _env(spec: LinkGatewaySpec) -> list[Object]:
-    """The operator's, then the user's; `spec` refuses those that would replace one of ours."""
+    """The operator's variables, then the author's; `validation` refuses those that would replace one of the
+    operator's."""
     plain: dict[str, str | int | float] = {
         "FAIRLEAD_LINK_HOST": "0.0.0.0",
         "FAIRLEAD_API_HOST": "0.0.0.0",
@@ -154,15 +156,15 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
     if spec.telemetry.otlp_endpoint:
         plain["FAIRLEAD_TRACE_ENDPOINT"] = spec.telemetry.otlp_endpoint
     named: dict[str, Object] = {
-        # The node's name is the pod's: that is how its row is found.
+        # The node is named after its pod: that is how the operator finds its row in Redis.
         "FAIRLEAD_NODE": {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
-        # By it a container that is started again knows that the row under its name is its own last life's.
+        # A restarted container recognises the row that it wrote before by the uid of its pod.
         "FAIRLEAD_POD_UID": {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}}},
         **{name: {"value": str(value)} for name, value in plain.items()},
     }
     for entry in spec.pod.env:
-        told = {"value": entry.value, "valueFrom": entry.value_from}
-        named[entry.name] = {key: value for key, value in told.items() if value is not None}
+        given = {"value": entry.value, "valueFrom": entry.value_from}
+        named[entry.name] = {key: value for key, value in given.items() if value is not None}
     return [{"name": name, **value} for name, value in named.items()]
 
 
@@ -176,7 +178,8 @@ def _token_files(spec: LinkGatewaySpec) -> Object:
 
 
 def _redis_files(spec: LinkGatewaySpec) -> list[Object]:
-    """The volume with the URL of Redis and its authorities: a variable would be seen by whoever may list processes."""
+    """The volume with the URL of Redis and its CA certificates. A variable would be visible to anyone who may list the
+    processes."""
     sources = []
     if url := spec.redis.secret_ref:
         sources.append({"secret": {"name": url.name, "items": [{"key": url.key, "path": "url"}]}})
@@ -185,9 +188,9 @@ def _redis_files(spec: LinkGatewaySpec) -> list[Object]:
     return [{"name": "redis", "projected": {"defaultMode": 0o440, "sources": sources}}] if sources else []
 
 
-def _probe(path: str, asked: Probe | None, *, period: int, failures: int) -> Object:
-    """`asked` replaces what is ours."""
-    given = msgspec.to_builtins(asked) if asked is not None else {}
+def _probe(path: str, probe: Probe | None, *, period: int, failures: int) -> Object:
+    """What `probe` gives replaces the defaults."""
+    given = msgspec.to_builtins(probe) if probe is not None else {}
     return {
         "httpGet": {"path": path, "port": PORTS[ADMIN_PORT], "scheme": "HTTP"},
         "periodSeconds": period,
@@ -198,7 +201,7 @@ def _probe(path: str, asked: Probe | None, *, period: int, failures: int) -> Obj
 
 
 def _spread(selector: dict[str, str], spec: LinkGatewaySpec) -> list[Object]:
-    """Over zones and hosts as well as it goes: a pod that is not placed serves nobody."""
+    """Evenly over zones and hosts where possible: a pod that is not scheduled serves nobody."""
     if spec.pod.topology_spread_constraints is not None:
         return list(spec.pod.topology_spread_constraints)
     return [

@@ -1,13 +1,14 @@
-"""The way in: an Ingress with what its controller needs for long-lived sockets, or a route of the Gateway API.
+"""The Ingress or HTTPRoute through which agents connect, with what long-lived connections need. Pure.
 
-Called by `children`. Only the agents' link is let in unless the platform's API is asked for too. The node's heartbeat
-(25 s) keeps a link alive through every idle timeout of a minute and more; what the presets change are the rest:
-balancing by open connections where the controller can, and limits that are made for requests.
+Called by `children`. Only the agents' links are routed unless the spec asks for the platform's API too. The links'
+heartbeat (25 s) keeps them open through every idle timeout of a minute or more. The presets change the rest: balancing
+by open connections where the controller can, and limits that are made for requests.
 """
 
 from __future__ import annotations
 
-from fairlead_operator.api.gateway_spec import Ingress, LinkGatewaySpec, Preset
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.api.network_spec import Ingress, Preset
 from fairlead_operator.kube.objects import Object
 
 LINK_PATH = "/v1/link"
@@ -15,9 +16,9 @@ API_PATH = "/v1"
 
 PRESETS: dict[Preset, dict[str, str]] = {
     Preset.NONE: {},
-    # Traefik takes a socket out of its request timeouts by itself.
+    # Traefik itself exempts WebSocket connections from its request timeouts.
     Preset.TRAEFIK: {},
-    # Those of the F5 controller and those of the community's (which Traefik reads too): each ignores the other's.
+    # Annotations of the F5 controller and of the community's (which Traefik reads too): each ignores the other's.
     Preset.NGINX: {
         "nginx.org/proxy-read-timeout": "3600s",
         "nginx.org/proxy-send-timeout": "3600s",
@@ -32,56 +33,56 @@ PRESETS: dict[Preset, dict[str, str]] = {
 
 
 def ingress(name: str, spec: LinkGatewaySpec) -> Object | None:
-    asked = spec.ingress
-    if asked is None or not asked.enabled:
+    ingress_spec = spec.ingress
+    if ingress_spec is None or not ingress_spec.enabled:
         return None
-    annotations = dict(PRESETS[asked.preset])
-    if asked.preset is Preset.NGINX:
-        # Without its name here the F5 controller does not upgrade connections to a Service.
+    annotations = dict(PRESETS[ingress_spec.preset])
+    if ingress_spec.preset is Preset.NGINX:
+        # The F5 controller upgrades connections only to the Services named here.
         annotations["nginx.org/websocket-services"] = f"{name}-agents"
-    if asked.preset is Preset.TRAEFIK and asked.tls is not None:
+    if ingress_spec.preset is Preset.TRAEFIK and ingress_spec.tls is not None:
         annotations["traefik.ingress.kubernetes.io/router.tls"] = "true"
     paths = [_path(LINK_PATH, f"{name}-agents", "ws")]
-    if asked.platform:
+    if ingress_spec.platform:
         paths.append(_path(API_PATH, f"{name}-platform", "http"))
     rule: Object = {"http": {"paths": paths}}
-    rules = [{"host": host, **rule} for host in asked.hosts] or [rule]
+    rules = [{"host": host, **rule} for host in ingress_spec.hosts] or [rule]
     body: Object = {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "Ingress",
-        "metadata": {"name": name, "annotations": {**annotations, **asked.annotations}},
+        "metadata": {"name": name, "annotations": {**annotations, **ingress_spec.annotations}},
         "spec": {"rules": rules},
     }
-    if asked.class_name:
-        body["spec"]["ingressClassName"] = asked.class_name
-    if asked.tls is not None:
-        body["spec"]["tls"] = [_tls(asked)]
+    if ingress_spec.class_name:
+        body["spec"]["ingressClassName"] = ingress_spec.class_name
+    if ingress_spec.tls is not None:
+        body["spec"]["tls"] = [_tls(ingress_spec)]
     return body
 
 
 def service_annotations(spec: LinkGatewaySpec) -> dict[str, str]:
-    """Those that a controller reads from the agents' Service."""
+    """Annotations that a controller reads from the agents' Service."""
     if spec.ingress is not None and spec.ingress.enabled and spec.ingress.preset is Preset.HAPROXY:
-        # Its default, 2,000 connections a pod, is made for requests.
+        # The default is 2,000 connections per pod, which suits short requests.
         return {"haproxy.org/pod-maxconn": str(spec.capacity)}
     return {}
 
 
 def http_route(name: str, spec: LinkGatewaySpec) -> Object | None:
-    asked = spec.http_route
-    if asked is None or not asked.enabled:
+    route_spec = spec.http_route
+    if route_spec is None or not route_spec.enabled:
         return None
     rules = [_rule(LINK_PATH, f"{name}-agents", 8080)]
-    if asked.platform:
+    if route_spec.platform:
         rules.append(_rule(API_PATH, f"{name}-platform", 8081))
     body: Object = {
         "apiVersion": "gateway.networking.k8s.io/v1",
         "kind": "HTTPRoute",
-        "metadata": {"name": name, "annotations": dict(asked.annotations)},
-        "spec": {"parentRefs": list(asked.parent_refs), "rules": rules},
+        "metadata": {"name": name, "annotations": dict(route_spec.annotations)},
+        "spec": {"parentRefs": list(route_spec.parent_refs), "rules": rules},
     }
-    if asked.hostnames:
-        body["spec"]["hostnames"] = list(asked.hostnames)
+    if route_spec.hostnames:
+        body["spec"]["hostnames"] = list(route_spec.hostnames)
     return body
 
 
@@ -93,17 +94,17 @@ def _path(path: str, service: str, port: str) -> Object:
     }
 
 
-def _tls(asked: Ingress) -> Object:
+def _tls(ingress_spec: Ingress) -> Object:
     body: Object = {}
-    if asked.hosts:
-        body["hosts"] = list(asked.hosts)
-    if asked.tls is not None and asked.tls.secret_name:
-        body["secretName"] = asked.tls.secret_name
+    if ingress_spec.hosts:
+        body["hosts"] = list(ingress_spec.hosts)
+    if ingress_spec.tls is not None and ingress_spec.tls.secret_name:
+        body["secretName"] = ingress_spec.tls.secret_name
     return body
 
 
 def _rule(path: str, service: str, port: int) -> Object:
-    """A link lasts as long as it lasts, and so does a stream of results: 0s is no timeout."""
+    """Links and streams of results have no maximum duration: 0s means no timeout."""
     return {
         "matches": [{"path": {"type": "PathPrefix", "value": path}}],
         "backendRefs": [{"name": service, "port": port}],

@@ -13,7 +13,7 @@ POD_LABEL = f"{GROUP}/gateway"
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The LinkGateway whose children these are."""
+    """A LinkGateway as the owner of its child objects."""
 
     name: str
     namespace: str
@@ -24,14 +24,19 @@ class Owner:
         return {POD_LABEL: self.name}
 
     @property
+    def label_selector(self) -> str:
+        """`selector` as a query parameter."""
+        return ",".join(f"{key}={value}" for key, value in self.selector.items())
+
+    @property
     def reference(self) -> dict[str, Any]:
-        """In the ownerReferences of what goes with it."""
+        """The entry in the ownerReferences of objects that are deleted with it."""
         return {
             "apiVersion": f"{GROUP}/{VERSION}",
             "kind": KIND,
             "name": self.name,
             "uid": self.uid,
-            # False, because true asks for a right on the owner's finalizers where that is enforced.
+            # False: true would need a right on the owner's finalizers where that is enforced.
             "blockOwnerDeletion": False,
         }
 

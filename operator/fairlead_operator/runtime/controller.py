@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from fairlead.errors import FairleadError
+from fairlead_operator.api.gateway_spec import KIND
 from fairlead_operator.api.policy import Policies
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import AccessDenied
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.metrics import Metrics
-from fairlead_operator.operations.runner import OperationRunner, gateway_of, in_turn
+from fairlead_operator.operations.runner import OperationRunner, gateway_of, in_order
 from fairlead_operator.resources.owner import Owner
 from fairlead_operator.runtime.informer import OPERATION, Generation, Informer, Key, generation_of
 from fairlead_operator.runtime.leader_election import LeaderElector
@@ -27,79 +28,86 @@ from fairlead_operator.runtime.reconciler import Reconciler
 logger = logging.getLogger(__name__)
 
 PERIOD = 10.0
-LEAST = 1.0
+"""Seconds between two passes over a LinkGateway that does not change."""
+LEAST_PERIOD = 1.0
 """Seconds between two rounds, however often somebody edits."""
 PASS_TIMEOUT = 60.0
-"""A first pass makes some thirty calls; each has its own deadline, this is for all of them together."""
-SIDE_BY_SIDE = 8
+"""Seconds. The first pass makes some thirty calls; each has its own timeout, and this one is for all of them."""
+PARALLEL_PASSES = 8
 
 
 class Controller:
     def __init__(
-        self, cluster: Cluster, lease: LeaderElector, namespaces: tuple[str, ...], policies: Policies, metrics: Metrics
+        self,
+        cluster: Cluster,
+        elector: LeaderElector,
+        namespaces: tuple[str, ...],
+        policies: Policies,
+        metrics: Metrics,
     ) -> None:
         self._cluster = cluster
         self._policies = policies
-        self._lease = lease
+        self._elector = elector
         self._metrics = metrics
-        metrics.leader.set_function(lambda: float(lease.held))
+        metrics.leader.set_function(lambda: float(elector.leads))
         self._woken = asyncio.Event()
         self._reconcilers: dict[Key, tuple[str, Reconciler]] = {}
-        self._slots = asyncio.Semaphore(SIDE_BY_SIDE)
+        """With the uid of the LinkGateway."""
+        self._slots = asyncio.Semaphore(PARALLEL_PASSES)
         self._passes: dict[Key, asyncio.Task[None]] = {}
-        self._begun: dict[Key, frozenset[Generation]] = {}
-        """For each pass that is under way: what was asked for when it began."""
-        self._missed: set[Key] = set()
-        """Those of which something else was asked meanwhile."""
-        self.view = Informer(namespaces, self.wake)
-        self.turned_at = time.monotonic()
-        """When the last round began."""
+        self._generations: dict[Key, frozenset[Generation]] = {}
+        """For each pass that is running: what was asked for when it began."""
+        self._changed_meanwhile: set[Key] = set()
+        """LinkGateways of whose pass something new was asked while it ran."""
+        self.informer = Informer(namespaces, self.wake)
+        self.round_began_at = time.monotonic()
 
     def wake(self) -> None:
-        """Begin a round now."""
+        """Begins the next round now."""
         self._woken.set()
 
     async def run_forever(self) -> None:
         try:
             while True:
-                self.turned_at = time.monotonic()
+                self.round_began_at = time.monotonic()
                 self._woken.clear()
                 await self._round()
-                await asyncio.sleep(LEAST)
+                await asyncio.sleep(LEAST_PERIOD)
                 try:
-                    await asyncio.wait_for(self._woken.wait(), PERIOD - LEAST)
+                    await asyncio.wait_for(self._woken.wait(), PERIOD - LEAST_PERIOD)
                 except TimeoutError:
                     pass
         finally:
-            for one in self._passes.values():
-                one.cancel()
+            for task in self._passes.values():
+                task.cancel()
             await asyncio.gather(*self._passes.values(), return_exceptions=True)
-            await self._forget(set())
+            await self._close_all_but(set())
 
     async def _round(self) -> None:
-        held = self._lease.held
-        gateways = self.view.all() if held else {}
-        operations = self.view.all(OPERATION) if held else {}
+        """Begins a pass over each LinkGateway that has none running."""
+        leads = self._elector.leads
+        gateways = self.informer.all() if leads else {}
+        operations = self.informer.all(OPERATION) if leads else {}
         self._metrics.gateways.set(len(gateways))
-        await self._forget(set(gateways))
-        asked: dict[Key, list[Object]] = {key: [] for key in gateways}
+        await self._close_all_but(set(gateways))
+        of_gateway: dict[Key, list[Object]] = {key: [] for key in gateways}
         for (namespace, _), body in operations.items():
-            asked.setdefault((namespace, gateway_of(body)), []).append(body)
-        for key, found in asked.items():
-            waiting = in_turn(found)
-            said = frozenset(map(generation_of, [*waiting, gateways[key]] if key in gateways else waiting))
+            of_gateway.setdefault((namespace, gateway_of(body)), []).append(body)
+        for key, found in of_gateway.items():
+            waiting = in_order(found)
+            generations = frozenset(map(generation_of, [*waiting, gateways[key]] if key in gateways else waiting))
             if key in self._passes:
-                if said - self._begun[key]:
-                    self._missed.add(key)
-            elif said:
-                self._begun[key] = said
+                if generations - self._generations[key]:
+                    self._changed_meanwhile.add(key)
+            elif generations:
+                self._generations[key] = generations
                 self._passes[key] = asyncio.create_task(self._pass(key, gateways, waiting), name=f"{key}")
-                self._passes[key].add_done_callback(partial(self._over, key))
+                self._passes[key].add_done_callback(partial(self._pass_ended, key))
 
-    def _over(self, key: Key, _: asyncio.Task[None]) -> None:
-        del self._passes[key], self._begun[key]
-        if key in self._missed:
-            self._missed.discard(key)
+    def _pass_ended(self, key: Key, _: asyncio.Task[None]) -> None:
+        del self._passes[key], self._generations[key]
+        if key in self._changed_meanwhile:
+            self._changed_meanwhile.discard(key)
             self.wake()
 
     async def _pass(self, key: Key, gateways: Mapping[Key, Object], operations: Sequence[Object]) -> None:
@@ -108,23 +116,23 @@ class Controller:
             try:
                 with self._metrics.passes.time():
                     async with asyncio.timeout(PASS_TIMEOUT):
-                        await self._reconcile(key, gateways, await self._read(operations))
+                        await self._reconcile(key, gateways, await self._read_again(operations))
             except FairleadError as e:
                 self._metrics.failures.labels(e.code).inc()
-                logger.warning("%s/%s: looked at again within %g s: %s", namespace, name, PERIOD, e.message)
+                logger.warning("%s/%s: retrying within %g s: %s", namespace, name, PERIOD, e.message)
             except TimeoutError:
                 self._metrics.failures.labels("timeout").inc()
                 logger.warning(
-                    "%s/%s: looked at again within %g s: this look took longer than %g s",
+                    "%s/%s: retrying within %g s: the pass took longer than %g s",
                     namespace, name, PERIOD, PASS_TIMEOUT,
                 )  # fmt: skip
             except Exception:
-                # A defect of ours must not keep the other LinkGateways from being looked after.
+                # A defect of the operator must not keep the other LinkGateways from being reconciled.
                 self._metrics.failures.labels("defect").inc()
-                logger.exception("%s/%s: this pass failed", namespace, name)
+                logger.exception("%s/%s: the pass failed", namespace, name)
 
-    async def _read(self, operations: Sequence[Object]) -> list[Object]:
-        """They as they stand now: the streams are behind what was last written."""
+    async def _read_again(self, operations: Sequence[Object]) -> list[Object]:
+        """The operations as they are now: the informer is behind what was last written."""
         found = []
         for one in operations:
             key = one["metadata"]["namespace"], one["metadata"]["name"]
@@ -132,40 +140,45 @@ class Controller:
                 body = await self._cluster.find(OPERATION, *key)
             except AccessDenied as e:
                 logger.warning("%s/%s: the operation waits: %s", *key, e.message)
-                continue  # the LinkGateway is looked after all the same
+                continue  # its LinkGateway is reconciled nevertheless
             if body is None:
-                self.view.gone(key, OPERATION)
+                self.informer.discard(key, OPERATION)
             else:
                 found.append(body)
         return found
 
     async def _reconcile(self, key: Key, gateways: Mapping[Key, Object], operations: Sequence[Object]) -> None:
         namespace, name = key
-        body = await self._cluster.find("LinkGateway", namespace, name)
+        body = await self._cluster.find(KIND, namespace, name)
         if body is None:
-            self.view.gone(key)
-            words = f"there is no LinkGateway {name} in {namespace}"
-            await OperationRunner(self._cluster, self._metrics).refuse(operations, "GatewayNotFound", words)
+            self.informer.discard(key)
+            message = f"the LinkGateway {name} does not exist in {namespace}"
+            await OperationRunner(self._cluster, self._metrics).refuse(operations, "GatewayNotFound", message)
             return
         if "deletionTimestamp" in body["metadata"] or key not in gateways:
-            return  # the children go with it, by their ownerReferences
-        uid = body["metadata"]["uid"]
-        kept = self._reconcilers.get(key)
-        if kept is None or kept[0] != uid:
-            if kept is not None:
-                await kept[1].aclose()
-            owner, policy = Owner(name, namespace, uid), self._policies.of(namespace)
-            kept = uid, Reconciler(self._cluster, owner, policy, self._metrics)
-            self._reconcilers[key] = kept
+            return  # Kubernetes deletes the child objects with it, because of their ownerReferences
+        reconciler = await self._reconciler_of(key, body["metadata"]["uid"])
         others = [one for other, one in gateways.items() if other[0] == namespace and other != key]
-        await kept[1].reconcile(body, others, time.monotonic(), operations)
+        await reconciler.reconcile(body, others, time.monotonic(), operations)
 
-    async def _forget(self, kept: set[Key]) -> None:
-        """Those that are gone, or all when this replica does not lead: their passes have nothing more to do."""
-        for key in self._reconcilers.keys() - kept:
-            if under_way := self._passes.get(key):
-                under_way.cancel()
-                await asyncio.wait([under_way], timeout=PASS_TIMEOUT)
+    async def _reconciler_of(self, key: Key, uid: str) -> Reconciler:
+        namespace, name = key
+        existing = self._reconcilers.get(key)
+        if existing is not None and existing[0] == uid:
+            return existing[1]
+        if existing is not None:
+            await existing[1].aclose()
+        owner, policy = Owner(name, namespace, uid), self._policies.of(namespace)
+        reconciler = Reconciler(self._cluster, owner, policy, self._metrics)
+        self._reconcilers[key] = uid, reconciler
+        return reconciler
+
+    async def _close_all_but(self, keys: set[Key]) -> None:
+        """Closes the reconcilers of all other LinkGateways: they are gone, or this replica does not lead."""
+        for key in self._reconcilers.keys() - keys:
+            if running := self._passes.get(key):
+                running.cancel()
+                await asyncio.wait([running], timeout=PASS_TIMEOUT)
             _, reconciler = self._reconcilers.pop(key)
             self._metrics.forget(*key)
             await reconciler.aclose()

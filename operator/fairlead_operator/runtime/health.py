@@ -1,7 +1,7 @@
-"""/livez, /readyz and /metrics of the operator, on one port, without a credential.
+"""Serves /livez, /readyz and /metrics of the operator on one port, without a credential.
 
-Served by `main`. Alive is whose loop turns; ready is who sees the LinkGateways and can ask for the lease, whether it
-leads or follows. A follower is ready too: it is what the other replica is worth.
+Run by `main`. The process is alive while the controller begins rounds. It is ready while it can watch the LinkGateways
+and read the Lease, whether it leads or follows: a follower is ready too, because it can take over.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from fairlead_operator.metrics import Metrics
 from fairlead_operator.runtime.controller import PASS_TIMEOUT, PERIOD, Controller
 from fairlead_operator.runtime.leader_election import LeaderElector
 
-STUCK = 2 * (PASS_TIMEOUT + PERIOD)
-"""Seconds without a new round after which the loop is taken for dead. A round waits for no pass that goes on."""
+STUCK_AFTER = 2 * (PASS_TIMEOUT + PERIOD)
+"""Seconds without a new round after which the controller is considered stuck. No round waits for a running pass."""
 
 
-class Health:
-    def __init__(self, watch: Controller, lease: LeaderElector, metrics: Metrics) -> None:
-        self._watch = watch
-        self._lease = lease
+class HealthServer:
+    def __init__(self, controller: Controller, elector: LeaderElector, metrics: Metrics) -> None:
+        self._controller = controller
+        self._elector = elector
         self._metrics = metrics
         app = web.Application()
         app.router.add_get("/livez", self._livez)
         app.router.add_get("/readyz", self._readyz)
-        app.router.add_get("/metrics", self._show)
+        app.router.add_get("/metrics", self._show_metrics)
         self._runner = web.AppRunner(app, access_log=None)
 
     async def start(self, host: str, port: int) -> str:
-        """Where it listens."""
+        """Returns the address that it listens on. Raises ConfigError when it cannot."""
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         try:
             await site.start()
         except OSError as e:
-            raise ConfigError(f"{host}:{port} cannot be listened to: {e.strerror or e}") from e
+            raise ConfigError(f"cannot listen on {host}:{port}: {e.strerror or e}") from e
         host, port = self._runner.addresses[0][:2]
         return f"{host}:{port}"
 
@@ -46,14 +46,14 @@ class Health:
         await self._runner.cleanup()
 
     async def _livez(self, _: web.Request) -> web.Response:
-        still = time.monotonic() - self._watch.turned_at
-        if still > STUCK:
-            return web.Response(status=503, text=f"the loop has not turned for {still:.0f} s\n")
+        seconds = time.monotonic() - self._controller.round_began_at
+        if seconds > STUCK_AFTER:
+            return web.Response(status=503, text=f"the controller has not begun a round for {seconds:.0f} s\n")
         return web.Response(text="ok\n")
 
     async def _readyz(self, _: web.Request) -> web.Response:
-        why = self._watch.view.problem or self._lease.problem
-        return web.Response(status=503 if why else 200, text=f"{why or 'ok'}\n")
+        problem = self._controller.informer.problem or self._elector.problem
+        return web.Response(status=503 if problem else 200, text=f"{problem or 'ok'}\n")
 
-    async def _show(self, _: web.Request) -> web.Response:
+    async def _show_metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})

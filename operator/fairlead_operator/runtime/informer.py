@@ -1,9 +1,9 @@
-"""Which LinkGateways and LinkOperations there are, as kopf's watch streams tell, and a wake-up when one asks anew.
+"""Keeps the LinkGateways and LinkOperations that exist, by kopf's watch streams, and wakes the controller on a change.
 
-Made by `watch`, run by `main`. kopf is used for what it does best, streams that survive everything, and for nothing
-else: no handler here makes it write to a resource. A timer, a daemon or on.delete would, since they put a finalizer on
-each of them, which then hangs in deletion once the operator has been uninstalled. It has a thread and a loop of
-its own: at its end it takes every younger task of its loop for one of its own, and the signals of the process too.
+Made by the controller, run by `main`. It uses kopf only for its streams, which survive every interruption. No handler
+here makes kopf write to a resource: a timer, a daemon or on.delete would add a finalizer to each of them, and they
+could not be deleted after the operator is uninstalled. kopf runs in a thread and an event loop of its own: when it
+ends, it cancels all younger tasks of its loop, and it would take over the signals of the process.
 """
 
 from __future__ import annotations
@@ -29,152 +29,164 @@ logger = logging.getLogger(__name__)
 Key = tuple[str, str]
 """Namespace and name."""
 Generation = tuple[str, int]
-"""Uid and generation."""
+"""Uid and metadata.generation."""
 GATEWAY, OPERATION = KINDS = gateway_spec.KIND, link_operation.KIND
-AGAIN = 5.0
-"""Seconds until the next try when the streams cannot be opened."""
-LOOK = 30.0
-"""Seconds between two looks whether a namespace that could not be listed can be now."""
+WHOLE_CLUSTER = ("",)
+RETRY_DELAY = 5.0
+"""Seconds until the streams are opened again after they have ended."""
+RECHECK_PERIOD = 30.0
+"""Seconds between two checks whether a namespace that could not be listed can be listed now."""
 
 
 class Informer:
     def __init__(self, namespaces: tuple[str, ...], wake: Callable[[], None]) -> None:
         self._namespaces = namespaces
         self._wake = wake
-        self._seen: dict[str, dict[Key, Object]] = {kind: {} for kind in KINDS}
+        self._objects: dict[str, dict[Key, Object]] = {kind: {} for kind in KINDS}
         self.problem = "the LinkGateways have not been listed yet"
-        """Why there is no view of the cluster, "" when there is."""
-        self._said = ""
-        """What was last told of namespaces that cannot be listed."""
+        """Why the resources cannot be watched, "" when they can."""
+        self._reported = ""
+        """What was last logged about namespaces that cannot be listed."""
 
     def all(self, kind: str = GATEWAY) -> dict[Key, Object]:
-        """Metadata, spec and phase of each, as last told: whoever acts on one reads it again."""
-        return dict(self._seen[kind])
+        """Metadata, spec and phase of each as the streams last sent them. Read an object again before acting on it."""
+        return dict(self._objects[kind])
 
-    def gone(self, key: Key, kind: str = GATEWAY) -> None:
-        """Found to be gone: a deletion between two streams is told by none."""
-        self._seen[kind].pop(key, None)
+    def discard(self, key: Key, kind: str = GATEWAY) -> None:
+        """Removes an object that was found to be gone: no stream reports a deletion that falls between two streams."""
+        self._objects[kind].pop(key, None)
 
     async def run_forever(self, cluster: Cluster) -> None:
-        """Streams until cancelled; whatever ends them before is told and waited out."""
+        """Streams until cancelled; opens the streams again whenever they end."""
         while True:
-            there, missing = await self._listable(cluster)
-            if there:
-                for kind in KINDS:
-                    kept = {key: body for key, body in self._seen[kind].items() if there == ("",) or key[0] in there}
-                    self._seen[kind] = kept
-                stop = threading.Event()
-                stream = asyncio.create_task(asyncio.to_thread(self._stream, stop, asyncio.get_running_loop(), there))
-                try:
-                    await self._until_it_ends(stream, cluster, missing)
-                    self.problem = "the streams of LinkGateways have ended"
-                except Exception as e:
-                    self.problem = f"the LinkGateways cannot be watched: {e}"
-                finally:
-                    stop.set()
-                    await asyncio.wait([stream], timeout=5.0)
-                logger.warning("%s: opening them again", self.problem)
+            namespaces, missing = await self._listable(cluster)
+            if namespaces:
+                await self._stream_until_end(namespaces, missing, cluster)
+                logger.warning("%s: opening the streams again", self.problem)
             else:
-                self.problem = self._said
-            await asyncio.sleep(AGAIN * random.uniform(0.8, 1.2))
+                self.problem = self._reported
+            await asyncio.sleep(RETRY_DELAY * random.uniform(0.8, 1.2))
 
-    async def _until_it_ends(self, stream: asyncio.Task[None], cluster: Cluster, missing: tuple[str, ...]) -> None:
-        """Returns when the stream has ended, or when one of `missing` can be listed at last."""
-        while missing and not stream.done():
-            await asyncio.wait([stream], timeout=LOOK * random.uniform(0.8, 1.2))
-            there, still = await self._listable(cluster)
-            if there and still != missing:
-                return
-        await asyncio.shield(stream)
+    async def _stream_until_end(self, namespaces: tuple[str, ...], missing: tuple[str, ...], cluster: Cluster) -> None:
+        """Returns when the streams have ended, or when one of the `missing` namespaces can be listed."""
+        for kind, objects in self._objects.items():
+            self._objects[kind] = {
+                key: body for key, body in objects.items() if namespaces == WHOLE_CLUSTER or key[0] in namespaces
+            }
+        stop = threading.Event()
+        run = asyncio.to_thread(self._run_kopf, stop, asyncio.get_running_loop(), namespaces)
+        stream = asyncio.create_task(run)
+        try:
+            while missing and not stream.done():
+                await asyncio.wait([stream], timeout=RECHECK_PERIOD * random.uniform(0.8, 1.2))
+                listable, still_missing = await self._listable(cluster)
+                if listable and still_missing != missing:
+                    break
+            else:
+                await asyncio.shield(stream)
+            self.problem = "the streams of LinkGateways have ended"
+        except Exception as e:
+            self.problem = f"the LinkGateways cannot be watched: {e}"
+        finally:
+            stop.set()
+            await asyncio.wait([stream], timeout=5.0)
 
     async def _listable(self, cluster: Cluster) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The namespaces that kopf can watch ("" is the whole cluster), and those that it would end for: it tells of
-        missing rights and kinds by ending. One whose rights are gone, perhaps with itself, blinds no other. None at all
-        while the API server does not answer for one: that says nothing of it."""
-        there, failures, away = [], {}, False
-        for namespace in self._namespaces or ("",):
+        """The namespaces that kopf can watch, and those that it cannot.
+
+        kopf ends when a right or a kind is missing, so one namespace whose rights are gone, perhaps because it was
+        deleted, would end the streams of all others. While the API server does not answer, no namespace is returned
+        as listable: its silence says nothing about the namespaces.
+        """
+        listable, problems, unavailable = [], {}, False
+        for namespace in self._namespaces or WHOLE_CLUSTER:
             try:
                 for kind in KINDS:
                     await cluster.items(kind, namespace)
-                there.append(namespace)
+                listable.append(namespace)
             except NotFound:
-                failures[namespace] = f"the CRD of {kind} is not installed"
+                problems[namespace] = f"the CRD of {kind} is not installed"
             except FairleadError as e:
-                failures[namespace] = e.message
-                away = away or isinstance(e, ApiServerUnavailable)
-        said = "; ".join(sorted(set(failures.values())))
-        if said and said != self._said:
-            logger.warning("waiting: %s", said)
-        self._said = said
-        return () if away else tuple(there), tuple(failures)
+                problems[namespace] = e.message
+                unavailable = unavailable or isinstance(e, ApiServerUnavailable)
+        report = "; ".join(sorted(set(problems.values())))
+        if report and report != self._reported:
+            logger.warning("some resources cannot be watched yet: %s", report)
+        self._reported = report
+        return () if unavailable else tuple(listable), tuple(problems)
 
-    def _stream(self, stop: threading.Event, loop: asyncio.AbstractEventLoop, there: tuple[str, ...]) -> None:
-        """In a thread of its own, until `stop`."""
-        settings = kopf.OperatorSettings()
-        settings.posting.enabled = False
-        settings.scanning.disabled = True  # CRDs and namespaces are not ours to list
-        settings.process.ultimate_exiting_timeout = None  # the process is not kopf's to kill
-        settings.networking.request_timeout = 30
-        settings.networking.connect_timeout = 5
-        settings.watching.connect_timeout = 5
-        settings.watching.server_timeout = 300
+    def _run_kopf(self, stop: threading.Event, loop: asyncio.AbstractEventLoop, namespaces: tuple[str, ...]) -> None:
+        """Runs in a thread of its own, until `stop` is set; calls `_receive` in `loop`."""
+        clusterwide = namespaces == WHOLE_CLUSTER
 
-        def tell(told: str, kind: str, body: Object) -> None:
+        def send(change: str, kind: str, body: Object) -> None:
             try:
-                loop.call_soon_threadsafe(self._hear, told, kind, body)
+                loop.call_soon_threadsafe(self._receive, change, kind, body)
             except RuntimeError:
-                stop.set()  # the process has ended its loop
+                stop.set()  # the process has closed its loop
 
-        async def follow() -> None:
+        async def watch() -> None:
             try:
                 await kopf.operator(
-                    registry=_registry(tell),
-                    settings=settings,
+                    registry=_registry(send),
+                    settings=_settings(),
                     standalone=True,
-                    clusterwide=there == ("",),
-                    namespaces=() if there == ("",) else there,
+                    clusterwide=clusterwide,
+                    namespaces=() if clusterwide else namespaces,
                     stop_flag=stop,
                 )
             finally:
-                stop.set()  # a thread of kopf's waits for it, and the end of the loop for that thread
+                stop.set()  # a thread of kopf's waits for it, and the loop cannot end before that thread
 
-        asyncio.run(follow())
+        asyncio.run(watch())
 
-    def _hear(self, told: str, kind: str, body: Object) -> None:
-        """`told` is what became of it: listed, ADDED, MODIFIED, DELETED; "" when the streams are about to open."""
-        if told == "":
+    def _receive(self, change: str, kind: str, body: Object) -> None:
+        """`change` is listed, ADDED, MODIFIED or DELETED, or "" when the streams are about to open."""
+        if change == "":
             self.problem = ""
             return
         key = body["metadata"]["namespace"], body["metadata"]["name"]
-        before = self._seen[kind].get(key)
-        if told == "DELETED":
-            self._seen[kind].pop(key, None)
+        before = self._objects[kind].get(key)
+        if change == "DELETED":
+            self._objects[kind].pop(key, None)
         else:
-            self._seen[kind][key] = body
+            self._objects[kind][key] = body
             if before is not None and generation_of(before) == generation_of(body):
-                return  # our own status
+                return  # only the status has changed, which the operator writes itself
         self._wake()
 
 
-def _registry(tell: Callable[[str, str, Object], None]) -> kopf.OperatorRegistry:
+def _settings() -> kopf.OperatorSettings:
+    settings = kopf.OperatorSettings()
+    settings.posting.enabled = False
+    settings.scanning.disabled = True  # the operator may not list CRDs and namespaces
+    settings.process.ultimate_exiting_timeout = None  # kopf must not kill the process
+    settings.networking.request_timeout = 30
+    settings.networking.connect_timeout = 5
+    settings.watching.connect_timeout = 5
+    settings.watching.server_timeout = 300
+    return settings
+
+
+def _registry(send: Callable[[str, str, Object], None]) -> kopf.OperatorRegistry:
     registry = kopf.OperatorRegistry()
 
     @kopf.on.login(registry=registry)
     async def login(**cause: Any) -> kopf.ConnectionInfo | None:
-        # kopf's own choice, by the client library, goes out without a credential in a pod.
+        # kopf's default, the login of the client library, sends no credential when it runs in a pod.
         return kopf.login_with_service_account(**cause) or kopf.login_with_kubeconfig(**cause)
 
     @kopf.on.startup(registry=registry)
-    async def begin(**_: Any) -> None:
-        tell("", "", {})
+    async def startup(**_: Any) -> None:
+        send("", "", {})
 
     @kopf.on.event(GROUP, VERSION, gateway_spec.PLURAL, registry=registry)
-    async def gateway(**cause: Any) -> None:
-        tell(cause["type"] or "listed", GATEWAY, _kept(cause["body"]))
+    async def gateway_event(**cause: Any) -> None:
+        send(cause["type"] or "listed", GATEWAY, _kept(cause["body"]))
 
     @kopf.on.event(GROUP, VERSION, link_operation.PLURAL, registry=registry)
-    async def request(**cause: Any) -> None:
-        tell(cause["type"] or "listed", OPERATION, _kept(cause["body"]))
+    async def operation_event(**cause: Any) -> None:
+        send(cause["type"] or "listed", OPERATION, _kept(cause["body"]))
 
     return registry
 
@@ -185,5 +197,5 @@ def _kept(body: Mapping[str, Any]) -> Object:
 
 
 def generation_of(body: Object) -> Generation:
-    """What was asked for, by which object."""
+    """Identifies what was asked for, and by which object."""
     return body["metadata"]["uid"], int(body["metadata"].get("generation", 0))

@@ -1,8 +1,9 @@
-"""Which of the operator's replicas acts: a Lease in the cluster, renewed by its holder and taken when it falls silent.
+"""Decides which of the operator's replicas acts: the leader renews a Lease, and another takes it when it is silent.
 
-Run by `main`; asked by the fence of every write. Two replicas never compare their clocks: a follower counts from when
-it saw the Lease change, the holder from before it sent its renewal, and what the holder trusts is shorter than what a
-follower waits by more than the longest call. So whatever the old holder has sent is over before a new one begins.
+Run by `main`; every write asks `check` first. The replicas never compare their clocks: a follower counts from when it
+saw the Lease change, the leader from before it sent its renewal. The time for which the leader trusts a renewal is
+shorter than the time that a follower waits, by more than the longest call. So everything that the old leader has sent
+is over before a new one begins.
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from fairlead_operator.kube.objects import Object
 logger = logging.getLogger(__name__)
 
 LEASE_DURATION = 13
-"""Seconds of silence after which another replica takes over: with its look every two, within 16 s."""
+"""Seconds of silence after which another replica takes over: within 16 s, because it checks every two."""
 RENEW_DEADLINE = 8.0
-"""Seconds that a renewal is good for: this and one call (4 s) are over before LEASE_DURATION is."""
+"""Seconds for which a renewal is trusted: with one call (4 s) it ends before LEASE_DURATION does."""
 RETRY_PERIOD = 2.0
+"""Seconds between two reads of the Lease."""
 
 
 class LeaderElector:
@@ -37,96 +39,99 @@ class LeaderElector:
         identity: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`cluster` is one without a fence: the Lease is what fences the others."""
+        """`cluster` must have no fence, because this object is the fence of all others. `name` is that of the Lease."""
         self._cluster = cluster
         self._namespace = namespace
         self._name = name
         self._clock = clock
         self.identity = identity
         self.holder = ""
-        self.problem = "not asked yet"
-        """Why the API server could not be asked the last time, "" when it could."""
-        self._until = 0.0
-        self._seen: tuple[str, str] | None = None
-        self._seen_at = 0.0
+        self.problem = "the Lease has not been read yet"
+        """Why the last call to the API server failed, "" when it did not."""
+        self._leads_until = 0.0
+        self._observed: tuple[str, str] | None = None
+        """Holder and time of the last renewal, as this replica last read them."""
+        self._observed_at = 0.0
         self._led = False
 
     @property
-    def held(self) -> bool:
-        """Whether this replica may write, now."""
-        return self._clock() < self._until
+    def leads(self) -> bool:
+        """Whether this replica may write now."""
+        return self._clock() < self._leads_until
 
     def check(self) -> None:
-        if not self.held:
-            raise NotLeader(f"this replica does not hold the lease {self._name}")
+        """The fence: raises NotLeader when this replica may not write."""
+        if not self.leads:
+            raise NotLeader(f"this replica does not hold the Lease {self._name}")
 
-    async def hold_forever(self, turned: Callable[[], None]) -> None:
-        """Follow, take, renew; ends by being cancelled, and then gives the Lease up at once.
+    async def run_forever(self, on_change: Callable[[], None]) -> None:
+        """Follows, takes and renews the Lease. When it is cancelled it releases the Lease at once.
 
-        `turned` is called whenever this replica has begun or ceased to lead."""
+        `on_change` is called whenever this replica has become the leader or has stopped being it.
+        """
         try:
             while True:
                 await self.try_acquire_or_renew()
-                if self.held != self._led:
-                    self._led = self.held
-                    logger.info("this replica %s", "leads" if self._led else "does not lead any more")
-                    turned()
+                if self.leads != self._led:
+                    self._led = self.leads
+                    logger.info("this replica %s", "is the leader" if self._led else "is no longer the leader")
+                    on_change()
                 await asyncio.sleep(RETRY_PERIOD * random.uniform(0.9, 1.0))
         finally:
-            if self.held:
+            if self.leads:
                 await asyncio.shield(self._release())
 
     async def try_acquire_or_renew(self) -> None:
-        """Ask once: renew it, take it, or see who has it."""
+        """Renews the Lease, takes it, or reads who holds it."""
         asked_at = self._clock()
         try:
             found = await self._cluster.find("Lease", self._namespace, self._name)
             if found is None:
                 await self._cluster.create(self._body(0, {}))
-                self._until = asked_at + RENEW_DEADLINE
+                self._leads_until = asked_at + RENEW_DEADLINE
             else:
                 await self._follow(found, asked_at)
             self.problem = ""
         except Conflict:
-            self.problem = ""  # another was faster: look again
+            self.problem = ""  # another replica was faster: the next read shows it
         except FairleadError as e:
             if not self.problem:
-                logger.warning("the lease %s cannot be looked at: %s", self._name, e.message)
+                logger.warning("the Lease %s cannot be read or written: %s", self._name, e.message)
             self.problem = e.message
 
     async def _follow(self, found: Object, asked_at: float) -> None:
         spec = found.get("spec") or {}
         self.holder = spec.get("holderIdentity") or ""
-        seen = (self.holder, str(spec.get("renewTime")))
-        if seen != self._seen:
-            self._seen, self._seen_at = seen, self._clock()
+        observed = (self.holder, str(spec.get("renewTime")))
+        if observed != self._observed:
+            self._observed, self._observed_at = observed, self._clock()
         mine = self.holder == self.identity
         if not mine:
-            self._until = 0.0  # it was emptied or deleted, and another was faster
-        silent = self._clock() - self._seen_at > float(spec.get("leaseDurationSeconds") or LEASE_DURATION)
-        if not (mine or silent or not self.holder):
+            self._leads_until = 0.0  # the Lease was released or deleted, and another replica was faster
+        silence = self._clock() - self._observed_at
+        expired = silence > float(spec.get("leaseDurationSeconds") or LEASE_DURATION)
+        if not (mine or expired or not self.holder):
             return
-        turns = int(spec.get("leaseTransitions") or 0) + (0 if mine else 1)
-        body = self._body(turns, {"resourceVersion": found["metadata"]["resourceVersion"]})
+        transitions = int(spec.get("leaseTransitions") or 0) + (0 if mine else 1)
+        body = self._body(transitions, {"resourceVersion": found["metadata"]["resourceVersion"]})
         if mine:
             body["spec"]["acquireTime"] = spec.get("acquireTime")
         await self._cluster.patch("Lease", self._namespace, self._name, body)
         self.holder = self.identity
-        self._until = asked_at + RENEW_DEADLINE
+        self._leads_until = asked_at + RENEW_DEADLINE
 
     async def _release(self) -> None:
-        self._until = 0.0
+        self._leads_until = 0.0
         try:
             found = await self._cluster.find("Lease", self._namespace, self._name)
             if found is not None and (found.get("spec") or {}).get("holderIdentity") == self.identity:
                 meta = {"resourceVersion": found["metadata"]["resourceVersion"]}
-                await self._cluster.patch(
-                    "Lease", self._namespace, self._name, {"metadata": meta, "spec": {"holderIdentity": ""}}
-                )
+                body = {"metadata": meta, "spec": {"holderIdentity": ""}}
+                await self._cluster.patch("Lease", self._namespace, self._name, body)
         except FairleadError as e:
-            logger.info("the lease is left to run out: %s", e.message)
+            logger.info("the Lease could not be released and will expire: %s", e.message)
 
-    def _body(self, turns: int, meta: Object) -> Object:
+    def _body(self, transitions: int, meta: Object) -> Object:
         now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         return {
             "apiVersion": "coordination.k8s.io/v1",
@@ -137,6 +142,6 @@ class LeaderElector:
                 "leaseDurationSeconds": LEASE_DURATION,
                 "acquireTime": now,
                 "renewTime": now,
-                "leaseTransitions": turns,
+                "leaseTransitions": transitions,
             },
         }

@@ -1,130 +1,140 @@
-"""A look and its decision in words: the status of a LinkGateway, its conditions, and the Events that tell of changes.
+"""Turns an observation and its decision into the status of a LinkGateway: conditions, phase, report. Pure.
 
-Built by the reconciler at each look. A condition keeps the time of its last turn as long as it does not turn, and a
-status that says the same as the one before is not written again (but for the time of the look, once a minute).
+The reconciler calls these functions in every pass, and `pass_report` writes what they return.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from datetime import datetime
 
 import msgspec
 
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
-from fairlead_operator.api.gateway_status import Bounds, DecisionReport, Inputs, LinkGatewayStatus
+from fairlead_operator.api.gateway_status import DecisionInputs, DecisionReport, LinkGatewayStatus, ReplicaBounds
 from fairlead_operator.autoscaler.decision import Action, Decision
-from fairlead_operator.autoscaler.history import FRESH, FleetObservation
-from fairlead_operator.autoscaler.observation import is_rolling, slow_start, why_not_running
+from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
 from fairlead_operator.kube.objects import Object
-
-STILL = 60.0
-"""Seconds after which an unchanged status is written again: old enough means that nobody looks any more."""
+from fairlead_operator.kube.workload_status import FirstSeen, slow_start, why_not_running
 
 
-def report(decision: Decision, spec: LinkGatewaySpec, now: str) -> DecisionReport:
-    inputs, need = decision.inputs, decision.need
+def gateway_status(
+    decision: Decision, fleet: FleetObservation, spec: LinkGatewaySpec, links: int, now: str
+) -> LinkGatewayStatus:
+    """The numbers of the status; phase, selector, time of the last scale and conditions are added to it."""
+    inputs = decision.inputs
+    return LinkGatewayStatus(
+        replicas=fleet.replicas,
+        ready_replicas=inputs.ready,
+        desired_replicas=decision.replicas,
+        links=links,
+        utilisation_percent=round(100 * links / (inputs.ready * inputs.capacity)) if inputs.ready else 0,
+        skew=skew(fleet),
+        decision=decision_report(decision, spec, now),
+    )
+
+
+def decision_report(decision: Decision, spec: LinkGatewaySpec, now: str) -> DecisionReport:
     return DecisionReport(
         at=now,
         action=decision.action,
         replicas=decision.replicas,
-        winner=decision.winner,
+        winner=decision.target.winner,
         reason=decision.reason,
         limited=decision.limited,
-        bounds=Bounds(
-            load=need.load, survive=need.survive, herd=need.herd, min=spec.replicas.min, max=spec.replicas.max
-        ),
-        inputs=Inputs(
-            links=inputs.links,
-            live=inputs.live,
-            away=max(0, inputs.links - inputs.live),
-            growth=f"{inputs.growth:.1f}",
-            rejects=f"{inputs.rejects:.1f}",
-            lead_seconds=round(inputs.lead),
-            capacity=inputs.capacity,
-            pods=inputs.pods,
-            ready=inputs.ready,
-            fresh=inputs.fresh,
-            stale=inputs.stale,
-            pending=inputs.pending,
-        ),
+        rules=list(decision.rules),
+        bounds=ReplicaBounds(min=spec.replicas.min, max=spec.replicas.max),
+        inputs=_rounded(decision.inputs),
     )
 
 
-def scaling_condition(conditions: Conditions, decision: Decision, spec: LinkGatewaySpec) -> None:
+def _rounded(inputs: DecisionInputs) -> DecisionInputs:
+    """Rounds the rates to a tenth, so that noise does not make the operator write the status again."""
+    return msgspec.structs.replace(
+        inputs,
+        growth=round(inputs.growth, 1),
+        rejects=round(inputs.rejects, 1),
+        lead_seconds=round(inputs.lead_seconds),
+    )
+
+
+def set_scaling_conditions(conditions: Conditions, decision: Decision, spec: LinkGatewaySpec) -> None:
+    """Sets ScalingActive and ScalingLimited."""
     mode = spec.scaling.mode
     if mode is Mode.PAUSED:
-        conditions.set("ScalingActive", False, "Paused", f"scaling.mode is Paused; otherwise: {decision.reason}")
+        message = f"scaling.mode is Paused; the decision would be: {decision.reason}"
+        conditions.set("ScalingActive", False, "Paused", message)
     elif mode is Mode.DRY_RUN:
-        would = (
-            f"{decision.action} to {decision.replicas}" if decision.action in (Action.UP, Action.DOWN) else "nothing"
-        )
-        conditions.set("ScalingActive", False, "DryRun", f"would do: {would} ({decision.reason})")
+        scales = decision.action in (Action.UP, Action.DOWN)
+        action = f"scale {decision.action} to {decision.replicas}" if scales else "do nothing"
+        conditions.set("ScalingActive", False, "DryRun", f"would {action}: {decision.reason}")
     elif mode is Mode.EXTERNAL:
         conditions.set("ScalingActive", True, "External", decision.reason)
     elif decision.action is Action.HOLD:
         conditions.set("ScalingActive", False, "Holding", decision.reason)
     else:
         conditions.set("ScalingActive", True, str(decision.action), decision.reason)
-    if decision.winner == "max":
-        most = f"{decision.need.most} pods are needed, replicas.max is {spec.replicas.max}"
-        conditions.set("ScalingLimited", True, "AtMaximum", most)
+    if decision.target.winner == "max":
+        message = f"{decision.required} pods are needed, but replicas.max is {spec.replicas.max}"
+        conditions.set("ScalingLimited", True, "AtMaximum", message)
     else:
         conditions.set("ScalingLimited", False, "WithinBounds")
 
 
-def judge(
-    conditions: Conditions, decision: Decision, load: FleetObservation, deployment: Object, spec: LinkGatewaySpec
+def set_fleet_conditions(
+    conditions: Conditions, decision: Decision, fleet: FleetObservation, spec: LinkGatewaySpec
 ) -> None:
-    """Whether the fleet serves, and whether it is where it should be."""
+    """Sets CapacityAsRequested, Progressing and Ready."""
     inputs = decision.inputs
-    rolling = is_rolling(deployment)
-    if rolling or inputs.leaving or not inputs.fresh:
-        pass  # not known: old pods tell what was asked of them before
+    if fleet.rollout or inputs.leaving or not inputs.fresh:
+        pass  # unknown: old pods report the capacity that was requested of them before
     elif inputs.capacity < spec.capacity:
-        few = f"pods take {inputs.capacity} links of the {spec.capacity} asked for: their open files are limited"
-        conditions.set("CapacityAsAsked", False, "FileLimit", few)
+        message = f"pods take only {inputs.capacity} links of the requested {spec.capacity}: their limit of open files"
+        conditions.set("CapacityAsRequested", False, "FileLimit", f"{message} is too low")
     else:
-        conditions.set("CapacityAsAsked", True, "AsAsked")
-    if rolling:
-        conditions.set("Progressing", True, "Rollout", "pods of two templates are there")
-    elif load.replicas != inputs.ready or inputs.leaving:
-        there = f"{inputs.ready} of {load.replicas} pods are ready, {inputs.leaving} are leaving"
-        conditions.set("Progressing", True, "Scaling", there)
+        conditions.set("CapacityAsRequested", True, "AsRequested")
+    if fleet.rollout:
+        conditions.set("Progressing", True, "Rollout", "pods are being replaced by those of a new template")
+    elif fleet.replicas != inputs.ready or inputs.leaving:
+        message = f"{inputs.ready} of {fleet.replicas} pods are ready, {inputs.leaving} are terminating"
+        conditions.set("Progressing", True, "Scaling", message)
     else:
-        conditions.set("Progressing", False, "Settled")
-    least = min(spec.replicas.min, load.replicas)
-    if inputs.ready >= max(1, least):
+        conditions.set("Progressing", False, "Stable")
+    least = max(1, min(spec.replicas.min, fleet.replicas))
+    if inputs.ready >= least:
         conditions.set("Ready", True, "Serving", f"{inputs.ready} pods are ready")
     else:
-        conditions.set("Ready", False, "PodsNotReady", f"{inputs.ready} of {max(1, least)} pods are ready")
+        conditions.set("Ready", False, "PodsNotReady", f"{inputs.ready} of {least} pods are ready")
 
 
-def pods_condition(
-    conditions: Conditions, deployment: Object, pods: Sequence[Object], starting_since: dict[str, float], now: float
+def set_pods_condition(
+    conditions: Conditions, deployment: Object, pods: Sequence[Object], starting: FirstSeen, now: float
 ) -> None:
-    """Whether pods are made and run: of those that do not, the first says why. `starting_since` as in `slow_start`."""
-    slow = slow_start(pods, starting_since, now)
-    if (why := why_not_running(deployment, pods)) is not None:
-        conditions.set("PodsRunning", False, *why)
+    """Sets PodsRunning by the first pod that cannot be created or does not run. `starting` as in `slow_start`."""
+    slow = slow_start(pods, starting, now)
+    if (problem := why_not_running(deployment, pods)) is not None:
+        conditions.set("PodsRunning", False, *problem)
     elif slow is not None:
         conditions.set("PodsRunning", None, *slow)
     else:
-        conditions.set("PodsRunning", True, "NoTroubleSeen")
+        conditions.set("PodsRunning", True, "NoProblemFound")
 
 
 class LinkCount:
-    """The links that a status tells. Pods tell theirs every five seconds, each at its own time: while links go from one
-    pod to another those on their way are in nobody's row, and the sum of the rows dips though no agent has left."""
+    """The number of links that the status shows.
+
+    Pods report every five seconds, each at its own time. While links move from one pod to another, those on their way
+    are in no pod's report: the sum of the reports dips, though no agent has left.
+    """
 
     def __init__(self) -> None:
         self._settled = 0
         self._moved_at = -math.inf
 
     def shown(self, live: int, *, moving: bool, now: float) -> int:
-        """`live` is the sum. While pods come and go, and until all have told since, not less than before it began."""
+        """`live` is the sum of the reports. While pods come and go, and until all have reported since, the result is
+        not less than before that began."""
         if moving:
             self._moved_at = now
         if now - self._moved_at > FRESH:
@@ -132,16 +142,16 @@ class LinkCount:
         return max(live, self._settled)
 
 
-def acts(spec: LinkGatewaySpec) -> bool:
-    """Whether the scale is written, and not only told."""
+def writes_scale(spec: LinkGatewaySpec) -> bool:
+    """Whether the operator writes the decision to the Deployment, and does not only report it."""
     return spec.scaling.mode in (Mode.AUTO, Mode.EXTERNAL)
 
 
-def phase(conditions: Conditions, decision: Decision, wanted: int, deployment: Object) -> str:
-    """`wanted` pods are on their way, or there."""
-    if not conditions.holds("Reconciled"):
+def phase(conditions: Conditions, decision: Decision, wanted: int, fleet: FleetObservation) -> str:
+    """`wanted` is the number of pods that the Deployment is scaled to."""
+    if not conditions.is_true("Reconciled"):
         return "Degraded"
-    if is_rolling(deployment):
+    if fleet.rollout:
         return "RollingOut"
     if decision.action is Action.HOLD:
         return "Holding"
@@ -149,19 +159,11 @@ def phase(conditions: Conditions, decision: Decision, wanted: int, deployment: O
         return "Draining"
     if wanted > decision.inputs.ready:
         return "Scaling"
-    return "Ready" if conditions.holds("Ready") else "Pending"
+    return "Ready" if conditions.is_true("Ready") else "Pending"
 
 
-def skew(load: FleetObservation) -> str:
-    counts = [pod.row.connections for pod in load.pods if pod.row is not None and pod.fresh and not pod.leaving]
+def skew(fleet: FleetObservation) -> str:
+    """Links of the fullest pod, divided by the mean; "" without links."""
+    counts = [pod.links for pod in fleet.fresh_pods if not pod.leaving]
     mean = sum(counts) / len(counts) if counts else 0
     return f"{max(counts) / mean:.2f}" if mean else ""
-
-
-def changed(before: LinkGatewayStatus, now: LinkGatewayStatus) -> bool:
-    """Whether `now` says anything new; the time of the decision alone counts after a minute."""
-    if before.decision is not None and now.decision is not None:
-        old, new = (datetime.fromisoformat(one.decision.at) for one in (before, now) if one.decision is not None)
-        if (new - old).total_seconds() < STILL:
-            now = msgspec.structs.replace(now, decision=msgspec.structs.replace(now.decision, at=before.decision.at))
-    return now != before

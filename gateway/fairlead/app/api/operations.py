@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairlead.app.api import schemas
-from fairlead.routing.observability.link_stats import RANKS
-from fairlead.routing.observability.worst_links import MOST
+from fairlead.routing.observability.link_stats import MEASURES
+from fairlead.routing.observability.worst_links import MAX_LINKS
 
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
@@ -131,8 +131,10 @@ OPERATIONS = (
         "get", "/v1/links", "rankLinks", "The worst links of the fleet by a measure, as their nodes rank them.",
         200, schemas.LinkRanking, faults=LATER,
         params=(
-            Param("by", "The measure: a p99 of latency, or a number.", {**TEXT, "enum": list(RANKS), "default": "rtt"}),
-            Param("limit", "Links.", {"type": "integer", "minimum": 1, "maximum": MOST, "default": 20}),
+            Param(
+                "by", "The measure: a p99 of latency, or a number.", {**TEXT, "enum": list(MEASURES), "default": "rtt"}
+            ),
+            Param("limit", "Links.", {"type": "integer", "minimum": 1, "maximum": MAX_LINKS, "default": 20}),
         ),
     ),
     Operation("get", "/v1/openapi.json", "getOpenapi", "This document.", 200, dict),

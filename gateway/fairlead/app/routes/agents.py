@@ -24,8 +24,8 @@ from fairlead.fleet import selector
 from fairlead.fleet.directory import LimitReached
 from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence, index_shard
 from fairlead.node import Node
-from fairlead.routing.observability.link_stats import RANKS, LinkStats
-from fairlead.routing.observability.worst_links import MOST
+from fairlead.routing.observability.link_stats import MEASURES, LinkStats
+from fairlead.routing.observability.worst_links import MAX_LINKS
 from fairlead.telemetry.command_timing import STAGES
 from fairlead.wire.close_codes import describe as describe_close
 from fairlead.wire.ids import check_agent_id
@@ -53,10 +53,11 @@ _decode_map = msgspec.json.Decoder(dict[str, str]).decode
 class AgentRoutes:
     def __init__(self, node: Node) -> None:
         self._directory = node.directory
-        self._dispatch = node.dispatch
-        self._link_query = node.link_query
-        self._worst_links = node.worst_links
-        self._removal = node.removal
+        self._registration = node.routing.registration
+        self._data_check = node.data_check
+        self._link_query = node.routing.link_query
+        self._worst_links = node.routing.worst_links
+        self._removal = node.routing.removal
         self._membership = node.membership
         self._turns = ListScheduler()
 
@@ -102,7 +103,9 @@ class AgentRoutes:
                     "this node, or Redis answers too slowly; try again later"
                 ) from e
         cursor = f"{shard}:{after}" if shard < INDEX_SHARDS else None
-        await self._dispatch.check_index()  # behind the rows: none of them was read after a loss that is not known yet
+        await (
+            self._data_check.check_index()
+        )  # behind the rows: none of them was read after a loss that is not known yet
         page = schemas.AgentPage(cast("list[schemas.Agent]", found), cursor, undecided)
         return Response(_encode(page), media_type="application/json")
 
@@ -150,17 +153,17 @@ class AgentRoutes:
         if presence is not Presence.ONLINE:
             raise AgentOffline(f"agent {row.agent!r} has no link: {why}", agent=row.agent)
         node = row.lease.partition("#")[0]
-        state = await self._link_query.ask(row)
+        state = await self._link_query.fetch(row)
         if state is None:
             raise Unavailable(f"node {node!r}, which holds agent {row.agent!r}, did not answer in time", node=node)
         return Response(_encode(schemas.Link(**_link(node, state, row))), media_type="application/json")
 
     async def worst(self, request: Request) -> Response:
         """The worst links of the fleet, as their nodes rank them."""
-        by = request.query_params.get("by", RANKS[0])
-        if by not in RANKS:
-            raise InvalidRequest(f"by={by[:32]!r} is not one of {', '.join(RANKS)}", field="by")
-        worst, missing = await self._worst_links.worst(by, whole(request, "limit", TOP, MOST, least=1))
+        by = request.query_params.get("by", MEASURES[0])
+        if by not in MEASURES:
+            raise InvalidRequest(f"by={by[:32]!r} is not one of {', '.join(MEASURES)}", field="by")
+        worst, missing = await self._worst_links.find(by, whole(request, "limit", TOP, MAX_LINKS, least=1))
         sessions = [schemas.RankedLink(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
         return Response(_encode(schemas.LinkRanking(sessions, missing)), media_type="application/json")
 
@@ -176,21 +179,21 @@ class AgentRoutes:
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
             raise AgentOffline(f"agent {row.agent!r} has no link to close: {why}", agent=row.agent)
-        self._dispatch.disconnect(row)
+        self._registration.disconnect(row)
         answer = schemas.DisconnectedAgent(row.agent, row.lease.partition("#")[0])
         return Response(_encode(answer), 202, media_type="application/json")
 
     async def _round_trip(self, row: AgentRow) -> float | None:
         """Seconds; None without a link, before its first heartbeat, and when its node does not answer."""
         presence, _, _ = self._membership.table.presence(row, self._membership.now())
-        state = await self._link_query.ask(row, ASIDE) if presence is Presence.ONLINE else None
+        state = await self._link_query.fetch(row, ASIDE) if presence is Presence.ONLINE else None
         return None if state is None else _seconds(state.rtt)
 
     async def _row(self, request: Request) -> AgentRow:
         agent = check_agent_id(request.path_params["agent"])
         row = await self._directory.look_up(agent)
         if row is None:
-            await self._dispatch.check_data()
+            await self._data_check.check_agent()
             raise self._unknown(agent)
         return row
 
@@ -219,9 +222,11 @@ def _link(node: str, state: LinkStats, row: AgentRow | None) -> dict[str, Any]:
     return {
         "node": node,
         "sid": state.sid,
-        "age": state.linked / 1000,
+        "age": state.age_ms / 1000,
         "rtt": _seconds(state.rtt),
-        "round_trips": None if state.trips is None else schemas.Latency(state.trips.p50, state.trips.p99),
+        "round_trips": None
+        if state.round_trips is None
+        else schemas.Latency(state.round_trips.p50, state.round_trips.p99),
         "latency": {name: schemas.Latency(spread.p50, spread.p99) for name, spread in spreads.items()},
         "ended": state.ended,
         "failed": state.failed,
@@ -229,11 +234,11 @@ def _link(node: str, state: LinkStats, row: AgentRow | None) -> dict[str, Any]:
         "last_close": describe_close(row.close) if row is not None and row.close else None,
         "last_reason": row.reason or None if row is not None else None,
         "encoding": state.encoding,
-        "messages": state.heard,
+        "messages": state.messages,
         "commands": state.streams,
         "unstored": state.unstored,
         "undelivered": state.undelivered,
-        "congested": state.unsent,
+        "congested": state.congested,
     }
 
 

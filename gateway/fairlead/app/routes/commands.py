@@ -22,7 +22,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.fleet.command_record import CommandRecord
 from fairlead.fleet.schema import TargetState
 from fairlead.node import Node
-from fairlead.routing.commands.request import AcceptedCommand, CommandRequest
+from fairlead.routing.commands.request import CommandRequest, DispatchedCommand
 from fairlead.telemetry.request_trace import RequestTrace
 from fairlead.wire.ids import check_agent_id, check_command_id
 from fairlead.wire.messages import CHUNK_LIMIT
@@ -40,9 +40,9 @@ _encode = msgspec.json.Encoder().encode
 
 class CommandRoutes:
     def __init__(self, node: Node) -> None:
-        self._dispatch = node.dispatch
-        self._inputs = node.inputs
-        self._results = node.results
+        self._dispatch = node.routing.dispatch
+        self._inputs = node.routing.inputs
+        self._results = node.routing.results
         self._tracing = node.tracing
 
     async def post(self, request: Request) -> ASGIApp:
@@ -130,7 +130,7 @@ async def _order(raw: bytes, request: Request) -> CommandRequest:
     )
 
 
-def _accepted(accepted: AcceptedCommand, body: bytes) -> Response:
+def _accepted(accepted: DispatchedCommand, body: bytes) -> Response:
     headers = {"location": f"/v1/commands/{accepted.id}"}
     if accepted.replayed:
         headers["idempotency-replayed"] = "true"

@@ -24,7 +24,7 @@ from fairlead.app.api.operations import NDJSON, SSE
 from fairlead.errors import FairleadError, Unavailable
 from fairlead.fleet.command_record import CommandRecord, Result, StoredEnd, Target
 from fairlead.routing.commands.results import ResultsUpdate
-from fairlead.routing.observability.telemetry_recorder import FAILED
+from fairlead.routing.observability.telemetry_recorder import FAILED_STATES
 from fairlead.telemetry.request_trace import RequestTrace
 
 logger = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class ResultStream:
                         # The end goes out with the last results and closes the response: one write, not three.
                         body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
                         if request_trace is not None:
-                            request_trace.end(failed=any(t.state in FAILED for t in news.ended.targets))
+                            request_trace.end(failed=any(t.state in FAILED_STATES for t in news.ended.targets))
                         break
                     if news.more is not None:
                         body += form.line({"more": news.more})

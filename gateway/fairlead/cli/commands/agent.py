@@ -1,7 +1,7 @@
-"""`fairlead agent run`, which is an agent, and `fairlead agent check`, which tells what it would be.
+"""`fairlead agent run` runs the built-in agent; `fairlead agent check` checks its configuration.
 
-Called by `main`; needs the base install alone. What the configuration says is checked by its own room; here it is only
-made into an agent.
+Needs the base install only. The agent's own package reads and checks the configuration; this module makes an agent of
+it.
 """
 
 from __future__ import annotations
@@ -27,37 +27,41 @@ FILE = click.Path(path_type=Path)
 
 @click.group(cls=Group)
 def agent() -> None:
-    """Be an agent on this machine, or check its configuration."""
+    """Run an agent on this machine, or check its configuration."""
 
 
 def _options(command: F) -> F:
-    """The keys that are worth a flag, and the file that holds the others."""
+    """Add the keys that have a flag, and --config for the file with the others."""
     for decorate in reversed(
         [
             click.option(
                 "--config",
                 type=FILE,
                 metavar="FILE",
-                help="Configuration, in TOML. [default: /etc/fairlead/agent.toml]",
+                help="Configuration file (TOML). [default: /etc/fairlead/agent.toml]",
             ),
-            click.option("--url", metavar="URL", help=f"Address of the gateway's links. [default: {DEFAULT_LINKS}]"),
-            click.option("--id", metavar="ID", help="The agent's id. [default: the host's name]"),
-            click.option("--token", metavar="TOKEN", help="Token of agents; better in FAIRLEAD_AGENT_TOKEN or a file."),
-            click.option("--token-file", type=FILE, metavar="FILE", help="File with the token, read at each attempt."),
+            click.option("--url", metavar="URL", help=f"URL of the gateway's links. [default: {DEFAULT_LINKS}]"),
+            click.option("--id", metavar="ID", help="Id of the agent. [default: the host name]"),
+            click.option("--token", metavar="TOKEN", help="Agent token. Prefer FAIRLEAD_AGENT_TOKEN or a file."),
+            click.option(
+                "--token-file", type=FILE, metavar="FILE", help="File with the agent token, read at each attempt."
+            ),
             click.option(
                 "--journal",
                 type=FILE,
                 metavar="FOLDER",
-                help="Folder of this agent alone: what it accepted, and results not yet stored, outlive it there.",
+                help="Folder, for this agent only, in which accepted commands and unsent results survive a crash.",
             ),
             click.option(
-                "--fact", "facts", multiple=True, metavar="KEY=VALUE", help="A fact about itself; repeatable."
+                "--fact", "facts", multiple=True, metavar="KEY=VALUE", help="Fact about the agent; repeatable."
             ),
-            click.option("--ca-file", type=FILE, metavar="FILE", help="Authorities to trust in place of the system's."),
+            click.option(
+                "--ca-file", type=FILE, metavar="FILE", help="Certificate authorities to trust instead of the system's."
+            ),
             click.option(
                 "--proxy",
                 metavar="URL",
-                help="http://… or https://…, or `direct` for none. [default: that of HTTPS_PROXY]",
+                help="http://… or https://…, or `direct` for no proxy. [default: from HTTPS_PROXY]",
             ),
             click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. [default: info]"),
             click.option("--log-format", metavar="FORMAT", help="text or json. [default: text]"),
@@ -70,10 +74,10 @@ def _options(command: F) -> F:
 @agent.command("run", short_help="Run the built-in agent.")
 @_options
 def run(config: Path | None, **flags: object) -> None:
-    """Run the built-in agent: it runs programs and moves files on this machine for the platform.
+    """Run the built-in agent, which runs programs and copies files on this machine for the platform.
 
-    Each flag is also a key of the configuration file and a variable FAIRLEAD_AGENT_…; flags win over the environment,
-    and that over the file. What the platform may do here is told in the file: see docs/agent.md.
+    Each flag is also a key of the configuration file and an environment variable FAIRLEAD_AGENT_…. A flag overrides the
+    environment, the environment overrides the file. The file says what the platform may do here: see docs/agent.md.
     """
     from fairlead.agent.host.logs import set_up
     from fairlead.agent.host.process_secrets import hide_secrets
@@ -87,7 +91,7 @@ def run(config: Path | None, **flags: object) -> None:
 
 
 def _secrets(loaded: AgentSettings) -> set[str]:
-    """What was given by flags and the environment, where each process of this user could read it."""
+    """Secrets from flags and the environment, where every process of this user could read them."""
     from fairlead.agent.settings import variable
     from fairlead.agent.settings.table import DIRECT, SETTINGS
 
@@ -100,7 +104,7 @@ def _secrets(loaded: AgentSettings) -> set[str]:
 @agent.command("check", short_help="Check the configuration without connecting.")
 @_options
 def check(config: Path | None, **flags: object) -> None:
-    """Check the configuration without connecting, and tell where each value comes from."""
+    """Check the configuration without connecting, and print where each value comes from."""
     from fairlead.agent.settings.table import SETTINGS
 
     loaded = _load(config, flags)
@@ -125,13 +129,13 @@ def _load(config: Path | None, flags: dict[str, object]) -> AgentSettings:
     assert isinstance(facts, tuple)
     for fact in facts:
         if "=" not in fact:
-            raise click.BadParameter(f"{fact!r} is not KEY=VALUE", param_hint="--fact")
+            raise click.BadParameter(f"{fact!r}: expected KEY=VALUE", param_hint="--fact")
     given = dict(fact.partition("=")[::2] for fact in facts) or None
     return load(os.environ, config, flags | {"facts": given})
 
 
 def _agent(loaded: AgentSettings) -> Agent:
-    """Raises ConfigError for what shows only when files are opened."""
+    """The agent of that configuration. Raises ConfigError for a file that cannot be used."""
     from fairlead.agent.builtin import builtin_agent
     from fairlead.agent.settings.proxy import choose_proxy
     from fairlead.errors import ConfigError
@@ -139,11 +143,11 @@ def _agent(loaded: AgentSettings) -> Agent:
 
     if loaded.url.startswith("ws://") and not is_loopback(host_of(loaded.url)):
         logging.getLogger("fairlead.agent").warning(
-            "%s has no TLS: the token and all that is said can be read on the way; use wss://", loaded.url
+            "%s has no TLS: others can read the token and all data on the way; use wss://", loaded.url
         )
     token = agent_token(loaded.url, loaded.token, loaded.token_file)
     if not isinstance(token, str):
-        token()  # one that cannot be read is told now
+        token()  # a file that cannot be read is reported now
     context = None
     if loaded.ca_file is not None:
         import ssl
@@ -151,7 +155,7 @@ def _agent(loaded: AgentSettings) -> Agent:
         try:
             context = ssl.create_default_context(cafile=loaded.ca_file)
         except (OSError, ssl.SSLError) as e:
-            raise ConfigError(f"ca_file {loaded.ca_file} cannot be used ({e}); it must hold certificates in PEM") from e
+            raise ConfigError(f"invalid ca_file {loaded.ca_file}: {e}; expected certificates in PEM") from e
     return builtin_agent(
         loaded.url,
         loaded.id,

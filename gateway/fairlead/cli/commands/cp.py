@@ -1,6 +1,6 @@
-"""`fairlead cp SRC DST`: a file to an agent or from one. Called by `main`.
+"""`fairlead cp SRC DST`: copies a file to an agent or from one.
 
-Here is what the two arguments mean; the copying is the matter of `transfer`.
+This module reads the two arguments; `transfer` copies.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.api_options import api_options, ask
+from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import NumberRange
-from fairlead.cli.completion import remote_files
+from fairlead.cli.completion import complete_copy_path
 
 if TYPE_CHECKING:
+    from fairlead.cli.transfer.file_copy import RemotePath
     from fairlead.client import Client
 
 _REMOTE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(.*)", re.DOTALL)
@@ -28,13 +29,13 @@ _REMOTE = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*):(.*)", re.DOTALL)
     default=3600,
     show_default=True,
     metavar="SECONDS",
-    help="Time for all of it.",
+    help="Time limit of the whole copy.",
 )
-@click.option("--no-overwrite", is_flag=True, help="Refuse when the file is there already.")
-@click.option("-p", "--parents", is_flag=True, help="Make missing folders at the agent.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress, on a terminal neither.")
-@click.argument("source", metavar="SRC", shell_complete=remote_files)
-@click.argument("target", metavar="DST", shell_complete=remote_files)
+@click.option("--no-overwrite", is_flag=True, help="Fail if the file exists.")
+@click.option("-p", "--parents", is_flag=True, help="Create missing folders on the agent.")
+@click.option("-q", "--quiet", is_flag=True, help="Hide progress, even on a terminal.")
+@click.argument("source", metavar="SRC", shell_complete=complete_copy_path)
+@click.argument("target", metavar="DST", shell_complete=complete_copy_path)
 @click.pass_context
 def cp(
     ctx: click.Context,
@@ -47,44 +48,48 @@ def cp(
     source: str,
     target: str,
 ) -> None:
-    """Copy a file: one of SRC and DST is AGENT:/PATH, the other a path on this machine, or - for a pipe.
+    """Copy a file. One of SRC and DST is AGENT:/PATH, the other a path on this machine, or - for a pipe.
 
     \b
     fairlead cp web-1:/var/log/syslog .
     fairlead cp site.conf web-1:/etc/nginx/conf.d/
     tar c site | fairlead cp - web-1:/srv/site.tar
 
-    The file appears at its place when all of it has come and its SHA-256 is right, with the permissions that it had.
-    A lost connection is taken up again where it was.
+    The file appears under its name once it is complete and its SHA-256 matches, with the permissions of the original.
+    A copy continues after a lost connection.
     """
-    from fairlead.cli.transfer.file_copy import CopyOptions, RemotePath, download, upload
+    from fairlead.cli.transfer.file_copy import CopyOptions, download, upload
 
-    def remote(place: str) -> RemotePath | None:
-        found = _REMOTE.fullmatch(place)
-        if found is None:
-            return None
-        agent, path = found[1], found[2]
-        if not path.startswith("/"):
-            raise click.UsageError(
-                f"{place!r}: a path at an agent begins with /, as in {agent}:/{path or 'PATH'}; a local file of that "
-                f"name is ./{place}"
-            )
-        return RemotePath(agent, path)
-
-    wishes = CopyOptions(deadline, not no_overwrite, parents, quiet)
-    far_source, far_target = remote(source), remote(target)
-    if far_source is not None and far_target is not None:
+    options = CopyOptions(deadline, not no_overwrite, parents, quiet)
+    remote_source, remote_target = _remote_path(source), _remote_path(target)
+    if remote_source is not None and remote_target is not None:
         raise click.UsageError(
-            f"{source} and {target} are both at agents: copy to this machine first, or use a pipe: "
+            f"{source} and {target} are both on agents: copy to this machine first, or use a pipe: "
             f"fairlead cp {source} - | fairlead cp - {target}"
         )
 
     async def copy(client: Client) -> int:
-        if far_source is not None:
-            return await download(client, far_source, target, wishes)
-        assert far_target is not None
-        return await upload(client, source, far_target, wishes)
+        if remote_source is not None:
+            return await download(client, remote_source, target, options)
+        assert remote_target is not None
+        return await upload(client, source, remote_target, options)
 
-    if far_source is None and far_target is None:
-        raise click.UsageError(f"neither {source} nor {target} is at an agent: write one of them as AGENT:/PATH")
-    ctx.exit(ask(api, token, copy))
+    if remote_source is None and remote_target is None:
+        raise click.UsageError(f"neither {source} nor {target} is on an agent: write one of them as AGENT:/PATH")
+    ctx.exit(call_api(api, token, copy))
+
+
+def _remote_path(place: str) -> RemotePath | None:
+    """None for a path on this machine. Raises UsageError for a path on an agent that is not absolute."""
+    from fairlead.cli.transfer.file_copy import RemotePath
+
+    found = _REMOTE.fullmatch(place)
+    if found is None:
+        return None
+    agent, path = found[1], found[2]
+    if not path.startswith("/"):
+        raise click.UsageError(
+            f"{place!r}: a path on an agent starts with /, as in {agent}:/{path or 'PATH'}; for a local file of that "
+            f"name, write ./{place}"
+        )
+    return RemotePath(agent, path)

@@ -1,7 +1,7 @@
-"""`fairlead demo`, which `make run` starts: Valkey, two gateway nodes and some agents on this machine.
+"""`fairlead demo`, which `make run` starts: Valkey, two gateway nodes and a few agents on this machine.
 
-The command only: it finds the ports before anything is started, since a port that is taken is the fault that
-everyone meets first and the one that is told best. The processes are the matter of `stage`.
+This module checks the ports before anything starts: a port in use is the error that everyone meets first. The package
+`demo` runs the processes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from fairlead.cli.click_extensions import IntegerRange
 from fairlead.cli.demo.ports import KINDS, check_ports, free_ports, ports_from
 
 
-@click.command(short_help="Run all of it on this machine, to try it.")
+@click.command(short_help="Run a whole fleet on this machine, to try it.")
 @click.option(
     "--port",
     type=IntegerRange(0, 65532),
     default=8080,
     show_default=True,
-    help="First port, for the links of agents; each node takes three more. 0 takes free ones.",
+    help="First port, for the links of agents; each node takes three more. 0 takes free ports.",
 )
 @click.option(
     "--data",
@@ -30,24 +30,24 @@ from fairlead.cli.demo.ports import KINDS, check_ports, free_ports, ports_from
     metavar="FOLDER",
     help="Folder for data and logs.",
 )
-@click.option("--nodes", type=IntegerRange(1, 4), default=2, show_default=True, help="How many gateway nodes.")
-@click.option("--agents", "count", type=IntegerRange(1, 50), default=3, show_default=True, help="How many agents.")
+@click.option("--nodes", type=IntegerRange(1, 4), default=2, show_default=True, help="Number of gateway nodes.")
+@click.option("--agents", type=IntegerRange(1, 50), default=3, show_default=True, help="Number of agents.")
 @click.pass_context
-def demo(ctx: click.Context, port: int, data: Path, nodes: int, count: int) -> None:
-    """Run Valkey, gateway nodes and some agents on this machine, until Ctrl-C.
+def demo(ctx: click.Context, port: int, data: Path, nodes: int, agents: int) -> None:
+    """Run Valkey, gateway nodes and a few agents on this machine, until Ctrl-C.
 
-    What ends before that is started again: kill one, and watch. The process ids stand in FOLDER/*.pid.
+    A process that ends is restarted: kill one, and watch. The process ids are in FOLDER/*.pid.
     """
     import asyncio
 
     from fairlead.cli.demo.demo import Demo
 
-    count_of_ports = 1 + nodes * len(KINDS)
-    highest = 65536 - count_of_ports
+    needed = 1 + nodes * len(KINDS)
+    highest = 65536 - needed
     if port > highest:
         raise click.BadParameter(
-            f"{nodes} nodes take {count_of_ports} ports, so {highest} is the highest", param_hint="--port"
+            f"{port}: expected at most {highest}, because {nodes} nodes take {needed} ports", param_hint="--port"
         )
     ports = ports_from(port, nodes) if port else free_ports(nodes)
     check_ports(ports)
-    ctx.exit(asyncio.run(Demo(ports, data, count).run()))
+    ctx.exit(asyncio.run(Demo(ports, data, agents).run()))

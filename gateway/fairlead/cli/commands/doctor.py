@@ -1,7 +1,6 @@
-"""`fairlead doctor`: every step between here and an agent's link, tried one after the other.
+"""`fairlead doctor`: tries each step of the connection to the API, and of the one that agents make.
 
-Called by `main`. It tells what works, what does not, and what to do next; exit code 0 only when all of it works. The
-steps themselves are the matter of `api_road` and `link_road`.
+It prints what works, what does not, and what to do next. The package `doctor` has the checks.
 """
 
 from __future__ import annotations
@@ -16,31 +15,32 @@ from fairlead.cli import exit_codes
 from fairlead.cli.api_options import api_options, development_token, host_of_api
 from fairlead.cli.click_extensions import NumberRange
 from fairlead.cli.link_options import DEFAULT_LINKS, agent_token_options, chosen_token
-from fairlead.cli.output.view import as_json, report_option
+from fairlead.cli.output.formats import as_json, has_colours, report_option
+from fairlead.text import plain
 
 if TYPE_CHECKING:
-    from fairlead.cli.doctor.endpoint_checks import CheckResult
+    from fairlead.cli.doctor.checks import Check, CheckResult
 
 
-@click.command(short_help="Try the road to the gateway, step by step.")
+@click.command(short_help="Check the connection to the gateway, step by step.")
 @api_options
 @click.option(
     "--links",
     envvar="FAIRLEAD_AGENT_URL",
     show_envvar=True,
     metavar="URL",
-    help=f"Address that agents connect to; {DEFAULT_LINKS} when the API is on this machine.",
+    help=f"URL that agents connect to. [default: {DEFAULT_LINKS} if the API is on this machine]",
 )
-@click.option("--no-links", is_flag=True, help="Look at the API alone.")
+@click.option("--no-links", is_flag=True, help="Check only the API.")
 @agent_token_options("--agent-token")
-@click.option("--admin", metavar="URL", help="Address of a node's probes: its /readyz is asked too.")
+@click.option("--admin", metavar="URL", help="URL of a node's admin port, to check its /readyz too.")
 @click.option(
     "--idle",
     type=NumberRange(0, 3600),
     default=20,
     show_default=True,
     metavar="SECONDS",
-    help="How long a link is kept silent, to find what hangs up on silence; 0 leaves it out.",
+    help="How long to keep a link silent, to find proxies that close silent links; 0 skips this check.",
 )
 @report_option
 @click.pass_context
@@ -56,75 +56,68 @@ def doctor(
     idle: float,
     output: str,
 ) -> None:
-    """Try the road from here to the gateway, and the one that agents take, step by step.
+    """Check the connection from here to the gateway, and the one that agents make, step by step.
 
-    Run it where an agent runs to see the road with its eyes. For the time of --idle an agent called fairlead-doctor
-    is in the fleet. Exits with 0 only when every step is fine.
+    Run it on an agent's machine to check that machine's connection. During the --idle check, an agent called
+    fairlead-doctor is in the fleet. Exits with 0 only if every check succeeds.
     """
     import asyncio
 
-    platform = token or development_token(api)
-    if no_links:
-        links = None
-    elif links is None:
-        links = _links_beside(api)
-    agents = chosen_token(links, agent_token, agent_token_file, "--agent-token") if links is not None else ""
-    checks = asyncio.run(_look(api, platform, links, agents, admin, idle, output == "table"))
-    fine = all(check.ok for check in checks)
-    if output == "json":
-        import msgspec
-
-        click.echo(as_json({"ok": fine, "checks": msgspec.to_builtins(checks)}))
-    else:
-        bad = sum(check.ok is False for check in checks)
-        click.echo("all is fine" if fine else f"{bad} of {len(checks)} steps failed", err=True)
-    ctx.exit(exit_codes.OK if fine else exit_codes.FAILED)
-
-
-async def _look(
-    api: str, token: str, links: str | None, agent_token: str, admin: str | None, idle: float, shown: bool
-) -> list[CheckResult]:
     from fairlead.cli.doctor.api_checks import ApiChecks, ProbeChecks
-    from fairlead.cli.doctor.endpoint_checks import walk
     from fairlead.cli.doctor.link_checks import LinkChecks
     from fairlead.client import addresses
 
-    roads = [(one, ApiChecks(one, token).steps) for one in addresses(api)]
+    platform_token = token or development_token(api)
+    servers = [(url, ApiChecks(url, platform_token).checks) for url in addresses(api)]
     if admin:
-        roads.append((admin, ProbeChecks(admin).steps))
-    if links is not None:
-        roads.append((links, LinkChecks(links, agent_token, idle).steps))
-    found: list[CheckResult] = []
-    for target, steps in roads:
-        if shown:
+        servers.append((admin, ProbeChecks(admin).checks))
+    if not no_links:
+        url = links if links is not None else _links_beside(api)
+        link_token = chosen_token(url, agent_token, agent_token_file, "--agent-token")
+        servers.append((url, LinkChecks(url, link_token, idle).checks))
+    results = asyncio.run(_run(servers, printing=output == "table"))
+    succeeded = all(result.ok for result in results)
+    if output == "json":
+        import msgspec
+
+        click.echo(as_json({"ok": succeeded, "checks": msgspec.to_builtins(results)}))
+    else:
+        failed = sum(result.ok is False for result in results)
+        click.echo("all checks succeeded" if succeeded else f"{failed} of {len(results)} checks failed", err=True)
+    ctx.exit(exit_codes.OK if succeeded else exit_codes.FAILED)
+
+
+async def _run(servers: list[tuple[str, list[Check]]], printing: bool) -> list[CheckResult]:
+    from fairlead.cli.doctor.checks import run_checks
+
+    results: list[CheckResult] = []
+    for target, checks in servers:
+        if printing:
             click.echo(f"{target}")
-        async for check in walk(target, steps):
-            found.append(check)
-            if shown:
-                _show(check)
-    return found
+        async for result in run_checks(target, checks):
+            results.append(result)
+            if printing:
+                _print(result)
+    return results
 
 
-def _show(check: CheckResult) -> None:
-    from fairlead.cli.output.view import coloured
-    from fairlead.text import plain
-
-    fancy = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    good, bad, none, arrow = ("✓", "✗", "-", "→") if fancy else ("ok", "FAILED", "-", "->")
-    sign, colour = (good, "green") if check.ok else (none, "yellow") if check.ok is None else (bad, "red")
-    sign = click.style(sign, fg=colour) if coloured() else sign
-    click.echo(f"  {sign} {check.name.ljust(8)} {plain(check.told)}")
-    if check.advice:
-        click.echo(f"      {arrow} {plain(check.advice)}")
+def _print(result: CheckResult) -> None:
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+    good, bad, skipped, arrow = ("✓", "✗", "-", "→") if unicode else ("ok", "FAILED", "-", "->")
+    sign, colour = (good, "green") if result.ok else (skipped, "yellow") if result.ok is None else (bad, "red")
+    sign = click.style(sign, fg=colour) if has_colours() else sign
+    click.echo(f"  {sign} {result.name.ljust(8)} {plain(result.message)}")
+    if result.advice:
+        click.echo(f"      {arrow} {plain(result.advice)}")
     sys.stdout.flush()
 
 
 def _links_beside(api: str) -> str:
-    """Where links go to when nobody says so. Raises UsageError when that cannot be guessed."""
+    """The URL of the links if --links is missing. Raises UsageError if it cannot be guessed."""
     from fairlead.client import addresses
     from fairlead.settings import is_loopback
 
     host = host_of_api(addresses(api)[0])
-    if not host or is_loopback(host):  # no URL at all: the first step says so
+    if not host or is_loopback(host):  # a malformed URL is reported by its first check
         return DEFAULT_LINKS
-    raise click.UsageError("name the address that agents connect to: --links wss://HOST (or --no-links)")
+    raise click.UsageError("no URL of the agents' links: set --links wss://HOST, or skip them with --no-links")

@@ -1,83 +1,100 @@
-"""`fairlead exec`, `results` and `cancel`: a remote program's output here, its exit code ours.
+"""`fairlead exec`, `results` and `cancel`: run a program on an agent, see what it wrote, end it.
 
-Called by `main`. Octets pass as they are, stdout to stdout and stderr to stderr. How a command is watched is the
-matter of `follow`; here is what the user may ask for.
+This module reads the options; `terminal` follows the command. The output passes unchanged, stdout to stdout and stderr
+to stderr, and the exit code is that of the program.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import click
 
-from fairlead.cli.api_options import api_options, ask
+from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import IntegerRange, NumberRange
-from fairlead.cli.completion import agent_ids
+from fairlead.cli.completion import complete_agent
 
 if TYPE_CHECKING:
+    from fairlead.cli.terminal.results import Printer
     from fairlead.client import Client
 
-DEADLINE_OPTION = click.option(
+_output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Output format: as the program wrote it, or a JSON object a line, as in the API's stream.",
+)
+
+
+class _Terms(TypedDict):
+    deadline: float
+    queue: float | None
+    lane: Literal["interactive", "bulk"]
+
+
+@click.command("exec", short_help="Run a program on an agent.", context_settings={"allow_interspersed_args": False})
+@api_options
+@click.option(
     "--deadline",
     type=NumberRange(min=0.1, max=86400),
     default=300,
     show_default=True,
     metavar="SECONDS",
-    help="Time for all of it.",
+    help="Time limit of the whole command.",
 )
-
-
-@click.command("exec", short_help="Run a program on an agent.", context_settings={"allow_interspersed_args": False})
-@api_options
-@DEADLINE_OPTION
-@click.option("--queue", type=NumberRange(min=0.1), metavar="SECONDS", help="Wait so long for an offline agent.")
+@click.option("--queue", type=NumberRange(min=0.1), metavar="SECONDS", help="Wait up to SECONDS for an offline agent.")
 @click.option(
     "--lane",
     type=click.Choice(["interactive", "bulk"]),
     default="interactive",
     show_default=True,
-    help="What puts out much is better in bulk: the link's other commands then go first.",
+    help="Choose bulk for a lot of output: other commands on the link then go first.",
 )
-@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set in the program's environment; repeatable.")
-@click.option("--cwd", metavar="FOLDER", help="The program's working directory.")
-@click.option("-n", "--no-stdin", is_flag=True, help="Leave stdin alone, though something is piped into it.")
-@click.argument("agent", shell_complete=agent_ids)
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable.")
+@click.option("--cwd", metavar="FOLDER", help="Working directory of the program.")
+@click.option("-n", "--no-stdin", is_flag=True, help="Do not send stdin, even if it is piped.")
+@_output_option
+@click.argument("agent", shell_complete=complete_agent)
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- PROGRAM [ARGUMENT]...")
 @click.pass_context
 def exec_(
     ctx: click.Context,
     api: str,
     token: str | None,
-    deadline: float,
-    queue: float | None,
-    lane: Literal["interactive", "bulk"],
     env: tuple[str, ...],
     cwd: str | None,
     no_stdin: bool,
+    output: str,
     agent: str,
     argv: tuple[str, ...],
+    deadline: float,
+    queue: float | None,
+    lane: Literal["interactive", "bulk"],
 ) -> None:
     """Run a program on an agent: fairlead exec agent-1 -- uname -a
 
-    Output comes as it is written. What is piped in goes to the program's stdin. Ctrl-C cancels the program
-    and waits up to 10 s for its end, a second Ctrl-C leaves it.
+    Prints the output as it comes and sends what is piped in to the program's stdin. Ctrl-C cancels the program and
+    waits up to 10 s for its end; a second Ctrl-C leaves at once.
     """
-    from fairlead.cli.terminal.attach import is_piped, pipe_stdin, watch
+    from fairlead.cli.terminal.attach import follow_command, is_piped, pipe_stdin
 
-    argv = program(argv, "exec", agent)
+    argv = split_program(argv, "exec", agent)
     if not argv:
-        raise click.UsageError("no program was named: fairlead exec AGENT -- PROGRAM [ARGUMENT]...")
+        raise click.UsageError("no program given: expected fairlead exec AGENT -- PROGRAM [ARGUMENT]...")
     stdin = not no_stdin and is_piped()
-    payload = {"argv": argv, "env": environment(env), "cwd": cwd, "stdin": stdin}
+    payload = {"argv": argv, "env": parse_environment(env), "cwd": cwd, "stdin": stdin}
+    terms: _Terms = {"deadline": deadline, "queue": queue, "lane": lane}
 
     async def run(client: Client) -> int:
-        command = client.command(agent, "exec", payload, deadline=deadline, queue=queue, lane=lane)
-        return await watch(command, pipe_stdin if stdin else None, cancels=True)
+        command = client.command(agent, "exec", payload, **terms)
+        return await follow_command(command, _printer(output), pipe_stdin if stdin else None, cancels=True)
 
-    ctx.exit(ask(api, token, run))
+    ctx.exit(call_api(api, token, run))
 
 
-@click.command(short_help="Show what a command has written.")
+@click.command(short_help="Print the results of a command.")
 @api_options
 @click.option(
     "--from",
@@ -86,60 +103,74 @@ def exec_(
     default=0,
     show_default=True,
     metavar="OFFSET",
-    help="The first chunk of output to show; the first of all is 0.",
+    help="Offset of the first result to print.",
 )
-@click.option("--follow", is_flag=True, help="Wait for what is still to come, until the command's end.")
+@click.option("--follow", is_flag=True, help="Wait for further results until the command ends.")
+@_output_option
 @click.argument("command", metavar="ID")
 @click.pass_context
-def results(ctx: click.Context, api: str, token: str | None, start: int, follow: bool, command: str) -> None:
-    """Show the results of command ID, as `exec` would have shown them."""
-    from fairlead.cli.terminal.attach import conclude, show, talk, watch
+def results(
+    ctx: click.Context, api: str, token: str | None, start: int, follow: bool, output: str, command: str
+) -> None:
+    """Print the results of command ID, as `exec` would have printed them."""
+    from fairlead.cli import exit_codes
+    from fairlead.cli.terminal.attach import follow_command
+    from fairlead.cli.terminal.results import notify
+
+    printer = _printer(output)
 
     async def run(client: Client) -> int:
         if follow:
-            return await watch(client.attach(command, start), None, cancels=False)
+            return await follow_command(client.attach(command, start), printer, None, cancels=False)
         async with client.attach(command, start, follow=False) as known:
             async for chunk in known:
-                await show(chunk)
+                await printer.write(chunk)
         if known.end is not None:
-            return conclude(known.end, command)
-        talk(f"the command has not ended; `fairlead results {command} --follow` waits for it")
-        return 0
+            return await printer.end(known.end, command)
+        notify(f"the command has not ended yet; `fairlead results {command} --follow` waits for it")
+        return exit_codes.OK
 
-    ctx.exit(ask(api, token, run))
+    ctx.exit(call_api(api, token, run))
 
 
-@click.command(short_help="Ask for the end of a command.")
+@click.command(short_help="Cancel a command.")
 @api_options
 @click.argument("command", metavar="ID")
 def cancel(api: str, token: str | None, command: str) -> None:
-    """Ask for the end of command ID. It has 10 s for it; what is over stays as it is."""
-    from fairlead.cli.terminal.attach import talk
+    """Cancel command ID. Its program has 10 s to end; a command that has ended stays as it is."""
+    from fairlead.cli.terminal.results import notify
 
-    state = ask(api, token, lambda client: client.cancel(command))
+    state = call_api(api, token, lambda client: client.cancel(command))
     if state in ("queued", "sent", "running"):
-        talk(f"asked for the end of a command that is {state}; `fairlead results {command} --follow` shows it")
+        notify(f"cancelling the command, which is {state}; `fairlead results {command} --follow` shows its end")
     else:
-        talk(f"the command was over before: {state}")
+        notify(f"the command had already ended: {state}")
 
 
-def program(argv: tuple[str, ...], command: str, agent: str) -> tuple[str, ...]:
-    """What follows the agent is not parsed, lest `ls -l` be an option of ours; the `--` before it may be left out.
-    Raises UsageError for an option of ours that stands there, which would be taken for a program.
+def _printer(output: str) -> Printer:
+    from fairlead.cli.terminal.results import JsonLines, ProgramOutput
+
+    return JsonLines() if output == "json" else ProgramOutput()
+
+
+def split_program(argv: tuple[str, ...], command: str, agent: str) -> tuple[str, ...]:
+    """The program and its arguments, from what follows the agent: that is not parsed, so that `ls -l` works as it is.
+
+    The `--` may be left out. Raises UsageError for an option of ours there, which would pass for a program.
     """
     if argv[:1] == ("--",):
         return argv[1:]
     if argv and argv[0].startswith("-"):
         raise click.UsageError(
-            f"{argv[0]} stands behind the agent, where the program begins: options go before the agent, as in "
-            f"fairlead {command} {argv[0]} … {agent} -- PROGRAM; a program of that name goes behind --"
+            f"unexpected option {argv[0]} after the agent: options go before it, as in fairlead {command} {argv[0]} … "
+            f"{agent} -- PROGRAM (a program of that name goes after --)"
         )
     return argv
 
 
-def environment(pairs: tuple[str, ...]) -> dict[str, str]:
-    """NAME=VALUE, as often as it was given."""
+def parse_environment(pairs: tuple[str, ...]) -> dict[str, str]:
+    """The --env options as a mapping. Raises BadParameter."""
     for one in pairs:
         if "=" not in one or one.startswith("="):
-            raise click.BadParameter(f"{one!r} is not NAME=VALUE", param_hint="--env")
+            raise click.BadParameter(f"{one!r}: expected NAME=VALUE", param_hint="--env")
     return dict(one.partition("=")[::2] for one in pairs)

@@ -1,7 +1,7 @@
-"""`fairlead mock-gateway`: plays the protocol's conversations to an agent under development, and tells what was wrong.
+"""`fairlead mock-gateway`: plays the protocol's conversations to an agent under development, and reports its errors.
 
-Called by `main`. It reads the options and prints; the work is done by the room `mock`. It needs the base install alone.
-The report goes to stdout; the exit code is 1 when a conversation failed, or none was played.
+This module reads the options and prints; the package `mock` does the work. Needs the base install only. The report goes
+to stdout; the exit code is 1 if a conversation failed, or none was played.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fairlead.cli import exit_codes
 from fairlead.cli.click_extensions import IntegerRange, NumberRange
 
 if TYPE_CHECKING:
@@ -18,35 +19,35 @@ if TYPE_CHECKING:
     from fairlead.mock.runner import Outcome
     from fairlead.mock.script import Conversation
 
-PATIENCE = 10.0
-"""Seconds for anything that the agent must do: as long as the protocol gives for a hello or the end after a cancel."""
+TIMEOUT = 10.0
+"""Seconds for anything the agent must do: what the protocol allows for a hello, or for the end after a cancel."""
 
 
 @click.command(
     "mock-gateway",
     short_help="Play the protocol's conversations to an agent under development.",
-    epilog="COMMAND starts your agent; {link} in it becomes the address to connect to, as in: fairlead mock-gateway -- "
-    "node agent.mjs {link} --orders. The agent then takes orders on its stdin, one JSON object a line, so that it puts "
-    "out and ends what a conversation wants. Without a COMMAND connect your agent by hand: conversations that need "
-    "orders are left out. The orders, and what each conversation is about, are told in docs/protocol.md, section 14.",
+    epilog="COMMAND starts your agent; {link} in it is replaced by the URL to connect to, as in: fairlead mock-gateway "
+    "-- node agent.mjs {link} --orders. The agent then takes orders on its stdin, one JSON object a line, which tell "
+    "it what output and which end a conversation needs. Without a COMMAND, connect your agent by hand: conversations "
+    "that need orders are skipped. Section 14 of docs/protocol.md describes the orders and the conversations.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.option(
     "--encoding", type=click.Choice(["json", "msgpack"]), default="json", show_default=True,
-    help="What the link speaks.",
+    help="Encoding of the link.",
 )  # fmt: skip
 @click.option(
-    "--only", multiple=True, metavar="NAME", help="Only this conversation; * stands for anything. May be repeated."
+    "--only", multiple=True, metavar="NAME", help="Play only this conversation; * matches anything. Repeatable."
 )
 @click.option(
     "--port", type=IntegerRange(0, 65535), default=8090, show_default=True,
-    help="Port on the loopback; 0 takes a free one.",
+    help="Port on the loopback interface; 0 takes a free one.",
 )  # fmt: skip
 @click.option(
-    "--patience", type=NumberRange(0.5, 600), default=PATIENCE, show_default=True, metavar="SECONDS",
+    "--timeout", type=NumberRange(0.5, 600), default=TIMEOUT, show_default=True, metavar="SECONDS",
     help="How long to wait for what the agent must do.",
 )  # fmt: skip
-@click.option("--list", "only_list", is_flag=True, help="Print the conversations and end.")
+@click.option("--list", "only_list", is_flag=True, help="List the conversations and exit.")
 @click.pass_context
 def mock_gateway(
     ctx: click.Context,
@@ -54,12 +55,12 @@ def mock_gateway(
     encoding: str,
     only: tuple[str, ...],
     port: int,
-    patience: float,
+    timeout: float,
     only_list: bool,
 ) -> None:
-    """Play the conversations of docs/protocol.md to an agent under development, and tell precisely what was wrong.
+    """Play the conversations of docs/protocol.md to an agent under development, and report precisely what was wrong.
 
-    No gateway and no Redis are needed. It listens on the loopback alone and takes any token.
+    Needs neither a gateway nor Redis. Listens on the loopback interface only and accepts any token.
     """
     import asyncio
 
@@ -68,15 +69,15 @@ def mock_gateway(
     offered = [*(c for c in load() if c.for_agents), *violations(encoding)]
     chosen = [c for c in offered if not only or any(fnmatch.fnmatchcase(c.name, n) for n in only)]
     if not chosen:
-        raise click.BadParameter("no conversation has such a name; --list shows all", param_hint="--only")
+        raise click.BadParameter("no conversation has this name: expected one that --list shows", param_hint="--only")
     if only_list:
         for conversation in chosen:
             click.echo(f"{conversation.name}  (section {conversation.section})\n    {conversation.about}")
         return
-    ctx.exit(asyncio.run(_play(chosen, command, encoding, port, patience)))
+    ctx.exit(asyncio.run(_play(chosen, command, encoding, port, timeout)))
 
 
-async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: str, port: int, patience: float) -> int:
+async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: str, port: int, timeout: float) -> int:
     from fairlead.mock.agent_process import AgentProcess
     from fairlead.mock.runner import ConformanceRunner
     from fairlead.mock.server import MockServer
@@ -86,15 +87,15 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
     process = AgentProcess([part.replace("{link}", listener.link) for part in command]) if command else None
     click.echo(f"listening on {listener.link}/v1/link, encoding {encoding}")
     if process is None:
-        click.echo("waiting for your agent to connect; any token will do")
-    runner = ConformanceRunner(listener, process, patience)
+        click.echo("waiting for your agent to connect, with any token")
+    runner = ConformanceRunner(listener, process, timeout)
     outcomes: list[Outcome] = []
     try:
         for conversation in chosen:
             if process is not None:
                 process.printed.clear()
             outcomes.append(await runner.play(conversation))
-            _tell(outcomes[-1])
+            _print_outcome(outcomes[-1])
             fault = outcomes[-1].fault
             if fault is not None and process is not None:
                 for line in process.printed:
@@ -105,34 +106,34 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
             await process.kill()
         await listener.stop()
     failed = sum(outcome.fault is not None for outcome in outcomes)
-    left = sum(bool(outcome.skipped) for outcome in outcomes)
-    good = len(outcomes) - failed - left
-    click.echo(f"{len(outcomes)} conversations: {good} ok, {failed} failed, {left} left out")
-    return 0 if good and not failed else 1
+    skipped = sum(bool(outcome.skipped) for outcome in outcomes)
+    succeeded = len(outcomes) - failed - skipped
+    click.echo(f"{len(outcomes)} conversations: {succeeded} ok, {failed} failed, {skipped} skipped")
+    return exit_codes.OK if succeeded and not failed else exit_codes.FAILED
 
 
-def _tell(outcome: Outcome) -> None:
+def _print_outcome(outcome: Outcome) -> None:
     if outcome.skipped:
-        click.echo(f"left  {outcome.conversation.name}: {outcome.skipped}")
+        click.echo(f"skip  {outcome.conversation.name}: {outcome.skipped}")
     elif outcome.fault is None:
         click.echo(f"ok    {outcome.conversation.name}")
     else:
-        _tell_fault(outcome.conversation, outcome.fault)
+        _print_violation(outcome.conversation, outcome.fault)
 
 
-def _tell_fault(conversation: Conversation, fault: Violation) -> None:
+def _print_violation(conversation: Conversation, violation: Violation) -> None:
     from fairlead.mock.comparison import SECTIONS, show
 
-    where = f"step {fault.step} of {len(conversation.steps)}" if fault.step else "before its first step"
+    where = f"step {violation.step} of {len(conversation.steps)}" if violation.step else "before its first step"
     click.echo(f"FAIL  {conversation.name}: {conversation.about}")
-    click.echo(f"      {where}: {fault.what}")
-    before = conversation.steps[fault.step - 2].gateway if fault.step > 1 else None
-    behind = f"the gateway's {show(before)}" if before is not None else ""
-    for word, text in (("behind", behind), ("expected", fault.expected), ("came", fault.came)):
+    click.echo(f"      {where}: {violation.what}")
+    before = conversation.steps[violation.step - 2].gateway if violation.step > 1 else None
+    after = f"the gateway's {show(before)}" if before is not None else ""
+    for word, text in (("after", after), ("expected", violation.expected), ("received", violation.came)):
         if text:
             click.echo(f"      {word:8}  {text}")
-    for line in fault.differs:
+    for line in violation.differs:
         click.echo(f"      differs   {line}")
-    if fault.note:
-        click.echo(f"      note      {fault.note}")
-    click.echo(f"      see       docs/protocol.md, section {fault.section} {SECTIONS.get(fault.section, '')}")
+    if violation.note:
+        click.echo(f"      note      {violation.note}")
+    click.echo(f"      see       docs/protocol.md, section {violation.section} {SECTIONS.get(violation.section, '')}")

@@ -1,7 +1,8 @@
-"""`fairlead serve`: one flag for each setting, then a node until it is told to stop.
+"""`fairlead serve`: runs a gateway node, or several with --workers, until it is told to stop.
 
-Called by `main`. The flags are made of the table of rules, so a new setting is a flag by itself; their values
-go to `settings.load` as text, which tells all faults of flags, environment and file at once.
+There is one flag for each setting, made from the table of settings, so a new setting is a flag by itself. The values
+are passed to `settings.load` as text, which reports all errors of flags, environment and file at once. The package
+`serve` runs one node, the package `workers` several.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from fairlead.settings.table import SETTINGS
 
 
 def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
-    for name, rule in reversed(list(SETTINGS.items())):  # click lists the last first
+    for name, rule in reversed(list(SETTINGS.items())):  # click lists the last one first
         if name in TOKENS:
-            continue  # every user of a machine may read its processes' flags: --…-token-file stands in
+            continue  # a list of processes shows flags to every user: there is --…-token-file instead
         known = Settings.__dataclass_fields__.get(name)
         default = f" [default: {known.default}]" if known is not None and name != "node" and known.default != "" else ""
         flag = f"--{name.replace('_', '-')}"
@@ -29,9 +30,9 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
 
 @click.command(
     short_help="Run a gateway node.",
-    epilog="Every setting may also stand in a TOML file (node = …) or in the environment (FAIRLEAD_NODE); a "
-    "flag wins over the environment, the environment over the file. The tokens themselves stand only there: "
-    "FAIRLEAD_AGENT_TOKEN, FAIRLEAD_PLATFORM_TOKEN.",
+    epilog="Every setting can also be given in a TOML file (node = …) or in the environment (FAIRLEAD_NODE). A flag "
+    "overrides the environment, the environment overrides the file. The tokens themselves are never flags: set "
+    "FAIRLEAD_AGENT_TOKEN and FAIRLEAD_PLATFORM_TOKEN.",
 )
 @click.option(
     "--config",
@@ -44,11 +45,11 @@ def _setting_options(command: Callable[..., None]) -> Callable[..., None]:
 @_setting_options
 @click.pass_context
 def serve(ctx: click.Context, /, config: Path | None, **flags: str | None) -> None:
-    """Run one gateway node, or several with --workers, until SIGTERM or Ctrl-C. docs/operations.md tells more."""
+    """Run one gateway node, or several with --workers, until SIGTERM or Ctrl-C. See docs/operations.md."""
     settings = load(os.environ, config, flags)
-    from fairlead.cli.serve.node_server import prepared, run
+    from fairlead.cli.serve.node_server import prepare, run
 
-    settings = prepared(settings)
+    settings = prepare(settings)
     if settings.workers > 1:
         from fairlead.cli.workers.supervisor import Supervisor
 

@@ -1,8 +1,8 @@
 """`fairlead shell AGENT`: a terminal on an agent.
 
-Called by `main`. What is typed goes as numbered input, coalesced while a request is under way: a chunk that begins with
-octet 0 is data, with octet 1 a new size of the window. Output comes as from any command; it is retained as a window,
-because a terminal has no end of output and nobody reads it twice.
+What the user types is sent as numbered input, joined while a request is under way. A chunk that starts with octet 0 is
+data, one that starts with octet 1 is a new size of the window. The output is retained as a window, because a terminal
+has no end of output and nobody reads it twice.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import click
 
-from fairlead.cli.api_options import api_options, ask
+from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import NumberRange
-from fairlead.cli.commands.exec import environment, program
-from fairlead.cli.completion import agent_ids
+from fairlead.cli.commands.exec import parse_environment, split_program
+from fairlead.cli.completion import complete_agent
 
 if TYPE_CHECKING:
-    from fairlead.cli.terminal.raw_terminal import Terminal
+    from fairlead.cli.terminal.raw_terminal import RawTerminal
     from fairlead.client import Client, Command
 
 DATA, RESIZE = b"\x00", b"\x01"
-PIECE = (64 << 10) - 1
-"""Bytes of one chunk of input, behind its first octet."""
+INPUT_CHUNK = (64 << 10) - 1
+"""Bytes of one chunk of input, after its first octet."""
 CANCEL_TIMEOUT = 5.0
-"""Seconds for the request that ends the program; the deadline ends it if that does not arrive."""
-LINGER = 5.0
-"""Seconds for the last output of a program that takes no more input."""
+"""Seconds for the request that ends the program; if it does not arrive, the deadline ends the program."""
+LAST_OUTPUT_TIMEOUT = 5.0
+"""Seconds to wait for the end of a program that takes no more input."""
 
 
 class _Terms(TypedDict):
@@ -44,11 +44,11 @@ class _Terms(TypedDict):
     default=8 * 3600,
     show_default=True,
     metavar="SECONDS",
-    help="The longest that it may stay open.",
+    help="Time limit of the terminal.",
 )
-@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Set in its environment; repeatable.")
-@click.option("--cwd", metavar="FOLDER", help="Where it begins.")
-@click.argument("agent", shell_complete=agent_ids)
+@click.option("--env", "env", multiple=True, metavar="NAME=VALUE", help="Environment variable; repeatable.")
+@click.option("--cwd", metavar="FOLDER", help="Working directory of the program.")
+@click.argument("agent", shell_complete=complete_agent)
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROGRAM [ARGUMENT]...]")
 @click.pass_context
 def shell(
@@ -61,95 +61,100 @@ def shell(
     agent: str,
     argv: tuple[str, ...],
 ) -> None:
-    """Open a terminal on an agent: the login shell of its user, or another program.
+    """Open a terminal on an agent: the login shell of the agent's user, or another program.
 
-    At the beginning of a line ~. leaves and ends the program, ~? tells this, ~~ is one ~. When stdin is no terminal,
-    what is piped in is typed, then end of file.
+    At the start of a line, ~. leaves and ends the program, ~? shows these escapes, and ~~ types one ~. If stdin is no
+    terminal, its content is typed, followed by end of file.
     """
-    from fairlead.cli.terminal.attach import pipe_stdin, watch
-    from fairlead.cli.terminal.raw_terminal import Terminal, is_terminal
+    from fairlead.cli.terminal.attach import follow_command, pipe_stdin
+    from fairlead.cli.terminal.raw_terminal import RawTerminal, is_terminal
+    from fairlead.cli.terminal.results import ProgramOutput
 
     payload: dict[str, object] = {"term": os.environ.get("TERM") or "dumb"}
-    if argv := program(argv, "shell", agent):
+    if argv := split_program(argv, "shell", agent):
         payload["argv"] = argv
     if cwd:
         payload["cwd"] = cwd
     if env:
-        payload["env"] = environment(env)
+        payload["env"] = parse_environment(env)
     terms: _Terms = {"deadline": deadline, "retain": "window"}
 
     async def run(client: Client) -> int:
         if not is_terminal(0):
             command = client.command(agent, "shell", payload, **terms)
-            return await watch(command, lambda command: pipe_stdin(command, DATA), cancels=True)
-        terminal = Terminal(0)
+            return await follow_command(
+                command, ProgramOutput(), lambda command: pipe_stdin(command, DATA), cancels=True
+            )
+        terminal = RawTerminal(0)
         columns, rows = terminal.size()
-        return await _attend(
-            client.command(agent, "shell", {**payload, "cols": columns, "rows": rows}, **terms), terminal
-        )
+        command = client.command(agent, "shell", {**payload, "cols": columns, "rows": rows}, **terms)
+        return await _run_terminal(command, terminal)
 
-    ctx.exit(ask(api, token, run))
+    ctx.exit(call_api(api, token, run))
 
 
-async def _attend(command: Command, terminal: Terminal) -> int:
-    """Until the program ends or the user leaves; the exit code."""
+async def _run_terminal(command: Command, terminal: RawTerminal) -> int:
+    """Lend the terminal to the program until it ends or the user leaves; the exit code."""
     import asyncio
 
-    from fairlead.cli.terminal.attach import conclude, end_tasks, talk
+    from fairlead.cli import exit_codes
+    from fairlead.cli.terminal.attach import cancel_tasks
+    from fairlead.cli.terminal.results import notify, report_end
     from fairlead.errors import FairleadError
 
     async with command:
         with terminal.raw():
-            showing = asyncio.create_task(_show(command))
-            typing = asyncio.create_task(_type(command, terminal))
+            printing = asyncio.create_task(_print_output(command))
+            typing = asyncio.create_task(_send_input(command, terminal))
             try:
-                ends: list[asyncio.Future[Any]] = [showing, typing, terminal.killed]
+                ends: list[asyncio.Future[Any]] = [printing, typing, terminal.killed]
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                if not showing.done() and not terminal.killed.done() and not typing.result():
-                    # It takes no more input: its end is on the way.
-                    await asyncio.wait([showing], timeout=LINGER)
+                if not printing.done() and not terminal.killed.done() and not typing.result():
+                    # The program takes no more input: its end is on the way.
+                    await asyncio.wait([printing], timeout=LAST_OUTPUT_TIMEOUT)
             finally:
-                await end_tasks(typing)
-                if not showing.done():
-                    await end_tasks(showing)
-        if not showing.cancelled():
-            showing.result()
+                await cancel_tasks(typing)
+                if not printing.done():
+                    await cancel_tasks(printing)
+        if not printing.cancelled():
+            printing.result()
     if command.end is not None:
-        return conclude(command.end, command.id)
+        return report_end(command.end, command.id)
     try:
         async with asyncio.timeout(CANCEL_TIMEOUT):
             await command.cancel()
-        talk("left; the program was told to end")
+        notify("left the terminal and cancelled the program")
     except (FairleadError, TimeoutError) as e:
-        talk(f"left, but the program could not be told to end ({e}); `fairlead cancel {command.id}` does it")
-    return 128 + terminal.killed.result() if terminal.killed.done() else 0
+        notify(f"left the terminal, but could not cancel the program ({e}); try `fairlead cancel {command.id}`")
+    return 128 + terminal.killed.result() if terminal.killed.done() else exit_codes.OK
 
 
-async def _show(command: Command) -> None:
+async def _print_output(command: Command) -> None:
     from fairlead.cli.terminal import stdio
 
     async for chunk in command:
         await stdio.write(2 if chunk.kind == "log" else 1, chunk.data)
 
 
-async def _type(command: Command, terminal: Terminal) -> bool:
-    """Send what is typed. True when the user leaves, False when the program takes no more."""
-    from fairlead.cli.terminal.raw_terminal import Escape, say
+async def _send_input(command: Command, terminal: RawTerminal) -> bool:
+    """Send what is typed. True when the user leaves, False when the program takes no more input."""
+    from fairlead.cli.terminal.escapes import EscapeParser
+    from fairlead.cli.terminal.raw_terminal import notify_raw
     from fairlead.errors import InvalidRequest
 
-    escape = Escape()
+    escapes = EscapeParser()
     try:
         while True:
             typed, size = await terminal.next()
             if size is not None:
                 await command.input(RESIZE + json.dumps({"cols": size[0], "rows": size[1]}).encode())
-            taken = escape.take(typed)
-            if escape.asked:
-                say("~. leaves and ends the program, ~~ is one ~; both at the beginning of a line")
-                escape.asked = False
-            for i in range(0, len(taken), PIECE):
-                await command.input(DATA + taken[i : i + PIECE])
-            if escape.left or terminal.ended:
+            data = escapes.feed(typed)
+            if escapes.asked:
+                notify_raw("~. leaves and ends the program, ~~ types one ~; both at the start of a line")
+                escapes.asked = False
+            for i in range(0, len(data), INPUT_CHUNK):
+                await command.input(DATA + data[i : i + INPUT_CHUNK])
+            if escapes.left or terminal.ended:
                 return True
     except InvalidRequest:
         return False

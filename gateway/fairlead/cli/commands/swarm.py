@@ -1,7 +1,7 @@
-"""`fairlead swarm`: simulated agents by the thousand, for sizing a gateway of one's own.
+"""`fairlead swarm`: thousands of simulated agents, to find out how large a gateway must be.
 
-Called by `main`. It reads the options, looks whether this machine can do what is asked, and prints; the work is done
-by the room of that name. Progress goes to stderr, the result to stdout. The exit code is 1 when an agent was lost.
+This module reads the options, checks that this machine can do what is asked, and prints; the package `swarm` does the
+work. Progress goes to stderr, the result to stdout. The exit code is 1 if an agent was lost.
 """
 
 from __future__ import annotations
@@ -16,52 +16,53 @@ import click
 
 from fairlead.cli.click_extensions import IntegerRange, NumberRange
 from fairlead.cli.link_options import DEFAULT_LINKS, agent_token_options, chosen_token, endpoint, host_of
-from fairlead.cli.output.view import report_option
+from fairlead.cli.output.formats import report_option
 from fairlead.text import plain
 
 if TYPE_CHECKING:
     from fairlead.swarm.counters import Counters
 
 QUIET = 5.0
-"""Seconds between two lines of progress where nobody looks at a terminal."""
+"""Seconds between two lines of progress when stderr is no terminal."""
 
 
 @click.command(
     short_help="Load a gateway with simulated agents.",
-    epilog="Profiles, alone or in shares (idle=90,chatty=10): idle; chatty, which puts out more and emits events; "
-    "slow, which reads a little now and then; half-open, which is silent after welcome with its connection open; "
-    "storm, which drop their links together and come back by the protocol's own delays. "
-    "docs/swarm.md says what each counts.",
+    epilog="Profiles, alone or in shares (idle=90,chatty=10): idle; chatty, with more output and with events; slow, "
+    "which reads a little at a time; half-open, which is silent after the welcome but keeps its connection; storm, "
+    "whose agents all drop their links at once and reconnect with the protocol's delays. See docs/swarm.md.",
 )
-@click.option("--url", default=DEFAULT_LINKS, show_default=True, metavar="URL", help="Address of the gateway's links.")
-@click.option("--agents", "-n", type=IntegerRange(1, 10_000_000), default=100, show_default=True, help="How many.")
-@click.option("--processes", "-p", type=IntegerRange(1, 1024), help="How many processes. [default: as many as needed]")
+@click.option("--url", default=DEFAULT_LINKS, show_default=True, metavar="URL", help="URL of the gateway's links.")
+@click.option(
+    "--agents", "-n", type=IntegerRange(1, 10_000_000), default=100, show_default=True, help="Number of agents."
+)
+@click.option("--processes", "-p", type=IntegerRange(1, 1024), help="Number of processes. [default: as many as needed]")
 @click.option(
     "--rate", type=NumberRange(0.1, 1e6), default=200.0, show_default=True,
-    help="First connects per second, jittered by half.",
+    help="Agents that connect per second, with a jitter of one half.",
 )  # fmt: skip
-@click.option("--profile", default="idle", show_default=True, metavar="MIX", help="What they are like; see below.")
+@click.option("--profile", default="idle", show_default=True, metavar="MIX", help="Behaviour of the agents; see below.")
 @click.option(
     "--duration", type=NumberRange(min=0), metavar="SECONDS",
-    help="How long to hold them once all are linked. [default: until Ctrl-C]",
+    help="How long to hold the links once all are open. [default: until Ctrl-C]",
 )  # fmt: skip
 @agent_token_options("--token")
 @click.option("--id-prefix", default="swarm", show_default=True, metavar="PREFIX", help="Ids are PREFIX-0, PREFIX-1 …")
 @click.option(
     "--source", multiple=True, metavar="ADDRESSES",
-    help="Addresses of this machine to connect from, in turn: one has some 28,000 ports. 127.0.0.2-9 is a range.",
+    help="Local addresses to connect from, in turn: each has some 28,000 ports. 127.0.0.2-9 is a range.",
 )  # fmt: skip
 @click.option(
     "--output-bytes", type=IntegerRange(0, 1 << 30), metavar="N",
-    help="What each command puts out. [default: 64, chatty 4096]",
+    help="Size of each command's output. [default: 64, chatty 4096]",
 )  # fmt: skip
 @click.option(
     "--event-every", type=NumberRange(0.01, 86400), default=10.0, show_default=True, metavar="SECONDS",
-    help="Between two events of a chatty agent.",
+    help="Time between two events of a chatty agent.",
 )  # fmt: skip
 @click.option(
     "--storm-every", type=NumberRange(1, 86400), default=60.0, show_default=True, metavar="SECONDS",
-    help="Between two storms; the first is when all are linked.",
+    help="Time between two storms; the first is when all links are open.",
 )  # fmt: skip
 @report_option
 @click.pass_context
@@ -70,7 +71,7 @@ def swarm(
     duration: float | None, agent_token: str | None, agent_token_file: Path | None, id_prefix: str,
     source: tuple[str, ...], output_bytes: int | None, event_every: float, storm_every: float, output: str,
 ) -> None:  # fmt: skip
-    """Load a gateway with simulated agents, and count what becomes of them."""
+    """Load a gateway with simulated agents, and count what happens to them."""
     import asyncio
 
     from fairlead.swarm.coordinator import Coordinator
@@ -105,7 +106,7 @@ def swarm(
         progress.end()
     if output == "json":
         click.echo(json.dumps(as_json(result), indent=2))
-    else:  # the last refusal is told in the gateway's words
+    else:  # the last refusal is quoted from the gateway
         click.echo("\n".join(map(plain, as_table(result).split("\n"))))
     ctx.exit(0 if result.well else 1)
 
@@ -116,12 +117,12 @@ def _address(url: str) -> str:
     except ValueError:
         legal = False
     if not legal:
-        raise click.BadParameter(f"{url!r} must begin with ws:// or wss:// and a host", param_hint="--url")
+        raise click.BadParameter(f"{url!r}: expected ws://HOST or wss://HOST", param_hint="--url")
     return endpoint(url)
 
 
 class _Progress:
-    """One line that is rewritten on a terminal, some lines elsewhere."""
+    """One line that is rewritten on a terminal, or a line now and then."""
 
     def __init__(self, agents: int) -> None:
         self._agents = agents
@@ -134,7 +135,7 @@ class _Progress:
 
         line = plain(progress_line(phase, counters, self._agents, seconds))
         if self._terminal:
-            # The last line of a phase stays, the others are written over.
+            # The last line of a phase stays, the others are overwritten.
             head = "\n" if self._phase not in ("", phase) else "\r"
             click.echo(f"{head}{line}\x1b[K", err=True, nl=False)
         elif phase != self._phase or seconds - self._shown >= QUIET:

@@ -1,7 +1,6 @@
-"""`fairlead top`: the worst links of the fleet, ranked by their nodes, looked at again and again.
+"""`fairlead top`: the worst links of the fleet, ranked by their nodes and refreshed until the user leaves.
 
-Called by `main`. On a terminal the table stays in place and keys choose what it is ranked by; into a pipe it is
-written once. What comes from agents is made plain for the terminal.
+On a terminal the table stays in place and keys choose the measure; a pipe receives it once.
 """
 
 from __future__ import annotations
@@ -14,9 +13,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fairlead.cli.api_options import api_options, ask
+from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import IntegerRange, NumberRange
-from fairlead.cli.output.view import as_json, report_option
+from fairlead.cli.output.formats import as_json, report_option
+from fairlead.cli.output.table import UNLIMITED, format_table
+from fairlead.cli.output.watch import CLEAR
 from fairlead.text import plain
 
 if TYPE_CHECKING:
@@ -25,22 +26,26 @@ if TYPE_CHECKING:
     from fairlead.client import Client, Latency, RankedLink, Ranking
 
 MEASURES = ("rtt", "deliver", "ack", "first_byte", "run", "store", "open", "failed", "reconnects")
-"""What the API ranks by; the keys 1 to 9."""
+"""What the API ranks by; the keys 1 to 9 choose one."""
 HEAD = (
     "AGENT", "NODE", "AGE", "RTT", "P50", "P99", "DELIVER", "ACK", "FIRST", "RUN", "STORE", "OPEN", "ENDED", "FAILED",
     "RECONN", "LAST CLOSE",
 )  # fmt: skip
+NUMERIC = range(2, len(HEAD) - 1)
+"""The columns of HEAD that are numbers."""
+AROUND = 4
+"""Lines of the terminal beside the links: the measures, the head, a missing node, the cursor."""
 
 
 @click.command(short_help="Show the worst links of the fleet.")
 @api_options
-@click.option("--by", type=click.Choice(MEASURES), default="rtt", show_default=True, help="What makes a link bad.")
+@click.option("--by", type=click.Choice(MEASURES), default="rtt", show_default=True, help="Measure to rank by.")
 @click.option(
     "-n",
     "--limit",
     type=IntegerRange(1, 100),
     metavar="N",
-    help="How many. [default: what the terminal has room for]",
+    help="Number of links. [default: as many as the terminal has lines for]",
 )
 @click.option(
     "--interval",
@@ -48,18 +53,18 @@ HEAD = (
     default=2,
     show_default=True,
     metavar="SECONDS",
-    help="Between two looks.",
+    help="Time between two refreshes.",
 )
-@click.option("--once", is_flag=True, help="Look once; into a pipe that is done anyway.")
+@click.option("--once", is_flag=True, help="Print the table once; always so when stdout is no terminal.")
 @report_option
 def top(api: str, token: str | None, by: str, limit: int | None, interval: float, once: bool, output: str) -> None:
-    """Show the slowest links of the fleet, or those that are worst in another way.
+    """Show the links of the fleet that are slowest, or worst by another measure.
 
-    RTT is the last round trip, P50 and P99 are of the latest; the stages of commands are p99, in milliseconds. Keys:
-    1 to 9 choose the measure, q ends.
+    RTT is the last round trip, P50 and P99 are quantiles of the latest ones. The stages of commands are p99, in
+    milliseconds. Keys: 1 to 9 choose the measure, q quits.
     """
     if once or output == "json" or not sys.stdout.isatty():
-        found = ask(api, token, lambda client: client.worst(by, limit or 20))
+        found = call_api(api, token, lambda client: client.worst(by, limit or 20))
         if output == "json":
             import msgspec
 
@@ -67,20 +72,20 @@ def top(api: str, token: str | None, by: str, limit: int | None, interval: float
         else:
             _print(found)
         return
-    ask(api, token, lambda client: _watch(client, by, limit, interval))
+    call_api(api, token, lambda client: _watch(client, by, limit, interval))
 
 
 async def _watch(client: Client, by: str, limit: int | None, interval: float) -> None:
     import asyncio
 
-    with _keys() as keys:
+    with _pressed_keys() as keys:
         while True:
-            room = shutil.get_terminal_size()
-            found = await client.worst(by, min(limit or 100, max(1, room.lines - 4), 100))
-            click.echo("\x1b[H\x1b[2J", nl=False)  # home, clear: the table stays in place
-            chosen = " ".join(f"[{m}]" if m == by else f"{i}:{m}" for i, m in enumerate(MEASURES, 1))
-            click.echo(f"{chosen}   q: end"[: room.columns])
-            _print(found, room.columns)
+            size = shutil.get_terminal_size()
+            found = await client.worst(by, min(limit or 100, max(1, size.lines - AROUND), 100))
+            click.echo(CLEAR, nl=False)
+            measures = " ".join(f"[{m}]" if m == by else f"{i}:{m}" for i, m in enumerate(MEASURES, 1))
+            click.echo(f"{measures}   q: quit"[: size.columns])
+            _print(found, size.columns)
             try:
                 async with asyncio.timeout(interval):
                     key = await keys.get()
@@ -93,9 +98,10 @@ async def _watch(client: Client, by: str, limit: int | None, interval: float) ->
 
 
 @contextmanager
-def _keys() -> Iterator[asyncio.Queue[str]]:
-    """Keys as they are pressed, while the block lasts. The queue holds what a hand can press between two looks."""
+def _pressed_keys() -> Iterator[asyncio.Queue[str]]:
+    """The keys that are pressed while the block lasts. The queue has room for what a hand presses in one interval."""
     import asyncio
+    import os
     import termios
     import tty
 
@@ -106,15 +112,13 @@ def _keys() -> Iterator[asyncio.Queue[str]]:
     loop, file = asyncio.get_running_loop(), sys.stdin.fileno()
     before = termios.tcgetattr(file)
 
-    def pressed() -> None:
-        import os
-
+    def read_keys() -> None:
         for key in os.read(file, 16).decode(errors="replace"):
             if not keys.full():
                 keys.put_nowait(key)
 
     tty.setcbreak(file)
-    loop.add_reader(file, pressed)
+    loop.add_reader(file, read_keys)
     try:
         yield keys
     finally:
@@ -122,36 +126,29 @@ def _keys() -> Iterator[asyncio.Queue[str]]:
         termios.tcsetattr(file, termios.TCSADRAIN, before)
 
 
-def _print(found: Ranking, width: int | None = None) -> None:
-    rows = [HEAD, *map(_row, found.links)]
-    cells = [[plain(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for row in cells:
-        # Numbers to the right, words to the left.
-        line = "  ".join(
-            cell.ljust(size) if i in (0, 1, len(HEAD) - 1) else cell.rjust(size)
-            for i, (cell, size) in enumerate(zip(row, widths, strict=True))
-        )
-        click.echo(line.rstrip()[:width])
+def _print(found: Ranking, columns: int | None = None) -> None:
+    # Cut at the right edge: a shortened number would be a wrong one.
+    for line in format_table(HEAD, [_row(one) for one in found.links], NUMERIC, UNLIMITED):
+        click.echo(line[:columns])
     if found.missing:
-        click.echo(f"did not answer in time: {plain(', '.join(found.missing))}", err=True)
+        click.echo(f"no answer in time from: {plain(', '.join(found.missing))}", err=True)
     if not found.links and not found.missing:
-        click.echo("no agent is linked; `fairlead agents ls` lists all that were ever seen", err=True)
+        click.echo("no agent is linked; `fairlead agents ls` lists all known agents", err=True)
 
 
 def _row(one: RankedLink) -> tuple[str, ...]:
     return (
-        one.agent, one.node, _age(one.age), _ms(one.rtt), *_both(one.round_trips),
-        *(_stage(one.latency.get(stage)) for stage in MEASURES[1:6]), str(one.commands), str(one.ended),
+        one.agent, one.node, _age(one.age), _ms(one.rtt), *_p50_p99(one.round_trips),
+        *(_p99(one.latency.get(stage)) for stage in MEASURES[1:6]), str(one.commands), str(one.ended),
         str(one.failed), str(one.reconnects), one.last_close or "-",
     )  # fmt: skip
 
 
-def _both(spread: Latency | None) -> tuple[str, str]:
+def _p50_p99(spread: Latency | None) -> tuple[str, str]:
     return ("-", "-") if spread is None else (_ms(spread.p50), _ms(spread.p99))
 
 
-def _stage(spread: Latency | None) -> str:
+def _p99(spread: Latency | None) -> str:
     return _ms(None if spread is None else spread.p99)
 
 

@@ -1,9 +1,9 @@
-"""The processes of a demo: their start in order, their watch, their end in the other order.
+"""The processes of a demo: starts them in order, restarts what ends, stops them in the other order.
 
-Run by `demo`. Each part is a process of its own, started as a user would start it: what works here works
-elsewhere. A part counts as started when it has answered, not when its process exists. One that dies before all have
-answered ends the demo, and its last words are shown; one that dies later is started again. The children get no
-FAIRLEAD_ variable of this shell, since a setting meant for another gateway would change this one.
+Called by `fairlead demo`. Each part is a process of its own, started as a user would start it: what works here works
+elsewhere. A process that ends before all have been ready ends the demo, and the last lines of its log are shown; one
+that ends later is restarted. The children get no FAIRLEAD_ variable of this shell, because a setting for another
+gateway would change this one.
 """
 
 from __future__ import annotations
@@ -21,16 +21,17 @@ import click
 from fairlead.cli.api_options import connect
 from fairlead.cli.demo.load_balancer import LoadBalancer
 from fairlead.cli.demo.ports import HOST, DemoPorts, NodePorts
-from fairlead.cli.demo.processes import ChildProcess, Process, ValkeyProcess, epitaph, tail
-from fairlead.cli.demo.restarts import Ready, RestartedProcess
-from fairlead.cli.demo.welcome import call, invitation
+from fairlead.cli.demo.processes import ChildProcess, Process, ValkeyProcess, describe_end, tail
+from fairlead.cli.demo.readiness import is_agent_online, is_node_ready
+from fairlead.cli.demo.restarts import IsReady, RestartedProcess
+from fairlead.cli.demo.welcome import Welcome, command_line
 from fairlead.client import Client
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 READY_TIMEOUT = 30.0
-"""Seconds for a part to answer: an interpreter starts in one, on a busy machine in some."""
-POLL = 0.1
+"""Seconds for a part to answer: an interpreter starts in one, on a busy machine in several."""
+POLL_INTERVAL = 0.1
 AGENT_STOP = 10.0
 GATEWAY_STOP = 15.0
 """Seconds until SIGKILL: an agent ends its programs in 10 s; a gateway without agents drains at once."""
@@ -39,34 +40,34 @@ GATEWAY_STOP = 15.0
 class Demo:
     """The processes of one demo, from the first start to the last end."""
 
-    def __init__(self, ports: DemoPorts, data: Path, count: int) -> None:
+    def __init__(self, ports: DemoPorts, data: Path, agents: int) -> None:
         self._ports = ports
         self._data = data
         self._valkey = ValkeyProcess(EmbeddedValkey(data / "valkey"))
-        self._balancer = LoadBalancer(HOST, ports.entry, [one.link for one in ports.nodes])
+        self._load_balancer = LoadBalancer(HOST, ports.links, [one.link for one in ports.nodes])
         self._nodes: list[ChildProcess] = []
         self._agents: list[ChildProcess] = []
-        self._parts: list[RestartedProcess] = []
-        """All that are started again: those that have been ready."""
-        self._names = [f"agent-{i + 1}" for i in range(count)]
+        self._restarted: list[RestartedProcess] = []
+        """Every process that has been ready."""
+        self._agent_names = [f"agent-{i + 1}" for i in range(agents)]
         self._signals = 0
 
     async def run(self) -> int:
-        """0 after Ctrl-C or SIGTERM. Raises FairleadError when a part could not start, or fails again and again."""
+        """0 after Ctrl-C or SIGTERM. Raises FairleadError if a part cannot start, or fails again and again."""
         loop = asyncio.get_running_loop()
         work = asyncio.ensure_future(self._work())
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._signalled, work)
+            loop.add_signal_handler(number, self._handle_signal, work)
         try:
             await work
         except asyncio.CancelledError:
             if not self._signals:
                 raise
         finally:
-            await self._end()
+            await self._stop()
         return 0
 
-    def _signalled(self, work: asyncio.Future[None]) -> None:
+    def _handle_signal(self, work: asyncio.Future[None]) -> None:
         self._signals += 1
         if self._signals == 1:
             work.cancel()
@@ -81,67 +82,76 @@ class Demo:
         try:
             self._data.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as e:
-            raise ConfigError(f"folder {self._data} cannot be made ({e.strerror}); name another: --data FOLDER") from e
+            raise ConfigError(
+                f"cannot create the folder {self._data}: {e.strerror}; name another with --data FOLDER"
+            ) from e
         async with connect(self._api, None) as client:
             await self._start(client)
-            await self._show(client)
+            await self._print_welcome(client)
             await self._supervise()
 
     @property
     def _api(self) -> str:
-        """As --api takes it: the addresses of all nodes."""
+        """The URLs of all nodes, as --api takes them."""
         return ",".join(f"http://{HOST}:{one.api}" for one in self._ports.nodes)
 
     @property
     def _links(self) -> str:
-        return f"ws://{HOST}:{self._ports.entry}"
+        return f"ws://{HOST}:{self._ports.links}"
 
     async def _start(self, client: Client) -> None:
-        _tell(f"valkey: starting, data in {self._data / 'valkey'}")
-        await self._valkey.start()
-        _tell(f"valkey: ready at {self._valkey.server.url} (pid {self._valkey.pid})")
-        self._keep(
-            self._valkey, self._answers, "Links stay up and what runs goes on; new commands are answered with 503"
-        )
-        for i, doors in enumerate(self._ports.nodes):
-            child = self._node(f"node-{i + 1}", doors)
-            self._nodes.append(child)
-            _tell(f"{child.name}: starting, log in {child.log}")
-            await child.start()
-        place = "link to another node" if len(self._nodes) > 1 else "wait for it"
-        for child, doors in zip(self._nodes, self._ports.nodes, strict=True):
-            ready = partial(_is_ready, doors.admin)
-            await self._until(child, ready)
-            _tell(f"{child.name}: ready (pid {child.pid})")
-            self._keep(child, ready, f"Its agents {place}, and what they run goes on")
-        await self._balancer.start()
-        _tell(f"agents: starting, logs in {self._data}/agent-*.log")
-        # Each of the first ones finds the next node with the fewest links; the others follow all at once.
+        await self._start_valkey()
+        await self._start_nodes()
+        await self._load_balancer.start()
+        _report(f"agents: starting, logs in {self._data}/agent-*.log")
+        # Each of the first agents finds the next node with the fewest links; the others follow all at once.
         first = len(self._nodes)
-        for name in self._names[:first]:
+        for name in self._agent_names[:first]:
             await self._start_agents(client, [name])
-        await self._start_agents(client, self._names[first:])
+        await self._start_agents(client, self._agent_names[first:])
+
+    async def _start_valkey(self) -> None:
+        async def is_ready() -> bool:
+            return self._valkey.server.running  # its start returns once it answers
+
+        _report(f"valkey: starting, data in {self._data / 'valkey'}")
+        await self._valkey.start()
+        _report(f"valkey: ready at {self._valkey.server.url} (pid {self._valkey.pid})")
+        self._restart_when_ended(
+            self._valkey, is_ready, "Links stay up and programs go on running; new commands are answered with 503"
+        )
+
+    async def _start_nodes(self) -> None:
+        for i, ports in enumerate(self._ports.nodes):
+            child = self._node(f"node-{i + 1}", ports)
+            self._nodes.append(child)
+            _report(f"{child.name}: starting, log in {child.log}")
+            await child.start()
+        move = "connect to another node" if len(self._nodes) > 1 else "wait for it"
+        for child, ports in zip(self._nodes, self._ports.nodes, strict=True):
+            is_ready = partial(is_node_ready, ports.admin)
+            await self._wait_ready(child, is_ready)
+            _report(f"{child.name}: ready (pid {child.pid})")
+            self._restart_when_ended(child, is_ready, f"Its agents {move}, and their programs go on running")
 
     async def _start_agents(self, client: Client, names: list[str]) -> None:
-        configured = f"--config={os.devnull}"  # not as the agent that is installed on this machine
-        agents = [
-            self._child(name, "agent", "run", configured, f"--url={self._links}", f"--id={name}") for name in names
-        ]
+        config = f"--config={os.devnull}"  # not that of the agent that is installed on this machine
+        agents = [self._child(name, "agent", "run", config, f"--url={self._links}", f"--id={name}") for name in names]
         self._agents += agents
         for child in agents:
             await child.start()
         for child in agents:
-            ready = partial(_is_online, client, child.name)
-            await self._until(child, ready)
-            _tell(f"{child.name}: online (pid {child.pid})")
-            self._keep(child, ready, "What it ran ends with outcome_unknown")
+            is_ready = partial(is_agent_online, client, child.name)
+            await self._wait_ready(child, is_ready)
+            _report(f"{child.name}: online (pid {child.pid})")
+            self._restart_when_ended(child, is_ready, "The commands that it ran end with outcome_unknown")
 
-    def _node(self, name: str, doors: NodePorts) -> ChildProcess:
+    def _node(self, name: str, ports: NodePorts) -> ChildProcess:
         flags = {
             "node": name,
-            "link-port": doors.link,
-            "api-port": doors.api,
-            "admin-port": doors.admin,
+            "link-port": ports.link,
+            "api-port": ports.api,
+            "admin-port": ports.admin,
             "redis": self._valkey.server.url,
             "drain-timeout": 5,  # nobody waits a minute for the end of a demo
         }
@@ -150,85 +160,63 @@ class Demo:
     def _child(self, name: str, *args: str) -> ChildProcess:
         env = {key: value for key, value in os.environ.items() if not key.startswith("FAIRLEAD_")}
         env["PYTHONUNBUFFERED"] = "1"
-        # -P: a folder of the working directory must not stand in for the standard library.
+        # -P: a folder in the working directory must not replace a module of the standard library.
         return ChildProcess(name, [sys.executable, "-P", "-m", "fairlead", *args], self._data / f"{name}.log", env)
 
-    def _keep(self, process: Process, is_ready: Ready, effect: str) -> None:
-        self._parts.append(RestartedProcess(process, is_ready, f"{effect}: {call('agents ls', self._api)}", _tell))
+    def _restart_when_ended(self, process: Process, is_ready: IsReady, effect: str) -> None:
+        watch = f"{effect}: {command_line('agents ls', self._api)}"
+        self._restarted.append(RestartedProcess(process, is_ready, watch, _report))
 
-    async def _answers(self) -> bool:
-        return self._valkey.server.running  # its start returns once it serves
-
-    async def _until(self, child: ChildProcess, ready: Ready) -> None:
-        """Wait until `ready`. Raises FairleadError when a child dies before, or takes too long."""
+    async def _wait_ready(self, child: ChildProcess, is_ready: IsReady) -> None:
+        """Raises FairleadError if a child ends first, or if it takes too long."""
         deadline = time.monotonic() + READY_TIMEOUT
-        while not await ready():
+        while not await is_ready():
             for one in self._children():
                 if one.code is not None:
-                    raise FairleadError(epitaph(one))
+                    raise FairleadError(describe_end(one))
             if time.monotonic() > deadline:
                 late = f"{child.name} was not ready within {READY_TIMEOUT:g} s; the last lines of {child.log}:"
                 raise FairleadError(f"{late}\n{tail(child.log)}")
-            await asyncio.sleep(POLL)
+            await asyncio.sleep(POLL_INTERVAL)
 
-    async def _show(self, client: Client) -> None:
+    async def _print_welcome(self, client: Client) -> None:
         nodes = [
-            f"{child.name:<7} pid {child.pid}, links ws://{HOST}:{doors.link}, probes http://{HOST}:{doors.admin}/readyz"
-            for child, doors in zip(self._nodes, self._ports.nodes, strict=True)
+            f"{child.name:<7} pid {child.pid}, links ws://{HOST}:{one.link}, probes http://{HOST}:{one.admin}/readyz"
+            for child, one in zip(self._nodes, self._ports.nodes, strict=True)
         ]
         valkey = f"valkey  pid {self._valkey.pid}, {self._valkey.server.url}"
         rows = [(child, await client.agent(child.name)) for child in self._agents]
         agents = [f"{child.name} (pid {child.pid}) at {row.node}" for child, row in rows]
-        # A node to kill, and an agent whose link is there; the API of the commands shown is the first node's.
+        # A node to kill, and an agent whose link it holds; not the first node, whose API the shown commands use.
         pair = next(((row.node, row.id) for _, row in rows if row.node not in (None, self._nodes[0].name)), None)
-        click.echo(invitation(self._api, self._links, [*nodes, valkey], agents, self._names[-1], pair, self._data))
+        welcome = Welcome(self._api, self._links, [*nodes, valkey], agents, self._agent_names[-1], pair, self._data)
+        click.echo(welcome.text())
         sys.stdout.flush()
 
     async def _supervise(self) -> None:
-        """Start again what ends, until Ctrl-C cancels this. Raises FairleadError when that does not help."""
-        kept = [asyncio.ensure_future(part.keep()) for part in self._parts]
+        """Restart what ends, until Ctrl-C cancels this. Raises FairleadError when restarts do not help."""
+        tasks = [asyncio.ensure_future(one.supervise()) for one in self._restarted]
         try:
-            await asyncio.gather(*kept)
+            await asyncio.gather(*tasks)
         finally:
-            for one in kept:
-                one.cancel()
-            await asyncio.gather(*kept, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _end(self) -> None:
-        """Agents first, so that they leave in peace; the nodes next; the store they all write to last."""
+    async def _stop(self) -> None:
+        """Stop the agents first, so that they leave in order, then the nodes, then Valkey, which all nodes write to."""
         if self._children():
-            _tell("ending")
+            _report("stopping")
         killed: list[str] = []
-        for children, patience in ((self._agents, AGENT_STOP), (self._nodes, GATEWAY_STOP)):
-            gently = await asyncio.gather(*(child.stop(patience) for child in children))
+        for children, timeout in ((self._agents, AGENT_STOP), (self._nodes, GATEWAY_STOP)):
+            gently = await asyncio.gather(*(child.stop(timeout) for child in children))
             killed += [child.name for child, well in zip(children, gently, strict=True) if not well]
-        await self._balancer.stop()
+        await self._load_balancer.stop()
         await self._valkey.stop()
         for name in killed:
-            _tell(f"{name}: did not end when told to, and was killed; see {self._data}/{name}.log")
-        _tell("all ended")
+            _report(f"{name}: did not stop in time and was killed; see {self._data}/{name}.log")
+        _report("all processes have stopped")
 
 
-async def _is_ready(admin: int) -> bool:
-    """GET /readyz by hand: one line of HTTP needs no client."""
-    try:
-        async with asyncio.timeout(2):
-            reader, writer = await asyncio.open_connection(HOST, admin)
-            try:
-                writer.write(f"GET /readyz HTTP/1.1\r\nHost: {HOST}\r\nConnection: close\r\n\r\n".encode())
-                return (await reader.readline()).split()[1:2] == [b"200"]
-            finally:
-                writer.close()
-    except (OSError, TimeoutError):
-        return False
-
-
-async def _is_online(client: Client, name: str) -> bool:
-    try:
-        return (await client.agent(name)).state == "online"
-    except FairleadError:
-        return False  # not seen yet, or the API is still starting: asked again until the deadline
-
-
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     click.echo(text, err=True)

@@ -1,8 +1,8 @@
-"""The demo's load balancer: one TCP port for the links of all nodes, as a fleet has one address in production.
+"""The demo's load balancer: one TCP port for the links of all nodes, as a fleet in production has one address.
 
-Run by `stage`, in the demo's own process. A new connection goes to the node that has the fewest, among those that take
-it; so agents whose node has died find another one at the same address. It moves bytes and knows nothing of what they
-mean, and it restarts nothing. It is for a demo: real fleets have a load balancer of their own.
+Used by `demo`, in the demo's own process. A new connection goes to the node that has the fewest, among those that
+accept it, so agents whose node has died find another one at the same address. It moves bytes without looking at them.
+It is for a demo only: real fleets have a load balancer of their own.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fairlead.errors import ConfigError
 
 CONNECT_TIMEOUT = 2.0
 """Seconds for a connection within this machine: a node that does not listen refuses at once."""
-PIECE = 1 << 16
-"""Bytes read at once; what the other side does not take stops the reading."""
+READ_SIZE = 1 << 16
+"""Bytes that are read at once; reading stops while the other side does not take them."""
 SPARE_FILES = 512
-"""Descriptors for everything else that the demo does."""
+"""File descriptors for everything else that the demo does."""
 
 
 class LoadBalancer:
-    """Connections to `port` of `host` go to `backends`, ports of the same host, from `start` to `stop`."""
+    """Forwards connections from `port` on `host` to `backends`, which are ports on the same host."""
 
     def __init__(self, host: str, port: int, backends: Sequence[int]) -> None:
         self._host = host
@@ -31,75 +31,73 @@ class LoadBalancer:
         self._backends = backends
         self._server: asyncio.Server | None = None
         self._connections: Counter[int] = Counter()
-        """How many each backend has."""
-        self._serving: set[asyncio.Task[None]] = set()
+        """The number of connections to each backend."""
+        self._tasks: set[asyncio.Task[None]] = set()
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self._most = max(1, (hard - SPARE_FILES) // 2)
-        """Connections at the same time, each of two descriptors. More are closed at once."""
+        self._limit = max(1, (hard - SPARE_FILES) // 2)
+        """Connections at the same time, each with two descriptors. More are closed at once."""
 
     async def start(self) -> None:
-        """Raises ConfigError when the port cannot be had."""
+        """Raises ConfigError if the port is in use."""
         try:
             self._server = await asyncio.start_server(self._accept, self._host, self._port)
         except OSError as e:
-            raise ConfigError(f"port {self._port} on {self._host} cannot be had: {e.strerror}; choose another") from e
+            raise ConfigError(f"cannot use port {self._port} on {self._host}: {e.strerror}; choose another") from e
 
     async def stop(self) -> None:
         """Close the port and all connections."""
         if self._server is not None:
             self._server.close()
-        for task in self._serving:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._serving, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) >= self._most:
+        if len(self._tasks) >= self._limit:
             writer.transport.abort()
             return
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+        task = asyncio.create_task(self._forward(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for port in sorted(self._backends, key=self._connections.__getitem__):
-            self._connections[port] += 1  # before the first wait, so that two that come at once are spread
+            self._connections[port] += 1  # before the first await, so that two which come at once are spread
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
-                    answers, far = await asyncio.open_connection(self._host, port)
+                    backend = await asyncio.open_connection(self._host, port)
             except (OSError, TimeoutError):
                 self._connections[port] -= 1  # nobody listens there now
                 continue
             try:
-                await self._join(reader, far, answers, writer)
+                await _join((reader, writer), backend)
             finally:
                 self._connections[port] -= 1
             return
         writer.transport.abort()
 
-    async def _join(
-        self,
-        reader: asyncio.StreamReader,
-        far: asyncio.StreamWriter,
-        answers: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> None:
-        """Carry bytes both ways until either side is done; what was read by then is still sent."""
-        ways = [asyncio.create_task(_carry(reader, far)), asyncio.create_task(_carry(answers, writer))]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            await asyncio.gather(*ways, return_exceptions=True)
-            far.close()
-            writer.close()
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _join(client: Stream, backend: Stream) -> None:
+    """Copy bytes both ways until either side ends; what was read by then is still sent."""
+    ways = [asyncio.create_task(_copy(client[0], backend[1])), asyncio.create_task(_copy(backend[0], client[1]))]
     try:
-        while data := await source.read(PIECE):
-            sink.write(data)
-            await sink.drain()
+        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for way in ways:
+            way.cancel()
+        await asyncio.gather(*ways, return_exceptions=True)
+        backend[1].close()
+        client[1].close()
+
+
+async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+    try:
+        while data := await source.read(READ_SIZE):
+            target.write(data)
+            await target.drain()
     except OSError:
-        pass  # one side is gone: so is the connection
+        pass  # one side is gone, and with it the connection

@@ -1,6 +1,6 @@
-"""The ports of a demo: which are free, and which are taken by somebody else.
+"""The ports of a demo: which ones it takes, and whether they are free.
 
-Used by `demo`, before anything is started, and by `stage`, which gives each node its own.
+Used by `demo`, before anything starts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import NamedTuple
 from fairlead.errors import ConfigError
 
 HOST = "127.0.0.1"
-ENTRY = "agents' links"
+LOAD_BALANCER = "agents' links"
 KINDS = ("platform API", "probes and metrics", "links of one node")
+"""What the ports of one node are for, in the order of NodePorts."""
 
 
 class NodePorts(NamedTuple):
-    """The ports of one node, in the order of KINDS."""
+    """The ports of one node."""
 
     api: int
     admin: int
@@ -24,20 +25,20 @@ class NodePorts(NamedTuple):
 
 
 class DemoPorts(NamedTuple):
-    """The port that agents link to, which is the balancer's, and those of each node behind it."""
+    """The port of the load balancer, which agents connect to, and the ports of each node behind it."""
 
-    entry: int
+    links: int
     nodes: list[NodePorts]
 
 
 def ports_from(first: int, nodes: int) -> DemoPorts:
-    """`first` and those that follow it. The first node's come next, where the commands look when told nothing else."""
-    doors = range(first + 1, first + 1 + nodes * len(KINDS), len(KINDS))
-    return DemoPorts(first, [NodePorts(api, api + 1, api + 2) for api in doors])
+    """`first` and the ports after it. Those of the first node come next, where the commands look by default."""
+    starts = range(first + 1, first + 1 + nodes * len(KINDS), len(KINDS))
+    return DemoPorts(first, [NodePorts(api, api + 1, api + 2) for api in starts])
 
 
 def free_ports(nodes: int) -> DemoPorts:
-    """Ports that are free now. Another process may yet take one; then the gateway's log says so."""
+    """Ports that are free now. If another process takes one meanwhile, the log of the gateway reports it."""
     probes = [socket.create_server((HOST, 0)) for _ in range(1 + nodes * len(KINDS))]
     try:
         free = iter([int(probe.getsockname()[1]) for probe in probes])
@@ -48,20 +49,20 @@ def free_ports(nodes: int) -> DemoPorts:
 
 
 def check_ports(ports: DemoPorts) -> None:
-    """Raise ConfigError that names every port of them which is taken."""
-    taken = []
+    """Raise a ConfigError that names every port in use."""
+    used = []
     wanted = [
-        (ports.entry, ENTRY),
+        (ports.links, LOAD_BALANCER),
         *((port, kind) for one in ports.nodes for port, kind in zip(one, KINDS, strict=True)),
     ]
     for port, kind in wanted:
         try:
             socket.create_server((HOST, port)).close()
         except OSError as e:
-            taken.append(f"port {port} ({kind}) cannot be had: {e.strerror}")
-    if taken:
+            used.append(f"cannot use port {port} ({kind}): {e.strerror}")
+    if used:
         raise ConfigError(
-            "; ".join(taken)
-            + "\n  → stop what listens there (another demo?), or choose others: `fairlead demo --port 9080` "
+            "; ".join(used)
+            + "\n  → stop what listens there (another demo?), or choose other ports: `fairlead demo --port 9080` "
             "or --port 0 (`make run RUN='--port 0'`)"
         )

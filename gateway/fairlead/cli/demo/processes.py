@@ -1,8 +1,8 @@
-"""A process of the demo: its log, its process id in a file, how it ended, its end when told to.
+"""One process of the demo: its log, its process id in a file, how it ended, and how it is stopped.
 
-Used by `stage`; when one is started again is the matter of `restarts`. Each is in a session of its own, so that Ctrl-C
-at the terminal reaches the demo and not all of them at once: the order of the end is the demo's. Its output goes to a
-file, because three agents and a gateway in one terminal can be read by nobody.
+Used by `demo`; `restarts` decides when a process is started again. Each has a session of its own, so that Ctrl-C at the
+terminal reaches only the demo, which stops them in order. Their output goes to files: nobody can read three agents and
+two gateways in one terminal.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from fairlead.cli.child_processes import how
+from fairlead.cli.child_processes import describe_exit
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 TAIL_LINES = 12
@@ -23,7 +23,7 @@ KILL_TIMEOUT = 5.0
 
 
 class Process(Protocol):
-    """What the demo asks of each of its processes, whatever it is."""
+    """What the demo needs of each of its processes."""
 
     name: str
     log: Path
@@ -33,18 +33,18 @@ class Process(Protocol):
 
     @property
     def pid(self) -> int:
-        """Of the newest process."""
+        """The id of the newest process."""
 
     @property
     def code(self) -> int | None:
         """The exit code of the newest process, negative for a signal; None while it runs."""
 
     async def ended(self) -> None:
-        """Return when it has ended, of itself or not."""
+        """Return when the process has ended, for whatever reason."""
 
 
 class ChildProcess:
-    """A program with a log file, whose process id stands beside the log (NAME.log, NAME.pid) while it runs."""
+    """A program with a log file. While it runs, its process id is beside the log (NAME.log, NAME.pid)."""
 
     def __init__(self, name: str, argv: Sequence[str], log: Path, env: Mapping[str, str]) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class ChildProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
-        # Started again it writes on: what its predecessor said last is worth reading.
+        # A restarted process appends: the last words of its predecessor are worth reading.
         with self.log.open("wb" if self._process is None else "ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -84,7 +84,7 @@ class ChildProcess:
             remove_pid(self.log)
 
     async def stop(self, timeout: float) -> bool:
-        """SIGTERM, and SIGKILL after `timeout` seconds. False when it had to be killed."""
+        """Send SIGTERM, and SIGKILL after `timeout` seconds. False if it had to be killed."""
         if self._process is None:
             return True
         gently = True
@@ -105,7 +105,7 @@ class ChildProcess:
 
 
 class ValkeyProcess:
-    """The embedded Valkey as one of the demo's processes; its process id stands beside its folder, in FOLDER.pid."""
+    """The embedded Valkey as a process of the demo. Its process id is beside its folder, in FOLDER.pid."""
 
     def __init__(self, server: EmbeddedValkey) -> None:
         self.name = "valkey"
@@ -130,22 +130,23 @@ class ValkeyProcess:
 
     async def stop(self) -> None:
         await self.server.stop()
-        if self.code is not None:  # else it was never started, and another demo's Valkey may have the folder
+        if self.code is not None:  # else it was never started, and the folder may be that of another demo's Valkey
             remove_pid(self.server.folder)
 
 
-def epitaph(process: Process) -> str:
-    """How it ended, and the last lines of its log."""
-    return f"{process.name} ended {how(process.code)}; the last lines of {process.log}:\n{tail(process.log)}"
+def describe_end(process: Process) -> str:
+    """How the process ended, and the last lines of its log."""
+    return f"{process.name} ended {describe_exit(process.code)}; the last lines of {process.log}:\n{tail(process.log)}"
 
 
 def tail(log: Path) -> str:
+    """The last lines of a log, indented."""
     try:
         text = log.read_bytes()[-TAIL_BYTES:].decode(errors="replace")
     except OSError as e:
-        return f"    (it cannot be read: {e})"
+        return f"    (cannot read it: {e})"
     lines = text.splitlines()[-TAIL_LINES:]
-    return "\n".join(f"    {line}" for line in lines) or "    (nothing)"
+    return "\n".join(f"    {line}" for line in lines) or "    (empty)"
 
 
 def write_pid(beside: Path, pid: int) -> None:

@@ -1,8 +1,8 @@
-"""A part of the demo that is started again when it ends, for as long as that helps.
+"""A process of the demo that is restarted when it ends, as long as that helps.
 
-Used by `stage`, once all parts have been ready. Whoever kills a part is told in one line what ended, when it is
-started again and what to watch meanwhile, and in another that it is back. A part that fails by itself, again and again,
-ends the demo with its last words: a port that somebody has taken does not come back by trying.
+Used by `demo`, once all processes have been ready. Whoever kills one reads in one line what ended, when it is restarted
+and what to watch meanwhile, and in another that it is back. A process that fails by itself again and again ends the
+demo with the last lines of its log: a port that somebody else has taken does not come back by trying.
 """
 
 from __future__ import annotations
@@ -14,78 +14,78 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
-from fairlead.cli.child_processes import how, restart_pause
+from fairlead.cli.child_processes import describe_exit, restart_delay
 from fairlead.cli.demo.processes import Process, tail
 from fairlead.errors import FairleadError
 
 MOST_FAILURES = 4
-"""In a row: with the pauses between them some 10 s."""
+"""Failures in a row: some 10 s, with the delays between them."""
 STABLE = 30.0
-"""Seconds after which a part that ends by itself counts as one that had worked."""
+"""Seconds after which a process that fails counts as one that had worked."""
 SLOW = 30.0
-"""Seconds until it is told that a part is not ready yet."""
-POLL = 0.1
-ASKED = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
-"""Codes of a process that somebody has ended: no fault of its own. A drained node exits with 0."""
+"""Seconds until a process that is not ready yet is reported."""
+POLL_INTERVAL = 0.1
+ENDED_BY_USER = (0, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
+"""Exit codes of a process that somebody has ended: no failure. A drained node exits with 0."""
 
-Ready = Callable[[], Awaitable[bool]]
+IsReady = Callable[[], Awaitable[bool]]
 
 
 class RestartedProcess:
-    """One process and what the demo says of it. `effect` is what its end means for a reader, and what to watch."""
+    """One process, and what the demo reports about it. `effect` is what its end means for the user."""
 
-    def __init__(self, process: Process, is_ready: Ready, effect: str, tell: Callable[[str], None]) -> None:
+    def __init__(self, process: Process, is_ready: IsReady, effect: str, report: Callable[[str], None]) -> None:
         self.process = process
         self.is_ready = is_ready
         self._effect = effect
-        self._tell = tell
+        self._report = report
         self._failures = 0
         """In a row."""
 
-    async def keep(self) -> NoReturn:
-        """Start the process again whenever it ends. It must be ready. Raises FairleadError when that does not help."""
+    async def supervise(self) -> NoReturn:
+        """Restart the process whenever it ends. It must be ready. Raises FairleadError when restarts do not help."""
         while True:
             started = time.monotonic()
             await self.process.ended()
-            if self.process.code in ASKED:
+            if self.process.code in ENDED_BY_USER:
                 self._failures = 0
-                last_words = ""
+                log = ""
             else:
                 self._failures = self._failures + 1 if time.monotonic() - started < STABLE else 1
-                last_words = f", its log is {self.process.log}"
-            await self._revive(f"(pid {self.process.pid}) ended {how(self.process.code)}{last_words}")
+                log = f", its log is {self.process.log}"
+            await self._restart(f"(pid {self.process.pid}) ended {describe_exit(self.process.code)}{log}")
 
-    async def _revive(self, end: str) -> None:
-        """Return when it is ready again. `end` tells how it ended."""
+    async def _restart(self, end: str) -> None:
+        """Return when the process is ready again. `end` says how it ended."""
         while True:
             if self._failures >= MOST_FAILURES:
                 raise FairleadError(
-                    f"{self.process.name} failed {self._failures} times in a row, so it is not started again: it {end}"
+                    f"{self.process.name} is not restarted, because it failed {self._failures} times in a row: it {end}"
                     f"; the last lines of {self.process.log}:\n{tail(self.process.log)}"
                 )
-            pause = restart_pause(max(0, self._failures - 1), random.random())
-            self._tell(f"{self.process.name} {end}; it is started again in {pause:.1f} s. {self._effect}")
-            await asyncio.sleep(pause)
+            delay = restart_delay(max(0, self._failures - 1), random.random())
+            self._report(f"{self.process.name} {end}; it is restarted in {delay:.1f} s. {self._effect}")
+            await asyncio.sleep(delay)
             try:
                 await self.process.start()
             except (FairleadError, OSError) as e:
                 end = f"could not be started: {str(e).splitlines()[0]}"
             else:
                 if await self._becomes_ready():
-                    self._tell(f"{self.process.name} is back (pid {self.process.pid})")
+                    self._report(f"{self.process.name} is back (pid {self.process.pid})")
                     return
-                end = f"(pid {self.process.pid}) ended {how(self.process.code)} before it was ready"
+                end = f"(pid {self.process.pid}) ended {describe_exit(self.process.code)} before it was ready"
             self._failures += 1
 
     async def _becomes_ready(self) -> bool:
-        """False when it ends before."""
-        late = time.monotonic() + SLOW
+        """False if the process ends first."""
+        report_at = time.monotonic() + SLOW
         while not await self.is_ready():
             if self.process.code is not None:
                 await self.process.ended()
                 return False
-            if late and time.monotonic() > late:
-                late = 0.0
-                self._tell(f"{self.process.name} is not ready after {SLOW:g} s; its log is {self.process.log}")
-            await asyncio.sleep(POLL)
+            if report_at and time.monotonic() > report_at:
+                report_at = 0.0
+                self._report(f"{self.process.name} is not ready after {SLOW:g} s; its log is {self.process.log}")
+            await asyncio.sleep(POLL_INTERVAL)
         return True

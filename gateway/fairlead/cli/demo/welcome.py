@@ -1,7 +1,7 @@
-"""What a demo says when all of it runs: where its parts are, and what to try, in words that can be pasted.
+"""What the demo prints when everything runs: where its parts are, and commands to try.
 
-Written by `stage`. The commands are called as this program was called: with its path, when it is not on the PATH of
-another terminal.
+Used by `demo`. The commands can be pasted: they call this program as it was called, with its path if it may not be on
+the PATH of another terminal.
 """
 
 from __future__ import annotations
@@ -9,58 +9,63 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.cli.api_options import DEFAULT_API
 
 
-def invitation(
-    api: str,
-    links: str,
-    parts: Sequence[str],
-    agents: Sequence[str],
-    last: str,
-    failover: tuple[str | None, str] | None,
-    data: Path,
-) -> str:
-    """`api` and `links` as --api and --url take them; `last` is the name of an agent; `failover` a node that may be
-    killed, and an agent whose link it holds."""
-    shown = "\n".join(f"  {part}" for part in parts)
-    return f"""
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What the text tells. `api` and `links` are URLs as --api and --url take them."""
+
+    api: str
+    links: str
+    parts: Sequence[str]
+    """Nodes and Valkey, a line each."""
+    agents: Sequence[str]
+    """Agents with their processes and nodes."""
+    last_agent: str
+    failover: tuple[str | None, str] | None
+    """A node to kill, and an agent whose link it holds; None if there is no such pair."""
+    data: Path
+
+    def text(self) -> str:
+        parts = "\n".join(f"  {part}" for part in self.parts)
+        return f"""
 Fairlead is ready.
 
-  API     {api}
-  links   {links}, spread over the nodes
-{shown}
-  agents  {", ".join(agents)}
-  logs    {data}/*.log, process ids {data}/*.pid
+  API     {self.api}
+  links   {self.links}, spread over the nodes
+{parts}
+  agents  {", ".join(self.agents)}
+  logs    {self.data}/*.log, process ids {self.data}/*.pid
 
 Try, in another terminal:
 
-  {call("agents ls", api)}
-  {call("exec", api)} agent-1 -- uname -a
-  echo hello | {call("exec", api)} {last} -- tr a-z A-Z
-{_failover(api, *failover, data) if failover else ""}
-Ctrl-C ends all of it.
+  {command_line("agents ls", self.api)}
+  {command_line("exec", self.api)} agent-1 -- uname -a
+  echo hello | {command_line("exec", self.api)} {self.last_agent} -- tr a-z A-Z
+{self._failover(*self.failover) if self.failover else ""}
+Ctrl-C ends the demo.
+"""
+
+    def _failover(self, node: str | None, agent: str) -> str:
+        return f"""
+Kill a node with kill -9 while an agent on it counts: the link moves, and no number is lost or printed twice.
+
+  (sleep 3; kill -9 $(cat {shlex.quote(str(self.data))}/{node}.pid)) &
+  {command_line("exec", self.api)} {agent} -- sh -c 'for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 1; done'
 """
 
 
-def _failover(api: str, node: str | None, agent: str, data: Path) -> str:
-    return f"""
-Kill a node with kill -9 while an agent on it counts: the link moves, and no number is lost or comes twice.
-
-  (sleep 3; kill -9 $(cat {shlex.quote(str(data))}/{node}.pid)) &
-  {call("exec", api)} {agent} -- sh -c 'for i in 1 2 3 4 5 6 7 8; do echo $i; sleep 1; done'
-"""
-
-
-def call(words: str, api: str) -> str:
-    """The command to paste for `fairlead WORDS`, which finds the demo's API."""
+def command_line(words: str, api: str) -> str:
+    """The command to paste for `fairlead WORDS`, with the demo's API."""
     where = "" if api.split(",")[0] == DEFAULT_API else f" --api {api}"
-    return f"{_command()} {words}{where}"
+    return f"{_program()} {words}{where}"
 
 
-def _command() -> str:
+def _program() -> str:
     """How to call this program from another terminal in the same folder."""
     path = Path(sys.argv[0]).absolute()
     if path.name != "fairlead":

@@ -1,5 +1,6 @@
 """`fairlead doctor`: checks that try each step of a connection, and say what to do when one fails.
 
-`endpoint_checks` has the checks that every server gets (URL, DNS, TCP, TLS); `api_checks` adds those of the platform
-API and of a node's probes, `link_checks` those of the agents' links, and `idle_check` keeps a link silent.
+`checks` runs checks in order. `endpoint_checks` has those that every server gets (URL, DNS, TCP, TLS); `api_checks`
+adds those of the platform API and of a node's probes, `link_checks` those of the agents' links, `idle_check` keeps a
+link silent. `plain_http` sends a request by hand, where a library would hide what stands between us and the gateway.
 """

@@ -1,7 +1,7 @@
-"""The road to the platform API and to a node's probes, behind what every road begins with.
+"""The checks of the platform API and of a node's probes.
 
-Used by `doctor`. One request tells three things: whether it is Fairlead that answers, whether it takes the token, and
-whether it reaches its Redis, without which it can name no agent.
+One request to the API answers three questions: whether it is Fairlead that answers, whether it accepts the token, and
+whether it reaches its Redis, without which it knows no agents.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ import asyncio
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from fairlead.cli.doctor.endpoint_checks import PATIENCE, Check, CheckFailed, EndpointChecks
+from fairlead.cli.doctor.checks import STEP_TIMEOUT, Check, CheckFailed
+from fairlead.cli.doctor.endpoint_checks import EndpointChecks
+from fairlead.cli.doctor.plain_http import get
 from fairlead.client import Client, ConnectionLost, check_address
 from fairlead.errors import BusUnavailable, ConnectionRefused, FairleadError, InvalidRequest, Unauthorized
 from fairlead.settings import is_loopback
-from fairlead.wire.handshake import Response, parse_response
-
-ANSWER_LIMIT = 64 << 10
 
 
 class ApiChecks(EndpointChecks):
+    """The checks of the platform API at one URL."""
+
     def __init__(self, url: str, token: str) -> None:
         super().__init__(url, "http", "https", "--api")
         self._token = token
         self._refusal: FairleadError | None = None
 
-    def _first_stop(self) -> tuple[str, int]:
-        """The proxy of the environment, as the client would use it: never for this machine."""
+    def _first_hop(self) -> tuple[str, int]:
+        """The proxy from the environment, as the client would use it: never for this machine."""
         try:
             check_address(self.url)
         except InvalidRequest as e:
@@ -40,106 +41,78 @@ class ApiChecks(EndpointChecks):
                 return parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError as e:
             raise CheckFailed(
-                f"the proxy {proxy!r} of the environment is not a URL: {e}", f"correct {scheme}_proxy"
+                f"invalid URL {proxy!r} of the proxy in the environment: {e}", f"correct {scheme}_proxy"
             ) from e
-        return super()._first_stop()
+        return super()._first_hop()
 
     @property
-    def steps(self) -> list[Check]:
-        return [*self.first_steps, ("api", self._ask), ("token", self._judge_token), ("redis", self._judge_redis)]
+    def checks(self) -> list[Check]:
+        return [
+            *self.endpoint_checks,
+            ("api", self._check_api),
+            ("token", self._check_token),
+            ("redis", self._check_redis),
+        ]
 
-    async def _ask(self) -> str:
+    async def _check_api(self) -> str:
         try:
-            async with Client(self.url, self._token) as client, asyncio.timeout(2 * PATIENCE):
+            async with Client(self.url, self._token) as client, asyncio.timeout(2 * STEP_TIMEOUT):
                 await anext(client.agents(), None)
             return "Fairlead answers"
         except TimeoutError as e:
             raise CheckFailed(
-                f"no answer within {2 * PATIENCE:g} s", "is the node overloaded, or the proxy before it waiting?"
+                f"no answer within {2 * STEP_TIMEOUT:g} s", "is the node overloaded, or a proxy in front of it?"
             ) from e
         except (ConnectionLost, ConnectionRefused) as e:
-            advice = (
-                "look at the log of what answers there" if self.secure else "does it speak TLS? then write https://"
-            )
+            advice = "see the server's log" if self.secure else "if this port speaks TLS, write https://"
             raise CheckFailed(e.message, advice) from e
         except FairleadError as e:
             if not e.details.get("code"):
                 raise CheckFailed(
-                    f"what answers is not Fairlead's API: {e.message}",
-                    "is it the API's port (8081 unless told otherwise), and does a proxy pass /v1/ to it?",
+                    f"the answer is not from Fairlead's API: {e.message}",
+                    "is this the API's port (8081 by default), and does a proxy in front of it forward /v1/?",
                 ) from e
             self._refusal = e
             return "Fairlead answers"
 
-    async def _judge_token(self) -> str:
+    async def _check_token(self) -> str:
         if isinstance(self._refusal, Unauthorized):
             raise CheckFailed(
-                f"the token is not taken: {self._refusal.message}",
-                "give FAIRLEAD_TOKEN the value that the gateway has as platform_token",
+                f"the gateway rejects the token: {self._refusal.message}",
+                "set FAIRLEAD_TOKEN to the value that the gateway has as platform_token",
             )
-        return "the token is taken"
+        return "the gateway accepts the token"
 
-    async def _judge_redis(self) -> str:
+    async def _check_redis(self) -> str:
         if isinstance(self._refusal, BusUnavailable):
             raise CheckFailed(
-                f"the gateway does not reach its Redis: {self._refusal.message}",
-                "is that Redis running, and right in the gateway's `redis` setting? It connects again by itself",
+                f"the gateway cannot reach its Redis: {self._refusal.message}",
+                "is Redis running, and is the gateway's `redis` setting right? It reconnects by itself",
             )
         if self._refusal is not None:
-            raise CheckFailed(self._refusal.message, "look at the gateway's log")
+            raise CheckFailed(self._refusal.message, "see the gateway's log")
         return "the gateway reaches its Redis"
 
 
 class ProbeChecks(EndpointChecks):
-    """To the admin port: whether the node calls itself ready."""
+    """The checks of a node's admin port: whether the node says that it is ready."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url, "http", "https", "--admin")
 
     @property
-    def steps(self) -> list[Check]:
-        return [*self.first_steps, ("readyz", self._ready)]
+    def checks(self) -> list[Check]:
+        return [*self.endpoint_checks, ("readyz", self._check_readyz)]
 
-    async def _ready(self) -> str:
+    async def _check_readyz(self) -> str:
+        wrong_port = "is this the admin port (8082 by default)?"
         try:
             answer, body = await get(self, "/readyz")
         except (OSError, TimeoutError, ConnectionRefused) as e:
-            raise CheckFailed(
-                f"/readyz does not answer: {e}", "is it the admin port (8082 unless told otherwise)?"
-            ) from e
-        words = "; ".join(body.decode(errors="replace").split("\n")).strip("; ")
+            raise CheckFailed(f"no answer from /readyz: {e}", wrong_port) from e
+        text = "; ".join(body.decode(errors="replace").split("\n")).strip("; ")
         if answer.status == 200:
-            return f"the node is ready: {words}"
+            return f"the node is ready: {text}"
         if answer.status == 503:
-            raise CheckFailed(f"the node is not ready: {words}", "it says why; its log says more")
-        raise CheckFailed(f"/readyz answers HTTP {answer.status}", "is it the admin port (8082 unless told otherwise)?")
-
-
-async def get(road: EndpointChecks, path: str) -> tuple[Response, bytes]:
-    """A plain GET by hand, which no library makes look better than it is. Raises OSError, TimeoutError,
-    ConnectionRefused.
-    """
-    reader, writer = await road.open()
-    try:
-        async with asyncio.timeout(PATIENCE):
-            writer.write(f"GET {path} HTTP/1.1\r\nHost: {road.host}:{road.port}\r\nConnection: close\r\n\r\n".encode())
-            return await read_answer(reader, ANSWER_LIMIT)
-    finally:
-        writer.close()
-
-
-async def read_answer(reader: asyncio.StreamReader, limit: int) -> tuple[Response, bytes]:
-    """The head of an answer and its body, of which `limit` bytes are enough. Raises ConnectionRefused."""
-    data = b""
-    while (answer := parse_response(data)) is None:
-        part = await reader.read(limit)
-        if not part:
-            raise ConnectionRefused("the connection was closed before the answer")
-        data += part
-    head, body = answer
-    length = head.headers.get("content-length", "")
-    # Not to the end of the connection: a proxy may keep it, whatever was asked of it.
-    whole = 0 if head.status == 101 else min(limit, int(length)) if length.isdigit() else limit
-    while len(body) < whole and (part := await reader.read(limit)):
-        body += part
-    return head, body
+            raise CheckFailed(f"the node is not ready: {text}", "see the node's log")
+        raise CheckFailed(f"unexpected answer HTTP {answer.status} from /readyz", wrong_port)

@@ -1,7 +1,7 @@
-"""How long a link may be silent on its way: tried with a real one, since a gateway closes what does not say hello.
+"""How long a link may be silent: tried with a real one, because a gateway closes a connection that never says hello.
 
-Used by `link_road`. For that time an agent of the name DOCTOR is in the fleet. A path may end a silent connection, or
-only forget it and tell nobody: so the link speaks again at the end, and has to be heard.
+Used by `link_checks`. Meanwhile an agent called DOCTOR is in the fleet. A proxy on the way may close a silent
+connection, or forget it without telling anyone, so the link speaks again at the end and expects an answer.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import time
 
 from fairlead.carrier.listener import Connection
-from fairlead.cli.doctor.endpoint_checks import CheckFailed
+from fairlead.cli.doctor.checks import CheckFailed
 from fairlead.errors import ProtocolViolation
 from fairlead.version import __version__
 from fairlead.wire.close_codes import CloseCode
@@ -19,68 +19,73 @@ from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hb, Hello, Message, Welcome
 
 DOCTOR = "fairlead-doctor"
-"""One agent for all doctors: the fleet remembers an agent for a month."""
-WELCOME = 30.0
-"""Seconds: the gateway may have to wait for its store."""
-ECHO = 5.0
+"""One agent for all doctors, because the fleet remembers an agent for a month."""
+WELCOME_TIMEOUT = 30.0
+"""Seconds: the gateway may have to wait for Redis."""
+ECHO_TIMEOUT = 5.0
+"""Seconds for the answer to a heartbeat."""
 SILENT = 2.5
-"""Heartbeats of silence after which the gateway ends a link by itself."""
+"""Heartbeats of silence after which the gateway itself closes a link."""
 
 
-async def measure(ear: DoctorLink, most: float) -> str:
-    """Say hello, be silent for `most` seconds, and speak again. What came of it, in words; raises CheckFailed."""
-    ear.say(Hello(agent=DOCTOR, boot=os.urandom(8).hex(), conn=1, sdk=f"fairlead-doctor {__version__}"))
-    welcome = await ear.heard(Welcome, WELCOME)
+async def check_idle(link: IdleLink, most: float) -> str:
+    """Say hello, be silent for `most` seconds, and speak again. What was found; raises CheckFailed."""
+    link.send(Hello(agent=DOCTOR, boot=os.urandom(8).hex(), conn=1, sdk=f"fairlead-doctor {__version__}"))
+    welcome = await link.received(Welcome, WELCOME_TIMEOUT)
     if not isinstance(welcome, Welcome):
-        raise CheckFailed(f"no welcome: {ear.ending(WELCOME)}", "look at the gateway's log, and at its Redis")
-    beat = welcome.hb / 1000
+        raise CheckFailed(f"no welcome: {link.describe_end(WELCOME_TIMEOUT)}", "check the gateway's log, and its Redis")
+    heartbeat = welcome.hb / 1000
     began = time.monotonic()
-    lost = await ear.closed_within(most)
+    lost = await link.closed_within(most)
     silent = time.monotonic() - began
-    if lost and ear.code == CloseCode.SILENT:
-        return f"{silent:.0f} s of silence pass; then the gateway itself ends the link, as it should"
-    if lost and silent > beat:
-        return f"the path ends what is silent for {silent:.0f} s; agents speak every {beat:g} s, so it is enough"
+    if lost and link.code == CloseCode.SILENT:
+        return f"a link may be silent for {silent:.0f} s; then the gateway itself closed it, as it should"
+    if lost and silent > heartbeat:
+        return (
+            f"something on the way closes a link after {silent:.0f} s of silence; agents send a heartbeat every "
+            f"{heartbeat:g} s, so this is enough"
+        )
     if lost:
         raise CheckFailed(
-            f"the path ended a link that was silent for {silent:.1f} s ({ear.ending(silent)}); agents speak every "
-            f"{beat:g} s only",
-            f"raise the idle timeout of the proxy or load balancer above {SILENT * beat:.0f} s (nginx: "
-            f"proxy_read_timeout, HAProxy: timeout tunnel), or set the gateway's heartbeat below "
-            f"{silent / 2:.1f} s",
+            f"something on the way closed a link after {silent:.1f} s of silence ({link.describe_end(silent)}), and "
+            f"agents send a heartbeat only every {heartbeat:g} s",
+            f"raise the idle timeout of the proxy or load balancer above {SILENT * heartbeat:.0f} s (nginx: "
+            f"proxy_read_timeout, HAProxy: timeout tunnel), or set the gateway's heartbeat below {silent / 2:.1f} s",
         )
-    ear.say(Hb(ts=1))
-    if await ear.heard(Hb, ECHO) is None:
+    link.send(Hb(ts=1))
+    if await link.received(Hb, ECHO_TIMEOUT) is None:
         raise CheckFailed(
-            f"after {silent:.0f} s of silence the path was dead and nobody said so ({ear.ending(ECHO)})",
+            f"the link was dead after {silent:.0f} s of silence, without any notice "
+            f"({link.describe_end(ECHO_TIMEOUT)})",
             f"something on the way forgets connections: set the gateway's heartbeat below {silent / 2:.1f} s",
         )
-    return f"{silent:.0f} s of silence pass; agents speak every {beat:g} s"
+    return f"a link may be silent for {silent:.0f} s; agents send a heartbeat every {heartbeat:g} s"
 
 
-class DoctorLink:
-    """The listener of one link: the last message of each kind, and how it was closed."""
+class IdleLink:
+    """The listener of one link: the last message of each kind, and how the link was closed."""
 
     def __init__(self) -> None:
         self.code: int | None = None
+        """The close code, None while the link is open."""
         self._reason = ""
         self._codec = agent_codec(SUBPROTOCOL_MSGPACK)
         self._connection: Connection | None = None
         self._messages: dict[type[Message], Message] = {}
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._closed = asyncio.Event()
 
-    def say(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         assert self._connection is not None
         self._connection.send(self._codec.encode(message))
 
-    async def heard(self, kind: type[Message], timeout: float) -> Message | None:
-        """The message of that kind, None when the link ends before or it takes too long."""
+    async def received(self, kind: type[Message], timeout: float) -> Message | None:
+        """Wait for a message of that kind; None if the link closes first or it takes longer than `timeout` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while kind not in self._messages and self.code is None:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._changed.clear()
+                    await self._changed.wait()
         except TimeoutError:
             pass
         return self._messages.get(kind)
@@ -93,32 +98,31 @@ class DoctorLink:
             return False
         return True
 
-    def ending(self, seconds: float) -> str:
+    def describe_end(self, seconds: float) -> str:
+        """How the link was closed, or that nothing came within `seconds`."""
         if self.code is None:
             return f"nothing came within {seconds:g} s"
-        return (
-            "the connection was lost"
-            if self.code == CloseCode.ABNORMAL
-            else f"closed with {self.code} {self._reason}".strip()
-        )
+        if self.code == CloseCode.ABNORMAL:
+            return "the connection was lost"
+        return f"closed with {self.code} {self._reason}".strip()
 
     def on_open(self, connection: Connection) -> None:
         self._connection = connection
 
     def on_message(self, connection: Connection, message: bytes | str) -> None:
         try:
-            heard = self._codec.decode(message)
+            decoded = self._codec.decode(message)
         except ProtocolViolation as e:
             connection.close(e.close_code, e.message[:100])
             return
-        if heard is not None:
-            self._messages[type(heard)] = heard
-            self._news.set()
+        if decoded is not None:
+            self._messages[type(decoded)] = decoded
+            self._changed.set()
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
         self.code, self._reason = code, reason
         self._closed.set()
-        self._news.set()
+        self._changed.set()
 
     def on_silence(self, connection: Connection) -> None: ...
 

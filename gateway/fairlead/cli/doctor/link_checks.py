@@ -1,7 +1,6 @@
-"""The road of links: whether an upgrade to WebSocket gets through, the token is taken, and silence is borne.
+"""The checks of the agents' links: the upgrade to WebSocket, the agent token, and silence.
 
-Used by `doctor`. The upgrade is asked for by hand, since what stands between us and the gateway is known by the answer
-that is not 101.
+The upgrade request is sent by hand, because an answer other than 101 shows what stands between here and the gateway.
 """
 
 from __future__ import annotations
@@ -12,88 +11,91 @@ from urllib.parse import urlsplit
 
 from fairlead.carrier.client import connect
 from fairlead.carrier.timer_wheel import TimerWheel
-from fairlead.cli.doctor.api_checks import get, read_answer
-from fairlead.cli.doctor.endpoint_checks import PATIENCE, Check, CheckFailed, EndpointChecks
-from fairlead.cli.doctor.idle_check import DoctorLink, measure
+from fairlead.cli.doctor.checks import STEP_TIMEOUT, Check, CheckFailed
+from fairlead.cli.doctor.endpoint_checks import EndpointChecks
+from fairlead.cli.doctor.idle_check import IdleLink, check_idle
+from fairlead.cli.doctor.plain_http import get, read_answer
 from fairlead.cli.link_options import endpoint
 from fairlead.errors import ConnectionRefused
 from fairlead.wire import handshake
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, SUBPROTOCOLS, Bye
 
-PROXIES = (
-    "let it pass Upgrade and Connection (nginx: proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; "
+PROXY_ADVICE = (
+    "it must forward Upgrade and Connection (nginx: proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; "
     'proxy_set_header Connection "upgrade")'
 )
 
 
 class LinkChecks(EndpointChecks):
+    """The checks of the links at one URL. `idle` is how many seconds a link is kept silent; 0 skips that check."""
+
     def __init__(self, url: str, token: str, idle: float) -> None:
         super().__init__(url, "ws", "wss", "--links")
         self._token = token
         self._idle = idle
 
     @property
-    def steps(self) -> list[Check]:
-        steps = [*self.first_steps, ("upgrade", self._upgrade), ("token", self._judge_token)]
-        return [*steps, ("idle", self._be_silent)] if self._idle else steps
+    def checks(self) -> list[Check]:
+        checks = [*self.endpoint_checks, ("upgrade", self._check_upgrade), ("token", self._check_token)]
+        return [*checks, ("idle", self._check_idle)] if self._idle else checks
 
-    async def _upgrade(self) -> str:
-        self._refused = False
-        answer, body, key = await self._ask()
+    async def _check_upgrade(self) -> str:
+        self._token_refused = False
+        answer, body, key = await self._request_upgrade()
         if answer.status == 101:
             try:
                 agreed = handshake.agreement(answer, key, SUBPROTOCOLS)
             except ConnectionRefused as e:
-                raise CheckFailed(f"the 101 answer was changed on the way: {e.message}", self._between(answer)) from e
+                raise CheckFailed(f"invalid 101 answer: {e.message}", self._proxy_advice(answer)) from e
             if agreed.subprotocol is None:
                 raise CheckFailed(
                     "the 101 answer names no subprotocol: Sec-WebSocket-Protocol is lost on the way",
-                    self._between(answer),
+                    self._proxy_advice(answer),
                 )
             return f"101, {agreed.subprotocol}"
-        ours = b'"urn:fairlead:error:' in body
-        if answer.status == 401 and ours:
-            self._refused = True
-            return "it arrives: the gateway refuses the token, not the upgrade"
-        if answer.status in (429, 503) and ours:
+        is_fairlead = b'"urn:fairlead:error:' in body
+        if answer.status == 401 and is_fairlead:
+            self._token_refused = True
+            return "the upgrade reaches the gateway, which rejects the token"
+        if answer.status in (429, 503) and is_fairlead:
             raise CheckFailed(
-                f"it arrives, but the node takes no links now: HTTP {answer.status}, {_detail(body)}",
-                "look at `fairlead agents ls`, or try again when it has drained",
+                f"the node accepts no links now: HTTP {answer.status}, {_detail(body)}",
+                "check `fairlead agents ls`, or try again after the node's drain",
             )
-        raise CheckFailed(await self._stripped(answer), self._between(answer))
+        raise CheckFailed(await self._explain_refusal(answer), self._proxy_advice(answer))
 
-    async def _stripped(self, answer: handshake.Response) -> str:
-        """What stands behind an answer that is no 101, in words."""
+    async def _explain_refusal(self, answer: handshake.Response) -> str:
+        """What is behind an answer other than 101, in words."""
         who = _server(answer)
         try:
-            plain = (await get(self, self._path))[0].status
+            status = (await get(self, self._path))[0].status
         except (OSError, TimeoutError, ConnectionRefused):
-            plain = 0
-        if plain == answer.status:
+            status = 0
+        if status == answer.status:
             return (
-                f"HTTP {answer.status} in place of 101, the answer to a plain request: something between here and the "
-                f"gateway{who} strips the upgrade, or {self._path} is not the path of links"
+                f"HTTP {answer.status} instead of 101, as for a request without upgrade: something between here and "
+                f"the gateway{who} removes the upgrade, or {self._path} is not the path of links"
             )
         return (
-            f"HTTP {answer.status} in place of 101: something between here and the gateway{who} refuses the upgrade, "
+            f"HTTP {answer.status} instead of 101: something between here and the gateway{who} refuses the upgrade, "
             "or this is not the port of links"
         )
 
-    def _between(self, answer: handshake.Response) -> str:
+    def _proxy_advice(self, answer: handshake.Response) -> str:
         who = _server(answer)
-        return f"look at the proxy{who}: {PROXIES}" if who else f"look at the proxies on the way: {PROXIES}"
+        return f"check the proxy{who}: {PROXY_ADVICE}" if who else f"check the proxies on the way: {PROXY_ADVICE}"
 
-    async def _judge_token(self) -> str:
-        if self._refused:
+    async def _check_token(self) -> str:
+        if self._token_refused:
             raise CheckFailed(
-                "the token of agents is not taken",
-                "give FAIRLEAD_AGENT_TOKEN or --agent-token-file what the gateway has as agent_token",
+                "the gateway rejects the agent token",
+                "set FAIRLEAD_AGENT_TOKEN or --agent-token-file to what the gateway has as agent_token",
             )
-        return "the token of agents is taken"
+        return "the gateway accepts the agent token"
 
-    async def _ask(self) -> tuple[handshake.Response, bytes, bytes]:
-        """Ask for the upgrade: the answer, the beginning of its body, our key."""
+    async def _request_upgrade(self) -> tuple[handshake.Response, bytes, bytes]:
+        """The answer to a request for an upgrade, the beginning of its body, and our key."""
         key = handshake.new_key(os.urandom(16))
         request = handshake.request(
             urlsplit(self.url).netloc, self._path, key, subprotocols=SUBPROTOCOLS, headers=self._headers
@@ -101,16 +103,16 @@ class LinkChecks(EndpointChecks):
         try:
             reader, writer = await self.open()
             try:
-                async with asyncio.timeout(2 * PATIENCE):
+                async with asyncio.timeout(2 * STEP_TIMEOUT):
                     writer.write(request)
                     return *await read_answer(reader, handshake.MAX_BODY), key
             finally:
                 writer.close()
         except (OSError, TimeoutError, ConnectionRefused) as e:
-            said = e.message if isinstance(e, ConnectionRefused) else str(e) or f"no answer within {2 * PATIENCE:g} s"
+            late = f"nothing within {2 * STEP_TIMEOUT:g} s"
             raise CheckFailed(
-                f"no answer to the upgrade: {said}",
-                f"is it the port of links (8080 unless told otherwise)? If a proxy stands there: {PROXIES}",
+                f"no answer to the upgrade: {e.message if isinstance(e, ConnectionRefused) else str(e) or late}",
+                f"is this the port of links (8080 by default)? If there is a proxy, {PROXY_ADVICE}",
             ) from e
 
     @property
@@ -121,31 +123,31 @@ class LinkChecks(EndpointChecks):
     def _headers(self) -> list[tuple[str, str]]:
         return [("Authorization", f"Bearer {self._token}")]
 
-    async def _be_silent(self) -> str:
-        """Be an agent that says hello and then nothing."""
-        ear = DoctorLink()
+    async def _check_idle(self) -> str:
+        """Connect as an agent that says hello and then nothing."""
+        link = IdleLink()
         url = urlsplit(self.url)._replace(path=self._path).geturl()
         async with TimerWheel() as timer_wheel:
             try:
                 connection = await connect(
-                    url, ear, timer_wheel=timer_wheel, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
+                    url, link, timer_wheel=timer_wheel, subprotocols=[SUBPROTOCOL_MSGPACK], headers=self._headers
                 )
             except ConnectionRefused as e:
                 raise CheckFailed(
-                    f"a second upgrade failed: {e.message}", "try again; is more than one node there?"
+                    f"a second upgrade failed: {e.message}", "try again; is there more than one node?"
                 ) from e
             try:
-                told = await measure(ear, self._idle)
-                ear.say(Bye(code=CloseCode.NORMAL, why="doctor"))
+                found = await check_idle(link, self._idle)
+                link.send(Bye(code=CloseCode.NORMAL, why="doctor"))
                 connection.close(CloseCode.NORMAL, "doctor")
-                await ear.closed_within(PATIENCE)
-                return told
+                await link.closed_within(STEP_TIMEOUT)
+                return found
             finally:
                 connection.abort()
 
 
 def _server(answer: handshake.Response) -> str:
-    """What the answer says of who gave it, in brackets."""
+    """What the answer says about the server that sent it, in parentheses."""
     names = [answer.headers[name] for name in ("server", "via") if answer.headers.get(name)]
     return f" ({', '.join(names)})" if names else ""
 

@@ -1,1 +1,5 @@
-"""How answers of the API are printed: as tables, JSON, YAML or bare names, once or whenever they change."""
+"""How the command line prints the answers of the API.
+
+`formats` prints one answer in the form that --output asks for, `table` lays out columns, and `watch` prints the answer
+again whenever it changes.
+"""

@@ -1,8 +1,8 @@
-"""The body of `fairlead serve`: one node and its three ports, until a signal says stop.
+"""Runs one gateway node and its three servers until a signal stops it.
 
-Called by `node` with checked settings, and by `worker` in each of the processes of several. SIGTERM or Ctrl-C
-drains first and ends with code 0; another one, a second later or more, ends at once. A node whose embedded Valkey has
-ended drains as well, and ends with an error: whoever started it, a service manager as a rule, starts both again.
+Called by `fairlead serve` with checked settings, and in each worker process. SIGTERM or Ctrl-C drains the node first
+and ends with exit code 0; another one, a second later or more, ends it at once. A node whose embedded Valkey has ended
+drains as well, and ends with an error: what started the node, usually a service manager, starts both again.
 """
 
 from __future__ import annotations
@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import resource
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -22,11 +21,12 @@ from fairlead.app.access.guard import CredentialFailures
 from fairlead.app.admin import admin_app
 from fairlead.app.connection_close import closing_connections_while
 from fairlead.app.factory import api_app, link_app
-from fairlead.carrier.http_server.admission import ADMIN_LIMIT, Admission, admin_admission
+from fairlead.carrier.http_server.admission import Admission, admin_admission
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP, Server, config
-from fairlead.cli.child_processes import how
-from fairlead.cli.serve.sockets import NodeSockets, own_ports
-from fairlead.errors import ConfigError, FairleadError
+from fairlead.cli.child_processes import describe_exit
+from fairlead.cli.serve.file_limits import fit_to_open_files
+from fairlead.cli.serve.sockets import NodeSockets, bind_node
+from fairlead.errors import FairleadError
 from fairlead.node import Node
 from fairlead.settings import Settings, split_list
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -34,104 +34,113 @@ from fairlead.telemetry.logs import configure_logging
 
 logger = logging.getLogger("fairlead")
 
-NOTICED = 2.0
-"""Seconds after which most load balancers have noticed that a node is unready, where `shutdown_delay` says that there
+NOTICE_TIME = 2.0
+"""Seconds after which most load balancers have noticed that a node is not ready, if `shutdown_delay` says that there
 are any. The kubelet, endpoints and an ingress controller take about as long."""
-TOLD_TOO = 0.2
-"""Seconds after the end of the embedded Valkey in which the node may learn that it is to stop as well: a service
-manager may send SIGTERM to both."""
-SPARE_FILES = 512
-"""Descriptors beside links: connections without a token, callers of the API, the admin port, Redis, logs."""
-OWN_FILES = 64
-"""Of these for Redis, logs, the collector, and files that are opened for a moment."""
+VALKEY_GRACE = 0.2
+"""Seconds after the end of the embedded Valkey in which the node may be told to stop too: a service manager may send
+SIGTERM to both."""
 GC_THRESHOLD = 100_000
-"""New containers between two young collections: the accept path makes no cycles, so there is little to find."""
+"""New containers between two collections of the youngest generation: the accept path makes no cycles, so there is
+little to find."""
 
 
-def prepared(settings: Settings) -> Settings:
-    """The settings as this process can hold them; it logs from here on."""
+def prepare(settings: Settings) -> Settings:
+    """Set up logging, and fit the settings to what this process can hold. Raises ConfigError."""
     configure_logging(settings.log_level, settings.log_format, settings.node if settings.log_format == "json" else "")
-    return _with_files(settings)
+    return fit_to_open_files(settings)
 
 
 def run(settings: Settings) -> int:
-    """One node, until told to stop; the exit code."""
-    return uvloop.run(_serve_alone(settings, own_ports(settings)))
+    """Run one node until it is told to stop; the exit code. Raises FairleadError."""
+    return uvloop.run(_serve_alone(settings, bind_node(settings)))
 
 
-async def _serve_alone(settings: Settings, ports: NodeSockets) -> int:
+async def _serve_alone(settings: Settings, sockets: NodeSockets) -> int:
     if settings.redis != "embedded":
-        await serve_node(settings, settings.redis, ports)
+        await serve_node(settings, settings.redis, sockets)
         return 0
     async with EmbeddedValkey(settings.data / "valkey") as valkey:
-        await serve_node(settings, valkey.url, ports, valkey=valkey)
+        await serve_node(settings, valkey.url, sockets, valkey=valkey)
     return 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Servers:
+    """The three servers of a node, and what they share: who fails to authenticate, who may connect without a token."""
+
+    link: Server
+    api: Server
+    admin: Server
+    limits: tuple[CredentialFailures, Admission, Admission]
+
+    @property
+    def named(self) -> dict[str, Server]:
+        return {"links": self.link, "api": self.api, "admin": self.admin}
 
 
 async def serve_node(
     settings: Settings,
     redis_url: str,
-    ports: NodeSockets,
+    sockets: NodeSockets,
     ready: Callable[[], None] | None = None,
     valkey: EmbeddedValkey | None = None,
     same_stop: float = SAME_STOP,
 ) -> None:
-    """One node until it has drained. `ready` is called once everything listens. `valkey` is the node's own server, if
-    it has one: when it ends before the node was told to stop, the node drains. Raises FairleadError then. Signals
-    within `same_stop` seconds of the first belong to the same stop.
+    """Run one node until it has drained. `ready` is called once all servers listen.
+
+    `valkey` is the node's embedded server, if it has one: when that ends before the node is told to stop, the node
+    drains, and this raises FairleadError. Signals within `same_stop` seconds of the first belong to the same stop.
     """
     lost = ""
     async with Node(settings, redis_url) as node:
-        failures = CredentialFailures(node.metrics.credentials_refused)
-        public, probes = Admission(settings.unauthenticated_limit), admin_admission()
-        api, admin, link = _servers(node, ports, failures, public, probes, same_stop)
-        # What has been imported and made lives as long as the process: no collection need look at it again.
+        servers = _make_servers(node, sockets, same_stop)
+        # What has been imported and created so far lives as long as the process: no collection need look at it again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(GC_THRESHOLD, 50, 1000)
         async with asyncio.TaskGroup() as group:
-            group.create_task(api.serve(ports.api))
-            group.create_task(admin.serve(None if isinstance(ports.admin, Path) else ports.admin))
-            group.create_task(_tell(node, {"links": link, "api": api, "admin": admin}, ready))
-            watch = None if valkey is None else group.create_task(_stop_without(valkey, node, link))
-            await link.serve(ports.link)
+            group.create_task(servers.api.serve(sockets.api))
+            group.create_task(servers.admin.serve(None if isinstance(sockets.admin, Path) else sockets.admin))
+            group.create_task(_announce(node, servers, ready))
+            watch = None if valkey is None else group.create_task(_stop_without(valkey, node, servers.link))
+            await servers.link.serve(sockets.link)
             if watch is not None:
                 lost = watch.result() if watch.done() else ""
                 watch.cancel()
-            # Results and health are served until the last link has gone.
+            # Results and probes are served until the last link has gone.
             node.release_followers()
-            api.should_exit = admin.should_exit = True
-        for told in (failures, public, probes):  # what their last second has not logged yet
-            told.aclose()
+            servers.api.should_exit = servers.admin.should_exit = True
+        for limit in servers.limits:  # they log what was refused in the last second
+            limit.aclose()
     if lost:
         raise FairleadError(lost)
 
 
 async def _stop_without(valkey: EmbeddedValkey, node: Node, link: Server) -> str:
-    """Tell the node to stop when its Valkey has ended; returns what happened, "" when the node had been told before."""
+    """Stop the node when its Valkey has ended. Returns what happened, "" if the node had been told to stop before."""
     await valkey.ended()
-    await asyncio.sleep(TOLD_TOO)
+    await asyncio.sleep(VALKEY_GRACE)
     if node.hub.draining:
         return ""
-    lost = valkey_ended(valkey)
+    lost = describe_valkey_end(valkey)
     logger.error("%s; this node stops", lost)
     link.stop()
     return lost
 
 
-def valkey_ended(valkey: EmbeddedValkey) -> str:
-    """How, in words."""
+def describe_valkey_end(valkey: EmbeddedValkey) -> str:
     return (
-        f"the embedded Valkey ended {how(valkey.code)}, its log is {valkey.log_path}; what it has stored is kept: "
-        "start the node again"
+        f"the embedded Valkey ended {describe_exit(valkey.code)}, its log is {valkey.log_path}; its stored data is "
+        "kept: start the node again"
     )
 
 
-def _servers(
-    node: Node, ports: NodeSockets, failures: CredentialFailures, public: Admission, probes: Admission, same_stop: float
-) -> tuple[Server, Server, Server]:
+def _make_servers(node: Node, sockets: NodeSockets, same_stop: float) -> _Servers:
     settings, timer_wheel = node.settings, node.timer_wheel
-    path = str(ports.admin) if isinstance(ports.admin, Path) else None
+    failures = CredentialFailures(node.metrics.credentials_refused)
+    public, probes = Admission(settings.unauthenticated_limit), admin_admission()
+    path = str(sockets.admin) if isinstance(sockets.admin, Path) else None
     node.metrics.add_gauge(
         "fairlead_unauthenticated_connections", "Connections that have not shown a valid token", lambda: len(public)
     )
@@ -150,54 +159,35 @@ def _servers(
         link_app(node, failures), timer_wheel=timer_wheel, context=node.connection_context, admission=public,
         trusted_proxies=proxies, stop_timeout=6,
     )  # fmt: skip
-    return (
+    return _Servers(
+        Server(link, on_stop=partial(_drain, node), same_stop=same_stop),
         Server(api, own_signals=False),
         Server(admin, own_signals=False),
-        Server(link, on_stop=partial(_leave, node), same_stop=same_stop),
+        (failures, public, probes),
     )
 
 
-async def _leave(node: Node) -> None:
+async def _drain(node: Node) -> None:
     """What the first signal starts: the node is unready at once, drains, and serves for `shutdown_delay` at least.
 
-    A load balancer learns later than the node itself that no more is to be sent here. A port that closed before would
-    turn what it sends meanwhile into a 502. Agents are told to leave a moment later: one that left at once would often
-    be led back here, and refused.
+    A load balancer learns later than the node itself that it should send nothing more here. A port that closed earlier
+    would turn what the load balancer sends meanwhile into a 502. Agents are told to leave a moment later: one that left
+    at once would often be sent back here, and refused.
     """
     delay = node.settings.shutdown_delay
     node.hub.draining = True
     async with asyncio.TaskGroup() as group:
         group.create_task(asyncio.sleep(delay))
-        await asyncio.sleep(min(NOTICED, delay / 2))
+        await asyncio.sleep(min(NOTICE_TIME, delay / 2))
         await node.drain()
 
 
-async def _tell(node: Node, servers: dict[str, Server], ready: Callable[[], None] | None) -> None:
-    """Say where everything listens, once it does: ports may have been chosen by the system."""
-    while not all(server.started for server in servers.values()):  # noqa: ASYNC110  # uvicorn announces nothing
+async def _announce(node: Node, servers: _Servers, ready: Callable[[], None] | None) -> None:
+    """Log where all servers listen, once they do: the kernel may have chosen their ports."""
+    named = servers.named
+    while not all(server.started for server in named.values()):  # noqa: ASYNC110  # uvicorn announces nothing
         await asyncio.sleep(0.02)
-    where = ", ".join(f"{name} on {server.where}" for name, server in servers.items())
+    where = ", ".join(f"{name} on {server.where}" for name, server in named.items())
     logger.info("node %s is ready: %s", node.settings.node, where)
     if ready is not None:
         ready()
-
-
-def _with_files(settings: Settings) -> Settings:
-    """Raise the soft limit of open files to the hard one, and cap by it what the settings allow: links, and of what is
-    left for others the half for connections that have not shown a token."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    most = hard - SPARE_FILES
-    if most < 1:
-        raise ConfigError(f"this process may open {hard} files, {SPARE_FILES + 1} are the least: raise ulimit -n")
-    if settings.capacity > most:
-        logger.warning("capacity %d is cut to %d: this process may open %d files", settings.capacity, most, hard)
-        settings = replace(settings, capacity=most)
-    strangers = (hard - settings.capacity - ADMIN_LIMIT - OWN_FILES) // 2
-    if settings.unauthenticated_limit > strangers:
-        logger.info(
-            "unauthenticated_limit %d is cut to %d: this process may open %d files, and %d are for links",
-            settings.unauthenticated_limit, strangers, hard, settings.capacity,
-        )  # fmt: skip
-        settings = replace(settings, unauthenticated_limit=strangers)
-    return settings

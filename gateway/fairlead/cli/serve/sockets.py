@@ -1,10 +1,9 @@
-"""The ports of a gateway, bound before anything else is started.
+"""The sockets of a gateway's three ports, bound before anything else is started.
 
-Called by `serve` and `workers`. A port that is taken is the fault everyone meets first: it is told as a
-ConfigError before Redis is asked or a process is forked. Nothing listens here, since a socket that listens
-takes connections: the servers let it listen once they can answer. Workers share a port by SO_REUSEPORT, where
-the kernel spreads the connections over all sockets *that listen*: so the supervisor may hold one that is only
-bound, which keeps the port while no worker has it.
+Called by `serve` and `workers`. A port in use is the error that everyone meets first: it becomes a ConfigError before
+Redis is asked or a process is forked. Nothing listens yet, because a listening socket accepts connections: the servers
+call listen() once they can answer. Workers share a port by SO_REUSEPORT, where the kernel spreads connections over all
+sockets *that listen*; so the supervisor can hold one that is only bound, which keeps the port while no worker has it.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from fairlead.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class NodeSockets:
-    """Bound sockets for the three ports of one node. A worker's admin port is a Unix socket that it makes itself."""
+    """Bound sockets for the three ports of one node. A worker's admin port is a Unix socket that it creates itself."""
 
     link: list[socket.socket]
     api: list[socket.socket]
     admin: list[socket.socket] | Path
 
 
-def own_ports(settings: Settings) -> NodeSockets:
-    """What a process that serves alone listens on."""
+def bind_node(settings: Settings) -> NodeSockets:
+    """The sockets of a node that is alone on its ports."""
     return NodeSockets(
         bind("link", settings.link_host, settings.link_port),
         bind("api", settings.api_host, settings.api_port),
@@ -36,7 +35,10 @@ def own_ports(settings: Settings) -> NodeSockets:
 
 
 def bind(name: str, host: str, port: int, *, shared: bool = False) -> list[socket.socket]:
-    """A socket for each address of `host`, all on one port. With `shared`, others may bind it too, who share it."""
+    """A socket for each address of `host`, all on one port; port 0 takes a free one.
+
+    With `shared`, other processes may bind the port too. Raises ConfigError, which calls the port `name`.
+    """
     sockets: list[socket.socket] = []
     try:
         for family, kind, protocol, _, address in dict.fromkeys(
@@ -49,20 +51,20 @@ def bind(name: str, host: str, port: int, *, shared: bool = False) -> list[socke
             if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             one.bind((address[0], port, *address[2:]))
-            port = one.getsockname()[1]  # what the system chose for the first address holds for all
+            port = one.getsockname()[1]  # what the kernel chose for the first address is the port of all
     except OSError as e:
         for one in sockets:
             one.close()
         raise ConfigError(
-            f"{name} port {port} on {host} cannot be had: {e.strerror or e}; stop what listens there, or choose "
-            f"another with --{name}-port or --{name}-host"
+            f"cannot use {name} port {port} on {host}: {e.strerror or e}; stop what listens there, or choose another "
+            f"with --{name}-port or --{name}-host"
         ) from e
     return sockets
 
 
 def reserve(name: str, host: str, port: int) -> tuple[list[socket.socket], int]:
-    """Bound, shared sockets that keep a port for workers, and the port."""
-    # Without sharing first: another gateway's workers would share theirs with us, and nobody would notice.
+    """Bound, shared sockets that keep a port for the workers, and the port. Raises ConfigError."""
+    # Without sharing first: the workers of another gateway would share their port with ours, and nobody would notice.
     alone = bind(name, host, port)
     port = alone[0].getsockname()[1]
     for one in alone:

@@ -1,7 +1,7 @@
-"""The user's own terminal while it is another's: raw, its size told when it changes, and given back in every case.
+"""The user's terminal while a remote program has it: in raw mode, its size reported, and restored in every case.
 
-Used by `shell`. Whatever ends the command (the program's end, an error, ~., a signal that would kill us), the terminal
-gets back the modes that it had; after a stop and a `fg` it is made raw again, since the user's shell has set its own.
+Used by `shell`. Whatever ends the command (the program, an error, ~., a signal that would kill us), the terminal gets
+back the modes it had. After a stop and `fg` it is made raw again, because the user's shell has set its own modes.
 """
 
 from __future__ import annotations
@@ -15,29 +15,31 @@ import tty
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-AHEAD = 64 << 10
-"""Bytes typed (or pasted) that may wait for the gateway; beyond it the terminal is not read."""
-FATAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""From outside: in raw mode Ctrl-C is a character."""
+TYPED_LIMIT = 64 << 10
+"""Bytes that may wait for the gateway; the terminal is not read while there are so many, typed or pasted."""
+FATAL_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Sent by other processes: in raw mode Ctrl-C is a character."""
 
 Size = tuple[int, int]
+"""Columns and rows."""
 
 
-class Terminal:
-    """Columns and rows, and what is typed."""
+class RawTerminal:
+    """A terminal in raw mode: what is typed, and its size when that changes."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._typed = bytearray()
         self.ended = False
-        """Nothing more can be typed: the terminal is closed."""
+        """The terminal is closed: nothing more can be typed."""
         self._resized = False
         self._reading = False
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self.killed: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         """The number of the signal that told us to end."""
 
     def size(self) -> Size:
+        """The terminal's size; 80 by 24 when nothing knows it."""
         for fd in (self._fd, 1, 2):
             with suppress(OSError):
                 found = os.get_terminal_size(fd)
@@ -47,105 +49,73 @@ class Terminal:
 
     @contextmanager
     def raw(self) -> Iterator[None]:
+        """Raw mode while the block lasts."""
         loop = asyncio.get_running_loop()
         before = termios.tcgetattr(self._fd)
         try:
-            for number in FATAL:
+            for number in FATAL_SIGNALS:
                 loop.add_signal_handler(number, self._kill, number)
             loop.add_signal_handler(signal.SIGWINCH, self._resize)
             loop.add_signal_handler(signal.SIGCONT, self._continue)
-            self._make_raw()
-            self._read_on()
+            self._set_raw()
+            self._resume_reading()
             yield
         finally:
-            self._pause()
-            for number in (*FATAL, signal.SIGWINCH, signal.SIGCONT):
+            self._pause_reading()
+            for number in (*FATAL_SIGNALS, signal.SIGWINCH, signal.SIGCONT):
                 loop.remove_signal_handler(number)
             with suppress(termios.error):  # the terminal itself is gone
                 termios.tcsetattr(self._fd, termios.TCSADRAIN, before)
 
     async def next(self) -> tuple[bytes, Size | None]:
-        """What was typed since, and the new size if there is one."""
-        await self._news.wait()
-        self._news.clear()
+        """Wait for a change: what was typed since the last call, and the new size if there is one."""
+        await self._changed.wait()
+        self._changed.clear()
         typed, self._typed = bytes(self._typed), bytearray()
         size = self.size() if self._resized else None
         self._resized = False
         if self.ended:
-            self._news.set()
+            self._changed.set()
         else:
-            self._read_on()
+            self._resume_reading()
         return typed, size
 
-    def _make_raw(self) -> None:
+    def _set_raw(self) -> None:
         tty.setraw(self._fd, termios.TCSADRAIN)
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self._reading:
             asyncio.get_running_loop().add_reader(self._fd, self._read)
             self._reading = True
 
-    def _pause(self) -> None:
+    def _pause_reading(self) -> None:
         if self._reading:
             asyncio.get_running_loop().remove_reader(self._fd)
             self._reading = False
 
     def _read(self) -> None:
         try:
-            data = os.read(self._fd, AHEAD - len(self._typed))
+            data = os.read(self._fd, TYPED_LIMIT - len(self._typed))
         except OSError:
             data = b""
         self._typed += data
         self.ended = not data
-        if self.ended or len(self._typed) >= AHEAD:
-            self._pause()
-        self._news.set()
+        if self.ended or len(self._typed) >= TYPED_LIMIT:
+            self._pause_reading()
+        self._changed.set()
 
     def _resize(self) -> None:
         self._resized = True
-        self._news.set()
+        self._changed.set()
 
     def _continue(self) -> None:
         with suppress(termios.error):
-            self._make_raw()
+            self._set_raw()
         self._resize()
 
     def _kill(self, number: int) -> None:
         if not self.killed.done():
             self.killed.set_result(number)
-
-
-class Escape:
-    """Takes ~. ~? ~~ out of what is typed, at the beginning of a line, as other remote shells do."""
-
-    def __init__(self) -> None:
-        self.left = False
-        self.asked = False
-        self._begins = True
-        self._tilde = False
-
-    def take(self, typed: bytes) -> bytes:
-        """What goes to the other side."""
-        out = bytearray()
-        for octet in typed:
-            if self._tilde:
-                self._tilde = False
-                if octet == ord("."):
-                    self.left = True
-                    break
-                if octet == ord("?"):
-                    self.asked = True
-                    continue
-                out += b"~"
-                self._begins = False
-                if octet == ord("~"):
-                    continue
-            if self._begins and octet == ord("~"):
-                self._tilde = True
-                continue
-            out.append(octet)
-            self._begins = octet in b"\r\n"
-        return bytes(out)
 
 
 def is_terminal(fd: int) -> bool:
@@ -155,7 +125,7 @@ def is_terminal(fd: int) -> bool:
         return False
 
 
-def say(text: str) -> None:
-    """Talk on a terminal that is raw: a line end alone would not go back to the left."""
+def notify_raw(text: str) -> None:
+    """Print a message on a terminal in raw mode, where a line feed alone does not return to the left margin."""
     sys.stderr.write(f"\r\nfairlead: {text}\r\n")
     sys.stderr.flush()

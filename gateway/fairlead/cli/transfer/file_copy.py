@@ -1,8 +1,8 @@
-"""A file from an agent or to one: octets, digest, progress; and the remote half is told when ours has failed.
+"""Copies one file from an agent or to one, and compares the digests of both sides.
 
-Used by `cp`. `file.get` streams into a window that is read once, in order; `file.put` takes numbered input. Both go on
-by themselves after a lost connection, since the client knows what was read and what was sent. What arrives is kept only
-if both sides have seen the same octets.
+Used by `cp`. `file.get` streams into a window, which is read once and in order; `file.put` takes numbered input. Both
+continue after a lost connection, because the client knows what it has read and sent. If our side fails, the agent's
+side is cancelled. What arrives is kept only if both sides have seen the same octets.
 """
 
 from __future__ import annotations
@@ -15,20 +15,25 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlead.cli.terminal.attach import conclude, end_tasks, talk
-from fairlead.cli.transfer.local_files import Sink, Source, sink
-from fairlead.cli.transfer.progress import Progress
+from fairlead.cli import exit_codes
+from fairlead.cli.terminal.attach import cancel_tasks
+from fairlead.cli.terminal.results import notify, report_end
+from fairlead.cli.transfer.local_files import LocalSource, LocalTarget, open_target
+from fairlead.cli.transfer.progress import CopyProgress
 from fairlead.client import Client, Command, End
 from fairlead.client.command import CHUNK
 from fairlead.errors import FairleadError, InvalidRequest
 
 CANCEL_TIMEOUT = 5.0
-"""Seconds for the request that ends the remote half; its deadline ends it if that does not arrive."""
-BLOCK = 1 << 20
+"""Seconds for the request that ends the agent's side; if it does not arrive, the deadline ends that side."""
+DIGEST_BLOCK = 1 << 20
+"""Octets that are hashed at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemotePath:
+    """A path on an agent."""
+
     agent: str
     path: str
 
@@ -38,95 +43,98 @@ class RemotePath:
 
 @dataclass(frozen=True, slots=True)
 class CopyOptions:
+    """What the user chose. `deadline` is in seconds, for all of the copy."""
+
     deadline: float
     overwrite: bool
     parents: bool
     quiet: bool
 
 
-class _Facts(msgspec.Struct):
+class _FileFacts(msgspec.Struct):
     """The first row of file.get."""
 
     size: int
     mode: str
 
 
-class _Sum(msgspec.Struct):
-    """How both methods end."""
+class _FileDigest(msgspec.Struct):
+    """The payload with which both methods end."""
 
     size: int
     sha256: str
 
 
-async def download(client: Client, source: RemotePath, target: str, wishes: CopyOptions) -> int:
-    """The exit code."""
+async def download(client: Client, source: RemotePath, target: str, options: CopyOptions) -> int:
+    """Copy `source` to `target`, a local path or `-`; the exit code."""
     name = source.path.rstrip("/").rpartition("/")[2] or "file"
     command = client.command(
-        source.agent, "file.get", {"path": source.path}, deadline=wishes.deadline, lane="bulk", retain="window"
+        source.agent, "file.get", {"path": source.path}, deadline=options.deadline, lane="bulk", retain="window"
     )
-    place = sink(target, name, wishes.overwrite)
+    local = open_target(target, name, options.overwrite)
     try:
-        with Progress(name, quiet=wishes.quiet or target == "-") as progress:
-            async with _attended(command):
-                digest, size, mode = await _take(command, place, progress)
+        with CopyProgress(name, quiet=options.quiet or target == "-") as progress:
+            async with _cancelled_on_failure(command):
+                digest, size, mode = await _receive(command, local, progress)
         assert command.end is not None
         if command.end.state != "ok":
-            return conclude(command.end, command.id)
+            return report_end(command.end, command.id)
         _compare(command.end, size, digest, source, "nothing was kept here" if target != "-" else "do not use it")
-        place.keep(mode)
-        return 0
+        local.commit(mode)
+        return exit_codes.OK
     finally:
-        place.close()
+        local.close()
 
 
-async def _take(command: Command, place: Sink, progress: Progress) -> tuple[str, int, int | None]:
+async def _receive(command: Command, local: LocalTarget, progress: CopyProgress) -> tuple[str, int, int | None]:
     """The digest and the number of the octets that came, and the file's mode."""
     digest, size, mode = hashlib.sha256(), 0, None
     async for chunk in command:
         if chunk.kind == "file":
-            await place.write(chunk.data)
+            await local.write(chunk.data)
             digest.update(chunk.data)
             size += len(chunk.data)
             progress.add(len(chunk.data))
         elif chunk.kind == "row":
             try:
-                facts = msgspec.json.decode(chunk.data, type=_Facts)
+                facts = msgspec.json.decode(chunk.data, type=_FileFacts)
                 mode = int(facts.mode, 8) & 0o777
             except (msgspec.MsgspecError, ValueError) as e:
-                raise FairleadError(f"{chunk.agent} does not describe its file as file.get does: {e}") from e
-            progress.total = facts.size
+                raise FairleadError(f"{chunk.agent}: invalid description of the file from file.get: {e}") from e
+            progress.set_total(facts.size)
     return digest.hexdigest(), size, mode
 
 
-async def upload(client: Client, source_path: str, target: RemotePath, wishes: CopyOptions) -> int:
-    """The exit code."""
-    source = Source(source_path)
+async def upload(client: Client, source: str, target: RemotePath, options: CopyOptions) -> int:
+    """Copy `source`, a local path or `-`, to `target`; the exit code."""
+    local = LocalSource(source)
     try:
         if target.path.endswith("/"):
-            if source_path == "-":
-                raise InvalidRequest(f"what comes from stdin has no name: name the file, {target}NAME")
-            target = RemotePath(target.agent, target.path + source_path.rpartition("/")[2])
-        payload: dict[str, object] = {"path": target.path, "overwrite": wishes.overwrite, "parents": wishes.parents}
-        if source.size is not None and source.mode is not None:
-            payload |= {"size": source.size, "mode": f"{source.mode:04o}", "sha256": await _digest(source)}
-        command = client.command(target.agent, "file.put", payload, deadline=wishes.deadline, lane="bulk")
-        with Progress(target.path.rpartition("/")[2], source.size, wishes.quiet) as progress:
-            async with _attended(command):
-                end, digest, size = await _give(command, source, progress)
+            if source == "-":
+                raise InvalidRequest(f"stdin has no file name: write the target as {target}NAME")
+            target = RemotePath(target.agent, target.path + source.rpartition("/")[2])
+        payload: dict[str, object] = {"path": target.path, "overwrite": options.overwrite, "parents": options.parents}
+        if local.size is not None and local.mode is not None:
+            payload |= {"size": local.size, "mode": f"{local.mode:04o}", "sha256": await _digest(local)}
+        command = client.command(target.agent, "file.put", payload, deadline=options.deadline, lane="bulk")
+        with CopyProgress(target.path.rpartition("/")[2], local.size, options.quiet) as progress:
+            async with _cancelled_on_failure(command):
+                end, digest, size = await _send(command, local, progress)
         if end.state != "ok":
-            return conclude(end, command.id)
+            return report_end(end, command.id)
         _compare(end, size, digest, target, f"remove {target}")
-        return 0
+        return exit_codes.OK
     finally:
-        source.close()
+        local.close()
 
 
-async def _give(command: Command, source: Source, progress: Progress) -> tuple[End, str, int]:
+async def _send(command: Command, local: LocalSource, progress: CopyProgress) -> tuple[End, str, int]:
+    """The end of the command, the digest and the number of the octets that were sent."""
     digest, size = hashlib.sha256(), 0
 
     async def send() -> None:
         nonlocal size
-        while data := await source.read(CHUNK):
+        while data := await local.read(CHUNK):
             await command.input(data)
             digest.update(data)
             size += len(data)
@@ -140,49 +148,49 @@ async def _give(command: Command, source: Source, progress: Progress) -> tuple[E
             try:
                 sending.result()
             except InvalidRequest:
-                pass  # the command is over: its end says why
+                pass  # the command has ended: its end says why
         return await ending, digest.hexdigest(), size
     finally:
-        await end_tasks(sending, ending)
+        await cancel_tasks(sending, ending)
 
 
-async def _digest(source: Source) -> str:
+async def _digest(local: LocalSource) -> str:
     digest = hashlib.sha256()
-    while block := await source.read(BLOCK):
+    while block := await local.read(DIGEST_BLOCK):
         digest.update(block)
-        await asyncio.sleep(0)  # Ctrl-C is heard between two blocks
-    source.rewind()
+        await asyncio.sleep(0)  # Ctrl-C is handled between two blocks
+    local.rewind()
     return digest.hexdigest()
 
 
 def _compare(end: End, size: int, digest: str, remote: RemotePath, advice: str) -> None:
-    """Raises FairleadError when the other side has seen other octets than we."""
+    """Raise FairleadError if the agent has seen other octets than we have."""
     try:
-        told = msgspec.convert(end.payload, _Sum)
+        theirs = msgspec.convert(end.payload, _FileDigest)
     except msgspec.MsgspecError as e:
-        raise FairleadError(f"{remote}: the agent gave no digest ({e}): {advice}, and copy it again") from e
-    if (told.size, told.sha256) != (size, digest):
+        raise FairleadError(f"{remote}: the agent sent no digest ({e}): {advice}, and copy it again") from e
+    if (theirs.size, theirs.sha256) != (size, digest):
         raise FairleadError(
-            f"{remote}: {size} bytes of SHA-256 {digest} here, {told.size} of {told.sha256} there: {advice}, and copy "
-            "it again"
+            f"{remote}: the copies differ, {size} bytes with SHA-256 {digest} here and {theirs.size} bytes with "
+            f"{theirs.sha256} there: {advice}, and copy it again"
         )
 
 
 @asynccontextmanager
-async def _attended(command: Command) -> AsyncIterator[None]:
-    """The command, which is told to end when we cannot go on."""
+async def _cancelled_on_failure(command: Command) -> AsyncIterator[None]:
+    """Open the command, and cancel it if the block fails."""
     async with command:
         try:
             yield
         except BaseException:
             if command.end is None:
-                await _call_off(command)
+                await _cancel(command)
             raise
 
 
-async def _call_off(command: Command) -> None:
+async def _cancel(command: Command) -> None:
     try:
         async with asyncio.timeout(CANCEL_TIMEOUT):
             await command.cancel()
     except (FairleadError, TimeoutError):
-        talk(f"the agent could not be told that the copy is off; `fairlead cancel {command.id}` does it")
+        notify(f"could not cancel the agent's side of the copy; try `fairlead cancel {command.id}`")

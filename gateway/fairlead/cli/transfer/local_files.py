@@ -1,8 +1,8 @@
-"""Where `cp` copies from and to on this machine: a file, a device, stdin, stdout.
+"""This machine's end of a copy: a file, a device, stdin or stdout.
 
-Used by `transfer`. A file that is written is a temporary one beside its place until all of it is there and its digest
-is right: whoever opens the path sees the old file or the new one, and a failure leaves nothing behind. What the system
-refuses becomes an error that names the path and the next step.
+Used by `file_copy`. A file is written under a temporary name in its folder until it is complete and its digest matches:
+whoever opens the path sees the old file or the new one, and a failure leaves nothing behind. An OSError becomes a
+LocalFileError that names the path and the next step.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ from fairlead.cli.terminal import stdio
 from fairlead.errors import FairleadError
 
 NAME_KEPT = 200
-"""Characters of the name that the temporary one repeats: file systems allow 255 octets."""
-_NEXT = {
+"""Characters of the name that its temporary name repeats: file systems allow 255 octets."""
+_ADVICE = {
     errno.ENOSPC: "free some space there, or choose another place",
     errno.EDQUOT: "free some space there, or choose another place",
     errno.EFBIG: "this user may not write files of that size (ulimit -f)",
     errno.EACCES: "choose a place that you may use, or change its permissions",
     errno.EPERM: "choose a place that you may use, or change its permissions",
     errno.EROFS: "choose a place that can be written to",
-    errno.ENOENT: "check the spelling, and whether its folder is there",
+    errno.ENOENT: "check the spelling, and whether its folder exists",
     errno.ENOTDIR: "check the spelling: a part of the path is no folder",
     errno.EISDIR: "it is a folder: name a file",
 }
 
 
 class LocalFileError(FairleadError):
-    """Something on this machine: not the agent's fault, and not the gateway's."""
+    """A file on this machine cannot be read or written; neither the agent nor the gateway is at fault."""
 
-    code = "local_fault"
+    code = "local_file"
 
 
 @contextmanager
-def local(what: str, path: object) -> Iterator[None]:
-    """Translate what the system says of `path`; `what` completes "cannot …"."""
+def translate_errors(action: str, path: object) -> Iterator[None]:
+    """Raise LocalFileError for an OSError about `path`; `action` completes "cannot …"."""
     try:
         yield
     except BrokenPipeError:
-        raise  # stdout's reader has gone: `main` knows what that means
+        raise  # the reader of stdout has gone, which `main` handles
     except OSError as e:
-        advice = _NEXT.get(e.errno or 0, "look at the disk, or choose another place")
-        raise LocalFileError(f"cannot {what} {path} on this machine: {e.strerror or e}; {advice}") from e
+        advice = _ADVICE.get(e.errno or 0, "check the disk, or choose another place")
+        raise LocalFileError(f"cannot {action} {path} on this machine: {e.strerror or e}; {advice}") from e
 
 
-class Sink:
-    """A place that takes octets: the descriptor `fd`, as it is."""
+class LocalTarget:
+    """Where octets are written: the file descriptor `fd`, as it is."""
 
     def __init__(self, fd: int, name: str, owned: bool = False) -> None:
         self.name = name
@@ -60,60 +60,60 @@ class Sink:
         self._owned = owned
 
     async def write(self, data: bytes) -> None:
-        with local("write to", self.name):
+        with translate_errors("write to", self.name):
             await stdio.write(self._fd, data)
 
-    def keep(self, mode: int | None) -> None:
-        """All of it has come, and is right."""
+    def commit(self, mode: int | None) -> None:
+        """All octets have come and are right."""
 
     def close(self) -> None:
         if self._owned and self._fd >= 0:
-            with local("write to", self.name):
+            with translate_errors("write to", self.name):
                 os.close(self._fd)
             self._fd = -1
 
 
-class AtomicFile(Sink):
-    """A file that appears when it is kept."""
+class AtomicFile(LocalTarget):
+    """A file that appears under its name when it is committed."""
 
     def __init__(self, path: Path, overwrite: bool) -> None:
         self._path = path
         self._overwrite = overwrite
-        self._draft: Path | None = path.with_name(f".{path.name[:NAME_KEPT]}.{secrets.token_hex(4)}.part")
-        with local("write", path):
-            fd = os.open(self._draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        self._temporary: Path | None = path.with_name(f".{path.name[:NAME_KEPT]}.{secrets.token_hex(4)}.part")
+        with translate_errors("write", path):
+            fd = os.open(self._temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         super().__init__(fd, str(path), owned=True)
 
-    def keep(self, mode: int | None) -> None:
-        assert self._draft is not None
-        with local("write", self._path):
+    def commit(self, mode: int | None) -> None:
+        assert self._temporary is not None
+        with translate_errors("write", self._path):
             os.fchmod(self._fd, (0o666 if mode is None else mode) & ~_umask())
             os.fsync(self._fd)
             if self._overwrite:
-                os.replace(self._draft, self._path)
-                self._draft = None
+                os.replace(self._temporary, self._path)
+                self._temporary = None
                 return
         try:
-            os.link(self._draft, self._path)  # a rename would replace what came meanwhile
+            os.link(self._temporary, self._path)  # a rename would replace a file that came meanwhile
         except FileExistsError as e:
             raise _exists(self._path) from e
 
     def close(self) -> None:
         super().close()
-        if self._draft is not None:
+        if self._temporary is not None:
             with suppress(OSError):
-                self._draft.unlink()
-            self._draft = None
+                self._temporary.unlink()
+            self._temporary = None
 
 
-def sink(path: str, name: str, overwrite: bool) -> Sink:
-    """Where a file of that `name` goes when `path` was said: `-` is stdout, in a folder it keeps its name."""
+def open_target(path: str, name: str, overwrite: bool) -> LocalTarget:
+    """Open `path` for writing: `-` is stdout, and in a folder the file is called `name`."""
     if path == "-":
-        return Sink(1, "stdout")
+        return LocalTarget(1, "stdout")
     target = Path(path)
     if target.is_dir() or path.endswith("/"):
         target = target / name
-    with local("write", target):
+    with translate_errors("write", target):
         try:
             kind = os.stat(target).st_mode
         except FileNotFoundError:
@@ -124,11 +124,11 @@ def sink(path: str, name: str, overwrite: bool) -> Sink:
             return AtomicFile(target.resolve(), overwrite)
         if stat.S_ISDIR(kind):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        return Sink(os.open(target, os.O_WRONLY | os.O_CLOEXEC), str(target), owned=True)  # a device, a pipe
+        return LocalTarget(os.open(target, os.O_WRONLY | os.O_CLOEXEC), str(target), owned=True)  # a device, a pipe
 
 
-class Source:
-    """A file to be sent, or stdin. `size` and `mode` are None when they cannot be known."""
+class LocalSource:
+    """A file to be sent, or stdin. `size` and `mode` are None if they cannot be known beforehand."""
 
     def __init__(self, path: str) -> None:
         self.name = "stdin" if path == "-" else path
@@ -137,21 +137,24 @@ class Source:
         self.mode: int | None = None
         if path == "-":
             return
-        with local("read", path):
+        with translate_errors("read", path):
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             found = os.fstat(self._fd)
             if stat.S_ISDIR(found.st_mode):
                 os.close(self._fd)
-                raise LocalFileError(f"{path} is a folder, and cp copies files: `tar` makes one of it, - takes a pipe")
+                raise LocalFileError(
+                    f"{path} is a folder, and cp copies files: pipe an archive, as in "
+                    "tar c FOLDER | fairlead cp - AGENT:/PATH"
+                )
             if stat.S_ISREG(found.st_mode):
                 self.size, self.mode = found.st_size, stat.S_IMODE(found.st_mode) & 0o777
 
     async def read(self, most: int) -> bytes:
-        with local("read", self.name):
+        with translate_errors("read", self.name):
             return await stdio.read(self._fd, most)
 
     def rewind(self) -> None:
-        with local("read", self.name):
+        with translate_errors("read", self.name):
             os.lseek(self._fd, 0, os.SEEK_SET)
 
     def close(self) -> None:
@@ -160,7 +163,7 @@ class Source:
 
 
 def _exists(path: Path) -> LocalFileError:
-    return LocalFileError(f"{path} is there already: leave --no-overwrite out, or choose another name")
+    return LocalFileError(f"{path} exists: omit --no-overwrite, or choose another name")
 
 
 def _umask() -> int:

@@ -1,5 +1,7 @@
 """`fairlead serve --workers N`: several nodes on one machine, which share their ports.
 
-`supervisor` forks and restarts them, `forked_process` is one of its children, and `worker_process` is what runs in a
-child: a node, or the server of the admin port that all workers have in common.
+`supervisor` forks and restarts the processes, `forked_process` is one of them, and `worker_process` is what runs in
+them: a node each, and in one more the server of the admin port that all workers share. `admin_app` answers on that port
+from the workers' own answers, whose metrics `metrics_merge` joins. `shared_status` is the memory through which the
+supervisor tells that process what only it knows.
 """

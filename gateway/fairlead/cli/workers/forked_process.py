@@ -1,10 +1,9 @@
-"""One process forked from the supervisor: its birth, its way out, and when it may be born again.
+"""One child process of the supervisor: how it is forked, how it ends, and when it may be restarted.
 
-Used by `workers` alone. The supervisor has one thread and no event loop, so the fork copies nothing that is in
-the middle of something. Signals are blocked across it: the child must not run, or answer through, the handlers
-of its parent. It leads a session of its own, so Ctrl-C at a terminal reaches the supervisor alone (what a service
-manager sends reaches each process, which is why children count no signals); and on the supervisor's death, however
-sudden, the kernel tells it to stop (PR_SET_PDEATHSIG).
+Used by `supervisor`, which has one thread and no event loop, so the fork copies nothing that is half done. Signals are
+blocked across the fork: the child must neither run its parent's handlers nor report through them. It leads a session of
+its own, so Ctrl-C at a terminal reaches only the supervisor; a service manager's signal reaches each process, which is
+why children do not count signals. When the supervisor dies, the kernel tells the child to stop (PR_SET_PDEATHSIG).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from fairlead.cli import exit_codes
-from fairlead.cli.child_processes import restart_pause
+from fairlead.cli.child_processes import restart_delay
 from fairlead.errors import ConfigError, FairleadError
 
 logger = logging.getLogger("fairlead")
@@ -28,14 +27,17 @@ logger = logging.getLogger("fairlead")
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
 """What the supervisor handles, and its children must not."""
 STABLE = 60.0
-"""Seconds after which a process counts as good: the next restart is a first one again."""
+"""Seconds after which a process counts as stable: its next restart is a first one again."""
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class ForkedProcess:
-    """One place among the supervisor's children, held by one process after the other. `body` runs in each; `stop` is
-    the signal that tells it to end, from the supervisor or, when that has died, from the kernel."""
+    """A place among the supervisor's children, which one process after the other holds.
+
+    `body` runs in each of them. `stop` is the signal that tells it to end: from the supervisor or, when that has died,
+    from the kernel.
+    """
 
     def __init__(self, name: str, body: Callable[[], None], stop: signal.Signals = signal.SIGTERM) -> None:
         self.name = name
@@ -45,26 +47,27 @@ class ForkedProcess:
         self._body = body
         self._stop = stop
         self._failures = 0
+        """In a row."""
         self._started = 0.0
-        self._due = 0.0
+        self._restart_at = 0.0
 
     @property
     def wait(self) -> float:
-        """Seconds until it may be started; only of use while no process runs."""
-        return self._due - time.monotonic()
+        """Seconds until the next start, if no process runs; negative when it is overdue."""
+        return self._restart_at - time.monotonic()
 
     def start(self) -> None:
         self._started = time.monotonic()
         before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         supervisor = os.getpid()
         if (pid := os.fork()) == 0:
-            self._live(supervisor)
+            self._run_child(supervisor)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.pid = pid
         logger.info("%s runs as pid %d", self.name, pid)
 
     def reap(self) -> int | None:
-        """The exit code if it has ended, negative for a signal."""
+        """The exit code if the process has ended, negative for a signal; else None."""
         if not self.pid:
             return None
         pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -73,24 +76,24 @@ class ForkedProcess:
         self.pid = 0
         return os.waitstatus_to_exitcode(status)
 
-    def postpone(self) -> float:
-        """After an end that nobody asked for: the seconds until the next start."""
+    def schedule_restart(self) -> float:
+        """After an unexpected end: the seconds until the next start."""
         if time.monotonic() - self._started > STABLE:
             self._failures = 0
-        pause = restart_pause(self._failures, random.random())
+        delay = restart_delay(self._failures, random.random())
         self._failures += 1
         self.restarts += 1
-        self._due = time.monotonic() + pause
-        return pause
+        self._restart_at = time.monotonic() + delay
+        return delay
 
     def stop(self) -> None:
         self.signal(self._stop)
 
     def signal(self, number: signal.Signals) -> None:
         if self.pid:
-            os.kill(self.pid, number)  # not reaped yet, so the pid is still this child's
+            os.kill(self.pid, number)  # not reaped yet, so the id still belongs to this child
 
-    def _live(self, supervisor: int) -> NoReturn:
+    def _run_child(self, supervisor: int) -> NoReturn:
         code = exit_codes.FAILED
         try:
             os.setsid()
@@ -99,17 +102,17 @@ class ForkedProcess:
                 signal.signal(number, signal.SIG_DFL)
             if _libc.prctl(_PR_SET_PDEATHSIG, self._stop, 0, 0, 0) != 0:
                 raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-            if os.getppid() == supervisor:  # it may have died before the kernel was told
+            if os.getppid() == supervisor:  # else it died before the kernel knew
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
                 self._body()
-            code = 0
+            code = exit_codes.OK
         except FairleadError as e:
             code = exit_codes.USAGE if isinstance(e, ConfigError) else exit_codes.FAILED
-            logger.error("%s ends: %s", self.name, e.message)  # told for people, as main does
+            logger.error("%s ends: %s", self.name, e.message)  # an expected error needs no traceback
         except BaseException:
-            logger.exception("%s ends by a defect", self.name)
+            logger.exception("%s ends by a bug", self.name)
         finally:
             logging.shutdown()
             sys.stderr.flush()
-            # Not sys.exit: what the supervisor has opened around this frame is the supervisor's to close.
+            # Not sys.exit: the context managers around this frame are the supervisor's to close.
             os._exit(code)

@@ -1,9 +1,9 @@
 """`fairlead serve --workers N`: the supervisor of N nodes that share the link port and the API port.
 
-Called by `node`. A plain loop over signals and `waitpid`, and that for two reasons: every process, restarted ones
-too, is forked from it, and a process with an event loop or threads must not fork; and what supervises must
-have nothing that can hang. So it serves nothing: the admin port belongs to one more child, restarted like the
-rest. Each worker is a node of its own in the fleet, NODE-0 to NODE-(N-1), and counted apart.
+It is a plain loop over signals and `waitpid`, for two reasons: every process, restarted ones too, is forked from it,
+and a process with an event loop or threads must not fork; and what supervises must have nothing that can hang. So it
+serves nothing: the admin port belongs to one more child, restarted like the others. Each worker is a node of its own in
+the fleet, NODE-0 to NODE-(N-1), and counted separately.
 """
 
 from __future__ import annotations
@@ -24,57 +24,63 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fairlead.app.board import Board
-from fairlead.app.merged import Worker
 from fairlead.carrier.http_server.uvicorn_server import SAME_STOP
 from fairlead.cli import exit_codes
-from fairlead.cli.child_processes import how
-from fairlead.cli.serve.node_server import valkey_ended
+from fairlead.cli.child_processes import describe_exit
+from fairlead.cli.serve.node_server import describe_valkey_end
 from fairlead.cli.serve.sockets import bind, reserve
+from fairlead.cli.workers.admin_app import Worker
 from fairlead.cli.workers.forked_process import SIGNALS, ForkedProcess
-from fairlead.cli.workers.worker_process import READY, STOP_ADMIN, administer, work
+from fairlead.cli.workers.shared_status import SharedStatus
+from fairlead.cli.workers.worker_process import READY, STOP_ADMIN, run_admin, run_worker
 from fairlead.errors import ConfigError
 from fairlead.settings import Settings
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 logger = logging.getLogger("fairlead")
 
-TURN = 1.0
-"""Seconds of the longest wait, so that /livez can tell a loop that turns from one that does not."""
+LONGEST_WAIT = 1.0
+"""Seconds of the longest wait in one pass of the loop, so that /livez can tell a loop that runs from one that does not.
+"""
 STOP_SPARE = 30.0
-"""Seconds for what follows a worker's drain: open requests, the last results, Redis. Then SIGKILL."""
+"""Seconds for what follows a worker's drain (open requests, the last results, Redis). Then SIGKILL."""
 
 
 class Supervisor:
+    """Forks the workers and the process of the admin port, restarts them, and stops them in order."""
+
     def __init__(self, settings: Settings) -> None:
         if sys.platform != "linux":
-            raise ConfigError("workers above 1 need Linux, which spreads connections over them and ends them with us")
+            raise ConfigError(
+                "more than one worker needs Linux, whose kernel spreads connections over the workers and stops them "
+                "with their supervisor (use --workers 1)"
+            )
         self._settings = settings
-        self._board = Board(settings.workers)
+        self._status = SharedStatus(settings.workers)
         self._workers: list[ForkedProcess] = []
         self._admin: ForkedProcess | None = None
         self._ready: set[int] = set()
         self._where = ""
-        self._complete = False
-        """All were ready at once: from then on no end of a worker is the fault of its settings."""
+        self._all_ready = False
+        """All were ready at once: from then on no end of a worker is due to its settings."""
         self._stopping = False
-        self._told = -math.inf
-        """When it was first told to stop; a stop of its own accord may be cut short at any time."""
+        self._told_at = -math.inf
+        """When the first signal to stop came. A stop for another reason may be cut short at any time."""
         self._deadline = 0.0
-        self._code = 0
+        self._code = exit_codes.OK
         self._valkey: EmbeddedValkey | None = None
 
     def run(self) -> int:
-        """0 when all have drained, 1 when one had to be killed or failed; raises ConfigError before the first fork."""
+        """0 if all have drained, 1 if one had to be killed or failed. Raises ConfigError before the first fork."""
         with ExitStack() as stack:
-            # Signals come as bytes to where workers say that they are ready: one thing to wait for.
-            self._ear, self._mouth = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-            signal.set_wakeup_fd(self._mouth, warn_on_full_buffer=False)
+            # Signals arrive as bytes on the pipe on which workers report that they are ready: one thing to wait for.
+            self._wake_in, self._wake_out = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            signal.set_wakeup_fd(self._wake_out, warn_on_full_buffer=False)
             for number in SIGNALS:
                 signal.signal(number, lambda *_: None)
             link_port, api_port, admin = self._open_ports(stack)
             folder = Path(stack.enter_context(_private_folder()))
-            redis_url = self._redis(stack)
+            redis_url = self._redis_url(stack)
             shared = replace(self._settings, link_port=link_port, api_port=api_port)
             workers = [
                 Worker(number, f"{shared.node}-{number}", folder / f"{number}.sock") for number in range(shared.workers)
@@ -82,14 +88,14 @@ class Supervisor:
             self._workers = [
                 ForkedProcess(
                     f"worker {worker.node}",
-                    partial(work, replace(shared, node=worker.node), redis_url, worker, admin, self._mouth),
+                    partial(run_worker, replace(shared, node=worker.node), redis_url, worker, admin, self._wake_out),
                 )
                 for worker in workers
             ]
             self._admin = ForkedProcess(
-                "the admin port", partial(administer, workers, self._board, admin, folder, self._mouth), STOP_ADMIN
+                "the admin port", partial(run_admin, workers, self._status, admin, folder, self._wake_out), STOP_ADMIN
             )
-            # A collection in a child would write to every page that it shares with its siblings.
+            # A garbage collection in a child would write to every page that it shares with its siblings.
             gc.collect()
             gc.freeze()
             return self._supervise()
@@ -102,71 +108,75 @@ class Supervisor:
         for one in (*link, *api, *admin):
             stack.enter_context(one)
         for one in admin:
-            one.listen()  # here: probes wait for a moment while the process that answers them is restarted
+            one.listen()  # here, so that probes wait for a moment while the process that answers them is restarted
         self._where = ", ".join(
             "{} on {}:{}".format(name, *sockets[0].getsockname()[:2])
             for name, sockets in (("links", link), ("api", api), ("admin", admin))
         )
         return link_port, api_port, admin
 
-    def _redis(self, stack: ExitStack) -> str:
+    def _redis_url(self, stack: ExitStack) -> str:
+        """The URL of Redis; the embedded Valkey is started for it."""
         if self._settings.redis != "embedded":
             return self._settings.redis
         self._valkey = server = EmbeddedValkey(self._settings.data / "valkey")
-        asyncio.run(server.start())  # a loop that has ended before the first fork
+        asyncio.run(server.start())  # this event loop has ended before the first fork
         stack.callback(lambda: asyncio.run(server.stop()))
         return server.url
 
     def _supervise(self) -> int:
         assert self._admin is not None
         while not (self._stopping and not any(worker.pid for worker in self._workers)):
-            self._board.turn()
+            self._status.record_pass()
             for child in (*self._workers, self._admin):
                 if not child.pid and child.wait <= 0 and (not self._stopping or child is self._admin):
                     child.start()
-            self._show()
-            self._hear(TURN)
+            self._publish_status()
+            self._wait_for_news(LONGEST_WAIT)
             self._reap()
             if self._valkey is not None and not self._valkey.running and not self._stopping:
-                logger.error("%s; all workers stop", valkey_ended(self._valkey))
+                logger.error("%s; all workers stop", describe_valkey_end(self._valkey))
                 self._code = exit_codes.FAILED
                 self._stop()
             if self._stopping and time.monotonic() > self._deadline:
-                self._kill("the drain has taken too long")
-        # The last to go: until then it says who still drains.
-        self._admin.stop()
-        deadline = time.monotonic() + STOP_SPARE
-        while self._admin.pid:
-            self._hear(TURN)
-            self._admin.reap()
-            if time.monotonic() > deadline:
-                self._admin.signal(signal.SIGKILL)
+                self._kill("the drain took too long")
+        self._stop_admin(self._admin)
         logger.info("all workers have ended")
         return self._code
 
-    def _hear(self, most: float) -> None:
-        """Wait for a signal, a worker's word or a restart that is due; act on the first two."""
+    def _stop_admin(self, admin: ForkedProcess) -> None:
+        """Stop the process of the admin port, as the last one: until then it reports who still drains."""
+        admin.stop()
+        deadline = time.monotonic() + STOP_SPARE
+        while admin.pid:
+            self._wait_for_news(LONGEST_WAIT)
+            admin.reap()
+            if time.monotonic() > deadline:
+                admin.signal(signal.SIGKILL)
+
+    def _wait_for_news(self, most: float) -> None:
+        """Wait for a signal, a worker that is ready, or a restart that is due; act on the first two."""
         dues = [child.wait for child in self._workers if not child.pid and not self._stopping]
         pause = max(0.0, min([most, *dues]))
-        if not select.select([self._ear], [], [], pause)[0]:
+        if not select.select([self._wake_in], [], [], pause)[0]:
             return
-        for byte in os.read(self._ear, 4096):
+        for byte in os.read(self._wake_in, 4096):
             if byte >= READY:
                 self._note_ready(byte - READY)
             elif byte in (signal.SIGTERM, signal.SIGINT):
-                self._told_to_stop()
+                self._handle_stop_signal()
 
     def _note_ready(self, number: int) -> None:
         self._ready.add(number)
-        if not self._complete and len(self._ready) == len(self._workers) + 1:
-            self._complete = True
+        if not self._all_ready and len(self._ready) == len(self._workers) + 1:
+            self._all_ready = True
             logger.info("%d workers are ready: %s", len(self._workers), self._where)
 
-    def _told_to_stop(self) -> None:
+    def _handle_stop_signal(self) -> None:
         if not self._stopping:
-            self._told = time.monotonic()
+            self._told_at = time.monotonic()
             self._stop()
-        elif time.monotonic() - self._told >= SAME_STOP:
+        elif time.monotonic() - self._told_at >= SAME_STOP:
             self._kill("told to stop twice")
 
     def _stop(self) -> None:
@@ -177,7 +187,7 @@ class Supervisor:
             worker.stop()
 
     def _kill(self, why: str) -> None:
-        logger.warning("%s: killing the workers that are left", why)
+        logger.warning("%s: killing the remaining workers", why)
         for worker in self._workers:
             worker.signal(signal.SIGKILL)
 
@@ -185,34 +195,37 @@ class Supervisor:
         for number, worker in enumerate(self._workers):
             if (code := worker.reap()) is not None:
                 self._ready.discard(number)
-                self._ended(worker, code)
+                self._handle_end(worker, code)
         if self._admin is not None and (code := self._admin.reap()) is not None:
             self._ready.discard(len(self._workers))
             self._restart(self._admin, code)
 
-    def _ended(self, worker: ForkedProcess, code: int) -> None:
+    def _handle_end(self, worker: ForkedProcess, code: int) -> None:
         if self._stopping:
-            # One that was told to stop before it could listen to signals has nothing to drain.
-            if code not in (0, -signal.SIGTERM):
+            # A worker that was told to stop before it could handle signals had nothing to drain.
+            if code not in (exit_codes.OK, -signal.SIGTERM):
                 self._code = self._code or exit_codes.FAILED
-                logger.error("%s ended %s", worker.name, how(code))
-        elif code == exit_codes.USAGE and not self._complete:
-            logger.error("%s cannot start, and no restart would change that: stopping", worker.name)
+                logger.error("%s ended %s", worker.name, describe_exit(code))
+        elif code == exit_codes.USAGE and not self._all_ready:
+            logger.error("%s cannot start with these settings, and no restart would change that: stopping", worker.name)
             self._code = exit_codes.USAGE
             self._stop()
         else:
             self._restart(worker, code)
 
     def _restart(self, child: ForkedProcess, code: int) -> None:
-        logger.error("%s ended %s; it is started again in %.1f s", child.name, how(code), child.postpone())
+        delay = child.schedule_restart()
+        logger.error("%s ended %s; it is restarted in %.1f s", child.name, describe_exit(code), delay)
 
-    def _show(self) -> None:
+    def _publish_status(self) -> None:
         for number, worker in enumerate(self._workers):
-            self._board.set(number, pid=worker.pid, restarts=worker.restarts)
+            self._status.set(number, pid=worker.pid, restarts=worker.restarts)
 
 
 def _private_folder() -> TemporaryDirectory[str]:
     try:
         return TemporaryDirectory(prefix="fairlead-")
     except OSError as e:
-        raise ConfigError(f"no folder for the workers' admin sockets can be made ({e}); set TMPDIR to another") from e
+        raise ConfigError(
+            f"cannot create a folder for the workers' admin sockets: {e} (set TMPDIR to another folder)"
+        ) from e

@@ -1,7 +1,7 @@
-"""What the processes of `fairlead serve --workers N` do: each worker is a node, and one more serves the admin port.
+"""What the processes of `fairlead serve --workers N` run: a node each, and in one more the shared admin port.
 
-Run by the supervisor (`workers`) behind a fork. A child says that it is ready on the pipe that wakes the supervisor,
-and that is all they say to each other: what the supervisor knows stands on the board.
+Called by the supervisor after a fork. A child reports that it is ready on the pipe that wakes the supervisor, and says
+nothing else to it; what the supervisor tells the process of the admin port is in `shared_status`.
 """
 
 from __future__ import annotations
@@ -17,48 +17,51 @@ from pathlib import Path
 
 import uvloop
 
-from fairlead.app.board import Board
-from fairlead.app.merged import Worker, merged_app
 from fairlead.carrier.http_server.admission import admin_admission
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.cli.serve.node_server import serve_node
 from fairlead.cli.serve.sockets import NodeSockets, bind
+from fairlead.cli.workers.admin_app import Worker, admin_app
+from fairlead.cli.workers.shared_status import SharedStatus
 from fairlead.settings import Settings
 from fairlead.telemetry.logs import configure_logging
 
 READY = 128
-"""A worker writes this plus its number to the wake-up pipe; bytes below are numbers of signals. The admin port has
-the number behind the last worker's.
-"""
+"""A worker writes this plus its number to the wake-up pipe; smaller bytes are numbers of signals. The process of the
+admin port has the number after the last worker's."""
 STOP_ADMIN = signal.SIGUSR1
-"""Tells the process of the admin port to stop: from its supervisor, or from the kernel when that has died."""
+"""Tells the process of the admin port to stop; the supervisor sends it, or the kernel when the supervisor has died."""
 
 
-def work(settings: Settings, redis_url: str, worker: Worker, admin: list[socket.socket], mouth: int) -> None:
-    """A worker's life, in its own process. It drains once it is told to stop, by whomever and however often: a manager
-    may tell every process, and the supervisor hands on what it is told. Whoever wants the drain cut short tells the
-    supervisor, which kills.
+def run_worker(settings: Settings, redis_url: str, worker: Worker, admin: list[socket.socket], wake_fd: int) -> None:
+    """The life of a worker process. It drains when it is told to stop, whoever says so and however often.
+
+    A service manager may signal every process, and the supervisor passes on what it receives. To cut the drain short,
+    one tells the supervisor, which kills. `wake_fd` is the writing end of the supervisor's pipe.
     """
     for one in admin:
-        one.close()  # a worker that outlives its supervisor would keep the port, and answer nobody there
+        one.close()  # a worker that outlived its supervisor would hold the port, and answer nobody there
     configure_logging(settings.log_level, settings.log_format, settings.node)
-    ports = NodeSockets(
+    sockets = NodeSockets(
         bind("link", settings.link_host, settings.link_port, shared=True),
         bind("api", settings.api_host, settings.api_port, shared=True),
         worker.path,
     )
-    ready = partial(_say, mouth, READY + worker.number)
-    uvloop.run(serve_node(settings, redis_url, ports, ready, same_stop=math.inf))
+    ready = partial(_write_byte, wake_fd, READY + worker.number)
+    uvloop.run(serve_node(settings, redis_url, sockets, ready, same_stop=math.inf))
 
 
-def _say(mouth: int, byte: int) -> None:
-    os.write(mouth, bytes((byte,)))
+def _write_byte(fd: int, byte: int) -> None:
+    os.write(fd, bytes((byte,)))
 
 
-def administer(workers: list[Worker], board: Board, sockets: list[socket.socket], folder: Path, mouth: int) -> None:
-    """The life of the process that serves the admin port, until `STOP_ADMIN`. It ignores what tells the workers to
-    stop, since it says who still drains until the last of them has ended.
+def run_admin(
+    workers: list[Worker], status: SharedStatus, sockets: list[socket.socket], folder: Path, wake_fd: int
+) -> None:
+    """The life of the process that serves the admin port, until `STOP_ADMIN`.
+
+    It ignores the signals that tell the workers to stop, because it reports who still drains until the last has ended.
     """
     supervisor = os.getppid()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -68,7 +71,7 @@ def administer(workers: list[Worker], board: Board, sockets: list[socket.socket]
         async with TimerWheel() as timer_wheel:
             server = Server(
                 config(
-                    merged_app(workers, board), timer_wheel=timer_wheel, admission=admin_admission(), stop_timeout=1
+                    admin_app(workers, status), timer_wheel=timer_wheel, admission=admin_admission(), stop_timeout=1
                 ),
                 own_signals=False,
             )
@@ -77,8 +80,8 @@ def administer(workers: list[Worker], board: Board, sockets: list[socket.socket]
                 group.create_task(server.serve(sockets))
                 while not server.started:  # noqa: ASYNC110  # uvicorn announces nothing
                     await asyncio.sleep(0.02)
-                _say(mouth, READY + len(workers))
+                _write_byte(wake_fd, READY + len(workers))
 
     uvloop.run(serve())
     if os.getppid() != supervisor:
-        shutil.rmtree(folder, ignore_errors=True)  # who would have done it was killed
+        shutil.rmtree(folder, ignore_errors=True)  # the supervisor was killed, and cannot do it

@@ -1,8 +1,8 @@
-"""Gives up the leases of sessions that ended, however long Redis is away.
+"""Releases the leases of agents whose sessions ended, however long Redis is away.
 
-Filled by attendance, run as one loop by the node. The queue needs no bound of its own: it holds at most what had a
-link, and shrinks when Redis answers. A lease that could not be given up before the process ends dies with the
-node's row.
+`LinkHandler` and `Registration` fill its queue, the node runs its loop. The queue needs no bound of its own: it holds
+at most the agents that had a link, and shrinks when Redis answers. A lease that could not be released before the
+process ends expires with the node's row.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from fairlead.store.pipeliner import Pipeliner
 logger = logging.getLogger(__name__)
 
 BATCH = 256
-"""A full batch of the store: more would only wait there, at the price of a frame each."""
+"""A full batch of the store. More would only wait there, at the price of a frame each."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedSession:
-    """The session `sid` of `agent` ended with `code` and `reason`; `drained`: it had been told to leave."""
+    """The session `sid` of `agent` ended with `code` and `reason`. `drained`: it was told to leave."""
 
     agent: str
     sid: str
@@ -40,29 +40,29 @@ class LeaseReleaser:
     def __init__(self, store: Pipeliner, directory: Directory) -> None:
         self._store = store
         self._directory = directory
-        self._waiting: deque[EndedSession] = deque()
-        self._news = asyncio.Event()
+        self._queue: deque[EndedSession] = deque()
+        self._added = asyncio.Event()
 
     def __len__(self) -> int:
-        """Leases that are still to be given up."""
-        return len(self._waiting)
+        """The number of leases to be released."""
+        return len(self._queue)
 
     def add(self, session: Session, code: int, reason: str) -> None:
-        self._waiting.append(EndedSession(session.agent, session.sid, code, session.drained, reason[:123]))
-        self._news.set()
+        self._queue.append(EndedSession(session.agent, session.sid, code, session.drained, reason[:123]))
+        self._added.set()
 
     async def run(self) -> None:
         while True:
-            if not self._waiting:
-                self._news.clear()
-                await self._news.wait()
+            if not self._queue:
+                self._added.clear()
+                await self._added.wait()
             await self.release_some()
 
     async def release_some(self) -> None:
-        """One batch; what Redis did not answer waits for the next."""
-        batch = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH))]
+        """Release one batch. What Redis did not answer goes back into the queue."""
+        batch = [self._queue.popleft() for _ in range(min(len(self._queue), BATCH))]
         answers = await answers_or_errors(
-            [self._directory.release(d.agent, d.sid, d.code, d.drained, d.reason) for d in batch]
+            [self._directory.release(e.agent, e.sid, e.code, e.drained, e.reason) for e in batch]
         )
         failed = []
         for ended, answer in zip(batch, answers, strict=True):
@@ -71,5 +71,5 @@ class LeaseReleaser:
             elif isinstance(answer, Exception):
                 logger.error("the lease of %s could not be released", ended.agent, exc_info=answer)
         if failed:
-            self._waiting.extend(failed)
+            self._queue.extend(failed)
             await wait_for_redis(self._store, 1.0)

@@ -1,9 +1,10 @@
-"""Compares every link of this node with its row in Redis, whenever there is doubt, and mends what differs.
+"""Compares every link of this node with its row in Redis, and mends what differs.
 
-One path for all that may tear them apart: this node began a new life (its row was lost), it beat too late and was
-taken for dead (SIGSTOP, a partition), Redis came back (a killed server may have lost its last moment), and once in a
-while for what nobody told (an eviction that was never heard). Rows are only read; a claim is made again where the
-row says less than the link, and a link is closed where the row names a newer owner. Run as one loop by the node.
+A comparison is requested by everything that may make them differ: this node joined again (its row was lost), its
+heartbeat came so late that others took it for dead (SIGSTOP, a partition), or Redis came back (a killed server may have
+lost its last moment). Without a request there is one now and then, for what nobody noticed (an eviction that was lost).
+If the row says less than the link, the agent is claimed again; if the row names a newer owner, the link is closed. The
+node runs its loop.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ import random
 from collections import deque
 
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.directory import Directory, Overtaken
+from fairlead.fleet.directory import Overtaken
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.delivery.takeover import Takeover
 from fairlead.routing.eviction import close_superseded
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import wait_for_redis
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.close_codes import CloseCode
 
@@ -30,29 +31,28 @@ logger = logging.getLogger(__name__)
 
 BATCH = 200
 PAUSE = 0.1
-"""2,000 links a second: a full node is through in ten seconds and leaves room for commands."""
+"""Seconds between batches: 2,000 links a second, so a full node takes ten seconds and leaves room for commands."""
 FLEET_RATE = 25_000
-"""Links a second that all nodes together compare, for they all doubt at once when Redis comes back: an eighth of what
-one Redis answers, or most of it when every link has to be claimed again. A million are through in AWAY_MS."""
+"""Links a second that all nodes together compare, since all of them begin at once when Redis comes back: an eighth of
+what one Redis answers, or most of it if every agent must be claimed again. A million links take less than AWAY_MS."""
 FAILED_PAUSE = 5.0
-"""Seconds, drawn from half to one and a half of it, between a round that failed by a defect and the next."""
+"""Seconds between a comparison that failed by a defect and the next one; drawn from half to one and a half of it."""
 PERIOD = 600.0
-"""Seconds between two rounds without a doubt: 30 reads a second on a full node."""
+"""Seconds between two comparisons that nothing requested: 30 reads a second on a full node."""
 
 
 class Reconciler:
     def __init__(
         self,
-        store: Pipeliner,
-        directory: Directory,
+        fleet: FleetStore,
         hub: Hub,
         takeover: Takeover,
         tasks: BackgroundTasks,
         membership: Membership,
         metrics: Metrics,
     ) -> None:
-        self._store = store
-        self._directory = directory
+        self._store = fleet.store
+        self._directory = fleet.directory
         self._hub = hub
         self._takeover = takeover
         self._tasks = tasks
@@ -60,22 +60,22 @@ class Reconciler:
         self._metrics = metrics
 
     async def run(self) -> None:
+        reconciliation = self._membership.reconciliation
         while True:
-            reconciliation = self._membership.reconciliation
             await reconciliation.begin(PERIOD * random.uniform(0.8, 1.2))
             try:
                 await self._reconcile()
             except Exception:
                 logger.exception("comparing links with their rows failed; it begins again in a few seconds")
-                reconciliation.request()  # what was not compared is as doubtful as before
+                reconciliation.request()  # for the links that were not compared
                 await asyncio.sleep(FAILED_PAUSE * random.uniform(0.5, 1.5))
             reconciliation.end()
 
     async def _reconcile(self) -> None:
         waiting = deque(session for session in self._hub if session.ready)
-        again = lost = 0
+        reclaimed = lost = 0
         while waiting:
-            if not self._membership.alive:  # others take our agents over now: what we read would be old at once
+            if not self._membership.alive:  # other nodes take our agents over now: what we read would be old at once
                 await asyncio.sleep(random.uniform(0.5, 1.0))
                 continue
             batch = [waiting.popleft() for _ in range(min(BATCH, len(waiting)))]
@@ -84,31 +84,32 @@ class Reconciler:
                 waiting.extendleft(reversed(batch))
                 await wait_for_redis(self._store, 1.0)
                 continue
-            # One whose row cannot be read is claimed again, too: the claim mends the row, or its error ends the link.
-            torn = [
+            # An agent whose row cannot be read is claimed again too: the claim mends the row, or its error ends the
+            # link.
+            differing = [
                 session
                 for session, owner in zip(batch, owners, strict=True)
                 if isinstance(owner, Exception) or (owner.lease, owner.gen) != (self._membership.lease, session.gen)
             ]
-            answers = await asyncio.gather(*map(self._claim_again, torn), return_exceptions=True)
-            for session, answer in zip(torn, answers, strict=True):
+            answers = await asyncio.gather(*map(self._claim_again, differing), return_exceptions=True)
+            for session, answer in zip(differing, answers, strict=True):
                 if isinstance(answer, BusUnavailable):
                     waiting.append(session)
                 elif isinstance(answer, BaseException):
                     logger.error("claiming %s again failed", session.agent, exc_info=answer)
                     session.close(CloseCode.INTERNAL, "the gateway could not take this agent in again")
                 elif answer:
-                    again += 1
+                    reclaimed += 1
                 elif session.open:
                     lost += 1
                     self._tasks.spawn(close_superseded(session, self._directory, self._store))
             await asyncio.sleep(max(PAUSE, BATCH * len(self._membership.living()) / FLEET_RATE))
-        self._metrics.reclaimed.inc(again)
-        if again or lost:
-            logger.warning("claimed %d agents again, lost %d to newer links", again, lost)
+        self._metrics.reclaimed.inc(reclaimed)
+        if reclaimed or lost:
+            logger.warning("claimed %d agents again, lost %d to newer links", reclaimed, lost)
 
     async def _claim_again(self, session: Session) -> bool:
-        """False when a newer link owns the agent."""
+        """False if a newer link owns the agent, or this link is closed."""
         if not session.ready:
             return False
         membership = self._membership
@@ -120,12 +121,12 @@ class Reconciler:
             if claimed.why == "late":
                 raise BusUnavailable("the claim came too late and was refused")
             return False
-        session.gen = claimed.gen
+        session.claimed(claimed.gen)
         if not claimed.previous_gen:
             self._metrics.labels_lost.inc()
         taken = await self._takeover.fence(session, claimed.open)
         if session.ready:
-            # What is open on this link goes on; what was dispatched meanwhile is delivered.
+            # Commands that are open on this link go on; those that were dispatched meanwhile are delivered.
             streams = session.link.streams or {}
-            self._takeover.take_up(session, {c: found for c, found in taken.items() if c not in streams}, {})
+            self._takeover.resume(session, {c: found for c, found in taken.items() if c not in streams}, {})
         return True

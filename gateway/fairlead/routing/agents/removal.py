@@ -1,7 +1,7 @@
-"""Takes an agent that left out of the store: what is open for it ends, then its row, labels and facts go.
+"""Removes an agent that left from Redis: its open commands are ended, then its row, labels and facts are deleted.
 
-Called by the API for one agent, and by the sweep of the index for those that were away for `forget_after`. An agent
-that is linked is never removed; one that comes back later is a new one, without labels.
+The API calls it for one agent, the index sweeper for agents that were absent for `forget_after`. A linked agent is
+never removed. An agent that comes back later is a new one, without labels.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
 
 NEVER_SENT = StoredEnd(code="agent_deleted", message="its agent was deleted before the command was sent to it")
-"""It did not run."""
+"""The end of a command that did not run."""
 
 
 class AgentRemoval:
@@ -24,7 +24,7 @@ class AgentRemoval:
         self, directory: Directory, records: Commands, completion: Completion, membership: Membership, metrics: Metrics,
         forget_ms: int,
     ) -> None:  # fmt: skip
-        """`forget_ms`: how long an agent may be away before it is forgotten, 0 for ever."""
+        """`forget_ms`: how long an agent may be absent before it is removed; 0 for ever."""
         self._directory = directory
         self._records = records
         self._completion = completion
@@ -32,13 +32,13 @@ class AgentRemoval:
         self._metrics = metrics
         self._forget_ms = forget_ms
 
-    async def look(self, agent: str, seen: LastSeen) -> None:
-        """Remove an agent that was away for too long."""
+    async def remove_if_expired(self, agent: str, seen: LastSeen) -> None:
+        """Remove an agent that was absent for too long."""
         now = self._membership.now()
         if self._membership.table.holds(seen.lease, now):
             return
         if seen.lease and seen.at == seen.up:
-            # Its node died with it, and nobody noted when: it was last seen at its claim, which may be months ago.
+            # Its node died, so nobody noted when it left: it was last seen at its claim, which may be months ago.
             await self._directory.mark_absent(agent, seen.lease)
         elif self._forget_ms and now - seen.at > self._forget_ms:
             row = await self._directory.look_up(agent)
@@ -46,8 +46,8 @@ class AgentRemoval:
                 await self.remove(row)
 
     async def delete(self, row: AgentRow) -> tuple[int, int]:
-        """Remove an agent, with its events; returns how many of its commands were ended, and of its events removed.
-        Raises AgentOnline when it is linked, or is so again."""
+        """Remove an agent and its events. Returns how many of its commands were ended, and how many events removed.
+        Raises AgentOnline if it is linked."""
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         ended = 0 if presence is Presence.ONLINE else await self.remove(row)
         if presence is Presence.ONLINE or ended is None:
@@ -60,8 +60,7 @@ class AgentRemoval:
         return ended, await self._records.remove_events(row.agent)
 
     async def remove(self, row: AgentRow) -> int | None:
-        """Remove an agent that is absent, as `row` says; returns how many commands were open for it, None when it has
-        come back meanwhile."""
+        """Remove the absent agent of `row`. Returns how many commands were open for it, None if it has come back."""
         opened = await self._directory.open_commands(row.agent)
         for command in opened:
             await self._end(command, row.agent)
@@ -81,10 +80,10 @@ class AgentRemoval:
         if target.state is not TargetState.QUEUED or target.attempt:
             state, how, only_from = TargetState.FAILED, OUTCOME_UNKNOWN, None
         done = await self._records.finish(command, agent, state, how, only_from)
-        if done.why == "kept":  # it was sent in this very moment
+        if done.why == "kept":  # it was sent at this very moment
             state, how = TargetState.FAILED, OUTCOME_UNKNOWN
             done = await self._records.finish(command, agent, state, how)
         if done.why == "ok":
-            self._completion.over(command, agent, state.value, done.followers, how.code, found.origin)
+            self._completion.completed(command, agent, state.value, done.followers, how.code, found.origin)
         else:
             self._completion.forget(command, agent)

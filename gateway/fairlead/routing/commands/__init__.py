@@ -1,2 +1,2 @@
-"""The caller's side of commands. `dispatch` posts the command of a `request`, `input` and `results` carry its streams,
-`sweeper` keeps its deadline, `completion` does what follows its end."""
+"""The caller's side of commands. `dispatch` takes a command in (`record_writer` writes it down) and cancels it, `input`
+and `results` carry its streams, `sweeper` keeps its deadline, `completion` does what follows its end."""

@@ -1,7 +1,4 @@
-"""What the API hands to routing when a command is posted, and what it gets back.
-
-Made by the API (`CommandRequest`) and by `dispatch` (`AcceptedCommand`). It checks nothing: the API has.
-"""
+"""A command as the API passes it to `dispatch`, and what `dispatch` returns. Neither checks anything: the API has."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from fairlead.routing.followers import Follower
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A command as the platform posted it, checked. Times in ms; `queue` is None for on_offline: fail."""
+    """A command as the platform posted it. Times in ms. `queue` is None for on_offline: fail."""
 
     agent: str
     method: str
@@ -25,15 +22,16 @@ class CommandRequest:
     retain: str
     traceparent: str
     key_digest: str
+    """The digest of its Idempotency-Key, "" if it has none."""
     body_digest: str
 
 
 @dataclass(frozen=True, slots=True)
-class AcceptedCommand:
-    """The command stands in Redis. `replayed`: it did so before, under the same Idempotency-Key.
+class DispatchedCommand:
+    """A command that is written down in Redis.
 
-    `follower` is told when there are results, if the caller wanted to follow and the command is new; it belongs
-    to `ResultReader.read` then.
+    `replayed`: it was so before, under the same Idempotency-Key. `follower` is notified of its results, if the caller
+    wanted to follow and the command is new; pass it to `ResultReader.read`.
     """
 
     id: str

@@ -1,9 +1,9 @@
-"""Reads results back, from any offset, on any node, for as long as the command goes on.
+"""Reads results from any offset, on any node, until the command is over.
 
-Called by the API. A reader that is woken reads what has grown; one that is not reads again after a while, so a
-lost doorbell costs time only. When Redis is away it waits: the caller's stream pauses and goes on. Results that are
-retained as a window go when their reader asks for what is behind them, and the agent's node is told that there is room:
-so a slow caller slows the agent, and nobody's memory grows.
+Called by the API. A doorbell tells a reader that there is more; without one it reads again after a while, so a lost
+doorbell costs time only. While Redis is away, the reader waits and the caller's stream pauses. Results that are
+retained as a window are removed when the reader asks for what follows them, and the agent's node is told that there is
+room. So a slow caller slows the agent, and nobody's memory grows.
 """
 
 from __future__ import annotations
@@ -16,29 +16,27 @@ from fairlead.bus.doorbell import ResultsConsumed
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable, InvalidRequest, RecordLost, ResultsTrimmed
 from fairlead.fleet.command_record import CommandRecord, OutOfRange, Result, ResultPage
-from fairlead.fleet.commands import Commands
-from fairlead.fleet.directory import Directory
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Follower, Followers
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import wait_for_redis
-from fairlead.store.pipeliner import Pipeliner
 
 PAGE_BYTES = 256 << 10
-LOOK_AGAIN = 5.0
-"""Seconds without a doorbell until a follower looks by itself."""
+POLL_INTERVAL = 5.0
+"""Seconds without a doorbell after which a follower reads again."""
 OUTAGE = 30.0
 """Seconds that a follower waits for Redis before its caller is told."""
-TURN_BYTES = 2 << 20
-"""Bytes of a window that one request gives. A caller says with `from` of the next what it has: what was only written
-to it may still be in the megabytes of buffers between, and must stay until then."""
+REQUEST_BYTES = 2 << 20
+"""Bytes of a window that one request returns. The caller says with the `from` of the next request what it has received:
+the megabytes of buffers between may still hold what was only written, so it must stay in Redis until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultsUpdate:
-    """More results; with the last of them the record of the command, which is then over.
+    """New results; with the last of them the record of the command, which is over then.
 
-    Neither stands for "nothing new for a while", so that the caller can keep its connection alive. `more`: the caller
-    must ask again from that offset on, and says by it that it has what is before; a node that stops says so, too.
+    With neither, there was nothing new for a while, which lets the caller keep its connection alive. `more`: the offset
+    from which the caller must ask again; by asking it confirms what is before. A node that stops sets it too.
     """
 
     results: list[Result]
@@ -47,18 +45,10 @@ class ResultsUpdate:
 
 
 class ResultReader:
-    def __init__(
-        self,
-        store: Pipeliner,
-        directory: Directory,
-        records: Commands,
-        inbox: Inbox,
-        followers: Followers,
-        membership: Membership,
-    ) -> None:
-        self._store = store
-        self._directory = directory
-        self._records = records
+    def __init__(self, fleet: FleetStore, inbox: Inbox, followers: Followers, membership: Membership) -> None:
+        self._store = fleet.store
+        self._directory = fleet.directory
+        self._records = fleet.records
         self._inbox = inbox
         self._followers = followers
         self._membership = membership
@@ -68,11 +58,11 @@ class ResultReader:
     ) -> AsyncGenerator[ResultsUpdate]:
         """Results from `offset` on, as they come, until the command is over.
 
-        `follower`: of a command that was just posted here with this node as its follower, so that there is nothing to
-        read until it is told. `opens`: when, on the clock of the event loop, the reader wants to hear that nothing is
-        new. Without `follow` it stops where the results stop now. Raises CommandUnknown when there is
-        no such command, InvalidRequest and ResultsTrimmed when there are no such results, RecordLost when there is no
-        record any more, and BusUnavailable when Redis stays away.
+        `follower`: that of a command that was just posted on this node, so that there is nothing to read until it is
+        notified. `opens`: the event loop's time from which on the reader wants to hear that nothing is new. Without
+        `follow` it ends where the results end now. Raises CommandUnknown if there is no such command, InvalidRequest
+        and ResultsTrimmed if there are no such results, RecordLost if the record is gone meanwhile, and BusUnavailable
+        if Redis stays away.
         """
         known = empty = follower is not None
         at, read = offset, 0
@@ -81,11 +71,11 @@ class ResultReader:
             while True:
                 if not empty:
                     follower.clear()
-                    if self._followers.leaving and follow and known:
-                        yield ResultsUpdate([], more=at)  # what there is beyond, any other node gives
+                    if self._followers.released and follow and known:
+                        yield ResultsUpdate([], more=at)  # any other node has the rest
                         return
                     try:
-                        page = await self._page(command, at, follow, known, behind=offset)
+                        page = await self._page(command, at, follow, known, confirmed=offset)
                     except BusUnavailable:
                         if not follow or not await wait_for_redis(self._store, OUTAGE):
                             raise
@@ -94,13 +84,13 @@ class ResultReader:
                     if page.results:
                         at = page.results[-1].offset + 1
                         read += sum(len(result.payload) for result in page.results)
-                    cut = page.held >= 0 and read >= TURN_BYTES and page.ended is None and follow
+                    cut = page.held >= 0 and read >= REQUEST_BYTES and page.ended is None and follow
                     if page.results or page.ended is not None:
                         yield ResultsUpdate(page.results, page.ended, at if cut else None)
                     if page.ended is not None or cut:
                         return
                     if page.held >= 0 and follow:
-                        await self._tell_room(command)
+                        await self._announce_room(command)
                     if at < page.seq and page.results:
                         continue
                     if not follow:
@@ -110,25 +100,26 @@ class ResultReader:
                     if await follower.wait(ahead):
                         continue
                     yield ResultsUpdate([])
-                if not await follower.wait(LOOK_AGAIN):
+                if not await follower.wait(POLL_INTERVAL):
                     yield ResultsUpdate([])
 
     async def check(self, command: str, offset: int) -> None:
-        """Raise what `read` would raise at once, before anything of the answer is on its way."""
-        await self._page(command, offset, follow=False, known=False, behind=0, size=1)
+        """Raise what `read` would raise at once, before any of the response is sent."""
+        await self._page(command, offset, follow=False, known=False, confirmed=0, size=1)
 
     async def _page(
-        self, command: str, offset: int, follow: bool, known: bool, behind: int, size: int = PAGE_BYTES
+        self, command: str, offset: int, follow: bool, known: bool, confirmed: int, size: int = PAGE_BYTES
     ) -> ResultPage:
+        """One page of results. Those before `confirmed` are removed if the command keeps a window."""
         lease = self._membership.lease if follow else ""
-        page = await self._records.read(command, offset, size, lease, behind if follow else 0)
+        page = await self._records.read(command, offset, size, lease, confirmed if follow else 0)
         if page is None and known:
             raise RecordLost(
                 f"the record of command {command} is gone, it has expired or Redis has lost its data: "
                 "what became of the command is not known"
             )
         if page is None:
-            raise self._membership.unknown(command)
+            raise self._membership.unknown_command(command)
         if isinstance(page, OutOfRange) and page.trimmed:
             raise ResultsTrimmed(
                 f"results before offset {page.edge} have been read and are gone: this command keeps a window only",
@@ -138,8 +129,8 @@ class ResultReader:
             raise InvalidRequest(f"from={offset} is beyond the {page.edge} results that there are", field="from")
         return page
 
-    async def _tell_room(self, command: str) -> None:
-        """The agent's node may grant more. Lost, it is told again when this reader looks again."""
+    async def _announce_room(self, command: str) -> None:
+        """Tell the agent's node that it may grant more credit. If that is lost, the next read tells it again."""
         try:
             agent = await self._records.agent_of(command)
             row = await self._directory.look_up(agent) if agent is not None else None

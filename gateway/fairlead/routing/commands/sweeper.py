@@ -20,7 +20,7 @@ from fairlead.errors import BusUnavailable, FairleadError
 from fairlead.fleet import schema
 from fairlead.fleet.command_record import EXPIRED, OUTCOME_UNKNOWN, CommandRecord, Settled, StoredEnd, Target
 from fairlead.fleet.commands import Commands
-from fairlead.fleet.deadline_queue import DeadlineQueue, DueTarget
+from fairlead.fleet.deadline_queue import DeadlineQueue, DueTarget, DueTargets
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.rendezvous import choose
 from fairlead.fleet.schema import Presence, TargetState
@@ -107,17 +107,31 @@ class CommandSweeper:
     async def keep(self, shards: Sequence[int]) -> None:
         """See to all that is due in `shards`: first the ends, which callers wait for, then the rest of each."""
         ended: list[tuple[str, str]] = []
-        while shards:
-            look = await self._due.take(shards)
-            self._next.update(look.next)
-            async for part, answers in map_bounded(self._time_out, _parts(look.taken), AT_ONCE):
-                await self._see_to_all(part, answers, ended)
-            shards = look.more
-            if len(ended) >= OWED or not shards:
-                # If this fails, or never comes to it, they are still due: see `_see_to_all`.
-                async for _ in map_bounded(self._settle, _parts(ended), AT_ONCE):
-                    pass
-                ended.clear()
+        taking = self._take(shards)
+        try:
+            while taking is not None:
+                look = await taking
+                self._next.update(look.next)
+                # The next ones are taken meanwhile, so that Redis always has something to do.
+                taking = self._take(look.more) if len(ended) + len(look.taken) < OWED else None
+                async for part, answers in map_bounded(self._time_out, _parts(look.taken), AT_ONCE):
+                    await self._see_to_all(part, answers, ended)
+                if taking is None:
+                    # If this fails, or never comes to it, they are still due: see `_see_to_all`.
+                    async for _ in map_bounded(self._settle, _parts(ended), AT_ONCE):
+                        pass
+                    ended.clear()
+                    taking = self._take(look.more)
+        finally:
+            if taking is not None:
+                taking.cancel()  # what it has taken is due again after TAKEN_MS
+
+    def _take(self, shards: Sequence[int]) -> asyncio.Task[DueTargets] | None:
+        if not shards:
+            return None
+        taking = asyncio.create_task(self._due.take(shards))
+        taking.add_done_callback(_retrieve)
+        return taking
 
     def _time_out(self, part: Sequence[DueTarget]) -> Answer[Sequence[Found]]:
         return self._records.time_out([(taken.command, taken.agent, taken.at - GRACE_MS) for taken in part], TIMEOUT)
@@ -143,7 +157,7 @@ class CommandSweeper:
                 ended.append((taken.command, taken.agent))
             elif found.state == TargetState.TIMEOUT:
                 # A keeper ended it and came no further: it died, or Redis did not answer it in time.
-                self._completion.wake(taken.command, found.followers)
+                self._completion.notify(taken.command, found.followers)
                 ended.append((taken.command, taken.agent))
             else:
                 self._completion.forget(taken.command, taken.agent)
@@ -220,7 +234,7 @@ class CommandSweeper:
             state, how = TargetState.FAILED, OUTCOME_UNKNOWN  # it waits to be run again: the first run may have done it
         done = await self._records.finish(command.id, target.agent, state, how, only_from)
         if done.why == "ok":
-            self._completion.over(command.id, target.agent, state.value, done.followers, how.code, command.origin)
+            self._completion.completed(command.id, target.agent, state.value, done.followers, how.code, command.origin)
         elif done.why == "kept":
             return command.expires + GRACE_MS
         else:
@@ -235,6 +249,12 @@ def shards_of(turn: int, lease: str, living: Sequence[str]) -> list[int]:
 
 def _parts(targets: Sequence[T]) -> Iterator[Sequence[T]]:
     return (targets[start : start + PART] for start in range(0, len(targets), PART))
+
+
+def _retrieve(taking: asyncio.Task[DueTargets]) -> None:
+    """What failed is told by whoever awaits it; nobody may."""
+    if not taking.cancelled():
+        taking.exception()
 
 
 def _failed(taken: DueTarget, error: Exception) -> None:

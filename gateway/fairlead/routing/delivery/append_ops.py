@@ -1,7 +1,7 @@
-"""What a message of an agent does to its command's record: the steps of one append.
+"""Translates a message of an agent into operations on its command's record: the arguments of an append.
 
-Called by the recorder for each message of a batch. Knows neither store nor session: what is said on the link, and what
-is written of it, meet here and nowhere else.
+The recorder calls it for each message of a batch. It knows neither store nor session: the words of the protocol and
+those of the record meet here only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from fairlead.store.reply import Arg
 from fairlead.wire.messages import Ack, Chunk, End, Error
 
 REFUSED = "refused"
-"""The state of an Ack that ends its command, and the code when no other was told."""
+"""The state of an Ack that ends its command, and the error code if the agent gave none."""
 END_STATES = {
     "ok": TargetState.OK,
     "error": TargetState.FAILED,
@@ -23,7 +23,6 @@ END_STATES = {
 
 
 def append_ops(message: Ack | Chunk | End) -> tuple[Arg, ...]:
-    """The arguments of an append."""
     if isinstance(message, Chunk):
         return commands.data(message.n, message.kind, message.payload)
     if isinstance(message, End):
@@ -42,14 +41,14 @@ def append_ops(message: Ack | Chunk | End) -> tuple[Arg, ...]:
 
 
 def error_code(message: Ack | End) -> str:
-    """Of the error that it ends its command with, if it does."""
+    """The code of the error with which the message ends its command, "" if it does not."""
     if message.error is not None:
         return message.error.code
     return REFUSED if message.state == REFUSED else ""
 
 
 def _failure(error: Error, payload: bytes = b"") -> StoredEnd:
-    # JSON knows integers of any size, MessagePack does not.
+    # JSON has integers of any size, MessagePack has not.
     details = {
         key: str(value) if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64 else value
         for key, value in error.details.items()

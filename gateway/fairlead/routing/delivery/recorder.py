@@ -1,9 +1,9 @@
-"""Stores what agents send, in order, and tells them what is stored.
+"""Stores what agents send, in order, and then sends them the receipt.
 
-One short task per session that has something to store: it takes all that is pending as one batch, so a busy link
-costs few round trips and a quiet one none. While Redis is away it waits and repeats (append may be repeated), the
-agent's window fills and the agent waits: nothing is dropped and nothing grows. A receipt leaves only after the
-store has answered: acknowledged is stored.
+One short task per session that has something to store: it takes all pending messages as one batch, so a busy link costs
+few round trips and a quiet one none. While Redis is away, it waits and repeats (an append may be repeated), the agent's
+window fills up, and the agent waits: nothing is dropped and nothing grows. A receipt is sent only after Redis has
+answered: what is acknowledged is stored.
 """
 
 from __future__ import annotations
@@ -12,18 +12,17 @@ import logging
 
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import AppendResult, StoredEnd
-from fairlead.fleet.commands import Commands
-from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import TargetState
-from fairlead.hub.session import Session, pending_size
+from fairlead.hub.pending_messages import pending_size
+from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.delivery.append_ops import append_ops, error_code
 from fairlead.routing.eviction import close_superseded
+from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.answer import Answer, answers_or_errors
-from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Arg
 from fairlead.telemetry.logs import ids
 from fairlead.telemetry.metrics import Metrics
@@ -34,109 +33,117 @@ from fairlead.wire.messages import OVER, Ack, Cancel, Chunk, Credit, End, Event,
 logger = logging.getLogger(__name__)
 
 HELD_LIMIT = 4 << 20
-"""Bytes of one command's results that wait for their reader, when they are retained as a window: above it the agent
-gets no more credit, so at most one window more comes."""
+"""Bytes of one command's results that wait for their reader, if they are retained as a window. Above it the agent gets
+no more credit, so at most one window more arrives."""
 PATIENCE = 300.0
 """Seconds to wait for Redis with a batch in hand."""
+
+
+class Batch:
+    """The messages that one pass of the recorder stores, by command."""
+
+    __slots__ = ("codes", "events", "grants", "numbered", "ops", "pending", "sizes")
+
+    def __init__(self, messages: list[FromAgent | None]) -> None:
+        self.ops: dict[str, list[Arg]] = {}
+        """The append operations of each command that are not stored yet."""
+        self.events: list[Event] = []
+        """The events that are not stored yet."""
+        self.codes: dict[str, str] = {}
+        """The code of the error with which the agent ended the command."""
+        self.sizes: dict[str, int] = {}
+        """Bytes of results."""
+        self.grants: dict[str, int] = {}
+        """Bytes to grant back at once, of chunks that nobody wants."""
+        self.numbered = self.pending = 0
+        """Messages that a receipt counts, and bytes that the session counts as pending."""
+        for message in messages:
+            self.pending += pending_size(message)
+            self.numbered += not (isinstance(message, Event) and message.qos == 0)
+            if isinstance(message, Event):
+                self.events.append(message)
+            elif isinstance(message, Ack | Chunk | End):
+                self.ops.setdefault(message.id, []).extend(append_ops(message))
+                if isinstance(message, Chunk):
+                    self.sizes[message.id] = self.sizes.get(message.id, 0) + len(message.payload)
+                else:
+                    self.codes[message.id] = error_code(message)
+            elif isinstance(message, Credit):
+                self.grants[message.id] = self.grants.get(message.id, 0) + message.bytes
 
 
 class Recorder:
     def __init__(
         self,
-        store: Pipeliner,
-        directory: Directory,
-        records: Commands,
+        fleet: FleetStore,
         completion: Completion,
         telemetry: TelemetryRecorder,
         tasks: BackgroundTasks,
         metrics: Metrics,
     ) -> None:
-        self._telemetry = telemetry
-        self._store = store
-        self._directory = directory
-        self._records = records
+        self._store = fleet.store
+        self._directory = fleet.directory
+        self._records = fleet.records
         self._completion = completion
+        self._telemetry = telemetry
         self._tasks = tasks
         self._metrics = metrics
 
     def record(self, session: Session) -> None:
-        """See to it that `session.pending` is stored."""
-        session.recording = True
+        """Store the pending messages of the session in a task."""
         self._tasks.spawn(self._run(session))
 
     async def _run(self, session: Session) -> None:
         try:
-            while batch := session.take_pending():
-                if not await self._record(session, batch):
-                    session.forgo()
+            while messages := session.take_pending():
+                if not await self._record(session, Batch(messages)):
+                    session.discard_pending()
                     return
         except Exception:
-            # What was not stored is not receipted: the agent sends it again on its next link.
+            # What was not stored has no receipt: the agent sends it again on its next link.
             about = ids(agent=session.agent, session=session.sid)
-            logger.exception("storing for %s failed; its link is closed", session.agent, extra=about)
+            logger.exception("storing for %s failed: its link is closed", session.agent, extra=about)
             session.close(CloseCode.INTERNAL, "the gateway could not store what was sent")
-            session.forgo()
-        finally:
-            session.recording = False
+            session.discard_pending()
 
-    async def _record(self, session: Session, batch: list[FromAgent | None]) -> bool:
-        """Store one batch and send the receipt; False when this session may store nothing more."""
-        steps: dict[str, list[Arg]] = {}
-        sizes: dict[str, int] = {}
-        codes: dict[str, str] = {}
-        grants: dict[str, int] = {}
-        events: list[Event] = []
-        numbered = pending = 0
-        for message in batch:
-            pending += pending_size(message)
-            numbered += not (isinstance(message, Event) and message.qos == 0)
-            if isinstance(message, Event):
-                events.append(message)
-            elif isinstance(message, Ack | Chunk | End):
-                steps.setdefault(message.id, []).extend(append_ops(message))
-                if isinstance(message, Chunk):
-                    sizes[message.id] = sizes.get(message.id, 0) + len(message.payload)
-                else:
-                    codes[message.id] = error_code(message)
-            elif isinstance(message, Credit):
-                grants[message.id] = grants.get(message.id, 0) + message.bytes
-        while steps or events:
+    async def _record(self, session: Session, batch: Batch) -> bool:
+        """Store one batch and send the receipt. False if this session may store nothing more."""
+        while batch.ops or batch.events:
             try:
-                if not await self._try(session, steps, events, codes):
+                if not await self._store_once(session, batch):
                     return False
             except BusUnavailable:
                 if not session.open:
                     return False
                 if not await wait_for_redis(self._store, PATIENCE):
-                    # What is in hand is given up with the link: the agent was not told that it is stored.
+                    # The batch is dropped with the link: the agent has no receipt for it.
                     session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False
-        self._confirm(session, numbered, pending, sizes, grants)
+        self._confirm(session, batch)
         return True
 
-    async def _try(
-        self, session: Session, steps: dict[str, list[Arg]], events: list[Event], codes: dict[str, str]
-    ) -> bool:
-        """One attempt at all that is left; what succeeds leaves `steps` and `events`."""
+    async def _store_once(self, session: Session, batch: Batch) -> bool:
+        """Try once to store what is left of the batch, and remove from it what is stored. False if a newer link owns
+        the agent. Raises BusUnavailable if something is left."""
         agent, gen = session.agent, session.gen
-        asked: list[tuple[str, Answer[AppendResult]]] = [
-            (command, self._records.append(command, agent, gen, todo)) for command, todo in steps.items()
+        appends: list[tuple[str, Answer[AppendResult]]] = [
+            (command, self._records.append(command, agent, gen, ops)) for command, ops in batch.ops.items()
         ]
-        added = [self._records.add_event(agent, e.type, e.id, e.time, e.payload) for e in events]
-        answers = await answers_or_errors([answer for _, answer in asked])
+        added = [self._records.add_event(agent, e.type, e.id, e.time, e.payload) for e in batch.events]
+        answers = await answers_or_errors([answer for _, answer in appends])
         failure: Exception | None = None
         fenced = False
-        for (command, _), stored in zip(asked, answers, strict=True):
+        for (command, _), stored in zip(appends, answers, strict=True):
             if isinstance(stored, Exception):
                 failure = stored
                 continue
-            del steps[command]
+            del batch.ops[command]
             fenced = fenced or stored.why == "fenced"
-            await self._settle(session, command, stored, codes.get(command, ""))
-        for event, done in zip(tuple(events), added, strict=True):
+            await self._stored(session, command, stored, batch.codes.get(command, ""))
+        for event, done in zip(tuple(batch.events), added, strict=True):
             try:
                 await done
-                events.remove(event)
+                batch.events.remove(event)
             except BusUnavailable as e:
                 failure = e
         if fenced:
@@ -147,54 +154,52 @@ class Recorder:
             raise failure
         return True
 
-    async def _settle(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
-        """`code`: of the error that the agent has just ended it with."""
+    async def _stored(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
+        """Do what follows from the answer to an append. `code`: of the error with which the agent ended the command."""
         if stored.why == "gap":
             about = ids(agent=session.agent, session=session.sid, command=command)
-            logger.error("results of %s from %s have a gap; the command is ended", command, session.agent, extra=about)
+            logger.error("results of %s from %s have a gap: the command is ended", command, session.agent, extra=about)
             how = StoredEnd(code="results_gap", message="a part of the results was lost")
             ended = await self._records.finish(command, session.agent, TargetState.FAILED, how)
             self._dismiss(session, command)
             if ended.why == "ok":
-                self._completion.over(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
+                self._completion.completed(command, session.agent, TargetState.FAILED.value, ended.followers, how.code)
         elif stored.why == "fenced":
-            session.end(command)
-            session.timed(command)
+            session.close_stream(command)
+            session.stop_timing(command)
         elif stored.why != "ok":
-            # Over, or gone with Redis's data. If it was this agent that ended it, the answer to that was lost.
+            # Over, or gone with Redis' data. If this agent ended it, the answer to an earlier append was lost.
             self._dismiss(session, command)
             self._completion.forget(command, session.agent)
-            self._completion.wake(command, stored.followers)
+            self._completion.notify(command, stored.followers)
         elif TargetState(stored.state).over:
-            session.end(command)
-            await self._over(session, command, stored, code)
+            session.close_stream(command)
+            await self._completed(session, command, stored, code)
         else:
-            self._completion.wake(command, stored.followers)
-            stream = session.link.stream(command)
-            if stream is not None and stored.held > HELD_LIMIT:
-                stream.full = True
+            self._completion.notify(command, stored.followers)
+            if stored.held > HELD_LIMIT:
+                session.link.withhold(command)
 
-    async def _over(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
+    async def _completed(self, session: Session, command: str, stored: AppendResult, code: str) -> None:
         """The agent ended the command."""
-        timing = session.timed(command)
+        timing = session.stop_timing(command)
         if timing is None:
-            self._completion.over(command, session.agent, stored.state, stored.followers, code)
+            self._completion.completed(command, session.agent, stored.state, stored.followers, code)
             return
         timing.stored, timing.code = wall_ns(), code
         if timing.origin is None and self._telemetry.tracing.on:
-            try:  # it was begun on another link, which knew
+            try:  # the command was sent on another link, which knew its origin
                 timing.origin = await self._records.origin(command)
             except BusUnavailable:
                 pass
-        kept = self._completion.over(
+        kept = self._completion.completed(
             command, session.agent, stored.state, stored.followers, code, timing.origin, session.sid
         )
-        self._telemetry.ended(session, command, timing, stored.state, kept)
+        self._telemetry.agent_ended_command(session, command, timing, stored.state, kept)
 
-    async def make_room(self, session: Session, command: str) -> None:
-        """A reader has come on: grant what was withheld for it, if there is room in the store."""
-        stream = session.link.stream(command)
-        if stream is None or not stream.full:
+    async def grant_withheld(self, session: Session, command: str) -> None:
+        """A caller has read results: grant the credit that was withheld, if there is room in Redis by now."""
+        if not session.link.withholds(command):
             return
         try:
             held = await self._records.held(command)
@@ -202,34 +207,28 @@ class Recorder:
             return  # the reader rings again
         if held > HELD_LIMIT or not session.ready:
             return
-        size, stream.withheld, stream.full = stream.withheld, 0, False
-        credit = session.link.repay(command, size)
+        credit = session.link.grant_withheld(command)
         if credit is not None:
             session.send(credit)
 
     def _dismiss(self, session: Session, command: str) -> None:
-        """Nobody waits for more of this command: an agent that still runs it should stop."""
-        credit = session.dismiss(command)
-        session.timed(command)
+        """Nobody waits for more of this command: tell the agent to stop it."""
+        credit = session.dismiss_stream(command)
+        session.stop_timing(command)
         session.send(Cancel(id=command, why=OVER))
         if credit is not None:
             session.send(credit)
 
-    def _confirm(
-        self, session: Session, numbered: int, pending: int, sizes: dict[str, int], grants: dict[str, int]
-    ) -> None:
-        """Send the receipt, and credit: for what was stored, and at once for what nobody wants (`grants`)."""
-        self._metrics.stored_bytes.inc(sum(sizes.values()))
+    def _confirm(self, session: Session, batch: Batch) -> None:
+        """The batch is stored: send the receipt, and the credit."""
+        self._metrics.stored_bytes.inc(sum(batch.sizes.values()))
         if session.open:
-            if numbered:
-                session.send(session.link.store(numbered))
-            for command, size in sizes.items():
-                stream = session.link.stream(command)
-                if stream is not None and stream.full:
-                    stream.withheld += size
-                elif (credit := session.link.repay(command, size)) is not None:
+            if batch.numbered:
+                session.send(session.link.store(batch.numbered))
+            for command, size in batch.sizes.items():
+                if (credit := session.link.repay(command, size)) is not None:
                     session.send(credit)
-            for command, size in grants.items():
+            for command, size in batch.grants.items():
                 if size:
                     session.send(Credit(id=command, bytes=size))
-        session.relieved(pending)
+        session.confirm_stored(batch.pending)

@@ -1,7 +1,7 @@
-"""Becoming the owner of an agent's open commands: fenced first, taken up on the link afterwards.
+"""Makes a link the owner of its agent's open commands: it fences them first, and resumes them on the link afterwards.
 
-Used by attendance before a welcome and by the reconciler after a claim was made again. From the fence on, what an
-older owner still wants to append is refused; only then is anything written to the link.
+Registration calls it before welcome, and the reconciler after it has claimed an agent again. From the fence on, Redis
+refuses what an earlier owner still appends; only then is anything written to the link.
 """
 
 from __future__ import annotations
@@ -15,41 +15,39 @@ from fairlead.routing.delivery.command_delivery import CommandDelivery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
 from fairlead.store.answer import Answer, map_bounded
 
-AT_ONCE = 16
-"""Commands of one agent that are fenced at once: of many agents that come back together, each gets on."""
+FENCES_AT_ONCE = 16
+"""Commands of one agent that are fenced at a time, so that of many agents that come back together each one gets on."""
 
 
 class Takeover:
-    def __init__(self, records: Commands, deliveries: CommandDelivery, telemetry: TelemetryRecorder) -> None:
+    def __init__(self, records: Commands, delivery: CommandDelivery, telemetry: TelemetryRecorder) -> None:
         self._records = records
-        self._deliveries = deliveries
+        self._delivery = delivery
         self._telemetry = telemetry
 
     async def fence(self, session: Session, commands: Sequence[str]) -> dict[str, TakenOver]:
-        """Own `commands` from the session's generation on; returns those that go on."""
+        """Own `commands` from the session's generation on. Returns those that are not over."""
 
         def fence(command: str) -> Answer[TakenOver | Settled]:
             return self._records.take_over(command, session.agent, session.gen, session.memory)
 
         taken: dict[str, TakenOver] = {}
-        async for command, found in map_bounded(fence, commands, AT_ONCE):
+        async for command, found in map_bounded(fence, commands, FENCES_AT_ONCE):
             if isinstance(found, TakenOver):
                 taken[command] = found
             else:
-                self._deliveries.settled(session.agent, command, found)
+                self._delivery.nothing_to_deliver(session.agent, command, found)
         return taken
 
-    def take_up(self, session: Session, taken: Mapping[str, TakenOver], have: Mapping[str, int]) -> None:
-        """Open the streams that the agent may know, and deliver what it has not acked.
+    def resume(self, session: Session, taken: Mapping[str, TakenOver], have: Mapping[str, int]) -> None:
+        """Open the streams that the agent may know, and deliver the commands that it has not acknowledged.
 
-        `have`: the input chunk that it expects next, by command.
+        `have`: the next input chunk that the agent expects, by command.
         """
         for command, found in taken.items():
             if not found.queued and session.link.stream(command) is None:
-                session.begin(command, found.next, have.get(command, 0))
+                session.open_stream(command, found.next, have.get(command, 0))
                 if found.running:
-                    self._telemetry.taken_up(session, command)
-                    self._deliveries.carry_on(session, command, found.cancelled, found.has_input)
-        self._deliveries.deliver(
-            session, [command for command, found in taken.items() if not found.running], waited=True
-        )
+                    self._telemetry.command_taken_over(session, command)
+                    self._delivery.resume(session, command, found.cancelled, found.has_input)
+        self._delivery.deliver(session, [command for command, found in taken.items() if not found.running], waited=True)

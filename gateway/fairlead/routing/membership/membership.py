@@ -1,7 +1,7 @@
-"""This node's standing in the fleet: its name and life, the fleet's clock, the era of the data, the table of nodes.
+"""What this node knows of the fleet: its own lease, the fleet's clock, the table of nodes and the epoch of Redis' data.
 
-Updated by the node's beat, read by everything in routing. The one clock is Redis TIME, taken at each beat and
-carried on by this process's monotonic clock; no two machines' wall clocks are ever compared.
+`Heartbeat` updates it, all of `routing` reads it. The fleet has one clock, Redis TIME: each heartbeat reads it and this
+process's monotonic clock carries it on. The wall clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from fairlead.fleet.schema import ALIVE_MS, AWAY_MS, NodeTable
 from fairlead.routing.timeouts import VALID_MS
 
 REBUILT_MS = 600_000
-"""After that a node that still goes through its links does so for another reason."""
+"""After this time a node that still compares its links with Redis does so for another reason than a loss of data."""
 
 
 class Reconciliation:
-    """Whether the links of this node may differ from their rows in Redis, and are being compared with them."""
+    """Whether the links of this node may differ from their rows in Redis, so that the reconciler must compare them."""
 
     def __init__(self) -> None:
         self._requested = asyncio.Event()
@@ -49,24 +49,26 @@ class Reconciliation:
 
 
 class Membership:
-    def __init__(self, node: str) -> None:
-        self.reconciliation = Reconciliation()
+    def __init__(self, node: str, epoch: str = "") -> None:
+        """`node`: the node's name. `epoch`: a random id of this process's membership; a new one if its row is lost."""
         self.node = node
-        self.epoch = ""
+        self.epoch = epoch
         self.table = NodeTable({})
         self.data_epoch: DataEpoch | None = None
         self.alive_since = 0
-        """When this node's beats began, or were answered again after a time in which others took it for dead (ms)."""
+        """When this node joined, or was last answered again after a time in which others took it for dead (ms)."""
+        self.reconciliation = Reconciliation()
         self._offset = 0.0
         self._answered_at = float("-inf")
 
     @property
     def lease(self) -> str:
-        """How leases name this node in its present life."""
+        """`node#epoch`: how Redis names the owner of an agent."""
         return f"{self.node}#{self.epoch}"
 
     def heartbeat_answered(self, redis_now: int) -> bool:
-        """A beat was answered with `redis_now` (ms). True when that came so late that others took us for dead."""
+        """A heartbeat was answered with the time `redis_now` (ms). True if that came so late that other nodes took this
+        one for dead."""
         late = not self.alive
         if late:
             self.alive_since = redis_now
@@ -79,40 +81,41 @@ class Membership:
         return int(time.monotonic() * 1000 + self._offset)
 
     def valid_until(self) -> int:
+        """The time (ms) until which a claim or dispatch that is sent now may be executed."""
         return self.now() + VALID_MS
 
     def living(self) -> list[str]:
-        """The leases of all nodes that live, this one's among them."""
+        """The leases of all live nodes, this one's included."""
         now, mine = self.now(), self.lease
         return [mine, *(row.lease for row in self.table.rows() if row.lease != mine and row.alive(now))]
 
     @property
     def since_heartbeat(self) -> float:
-        """Seconds since the last good beat; infinite before the first."""
+        """Seconds since the last answered heartbeat; infinite before the first."""
         return time.monotonic() - self._answered_at
 
     @property
     def alive(self) -> bool:
-        """Whether others still take this node for alive. If not, it must deliver nothing."""
+        """Whether other nodes take this one for alive. If not, it must not claim, dispatch or deliver anything."""
         return self.since_heartbeat * 1000 <= ALIVE_MS
 
-    def unknown(self, command: str) -> CommandUnknown:
+    def unknown_command(self, command: str) -> CommandUnknown:
         """The error for a command that has no record."""
         lost = ", or Redis has lost it with its data" if self.data_epoch is not None and self.data_epoch.lost else ""
         return CommandUnknown(f"no command {command}: it was never posted, or its results have expired{lost}")
 
     @property
-    def incomplete(self) -> bool:
-        """Whether agents that are linked may still be missing in Redis, which has lost its data: nodes may not have
-        noticed yet, or say that they have not gone through their links."""
+    def index_incomplete(self) -> bool:
+        """True while linked agents may be missing in Redis, which has lost its data: some nodes may not have noticed
+        yet, or report that they have not compared all their links."""
         if self.data_epoch is None or not self.data_epoch.lost:
             return False
         now = self.now()
         since = now - self.data_epoch.lost
-        behind = any(row.doubtful and row.alive(now) for row in self.table.rows())
-        return since <= ALIVE_MS or (since <= REBUILT_MS and behind)
+        unfinished = any(row.doubtful and row.alive(now) for row in self.table.rows())
+        return since <= ALIVE_MS or (since <= REBUILT_MS and unfinished)
 
     @property
     def rebuilding(self) -> bool:
-        """Whether Redis has lost its data a moment ago: whom it does not know may be linked all the same."""
+        """True for a while after Redis has lost its data: agents that it does not know may be linked."""
         return self.data_epoch is not None and self.data_epoch.lost > 0 and self.now() - self.data_epoch.lost <= AWAY_MS

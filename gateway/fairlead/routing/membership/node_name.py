@@ -1,10 +1,10 @@
-"""Takes care that one process at a time bears a node's name.
+"""Ensures that one process at a time has a node's name.
 
-Asked by `Heartbeat` before the first beat, and when its row belongs to another life. Two processes with one name would
-take turns at the row for ever, and each would cost the other its agents. So the second does not begin: it names the
-first, and what to do. A node that is started again after it was killed finds the row of its last life, which may look
-alive for 15 s: it begins at once when that process is known to have ended (it ran on this machine, or in this pod), and
-else waits that long, and says so.
+`Heartbeat` asks it before the first heartbeat, and when the node's row belongs to another process. Two processes with
+one name would overwrite the row in turns, and each would cost the other its agents. So the second one does not start;
+it names the first one and says what to do. A node that is started again after it was killed finds its old row, which
+looks alive for 15 s. It starts at once if that process has certainly ended (it ran on this machine, or in this pod).
+Otherwise it waits that long, and logs so.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from fairlead.routing.membership.process_identity import ProcessIdentity
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN = 0.5
-"""Seconds, drawn from half to one and a half of it: nodes that are started together do not ask together."""
+POLL_INTERVAL = 0.5
+"""Seconds, drawn from half to one and a half of it, so that nodes that are started together do not ask together."""
 
 
 class NodeName:
     def __init__(self, load: NodeRows, node: str, pod: str = "") -> None:
-        """`pod` is the UID of the pod that this process runs in, "" outside of Kubernetes."""
+        """`pod`: the UID of the pod that this process runs in, "" outside of Kubernetes."""
         self._load = load
         self._node = node
         self._own = ProcessIdentity.own(pod)
         self.process = self._own.packed()
-        """What this process tells of itself with each beat."""
+        """What this process reports of itself with each heartbeat."""
 
     async def holder(self, own_epoch: str = "") -> tuple[NodeRow | None, str]:
-        """The living row of another process under this name, None when the name is free; and the epoch that a new
-        life may replace then."""
+        """The live row of another process with this name, None if the name is free; and the epoch that this process may
+        replace then."""
         row, now = await self._load.look_up(self._node)
         if row is None:
             return None, ""
@@ -44,7 +44,8 @@ class NodeName:
         return (None if free else row), row.epoch
 
     async def wait_until_free(self) -> str:
-        """The epoch that this node may replace, "" for none. Raises ConfigError when another process bears the name."""
+        """The epoch that this node may replace, "" for none. Raises ConfigError if another live process has the
+        name."""
         first: NodeRow | None = None
         while True:
             found, epoch = await self.holder()
@@ -53,19 +54,20 @@ class NodeName:
             if first is None:
                 first = found
                 logger.warning(
-                    "%s; waiting until it beats again, or has been silent for %g s",
+                    "%s: waiting until it sends a heartbeat, or has been silent for %g s",
                     self.taken_by(found), ALIVE_MS / 1000,
                 )  # fmt: skip
             elif (found.epoch, found.at) != (first.epoch, first.at):
                 raise ConfigError(
-                    f"{self.taken_by(found)}, and it is alive: give this one a name of its own (--node or "
-                    "FAIRLEAD_NODE), or stop that one first"
+                    f"{self.taken_by(found)}, and it is alive: give this node a name of its own (--node or "
+                    "FAIRLEAD_NODE), or stop the other one first"
                 )
-            await asyncio.sleep(LOOK_AGAIN * random.uniform(0.5, 1.5))
+            await asyncio.sleep(POLL_INTERVAL * random.uniform(0.5, 1.5))
 
     def taken_by(self, row: NodeRow) -> str:
-        """Who has the name, in words."""
+        """The process that has the name, in words."""
         since = datetime.fromtimestamp(row.began / 1000, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         return (
-            f"there is a node {self._node!r} already: {ProcessIdentity.parse(row.process)}, in the fleet since {since}"
+            f"the node name {self._node!r} is in use already: {ProcessIdentity.parse(row.process)}, "
+            f"in the fleet since {since}"
         )

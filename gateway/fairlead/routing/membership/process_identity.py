@@ -1,9 +1,9 @@
-"""Which process a node is, so that another one can tell whether it still runs.
+"""Identifies the process of a node, so that another process can tell whether it still runs.
 
-Told with each beat, read by `NodeName` when a node finds its name in use. A process of the same machine and PID
-namespace can be asked after. One of the same Kubernetes pod, but of another PID namespace, was the container's last
-life: a kubelet starts a container again only when the one before has ended. Of any other process nothing is known but
-its beats. Reads /proc where there is one.
+A node reports its identity with each heartbeat; `NodeName` reads it when a node finds its name in use. A process on the
+same machine and in the same PID namespace can be looked up. A process of the same Kubernetes pod but of another PID
+namespace was an earlier start of the container: a kubelet starts a container again only after the earlier one has
+ended. Of any other process nothing is known but its heartbeats. Reads /proc where there is one.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """`space` names the boot of the machine and the PID namespace, "" when the system does not tell; `started` is in
-    clock ticks since that boot, as /proc has it; `pod` is the UID of its pod, "" outside of Kubernetes."""
+    """`space` names the machine's boot and the PID namespace, "" if the system does not tell. `started` is in clock
+    ticks since that boot, as in /proc. `pod` is the UID of the pod, "" outside of Kubernetes."""
 
     host: str
     pid: int
@@ -26,14 +26,14 @@ class ProcessIdentity:
     pod: str = ""
 
     def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}" if self.pid else "a process that does not say which"
+        return f"process {self.pid} on {self.host}" if self.pid else "an unknown process"
 
     def packed(self) -> str:
         return f"{self.pid} {self.started or '-'} {self.space or '-'} {self.host} {self.pod}".rstrip()
 
     @classmethod
     def parse(cls, text: str) -> ProcessIdentity:
-        """Of what `packed` made; of anything else a process of which nothing is known."""
+        """The identity that `packed` wrote; of any other text, a process of which nothing is known."""
         pid, started, space, host, pod, *_ = [*text.split(" "), "", "", "", "", ""]
         if not pid.isdecimal():
             return cls("", 0)
@@ -45,7 +45,7 @@ class ProcessIdentity:
         return cls(socket.gethostname(), pid, _space(), _stat(pid)[1], pod)
 
     def gone(self, asker: ProcessIdentity) -> bool:
-        """Whether it surely has ended, as far as `asker`, the process that calls, can know. False if it cannot."""
+        """True if the process has certainly ended. `asker`: the calling process. False also if it cannot know."""
         if not self.pid or not self.space:
             return False
         if self.space != asker.space:
@@ -55,7 +55,7 @@ class ProcessIdentity:
         except ProcessLookupError:
             return True
         except OSError:
-            return False  # it is there, and another user's
+            return False  # it exists and belongs to another user
         state, started = _stat(self.pid)
         return state in ("Z", "X") or bool(started and self.started and started != self.started)
 
@@ -69,7 +69,7 @@ def _space() -> str:
 
 
 def _stat(pid: int) -> tuple[str, str]:
-    """State and start of a process, "" where that cannot be read. See proc(5): fields 3 and 22, behind the name."""
+    """State and start time of a process, "" if they cannot be read: fields 3 and 22 of proc(5), after the name."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return fields[0].decode(), fields[19].decode()

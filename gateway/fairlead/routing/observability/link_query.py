@@ -1,8 +1,7 @@
-"""Asks the node that holds an agent how its link is doing: what only that process knows.
+"""Asks the node that holds an agent for the statistics of its link, which only that process knows.
 
-Called by the API for one agent at a time, never for lists. The question goes as a doorbell, the answer stands in Redis
-for some seconds, so it works from any node and costs nothing until somebody asks. A node that does not answer in time
-is itself part of the answer.
+The API calls it for one agent at a time, never for lists. The request is a doorbell and the answer stays in Redis for
+some seconds, so it works from any node and costs nothing while nobody asks. No answer in time is an answer too.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import AgentRow
-from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
@@ -25,7 +23,7 @@ from fairlead.routing.observability.link_stats import LinkStats, link_stats
 logger = logging.getLogger(__name__)
 
 PATIENCE = 2.0
-"""Seconds: an answer takes milliseconds; a node that is that busy will not say more by being waited for."""
+"""Seconds. An answer takes milliseconds, and a node too busy for that would not say more if it was given more time."""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -33,36 +31,33 @@ _decode = msgspec.msgpack.Decoder(LinkStats).decode
 
 
 class LinkQuery:
-    def __init__(
-        self, directory: Directory, hub: Hub, inbox: Inbox, followers: Followers, membership: Membership
-    ) -> None:
+    def __init__(self, directory: Directory, inbox: Inbox, followers: Followers, membership: Membership) -> None:
         self._directory = directory
-        self._hub = hub
         self._inbox = inbox
         self._followers = followers
         self._membership = membership
 
-    async def ask(self, row: AgentRow, patience: float = PATIENCE) -> LinkStats | None:
-        """The link of an agent that is online; None when its node did not answer within `patience` seconds, or has
-        another link."""
-        with self._followers.follow(_topic(row.agent)) as told:
+    async def fetch(self, row: AgentRow, patience: float = PATIENCE) -> LinkStats | None:
+        """The statistics of the link in `row`. None if its node has another link of the agent, or does not answer
+        within `patience` seconds."""
+        with self._followers.follow(_topic(row.agent)) as follower:
             self._inbox.ring(row.lease, (LinkStatsRequested(row.agent, self._membership.lease),))
-            if not await told.wait(patience):
+            if not await follower.wait(patience):
                 return None
             answer = await self._directory.read_link_stats(row.agent)
-        state = _decode(answer) if answer else None
-        return state if state is not None and state.sid == row.sid else None
+        stats = _decode(answer) if answer else None
+        return stats if stats is not None and stats.sid == row.sid else None
 
-    def told(self, agent: str) -> None:
-        """The answer stands in Redis."""
-        self._followers.wake(_topic(agent))
+    def answer_written(self, agent: str) -> None:
+        """A node that was asked has written its answer to Redis."""
+        self._followers.notify(_topic(agent))
 
     async def answer(self, session: Session, asker: str) -> None:
-        """Write down how the link is doing, then ring whoever asked."""
+        """Write the statistics of this link to Redis, then ring the node that asked."""
         try:
             await self._directory.write_link_stats(session.agent, _encode(link_stats(session)))
         except BusUnavailable as e:
-            logger.debug("nobody could be told of %s: %s", session.agent, e)
+            logger.debug("the statistics of the link of %s could not be written: %s", session.agent, e)
             return
         self._inbox.ring(asker, (LinkStatsWritten(session.agent),))
 

@@ -1,7 +1,7 @@
-"""A link as its node sees it: how old, how fast, how busy. What `link_query` answers for one, `worst_links` for many.
+"""The statistics of a link as its node sees it: how old, how fast and how busy it is.
 
-Made on the node that holds the link, read on the node that was asked; so it travels, as one short list, and a field may
-only be added behind the others.
+`link_query` returns them for one link, `worst_links` for many. They are made on the node that holds the link and read
+on the node that was asked: they travel as one MessagePack list, so fields may only be added at the end.
 """
 
 from __future__ import annotations
@@ -16,30 +16,35 @@ from fairlead.telemetry.decaying_histogram import quantile
 
 
 class Quantiles(msgspec.Struct, frozen=True, array_like=True):
-    """Two quantiles of the durations in a window, in seconds."""
+    """Two quantiles of recent durations, in seconds."""
 
     p50: float
     p99: float
 
 
 class LinkStats(msgspec.Struct, frozen=True, array_like=True):
-    """Sizes are in bytes; `linked` and `rtt`, the last round trip that the agent told, in ms."""
+    """Sizes in bytes. `age_ms` and `rtt` (the last round trip that the agent reported) in ms."""
 
     sid: str
-    linked: int
-    heard: int
+    age_ms: int
+    messages: int
+    """Numbered messages received."""
     rtt: float | None
     streams: int
+    """Open commands."""
     unstored: int
-    unsent: bool
+    congested: bool
+    """True if the agent reads more slowly than it is sent to."""
     undelivered: int
+    """Commands that wait to be sent."""
     encoding: str
-    trips: Quantiles | None = None
+    round_trips: Quantiles | None = None
     ended: int = 0
+    """Commands that ended on this link."""
     failed: int = 0
-    """Commands that ended on this link, and those of them that failed."""
+    """Those of them that failed."""
     stages: list[Quantiles | None] = []
-    """Of its commands, in the order of STAGES."""
+    """The durations of its commands, in the order of STAGES."""
     agent: str = ""
     conn: int = 0
 
@@ -48,34 +53,34 @@ def link_stats(session: Session) -> LinkStats:
     loop = asyncio.get_running_loop()
     tally = session.tally
     return LinkStats(
-        session.sid, int((loop.time() - session.since) * 1000), session.link.received, session.rtt,
+        session.sid, int((loop.time() - session.welcomed_at) * 1000), session.link.received, session.rtt,
         len(session.link.streams or ()), session.pending_bytes,
-        session.connection is not None and session.connection.congested, len(session.rung or ()),
-        session.codec.subprotocol, _quantiles(session.trips), tally.commands if tally else 0,
+        session.connection is not None and session.connection.congested, len(session.deliveries or ()),
+        session.codec.subprotocol, _quantiles(session.rtt_histogram), tally.commands if tally else 0,
         tally.failed if tally else 0, [_quantiles(w) for w in tally.windows] if tally else [],
         session.agent, session.conn,
     )  # fmt: skip
 
 
-def rank_score(session: Session, by: str) -> float:
-    """What links are ranked by: a p99 in seconds, or a number; the larger the worse. 0 for nothing known."""
-    if by == "rtt":
-        return quantile(session.trips, 0.99) or 0.0
-    if by == "open":
+def score(session: Session, measure: str) -> float:
+    """The value by which links are ranked: a p99 in seconds, or a count. Larger is worse; 0 if nothing is known."""
+    if measure == "rtt":
+        return quantile(session.rtt_histogram, 0.99) or 0.0
+    if measure == "open":
         return len(session.link.streams or ())
-    if by == "reconnects":
+    if measure == "reconnects":
         return session.conn - 1
     if session.tally is None:
         return 0.0
-    if by == "failed":
+    if measure == "failed":
         return session.tally.failed
-    return quantile(session.tally.windows[STAGES.index(by)], 0.99) or 0.0
+    return quantile(session.tally.windows[STAGES.index(measure)], 0.99) or 0.0
 
 
-RANKS = ("rtt", *STAGES, "open", "failed", "reconnects")
-"""What `rank_score` knows."""
+MEASURES = ("rtt", *STAGES, "open", "failed", "reconnects")
+"""The measures that `score` knows."""
 
 
-def _quantiles(counts: bytearray | None) -> Quantiles | None:
-    p50, p99 = quantile(counts, 0.5), quantile(counts, 0.99)
+def _quantiles(histogram: bytearray | None) -> Quantiles | None:
+    p50, p99 = quantile(histogram, 0.5), quantile(histogram, 0.99)
     return None if p50 is None or p99 is None else Quantiles(p50, p99)

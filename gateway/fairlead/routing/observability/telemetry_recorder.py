@@ -1,7 +1,8 @@
-"""What is told of links and commands: their latencies, their metrics, their spans and their log lines.
+"""Records what happens to links and commands: as metrics, spans and log lines.
 
-Called by the rest of routing at the turning points, so that no other part knows how any of it is kept. It decides
-nothing and waits for nothing: with traces off, a command costs its stamps and some counters.
+The rest of `routing` calls it at each turning point, so that no other module knows how telemetry is kept. It decides
+nothing and waits for nothing. With traces off, a command costs its time stamps and some counters. It owns
+`Session.opening`.
 """
 
 from __future__ import annotations
@@ -21,14 +22,17 @@ from fairlead.wire.close_codes import find_close_code, may_reconnect, meaning_of
 
 logger = logging.getLogger("fairlead.routing")
 
-FAILED = frozenset({"failed", "timeout", "offline", "expired"})
-TOLD = b""
-"""An opening whose spans are on their way."""
+FAILED_STATES = frozenset({"failed", "timeout", "offline", "expired"})
+OPENED, GREETED, CLAIMED, WELCOMED = 2, 3, 4, 5
+"""Places of time stamps in `Session.opening`; 0 and 1 are the begin and the end of the upgrade request."""
+EXPORTED = b""
+"""The value of `Session.opening` once its spans were exported."""
 
 
 class TelemetryRecorder:
     def __init__(self, tracing: Tracing, metrics: Metrics, membership: Membership) -> None:
         self.tracing = tracing
+        self.message_counters = metrics.message_counters
         self._metrics = metrics
         self._membership = membership
         self._log_aggregator = LogAggregator(logger)
@@ -38,8 +42,24 @@ class TelemetryRecorder:
 
     # -- links -------------------------------------------------------------------------------------
 
-    def welcomed(self, session: Session, resumed: bool) -> None:
-        """The link is the agent's from now on."""
+    def link_opened(self, session: Session) -> None:
+        _stamp(session, OPENED)
+
+    def hello_received(self, session: Session) -> None:
+        _stamp(session, GREETED)
+
+    def agent_claimed(self, session: Session) -> None:
+        _stamp(session, CLAIMED)
+
+    def agent_registered(self, seconds: float) -> None:
+        """From hello to welcome an agent waited for `seconds`."""
+        self._metrics.claim.observe(seconds)
+
+    def rtt_reported(self, rtt_ms: float) -> None:
+        self._metrics.rtt.observe(rtt_ms / 1000)
+
+    def link_welcomed(self, session: Session, resumed: bool) -> None:
+        """The link is the agent's. `resumed`: the same process of the agent had a link before."""
         (self._metrics.resumed if resumed else self._metrics.opened).inc()
         self._log_aggregator.note(
             "agents linked", "resumed" if resumed else "new", logging.INFO, "agent %s linked, attempt %d of boot %s",
@@ -48,74 +68,80 @@ class TelemetryRecorder:
         stamps, session.opening = session.opening, None
         if not isinstance(stamps, list):
             return
-        stamps[5] = wall_ns()
+        stamps[WELCOMED] = wall_ns()
         phases = self._metrics.handshake
-        for phase, begin, end in (("upgrade", 0, 2), ("hello", 2, 3), ("claim", 3, 4), ("welcome", 4, 5)):
+        for phase, begin, end in (
+            ("upgrade", 0, OPENED), ("hello", OPENED, GREETED), ("claim", GREETED, CLAIMED),
+            ("welcome", CLAIMED, WELCOMED),
+        ):  # fmt: skip
             phases.of(phase).observe(max(0, stamps[end] - stamps[begin]) / 1e9)
         tracing = self.tracing
         if not tracing.on:
             return
         session.opening = spans.pack_opening(stamps)
-        if tracing.is_sampled(session.sid) or stamps[5] - stamps[0] >= tracing.slow:
-            self._show_opening(session)
+        if tracing.is_sampled(session.sid) or stamps[WELCOMED] - stamps[0] >= tracing.slow:
+            self._export_opening(session)
 
-    def _show_opening(self, session: Session) -> None:
-        """A link's opening is told when it is drawn, or with the first command on it that is kept."""
+    def _export_opening(self, session: Session) -> None:
+        """Export the spans of the link's opening: for a sampled or slow link at once, for others with the first command
+        on it whose trace is kept."""
         if isinstance(session.opening, bytes) and session.opening:
-            stamps, session.opening = spans.unpack_opening(session.opening), TOLD
+            stamps, session.opening = spans.unpack_opening(session.opening), EXPORTED
             facts: dict[str, Value] = {"fairlead.attempt": session.conn, "fairlead.encoding": session.codec.subprotocol}
             self.tracing.put(spans.open_spans(stamps, session.agent, session.sid, facts))
 
-    def left(self, session: Session, lived: float, code: int, reason: str) -> None:
-        """A link that had been claimed, or was about to be, is over."""
+    def link_closed(self, session: Session, seconds: float, code: int, reason: str) -> None:
+        """A link is over, `seconds` after its welcome (0 if there was none)."""
         begin, tracing = wall_ns(), self.tracing
-        by = "gateway" if session.ours else "agent"
+        by = "gateway" if session.closed_by_gateway else "agent"
         self._count_close(code, by)
-        if session.since:
-            self._metrics.lived.observe(lived)
+        if session.welcomed_at:
+            self._metrics.lived.observe(seconds)
         if session.agent:
             self._log_aggregator.note(
                 "agents left", str(code), logging.INFO, "agent %s left: closed by the %s with %d, %s",
                 session.agent, by, code, plain(reason) or meaning_of(code, "no reason"), agent=session.agent,
                 session=session.sid,
             )  # fmt: skip
-        lost, session.timings = session.timings, None
-        if not tracing.on or not session.since:
+        interrupted = session.stop_timings()
+        if not tracing.on or not session.welcomed_at:
             return
-        for command, timing in (lost or {}).items():
+        for command, timing in interrupted.items():
             if timing.origin is not None:
                 context = tracing.context(command, timing.origin.traceparent)
                 if context.sampled:
                     tracing.put(
                         spans.delivery_spans(context, command, session.agent, session.sid, timing, begin, "link lost")
                     )
-        if session.opening == TOLD:
+        if session.opening == EXPORTED:
             tally = session.tally or CommandStats()
             facts: dict[str, Value] = {
-                "fairlead.close_code": code, "fairlead.closed_by": by, "fairlead.duration_s": round(lived, 3),
+                "fairlead.close_code": code, "fairlead.closed_by": by, "fairlead.duration_s": round(seconds, 3),
                 "fairlead.messages": session.link.received, "fairlead.commands": tally.commands,
                 "fairlead.commands_failed": tally.failed,
             }  # fmt: skip
             for name, share in (("p50", 0.5), ("p99", 0.99)):
-                if (trip := quantile(session.trips, share)) is not None:
-                    facts[f"fairlead.rtt_{name}_ms"] = round(trip * 1000, 3)
+                if (rtt := quantile(session.rtt_histogram, share)) is not None:
+                    facts[f"fairlead.rtt_{name}_ms"] = round(rtt * 1000, 3)
             error = "" if was_orderly(code) else str(code)
             tracing.put([spans.close_span(begin, wall_ns(), session.agent, session.sid, facts, error)])
 
     def _count_close(self, code: int, by: str) -> None:
-        # An agent may send any code: those that mean nothing are counted as one.
-        self._metrics.closed.labels("other" if find_close_code(code) is None else str(code), _then(code), by).inc()
+        # An agent may send any code: all codes without a meaning share one label value.
+        then = "reconnect" if may_reconnect(code) else "stay_away"
+        self._metrics.closed.labels(str(code) if find_close_code(code) is not None else "other", then, by).inc()
 
     # -- commands ----------------------------------------------------------------------------------
 
-    def send(self, session: Session, command: str, timing: CommandTiming, origin: CommandOrigin, attempt: int) -> str:
-        """The command is being written to the link; the traceparent that the agent is told."""
+    def command_sent(
+        self, session: Session, command: str, timing: CommandTiming, origin: CommandOrigin, attempt: int
+    ) -> str:
+        """The command is about to be written to the link. Returns the traceparent for the agent."""
+        self._metrics.delivered.inc()
         timing.origin = origin
         timing.attempt = attempt
         timing.written = wall_ns()
-        if session.timings is None:
-            session.timings = {}
-        session.timings[command] = timing
+        session.start_timing(command, timing)
         if not origin.traceparent or not self.tracing.on:
             return origin.traceparent
         context = self.tracing.context(command, origin.traceparent)
@@ -123,23 +149,19 @@ class TelemetryRecorder:
             timing.span = span_id()
         return format_traceparent(context.trace, timing.span or context.root, context.sampled)
 
-    def taken_up(self, session: Session, command: str) -> None:
-        """The command runs on the agent already, and goes on over this link."""
+    def command_taken_over(self, session: Session, command: str) -> None:
+        """The agent runs the command already, and goes on over this link."""
         timing = CommandTiming(0, 0)
         timing.written, timing.resumed = wall_ns(), True
-        if session.timings is None:
-            session.timings = {}
-        session.timings[command] = timing
+        session.start_timing(command, timing)
 
-    def ended(
+    def agent_ended_command(
         self, session: Session, command: str, timing: CommandTiming, state: str, kept: TraceContext | None
     ) -> None:
-        """The agent ended a command and that is stored; `kept` is what `over` said."""
-        failed = state in FAILED
+        """The agent ended a command, and that is stored. `kept` is what `command_completed` returned."""
+        failed = state in FAILED_STATES
         stages = timing.stages()
-        if session.tally is None:
-            session.tally = CommandStats()
-        session.tally.add(stages, failed)
+        session.add_to_tally(stages, failed)
         for child, seconds in zip(self._metrics.stages, stages, strict=True):
             if seconds is not None:
                 child.observe(seconds)
@@ -147,24 +169,23 @@ class TelemetryRecorder:
             total = (self._membership.now() - timing.origin.created) / 1000
             self._metrics.observe_command(timing.origin.method, total, f"{kept.trace:032x}" if kept is not None else "")
         if kept is not None:
-            self._show_opening(session)
+            self._export_opening(session)
+            error = timing.code or state if failed else ""
             self.tracing.put(
-                spans.delivery_spans(
-                    kept, command, session.agent, session.sid, timing, timing.stored,
-                    timing.code or state if failed else "",
-                )
+                spans.delivery_spans(kept, command, session.agent, session.sid, timing, timing.stored, error)
             )  # fmt: skip
 
-    def over(
+    def command_completed(
         self, command: str, agent: str, state: str, code: str, origin: CommandOrigin | None, sid: str
     ) -> TraceContext | None:
-        """A command came into its terminal state on this node just now; where its spans belong, if it is kept."""
-        tracing, failed = self.tracing, state in FAILED
+        """A command has just reached its final state on this node. Returns its trace context if the trace is kept."""
+        tracing, failed = self.tracing, state in FAILED_STATES
         context: TraceContext | None = None
         if tracing.on and origin is not None:
             end = wall_ns()
             worth = failed or (origin.began > 0 and end - origin.began >= tracing.slow)
-            # Most are neither drawn nor traced by their caller: of these the record says nothing.
+            # The record of a command that is neither sampled nor traced by its caller has no traceparent: most have
+            # none.
             if worth or origin.traceparent:
                 found = tracing.context(command, origin.traceparent)
                 if worth or found.sampled:
@@ -180,5 +201,6 @@ class TelemetryRecorder:
         return context
 
 
-def _then(code: int) -> str:
-    return "reconnect" if may_reconnect(code) else "stay_away"
+def _stamp(session: Session, place: int) -> None:
+    if isinstance(session.opening, list):
+        session.opening[place] = wall_ns()

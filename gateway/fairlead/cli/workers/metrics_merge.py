@@ -1,8 +1,8 @@
-"""Metrics of several workers as one exposition, each sample with the label of its worker.
+"""Joins the metrics of several workers in one text, each sample with the label of its worker.
 
-Called by `merged` with what the workers answered. It works on lines, not on parsed samples: a label is put in
-front of what stands in the braces, so names, values and escaped labels pass as they were written. It adds
-nothing up: sums are Prometheus's work, and a sum would hide the one worker that is ill.
+Called by `admin_app` with the workers' answers. It works on lines, not on parsed samples: a label is inserted before
+those in the braces, so names, values and escaped labels stay as they were written. It sums nothing: sums are
+Prometheus's work, and a sum would hide the one worker that has a problem.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def merge(expositions: Mapping[int, str]) -> str:
+def merge_metrics(expositions: Mapping[int, str]) -> str:
     """One HELP and TYPE for each family, then the samples of all workers, in the order of their numbers.
 
-    Of OpenMetrics the closing `# EOF` is left to the caller."""
+    The final `# EOF` of OpenMetrics is left to the caller.
+    """
     heads: dict[str, list[str]] = {}
     samples: dict[str, list[str]] = {}
     for worker, text in sorted(expositions.items()):
@@ -31,7 +32,7 @@ def merge(expositions: Mapping[int, str]) -> str:
 
 
 def labelled(sample: str, worker: int) -> str:
-    """`name{a="b"} 1` with the label `worker` before the others."""
+    """The sample `name{a="b"} 1` with the label `worker` before the others."""
     name_end = min(at for at in (sample.find("{"), sample.find(" ")) if at >= 0)
     name, rest = sample[:name_end], sample[name_end:]
     label = f'worker="{worker}"'

@@ -1,0 +1,99 @@
+"""Handles what happens on the links of this node: hello goes to registration, messages to the recorder, the end to the
+lease releaser.
+
+This is the hub's `SessionHandler`. It is called on the event loop and waits for nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+
+import msgspec
+
+from fairlead.carrier.timer_wheel import TimeoutQueue
+from fairlead.errors import InvalidRequest
+from fairlead.hub.hub import Hub
+from fairlead.hub.session import Session
+from fairlead.routing.agents.lease_release import LeaseReleaser
+from fairlead.routing.agents.registration import Registration
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.delivery.command_delivery import CommandDelivery
+from fairlead.routing.delivery.recorder import Recorder
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.ids import check_agent_id
+from fairlead.wire.messages import FACTS_LIMIT, Hello
+
+NO_FACTS = b"{}"
+
+
+class LinkHandler:
+    def __init__(
+        self,
+        hub: Hub,
+        hello_deadline: TimeoutQueue,
+        registration: Registration,
+        recorder: Recorder,
+        delivery: CommandDelivery,
+        lease_releaser: LeaseReleaser,
+        telemetry: TelemetryRecorder,
+        tasks: BackgroundTasks,
+    ) -> None:
+        """`hello_deadline`: visits the sessions that have not said hello in time."""
+        self.message_counters = telemetry.message_counters
+        self.totals = hub.totals
+        self._hub = hub
+        self._hello_deadline = hello_deadline
+        self._registration = registration
+        self._recorder = recorder
+        self._delivery = delivery
+        self._lease_releaser = lease_releaser
+        self._telemetry = telemetry
+        self._tasks = tasks
+
+    def link_opened(self, session: Session) -> None:
+        self._hub.links += 1
+        self._hello_deadline.add(session, _close_late)
+        self._telemetry.link_opened(session)
+
+    def hello_received(self, session: Session, hello: Hello) -> None:
+        self._hello_deadline.discard(session)
+        self._telemetry.hello_received(session)
+        try:
+            check_agent_id(hello.agent)
+        except InvalidRequest as e:
+            session.close(CloseCode.PROTOCOL, e.message)
+            return
+        facts = msgspec.json.encode(hello.facts) if hello.facts else NO_FACTS
+        session.identify(hello, facts, secrets.token_hex(8))
+        if len(facts) > FACTS_LIMIT:
+            session.close(
+                CloseCode.PROTOCOL,
+                f"facts of {len(facts)} bytes as JSON exceed max {FACTS_LIMIT}: send fewer or shorter",
+            )
+            return
+        self._tasks.spawn(self._registration.register(session, hello))
+
+    def messages_pending(self, session: Session) -> None:
+        self._recorder.record(session)
+
+    def input_credit_received(self, session: Session, command: str) -> None:
+        self._delivery.input.credit_received(session, command)
+
+    def rtt_reported(self, session: Session, rtt_ms: float) -> None:
+        self._telemetry.rtt_reported(rtt_ms)
+
+    def link_closed(self, session: Session, code: int, reason: str) -> None:
+        self._hub.links -= 1
+        self._hello_deadline.discard(session)
+        seconds = asyncio.get_running_loop().time() - session.welcomed_at if session.welcomed_at else 0.0
+        self._telemetry.link_closed(session, seconds, code, reason)
+        if session.gen:
+            self._hub.remove(session)
+            self._lease_releaser.add(session, code, reason)
+
+
+def _close_late(session: Session) -> None:
+    # Not the agent's fault alone: after a stall of this process every hello seems late. The code lets it come again.
+    session.close(CloseCode.SILENT, "no hello in time")

@@ -1,0 +1,70 @@
+"""Sends the input of commands from Redis to the agent, as far as the agent's credit goes.
+
+Called when a doorbell tells of new input, when the agent grants credit, and when a command is sent or taken over. One
+task a command reads and sends; input that the agent has consumed is dropped from Redis.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fairlead.errors import BusUnavailable
+from fairlead.hub.session import Session
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.fleet_store import FleetStore
+from fairlead.routing.timeouts import wait_for_redis
+from fairlead.wire.gateway_link import Stream
+from fairlead.wire.messages import Chunk, End
+
+logger = logging.getLogger(__name__)
+
+
+class InputDelivery:
+    def __init__(self, fleet: FleetStore, tasks: BackgroundTasks, patience: float) -> None:
+        """`patience`: seconds without reading after which an agent is too slow."""
+        self._store = fleet.store
+        self._records = fleet.records
+        self._tasks = tasks
+        self._patience = patience
+
+    def credit_received(self, session: Session, command: str) -> None:
+        """The agent has consumed input: drop that from Redis, and send more."""
+        stream = session.link.stream(command)
+        if stream is None:
+            return
+        if consumed := stream.take_consumed():
+            self._records.consume_input(command, consumed)
+        self.feed(session, command)
+
+    def feed(self, session: Session, command: str) -> None:
+        """Send the input that is in Redis, unless the agent does not have the command yet or has had all input."""
+        stream = session.link.stream(command)
+        if stream is None or stream.input_ended or not stream.known:
+            return
+        if stream.begin_feeding():
+            self._tasks.spawn(self._feed(session, command, stream))
+
+    async def _feed(self, session: Session, command: str, stream: Stream) -> None:
+        try:
+            while session.ready and stream.input_to_send:
+                await session.wait_writable(self._patience)
+                stream.input_news = False
+                try:
+                    chunks = await self._records.read_input(command, stream.input_next)
+                except BusUnavailable as e:
+                    logger.debug("input of %s waits for Redis: %s", command, e)
+                    stream.input_news = True
+                    await wait_for_redis(self._store, self._patience)
+                    continue
+                for payload, end in chunks:
+                    if len(payload) > stream.input_room:
+                        return
+                    stream.input_news = True  # there may be more after what was read
+                    if end:
+                        stream.input_ended = True
+                        session.send(End(id=command, total=stream.input_next))
+                        return
+                    session.send(Chunk(id=command, n=stream.input_next, kind="stdin", payload=payload))
+                    stream.fed(len(payload))
+        finally:
+            stream.feeding = False

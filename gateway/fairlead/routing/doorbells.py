@@ -1,0 +1,92 @@
+"""Handles the doorbells of this node: the one place that knows what each kind asks for.
+
+The node passes `handle` to its inbox. A doorbell for an agent that is not here, or not welcomed yet, is dropped:
+whoever rang it looks again. Handling a doorbell twice does nothing the second time.
+"""
+
+from __future__ import annotations
+
+from fairlead.bus.doorbell import (
+    Canary,
+    CancelRequested,
+    CommandQueued,
+    Doorbell,
+    InputAdded,
+    LinkStatsRequested,
+    LinkStatsWritten,
+    LinkSuperseded,
+    MembershipChanged,
+    ResultsAdded,
+    ResultsConsumed,
+    WorstLinksRequested,
+    WorstLinksWritten,
+)
+from fairlead.hub.hub import Hub
+from fairlead.hub.session import Session
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.delivery.command_delivery import CommandDelivery
+from fairlead.routing.delivery.recorder import Recorder
+from fairlead.routing.followers import Followers
+from fairlead.routing.membership.heartbeat import Heartbeat
+from fairlead.routing.observability.link_query import LinkQuery
+from fairlead.routing.observability.worst_links import WorstLinks
+
+
+class DoorbellHandler:
+    def __init__(
+        self,
+        hub: Hub,
+        delivery: CommandDelivery,
+        recorder: Recorder,
+        followers: Followers,
+        link_query: LinkQuery,
+        worst_links: WorstLinks,
+        heartbeat: Heartbeat,
+        tasks: BackgroundTasks,
+    ) -> None:
+        self._hub = hub
+        self._delivery = delivery
+        self._recorder = recorder
+        self._followers = followers
+        self._link_query = link_query
+        self._worst_links = worst_links
+        self._heartbeat = heartbeat
+        self._tasks = tasks
+
+    def handle(self, doorbells: list[Doorbell]) -> None:
+        if MembershipChanged() in doorbells:  # once, however many there are
+            self._tasks.spawn(self._heartbeat.refresh_table())
+        for doorbell in doorbells:
+            match doorbell:
+                case CommandQueued(agent, command, rung_at):
+                    session = self._hub.get(agent)
+                    if session is not None:
+                        self._delivery.command_queued(session, command, rung_at)
+                case ResultsAdded(command):
+                    self._followers.notify(command)
+                case InputAdded(agent, command):
+                    if (session := self._ready(agent)) is not None:
+                        self._delivery.input.feed(session, command)
+                case CancelRequested(agent, command, why):
+                    if (session := self._ready(agent)) is not None:
+                        self._delivery.cancel(session, command, why)
+                case LinkSuperseded(agent, gen, close_code):
+                    self._hub.evict(agent, gen, close_code)
+                case ResultsConsumed(agent, command):
+                    if (session := self._ready(agent)) is not None:
+                        self._tasks.spawn(self._recorder.grant_withheld(session, command))
+                case LinkStatsRequested(agent, asker):
+                    if (session := self._ready(agent)) is not None:
+                        self._tasks.spawn(self._link_query.answer(session, asker))
+                case LinkStatsWritten(agent):
+                    self._link_query.answer_written(agent)
+                case WorstLinksRequested(asker, by):
+                    self._tasks.spawn(self._worst_links.answer(asker, by))
+                case WorstLinksWritten(lease, by):
+                    self._worst_links.answer_written(lease, by)
+                case MembershipChanged() | Canary():
+                    pass  # handled above, and by the inbox
+
+    def _ready(self, agent: str) -> Session | None:
+        session = self._hub.get(agent)
+        return session if session is not None and session.ready else None

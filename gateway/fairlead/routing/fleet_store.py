@@ -1,0 +1,36 @@
+"""What the fleet keeps in Redis, in one bundle: the client and the parts of `fleet` that use it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlead.fleet.commands import Commands
+from fairlead.fleet.data_epoch import DataEpochs
+from fairlead.fleet.deadline_queue import DeadlineQueue
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.node_rows import NodeRows
+from fairlead.store.pipeliner import Pipeliner
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStore:
+    """`store` is the client, which must be started. The others hold agents, commands, deadlines and nodes."""
+
+    store: Pipeliner
+    directory: Directory
+    records: Commands
+    due: DeadlineQueue
+    load: NodeRows
+    eras: DataEpochs
+
+    @classmethod
+    def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:
+        """The parts that use `store`. `output_limit`: bytes of results that are kept of one command."""
+        return cls(
+            store,
+            Directory(store),
+            Commands(store, output_limit),
+            DeadlineQueue(store),
+            NodeRows(store),
+            DataEpochs(store),
+        )

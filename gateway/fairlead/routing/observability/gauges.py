@@ -1,0 +1,78 @@
+"""The gauges and counters of a node that are read when they are scraped; `Metrics` holds those that are written.
+
+The node calls each function once, when the objects that are read exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from functools import partial
+
+from fairlead.bus.inbox import Inbox
+from fairlead.carrier.listener import Connection
+from fairlead.carrier.reading.scheduler import ReadScheduler
+from fairlead.hub.hub import Hub
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.followers import Followers
+from fairlead.routing.membership.membership import Membership
+from fairlead.store.backlog import Priority
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.tracing import Tracing
+
+
+def watch_links(metrics: Metrics, hub: Hub, capacity: int) -> None:
+    metrics.add_gauge("fairlead_links", "Open links, with or without an agent", lambda: hub.links)
+    metrics.add_gauge("fairlead_link_capacity", "Links that this node accepts", lambda: capacity)
+    metrics.add_gauge("fairlead_agents", "Agents that this node holds", lambda: len(hub))
+    metrics.add_gauge("fairlead_draining", "1 while this node drains", lambda: float(hub.draining))
+    metrics.add_gauge("fairlead_drain_remaining", "Agents that a drain has yet to close", lambda: hub.drain_remaining)
+    metrics.add_gauge("fairlead_pending_bytes", "Bytes received and not stored yet", lambda: hub.totals.pending)
+
+
+def watch_reading(metrics: Metrics, scheduler: ReadScheduler, slow_readers: Collection[Connection]) -> None:
+    metrics.add_gauge(
+        "fairlead_slow_readers", "Agents that read more slowly than they are sent to", slow_readers.__len__
+    )
+    metrics.add_gauge(
+        "fairlead_send_queue_bytes", "Bytes that wait for slow readers",
+        lambda: sum(connection.buffered() for connection in slow_readers),
+    )  # fmt: skip
+    metrics.add_gauge(
+        "fairlead_links_read_paused", "Links over a budget, which are not read at present", lambda: scheduler.waiting
+    )
+    metrics.add_counter(
+        "fairlead_link_read_pauses_total", "Times that reading a link was paused for its budget", lambda: scheduler.held
+    )
+    metrics.add_gauge("fairlead_incomplete_message_bytes", "Bytes of incomplete messages", lambda: scheduler.kept)
+
+
+def watch_redis(metrics: Metrics, store: Pipeliner, inbox: Inbox) -> None:
+    metrics.add_gauge("fairlead_redis_up", "1 while Redis answers", lambda: float(store.available))
+    metrics.add_labelled_gauge(
+        "fairlead_redis_backlog", "Calls that wait to be sent to Redis", "priority",
+        {priority.label: partial(store.waiting, priority) for priority in Priority},
+    )  # fmt: skip
+    metrics.add_counter("fairlead_redis_commands_total", "Commands that Redis answered", lambda: store.commands)
+    metrics.add_counter(
+        "fairlead_redis_errors_total", "Times that Redis was lost or did not answer", lambda: store.trips
+    )
+    metrics.add_counter("fairlead_doorbells_sent_total", "Doorbells sent to other nodes", lambda: inbox.sent)
+    metrics.add_counter("fairlead_doorbells_received_total", "Doorbells received", lambda: inbox.received)
+    metrics.add_counter("fairlead_doorbells_lost_total", "Doorbells that reached no inbox", lambda: inbox.lost)
+
+
+def watch_routing(metrics: Metrics, membership: Membership, followers: Followers, tasks: BackgroundTasks) -> None:
+    metrics.add_gauge(
+        "fairlead_heartbeat_age_seconds", "Seconds since the last answered heartbeat",
+        lambda: membership.since_heartbeat,
+    )  # fmt: skip
+    metrics.add_gauge("fairlead_followers", "Callers that wait for results on this node", lambda: len(followers))
+    metrics.add_gauge("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
+
+
+def watch_tracing(metrics: Metrics, tracing: Tracing) -> None:
+    if (exporter := tracing.exporter) is not None:
+        metrics.add_gauge("fairlead_spans_waiting", "Spans that wait for the collector", lambda: len(exporter))
+    metrics.add_counter("fairlead_spans_exported_total", "Spans that the collector accepted", lambda: tracing.exported)
+    metrics.add_counter("fairlead_spans_dropped_total", "Spans that were lost", lambda: tracing.dropped)

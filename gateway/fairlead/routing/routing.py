@@ -1,0 +1,112 @@
+"""All parts of `routing`, created from the settings and joined. The node creates one, runs its loops and closes it."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from fairlead.bus.inbox import Inbox
+from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.hub.hub import Hub
+from fairlead.routing.agents.index_sweeper import IndexSweeper
+from fairlead.routing.agents.lease_release import LeaseReleaser
+from fairlead.routing.agents.link_handler import LinkHandler
+from fairlead.routing.agents.reconciler import Reconciler
+from fairlead.routing.agents.registration import LinkSettings, Registration
+from fairlead.routing.agents.removal import AgentRemoval
+from fairlead.routing.background_tasks import BackgroundTasks
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.commands.dispatch import Dispatcher
+from fairlead.routing.commands.input import InputWriter
+from fairlead.routing.commands.results import ResultReader
+from fairlead.routing.commands.sweeper import CommandSweeper
+from fairlead.routing.delivery.command_delivery import CommandDelivery
+from fairlead.routing.delivery.recorder import Recorder
+from fairlead.routing.delivery.takeover import Takeover
+from fairlead.routing.doorbells import DoorbellHandler
+from fairlead.routing.fleet_store import FleetStore
+from fairlead.routing.followers import Followers
+from fairlead.routing.membership.heartbeat import Heartbeat, LoadReport
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.membership.node_name import NodeName
+from fairlead.routing.observability.gauges import watch_routing
+from fairlead.routing.observability.link_query import LinkQuery
+from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
+from fairlead.routing.observability.worst_links import WorstLinks
+from fairlead.settings import Settings
+from fairlead.telemetry.loop_lag import LoopLag
+from fairlead.telemetry.metrics import Metrics
+from fairlead.telemetry.tracing import Tracing
+from fairlead.wire.messages import Limits
+
+
+class Routing:
+    def __init__(
+        self,
+        settings: Settings,
+        fleet: FleetStore,
+        hub: Hub,
+        inbox: Inbox,
+        membership: Membership,
+        timer_wheel: TimerWheel,
+        metrics: Metrics,
+        tracing: Tracing,
+    ) -> None:
+        """`sweep` closes links that say nothing; a hello that does not arrive in time is one of its deadlines."""
+        directory, records, due = fleet.directory, fleet.records, fleet.due
+        self.tasks = tasks = BackgroundTasks()
+        self.followers = followers = Followers()
+        self.telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
+        self.link_query = LinkQuery(directory, inbox, followers, membership)
+        self.worst_links = WorstLinks(directory, hub, inbox, followers, membership)
+        completion = Completion(directory, due, inbox, metrics, telemetry)
+        self.dispatch = Dispatcher(
+            fleet, inbox, completion, followers, membership, metrics, tracing, int(settings.retention * 1000)
+        )
+        self.inputs = InputWriter(fleet, inbox, membership)
+        self.results = ResultReader(fleet, inbox, followers, membership)
+        self.removal = AgentRemoval(
+            directory, records, completion, membership, metrics, int(settings.forget_after * 1000)
+        )
+        delivery = CommandDelivery(fleet, completion, telemetry, membership, tasks, timer_wheel.silence)
+        recorder = Recorder(fleet, completion, telemetry, tasks, metrics)
+        takeover = Takeover(records, delivery, telemetry)
+        self.lease_releaser = LeaseReleaser(fleet.store, directory)
+        self.registration = Registration(
+            fleet, hub, inbox, takeover, self.lease_releaser, membership, telemetry, _link_settings(settings)
+        )
+        self.link_handler = LinkHandler(
+            hub, timer_wheel.timeout_queue(settings.hello_timeout), self.registration, recorder, delivery,
+            self.lease_releaser, telemetry, tasks,
+        )  # fmt: skip
+        self.loop_lag = LoopLag(metrics)
+        self.heartbeat = Heartbeat(
+            fleet, inbox, hub, NodeName(fleet.load, settings.node, settings.pod_uid), membership,
+            LoadReport(hub, self.loop_lag, settings.capacity), metrics, settings.bus_grace,
+        )  # fmt: skip
+        self.doorbells = DoorbellHandler(
+            hub, delivery, recorder, followers, self.link_query, self.worst_links, self.heartbeat, tasks
+        )
+        self._command_sweeper = CommandSweeper(directory, records, due, inbox, completion, membership)
+        self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
+        self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
+        watch_routing(metrics, membership, followers, tasks)
+
+    def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
+        """The loops that run as long as the node is in the fleet. None of them returns."""
+        return (
+            self.heartbeat.run(),
+            self._command_sweeper.run(),
+            self._index_sweeper.run(),
+            self.lease_releaser.run(),
+            self._reconciler.run(),
+        )
+
+
+def _link_settings(settings: Settings) -> LinkSettings:
+    return LinkSettings(
+        heartbeat_ms=int(settings.heartbeat * 1000),
+        limits=Limits(message=settings.message_limit, window=settings.window, queue=settings.queue_limit),
+        accept_rate=settings.accept_rate,
+        bus_grace=settings.bus_grace,
+    )

@@ -1,0 +1,112 @@
+"""The links of a fleet from one observation to the next: how many count, and how fast they grow or are refused. Pure.
+
+Links are counted so that a pod's death, its silence or its drain never looks like a fleet that became smaller: the
+agents that were connected a moment ago are on their way to another pod, and would find it gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from fairlead_operator.autoscaler.observation import FleetObservation
+
+REMEMBERED = 120.0
+"""Seconds for which lost links still count: a pod restarts within them, and its agents are back."""
+SMOOTHING = 30.0
+"""Seconds over which rates are smoothed: three passes, so that a trend asks for pods and a single burst does not."""
+
+TimedMaxima = tuple[tuple[float, int], ...]
+"""Time and value of a window's maxima: a falling sequence, which is short however long the window is."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodLinks:
+    """The last fresh report of one pod."""
+
+    pod: str
+    at: float
+    links: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class LinkHistory:
+    """What is remembered of the links. Times are those of the observations."""
+
+    observed_at: float = 0.0
+    live: int = 0
+    """Links in fresh reports, and those of silent pods that have not come up elsewhere."""
+    growth: float = 0.0
+    """New links per second, smoothed."""
+    rejects: float = 0.0
+    """Refused links per second, smoothed."""
+    rejecting_since: float | None = None
+    peaks: TimedMaxima = ()
+    """The greatest `live` of the last REMEMBERED seconds."""
+    reports: tuple[PodLinks, ...] = ()
+    before_silence: tuple[tuple[str, int], ...] | None = None
+    """Links of each fresh pod when the first of the pods that are now silent fell silent."""
+
+    @property
+    def links(self) -> int:
+        """The links that count: live ones, and lost ones that may still come back."""
+        return self.peaks[0][1] if self.peaks else 0
+
+    def observe(self, fleet: FleetObservation, now: float) -> LinkHistory:
+        """The history after this observation; unchanged when Redis could not be read."""
+        if not fleet.readable:
+            return self
+        live, before_silence = self._count(fleet, now)
+        counted = replace(
+            self,
+            observed_at=now,
+            live=live,
+            peaks=add_maximum(self.peaks, now, live, REMEMBERED),
+            before_silence=before_silence,
+            reports=self._reports(fleet, now),
+        )
+        seconds = now - self.observed_at
+        return counted._with_rates(fleet, self, seconds) if self.reports and seconds > 0 else counted
+
+    def _with_rates(self, fleet: FleetObservation, before: LinkHistory, seconds: float) -> LinkHistory:
+        then = {report.pod: report.refused for report in before.reports}
+        refused = sum(max(0, pod.refused - then.get(pod.name, pod.refused)) for pod in fleet.fresh_pods)
+        weight = 1 - math.exp(-seconds / SMOOTHING)
+        since = before.rejecting_since
+        return replace(
+            self,
+            growth=before.growth + weight * ((self.links - before.links) / seconds - before.growth),
+            rejects=before.rejects + weight * (refused / seconds - before.rejects),
+            rejecting_since=None if not refused else self.observed_at if since is None else since,
+        )
+
+    def _reports(self, fleet: FleetObservation, now: float) -> tuple[PodLinks, ...]:
+        fresh = [PodLinks(pod.name, now, pod.links, pod.refused) for pod in fleet.fresh_pods]
+        silent = {pod.name for pod in fleet.pods if not pod.fresh}
+        return (*fresh, *(one for one in self.reports if one.pod in silent and now - one.at <= REMEMBERED))
+
+    def _count(self, fleet: FleetObservation, now: float) -> tuple[int, tuple[tuple[str, int], ...] | None]:
+        """Links by fresh reports, with the last known ones of silent pods less those that have come up elsewhere since;
+        and what `before_silence` is from now on."""
+        fresh = {pod.name: pod.links for pod in fleet.fresh_pods}
+        last = {one.pod: one.links for one in self.reports if now - one.at <= REMEMBERED}
+        silent = [
+            last.get(pod.name, pod.links)
+            for pod in fleet.pods
+            if not pod.fresh and (pod.name in last or pod.age <= REMEMBERED)
+        ]
+        live = sum(fresh.values())
+        if not silent:
+            return live, None
+        before = self.before_silence
+        if before is None:
+            before = tuple((name, last.get(name, links)) for name, links in fresh.items())
+        elsewhere = max(0, live - sum(links for name, links in before if name in fresh))
+        return live + max(0, sum(silent) - elsewhere), before
+
+
+def add_maximum(kept: Iterable[tuple[float, int]], now: float, value: int, seconds: float) -> TimedMaxima:
+    """The maxima of the last `seconds`, with `value` added; the first is the greatest."""
+    return (*((at, one) for at, one in kept if now - at < seconds and one > value), (now, value))

@@ -1,0 +1,13 @@
+"""The scaling rules. Each requires a number of pods, and the fleet gets the greatest of these numbers. Pure.
+
+A new rule is a file beside these and an entry in RULES. The status, the metric `fairlead_operator_rule_replicas`, the
+dashboard and the table of docs/operator.md follow from the list; docs/operator.md has the recipe.
+"""
+
+from fairlead_operator.autoscaler.rules.failure_tolerance import FailureToleranceRule
+from fairlead_operator.autoscaler.rules.reconnect import ReconnectRule
+from fairlead_operator.autoscaler.rules.scaling_rule import ScalingRule
+from fairlead_operator.autoscaler.rules.utilisation import UtilisationRule
+
+RULES: tuple[ScalingRule, ...] = (UtilisationRule(), FailureToleranceRule(), ReconnectRule())
+"""Of rules that require the same number, the first one wins."""

@@ -1,0 +1,46 @@
+"""How long new pods take from being created to being ready, as measured. Pure.
+
+The rule `utilisation` extrapolates growth over this time, because a pod that is added now takes its first link only
+then.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fairlead_operator.autoscaler.observation import FleetObservation
+
+KEPT_STARTS = 20
+"""Starts of which the 95th percentile is taken: the second longest of one or two rollouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartHistory:
+    began: bool = False
+    starting: tuple[tuple[str, float], ...] = ()
+    """New pods that are not ready yet, and when each was first seen."""
+    known: frozenset[str] = frozenset()
+    """Pods that have been ready, or existed at the first observation: their start says nothing."""
+    durations: tuple[float, ...] = ()
+    """Seconds from being seen to being ready, of the last pods that became ready."""
+
+    @property
+    def duration(self) -> float | None:
+        """The 95th percentile of the starts; None before the first."""
+        starts = sorted(self.durations)
+        return starts[math.ceil(0.95 * len(starts)) - 1] if starts else None
+
+    def observe(self, fleet: FleetObservation, now: float) -> StartHistory:
+        existing = frozenset(pod.name for pod in fleet.pods)
+        if not self.began:
+            return StartHistory(began=True, known=existing)
+        first_seen = dict(self.starting)
+        new = [pod for pod in fleet.pods if pod.name not in self.known]
+        ready = [pod.name for pod in new if pod.ready]
+        return StartHistory(
+            began=True,
+            starting=tuple((pod.name, first_seen.get(pod.name, now)) for pod in new if not pod.ready),
+            known=self.known & existing | set(ready),
+            durations=(*self.durations, *(now - first_seen.get(name, now) for name in ready))[-KEPT_STARTS:],
+        )

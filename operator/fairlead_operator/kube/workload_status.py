@@ -1,0 +1,115 @@
+"""Reads the status of Deployments and Pods: what is ready, what is rolling out, and why a pod does not run. Pure.
+
+Called by the autoscaler's observation and for the condition PodsRunning. Times are counted from when this operator
+first saw a pod in a state: it never compares the wall clocks of two machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fairlead_operator.kube.objects import Object
+
+CONTAINER_STARTING = ("ContainerCreating", "PodInitializing")
+"""Waiting reasons of a container that is being started and has no problem."""
+START_PATIENCE = 10.0
+"""Seconds after which a container that is still being started is reported. One whose image is present starts within two
+seconds; what takes longer (an image to pull; a missing volume, Secret or ConfigMap) is what a reader wants to know."""
+SAME_REASON = {"ErrImagePull": "ImagePullBackOff"}
+"""Reasons between which a kubelet alternates for one and the same problem."""
+
+
+class FirstSeen:
+    """When each object was first seen in a certain state, by a clock that only goes forward."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+
+    def seconds(self, uids: Iterable[str], now: float) -> dict[str, float]:
+        """For how long each of `uids` has been in the state without a break. Forgets all others."""
+        self._since = {uid: self._since.get(uid, now) for uid in uids}
+        return {uid: now - since for uid, since in self._since.items()}
+
+
+def replicas(deployment: Object) -> int:
+    return int(deployment["spec"].get("replicas", 1))
+
+
+def is_rolling_out(deployment: Object) -> bool:
+    """Whether pods of two templates exist, or are about to."""
+    status = deployment.get("status") or {}
+    if int(status.get("observedGeneration", 0)) < int(deployment["metadata"].get("generation", 0)):
+        return True
+    return int(status.get("updatedReplicas", 0)) < int(status.get("replicas", 0))
+
+
+def has_ended(pod: Object) -> bool:
+    """Whether it was evicted or has failed, and is kept only so that someone can look at it."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def is_ready(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def is_terminating(pod: Object) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def why_not_running(deployment: Object, pods: Sequence[Object]) -> tuple[str, str] | None:
+    """Reason and message of the first problem with creating or running pods, as Kubernetes reports it, or None."""
+    for condition in (deployment.get("status") or {}).get("conditions") or []:
+        if (condition["type"], condition["status"]) == ("ReplicaFailure", "True"):
+            return condition.get("reason") or "ReplicaFailure", condition.get("message") or "pods cannot be created"
+    for pod in _by_name(pods):
+        if has_ended(pod) or is_ready(pod) or is_terminating(pod):
+            continue
+        if problem := _problem(pod):
+            return problem[0], f"{pod['metadata']['name']}: {problem[1]}"
+    return None
+
+
+def slow_start(pods: Sequence[Object], starting: FirstSeen, now: float) -> tuple[str, str] | None:
+    """Reason and message of the first pod whose container has been starting for long, or None. `starting` is kept
+    between calls."""
+    waiting = {
+        pod["metadata"]["uid"]: (pod["metadata"]["name"], reason)
+        for pod in _by_name(pods)
+        if not has_ended(pod) and not is_terminating(pod) and (reason := _starting_reason(pod))
+    }
+    for uid, seconds in starting.seconds(waiting, now).items():
+        if seconds >= START_PATIENCE:
+            name, reason = waiting[uid]
+            causes = "its image is being pulled, or one of its volumes, Secrets or ConfigMaps is missing"
+            return reason, f"{name} has not started for more than {START_PATIENCE:g} s: {causes}"
+    return None
+
+
+def _by_name(pods: Sequence[Object]) -> list[Object]:
+    return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+
+
+def _starting_reason(pod: Object) -> str:
+    for container in (pod.get("status") or {}).get("containerStatuses") or []:
+        reason = str(((container.get("state") or {}).get("waiting") or {}).get("reason") or "")
+        if reason in CONTAINER_STARTING:
+            return reason
+    return ""
+
+
+def _problem(pod: Object) -> tuple[str, str] | None:
+    status = pod.get("status") or {}
+    for container in status.get("containerStatuses") or []:
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        if ended and not container.get("started"):
+            *_, last_line = ["no output", *str(ended.get("message") or "").splitlines()]
+            return "Crashing", f"its container exited with code {ended.get('exitCode')} and restarts: {last_line[:300]}"
+        reason = str(waiting.get("reason") or "")
+        if reason and reason not in CONTAINER_STARTING:
+            return SAME_REASON.get(reason, reason), waiting.get("message") or "its container cannot start"
+    for condition in status.get("conditions") or []:
+        if (condition["type"], condition["status"]) == ("PodScheduled", "False"):
+            return condition.get("reason") or "Unschedulable", condition.get("message") or "no node accepts it"
+    return None

@@ -1,0 +1,164 @@
+"""Carries a decision out on the Deployment, and checks which pod Kubernetes removed for it.
+
+Each reconciler has one. More pods are a new replica count. For one pod less, the executor writes the pod deletion
+costs, gives the ReplicaSet controller a moment to see them, and lowers the count by one: that controller chooses the
+pod, and the costs tell it which. The scale is written only onto the Deployment that was read, so that two writers never
+add up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
+from fairlead_operator.autoscaler.decision import Action, Decision
+from fairlead_operator.autoscaler.observation import FleetObservation
+from fairlead_operator.autoscaler.scale_down import deletion_costs
+from fairlead_operator.kube.cluster import Cluster
+from fairlead_operator.kube.errors import AccessDenied, Conflict, NotFound
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.metrics import GatewayMetrics
+from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.pass_report import PassReport
+from fairlead_operator.runtime.status import writes_scale
+
+logger = logging.getLogger(__name__)
+
+DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+CACHE_DELAY = 1.0
+"""Seconds for the controllers' caches to see the costs. They take milliseconds, and nothing announces when."""
+TRIES = 5
+"""The Deployment's own controller writes its status whenever a pod changes, and the scale is in the same object."""
+COSTS_PER_PASS = 200
+"""Pods whose cost is written in one pass of the mode External: the API server has other callers."""
+REMOVAL_TIMEOUT = 60.0
+"""Seconds: a pod that terminates later than that after a decision to remove one did not do so because of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """A pod that should be the next to terminate, and the pods that existed when that was decided."""
+
+    at: float
+    victim: str
+    pods: frozenset[str]
+
+
+class ScaleExecutor:
+    def __init__(self, cluster: Cluster, owner: Owner, metrics: GatewayMetrics) -> None:
+        self._cluster = cluster
+        self._owner = owner
+        self._metrics = metrics
+        self._removal: Removal | None = None
+
+    async def execute(
+        self,
+        decision: Decision,
+        fleet: FleetObservation,
+        pods: Sequence[Object],
+        spec: LinkGatewaySpec,
+        report: PassReport,
+        now: float,
+    ) -> bool:
+        """Writes what `decision` asks for; whether the scale was written."""
+        if not writes_scale(spec):
+            return False
+        namespace, name = self._owner.namespace, self._owner.name
+        try:
+            if decision.action is Action.UP:
+                await write_scale(self._cluster, namespace, name, fleet.replicas, decision.replicas)
+            elif decision.action is Action.DOWN:
+                await self._remove_one(decision.victim, fleet, pods, now)
+            else:
+                if spec.scaling.mode is Mode.EXTERNAL and fleet.readable:
+                    await self._write_costs(pods, deletion_costs(fleet), roughly=True)
+                return False
+        except (Conflict, NotFound) as e:
+            logger.info("%s/%s: %s", namespace, name, e.message)
+            self._removal = None
+            return False
+        except AccessDenied as e:
+            self._removal = None
+            report.conditions.set("ScalingActive", False, "AccessDenied", e.message)
+            return False
+        message = f"scaled from {fleet.replicas} to {decision.replicas} pods: {decision.reason}"
+        if decision.victim:
+            message += f"; {decision.victim} is the cheapest and should terminate"
+        report.add_event("ScaledUp" if decision.action is Action.UP else "ScaledDown", message)
+        self._metrics.scaled(decision)
+        return True
+
+    def check_removal(self, fleet: FleetObservation, report: PassReport, now: float) -> None:
+        """Reports when Kubernetes removed another pod than the one that was chosen."""
+        removal = self._removal
+        if removal is not None and now - removal.at > REMOVAL_TIMEOUT:
+            removal = self._removal = None  # the scale was not written after all, or no pod terminated for it
+        if removal is None or not (removed := pods_removed(removal.pods, fleet)):
+            return
+        if removal.victim not in removed:
+            message = f"{removal.victim} should have terminated, but {', '.join(sorted(removed))} did"
+            report.add_event("WrongPodRemoved", message, warning=True)
+            self._metrics.wrong_removals.inc()
+        self._removal = None
+
+    def forget_removal(self) -> None:
+        """From now on another pod may terminate for another reason."""
+        self._removal = None
+
+    async def _remove_one(self, victim: str, fleet: FleetObservation, pods: Sequence[Object], now: float) -> None:
+        self._removal = Removal(now, victim, frozenset(pod.name for pod in fleet.pods if not pod.leaving))
+        await self._write_costs(pods, deletion_costs(fleet, victim))
+        await asyncio.sleep(CACHE_DELAY)
+        await write_scale(self._cluster, self._owner.namespace, self._owner.name, fleet.replicas, fleet.replicas - 1)
+
+    async def _write_costs(self, pods: Iterable[Object], costs: Mapping[str, int], *, roughly: bool = False) -> None:
+        """Writes the costs that differ. `roughly`: only those that differ by more than a tenth, and not too many."""
+        written = 0
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            if name not in costs or not _differs(pod, costs[name], roughly=roughly):
+                continue
+            if roughly and written >= COSTS_PER_PASS:
+                return
+            body = {"metadata": {"annotations": {DELETION_COST: str(costs[name])}}}
+            try:
+                await self._cluster.patch("Pod", self._owner.namespace, name, body)
+            except NotFound:
+                continue  # it was deleted meanwhile
+            written += 1
+
+
+async def write_scale(cluster: Cluster, namespace: str, deployment: str, before: int, to: int) -> None:
+    """Raises Conflict when the Deployment does not ask for `before` pods any more."""
+    for attempt in range(TRIES):
+        found = await cluster.get("Deployment", namespace, deployment, "scale")
+        replicas = int(found["spec"].get("replicas", 0))
+        if replicas != before:
+            raise Conflict(f"somebody else has scaled {deployment} to {replicas} replicas: the next pass decides anew")
+        meta = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        body = {"metadata": meta, "spec": {"replicas": to}}
+        try:
+            await cluster.patch("Deployment", namespace, deployment, body, "scale")
+        except Conflict:
+            if attempt == TRIES - 1:
+                raise
+        else:
+            return
+
+
+def pods_removed(before: frozenset[str], fleet: FleetObservation) -> frozenset[str]:
+    """Those of `before` that are terminating or gone."""
+    return before - {pod.name for pod in fleet.pods if not pod.leaving}
+
+
+def _differs(pod: Object, cost: int, *, roughly: bool) -> bool:
+    written = (pod["metadata"].get("annotations") or {}).get(DELETION_COST)
+    if written is None or not roughly:
+        return bool(written != str(cost))
+    try:
+        return abs(int(written) - cost) > max(10, cost // 10)
+    except ValueError:
+        return True

@@ -1,0 +1,67 @@
+"""The wait for replies: a silent server is given up in time, and a process that stood still does not blame it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import pytest
+import uvloop
+
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import integer
+from fairlead.store.reply_deadline import ReplyDeadline
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_pause_of_this_process_is_no_silence_of_the_server(
+    own_valkey: EmbeddedValkey, factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """It stands still when the call has been sent, for longer than a reply is waited for, which comes meanwhile."""
+
+    async def play() -> None:
+        pipeliner = Pipeliner(own_valkey.url, batch_timeout=0.4)
+        pipeliner.start()
+        assert await pipeliner.wait_available(5)
+        for turns in range(8):
+            before = integer(await pipeliner.submit("INCR", "counted"))
+            call = pipeliner.submit("INCR", "counted")
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            time.sleep(0.6)  # noqa: ASYNC251  # what is tested
+            assert integer(await call) == before + 1
+        assert pipeliner.trips == 0
+        await pipeliner.aclose()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(play())
+
+
+async def test_silence_is_given_up_in_time() -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    deadline = ReplyDeadline(0.2, 1.0)
+    with pytest.raises(TimeoutError):
+        async with deadline.timeout:
+            await asyncio.sleep(30)
+    deadline.stop()
+    assert 0.2 <= loop.time() - began < 5
+
+
+async def test_replies_that_keep_coming_are_waited_for_up_to_a_bound() -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    deadline = ReplyDeadline(0.4, 1.2)
+
+    async def read() -> None:
+        async with deadline.timeout:
+            while True:
+                await asyncio.sleep(0.05)
+                deadline.progress()
+
+    with pytest.raises(TimeoutError):
+        await read()
+    deadline.stop()
+    assert 1.2 <= loop.time() - began < 10

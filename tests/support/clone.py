@@ -1,0 +1,36 @@
+"""A copy of the project's files in a folder of its own, as a fresh clone has them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+UV = ROOT / ".cache" / "uv" / "uv"
+
+
+def clone_into(folder: Path) -> None:
+    """Copy all files that git has or would take. The uv that this clone has comes along, if there is one."""
+    listing = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+        timeout=30,
+    ).stdout
+    for name in filter(None, listing.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    if UV.exists():
+        (folder / ".cache" / "uv").mkdir(parents=True)
+        shutil.copy2(UV, folder / ".cache" / "uv" / "uv")
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what a make or a Python around it has left there."""
+    return {
+        key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS", "PYTHON", "PYTEST"))
+    }
