@@ -263,8 +263,8 @@ REDIS = Dashboard(
         )),
         Row("Doorbells", (
             Panel("Doorbells", "ops", "How nodes tell each other of commands.", (
-                Query(f"sum(rate(fairlead_doorbells_sent_total{{{NODE}}}{RATE}))", "rung"),
-                Query(f"sum(rate(fairlead_doorbells_received_total{{{NODE}}}{RATE}))", "heard"),
+                Query(f"sum(rate(fairlead_doorbells_sent_total{{{NODE}}}{RATE}))", "sent"),
+                Query(f"sum(rate(fairlead_doorbells_received_total{{{NODE}}}{RATE}))", "received"),
             ), width=12),
             Panel("Doorbells lost", "ops", "Their commands are found all the same, later.",
                   (rate("fairlead_doorbells_lost_total", NODE, "pod"),), width=12),

@@ -1,21 +1,17 @@
 """Fairlead: one persistent WebSocket link to every agent of a fleet.
 
-The words of this house, one word for one thing:
+The rooms, from the top down; each imports only rooms below it:
 
-agent      the remote end, and the SDK that runs there
-platform   the caller of the HTTP API
-link       the protocol conversation on one connection; pure, no I/O
-session    a live link in this process
-hub        the sessions of this process
-node       one gateway process: one event loop
-lease      agent → node ownership, with a generation
-beat       a node's periodic row; *load* is the counts in it
-bus        node → node doorbells
-message    a unit of our protocol; *frame* is RFC 6455's word and only that
-command    a request to an agent; answered by chunks and one end
-carrier    RFC 6455 on a socket, server and client
-store      the one client of Redis
-drain      paced emptying of a node; *rebalance* is paced moving
+- `cli`: the command `fairlead`
+- `app`: the HTTP API, the agents' endpoint and the admin port
+- `agent`, `client`: the SDK for agents, and the Python client of the HTTP API
+- `mock`, `swarm`: a gateway that plays test vectors, and a load generator
+- `node`: one gateway process, put together
+- `routing`: commands to agents, results to callers
+- `hub`, `bus`, `fleet`, `carrier`: the sessions of this node, doorbells between nodes, what Redis holds, WebSockets
+- `wire`, `store`: the link protocol without I/O, and the one client of Redis
+- `settings`, `telemetry`, `configuration`, `errors`, `text`: what all of them use
 
-Importing this package imports nothing else: agents, operator and command line each load only their rooms.
+ARCHITECTURE.md leads through them, and docs/glossary.md has the words. Importing this package imports nothing else:
+agents, the operator and the command line each load only their rooms.
 """

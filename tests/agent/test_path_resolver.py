@@ -54,7 +54,7 @@ def world() -> Iterator[Path]:
 def find(root: Path, path: str) -> ResolvedPath | str:
     """The place, or the code of the error."""
     try:
-        return PathResolver([str(root)], "roots").find(path)
+        return PathResolver([str(root)], "roots").resolve(path)
     except CommandError as e:
         return e.error_code
 
@@ -101,7 +101,7 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for name in ("none", "none/below", "round", "out/passwd", "..", "a" * 300, "x/../y"):
         try:
-            PathResolver([str(tmp_path)], "roots").find(f"{tmp_path}/{name}").close()
+            PathResolver([str(tmp_path)], "roots").resolve(f"{tmp_path}/{name}").close()
         except CommandError:
             continue
     assert len(os.listdir("/proc/self/fd")) == before
@@ -111,7 +111,7 @@ def test_a_root_that_is_a_link_itself(tmp_path: Path) -> None:
     (tmp_path / "v1").mkdir()
     (tmp_path / "current").symlink_to("v1")
     roots = PathResolver([str(tmp_path / "current")], "roots")
-    roots.find(str(tmp_path / "current" / "file")).close()
-    roots.find(str(tmp_path / "v1" / "file")).close()
+    roots.resolve(str(tmp_path / "current" / "file")).close()
+    roots.resolve(str(tmp_path / "v1" / "file")).close()
     with pytest.raises(CommandError, match="outside"):
-        roots.find(str(tmp_path / "v2" / "file"))
+        roots.resolve(str(tmp_path / "v2" / "file"))

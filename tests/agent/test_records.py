@@ -18,10 +18,10 @@ from fairlead.agent.journal.records import (
     Entry,
     EventStored,
     Header,
-    JournalState,
     frame,
-    replay,
 )
+from fairlead.agent.journal.replay import replay
+from fairlead.agent.journal.state import JournalState
 from fairlead.wire.messages import Chunk, Cmd, End, Error, Event
 from fairlead.wire.outbox import FINISHED
 
@@ -153,8 +153,8 @@ def test_the_fewest_records_say_the_same(records: list[Entry]) -> None:
         assert (other.next, other.end, other.expiry) == (journaled.next, journaled.end, journaled.expiry)
         assert [c for c, _ in other.chunks] == [c for c, _ in journaled.chunks]
         for now in (0, 999, 1000):
-            assert other.may_begin_again(now) == journaled.may_begin_again(now)
-        if journaled.may_begin_again(0):
+            assert other.may_restart(now) == journaled.may_restart(now)
+        if journaled.may_restart(0):
             assert other.cmd == journaled.cmd
     assert again.live == sum(len(frame(r)) for r in again.records())
 
@@ -171,7 +171,7 @@ def test_live_octets_are_those_of_what_matters(records: list[Entry]) -> None:
 
 def test_stored_chunks_do_not_matter_any_more() -> None:
     state = state_of([HEAD, Accepted(Cmd(id="c1", method="m", payload=b"{}", retry="safe"), 1000)])
-    assert state.commands["c1"].may_begin_again(999)
+    assert state.commands["c1"].may_restart(999)
     before = state.live
     for n in range(5):
         chunk = Chunk(id="c1", n=n, kind="stdout", payload=b"x" * 100)
@@ -203,7 +203,7 @@ def test_a_whole_record_that_makes_no_sense_is_damage(record: object) -> None:
     data = b"".join(map(frame, before))
     found = replay(data + head + struct.pack("!I", zlib.crc32(head)) + body)
     assert found.end == len(data)
-    assert f"octet {len(data)}" in found.damage
+    assert f"byte {len(data)}" in found.damage
     assert not found.torn
 
 

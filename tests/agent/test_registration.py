@@ -68,7 +68,7 @@ def test_ids_that_cannot_be(id: str) -> None:
 
 def test_facts_beyond_what_a_gateway_takes_are_refused_at_once() -> None:
     Agent("ws://127.0.0.1:1", "edge-1", "token-1", facts={f"fact-{n}": "x" * 250 for n in range(14)})
-    with pytest.raises(ConfigError, match=r"facts of \d+ bytes as JSON exceed max 4096: tell fewer"):
+    with pytest.raises(ConfigError, match=r"facts of \d+ bytes as JSON are too large: expected at most 4096"):
         Agent("ws://127.0.0.1:1", "edge-1", "token-1", facts={f"fact-{n}": "x" * 250 for n in range(16)})
 
 

@@ -115,8 +115,9 @@ def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
         "exec.enabled": "true",
         "exec.allow": "/bin/a:/bin/b", "file_get.enabled": "false", "file_get.roots": "/a:/b",
         "file_get.max_bytes": "10", "file_put.enabled": "TRUE", "file_put.roots": "/c", "file_put.max_bytes": "0",
-        "shell.enabled": "true", "shell.argv": "/bin/sh -c 'a b'", "proc_list.enabled": "false",
+        "shell.argv": "/bin/sh -c 'a b'",
     }  # fmt: skip
+    given = {name: "true" for name in SETTINGS if name.endswith(".enabled")} | given
     assert set(given) == set(SETTINGS) - {"token_file"}
     read_ = read("", file, {variable(key): value for key, value in given.items()})
     assert read_.facts == {"env": "prod", "rack": "7"}
@@ -195,7 +196,7 @@ def test_token_and_token_file(file: Path) -> None:
 def test_a_confined_exec_closes_shell_and_file_put_too(file: Path) -> None:
     def on(text: str) -> tuple[bool, bool]:
         options = read(text, file).options
-        return options.shell_enabled, options.file_put_enabled
+        return options.enabled("shell"), options.enabled("file.put")
 
     allow = "[exec]\nallow = ['/bin/true']\n"
     assert on("") == (True, True)
@@ -211,17 +212,17 @@ def test_a_confined_exec_closes_shell_and_file_put_too(file: Path) -> None:
     [
         ("[shell]\nenabled = true", ["shell.enabled", "a terminal runs any program"]),
         ("[shell]\nenabled = true\nargv = ['/bin/sh', '-l']", ["shell.enabled"]),
-        ("[file_put]\nenabled = true", ["file_put.roots: / holds", "/usr/bin/uname (the allowed program"]),
-        ("[file_put]\nroots = ['/srv', '/usr/bin']", ["file_put.roots: /usr/bin holds"]),
-        ("[file_put]\nroots = ['/etc']", ["file_put.roots: /etc holds", "runs programs from"]),
-        ("[file_put]\nroots = ['{folder}']", ["file_put.roots: {folder} holds", "agent.toml (one of the agent's own"]),
+        ("[file_put]\nenabled = true", ["file_put.roots: / contains", "/usr/bin/uname (the allowed program"]),
+        ("[file_put]\nroots = ['/srv', '/usr/bin']", ["file_put.roots: /usr/bin contains"]),
+        ("[file_put]\nroots = ['/etc']", ["file_put.roots: /etc contains", "runs programs from"]),
+        ("[file_put]\nroots = ['{folder}']", ["file_put.roots: {folder} contains", "(one of the agent's own"]),
     ],
 )  # fmt: skip
 def test_what_would_make_an_allow_list_void_is_refused(file: Path, command: str, text: str, words: list[str]) -> None:
     file.write_text("[exec]\nallow = ['/usr/bin/uname']\n" + text.format(folder=file.parent))
     done = fairlead(command, "--config", str(file), "--token", "t")
     assert done.returncode == 2, done.stderr
-    assert "exec.allow does not hold with these" in done.stderr
+    assert "exec.allow could be bypassed" in done.stderr
     for word in words:
         assert word.format(folder=file.parent) in done.stderr
 

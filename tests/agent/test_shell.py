@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.agent.builtin import builtin_agent
-from fairlead.agent.builtin.options import ExecOptions, Options, ProcListOptions, ShellOptions
+from fairlead.agent.builtin.options import ExecOptions, MethodOptions, Options, ShellOptions
 from fairlead.wire.messages import Ack, Credit, End
 
 from support.agent.fixtures import Gone, Serve, StartAgentProcess
@@ -194,8 +194,8 @@ async def test_a_pty_that_is_gone(link: Link, tmp_path: Path, gone: Gone) -> Non
 @pytest.mark.parametrize(
     ("chunk", "words"),
     [
-        (b"\x02x", "octet 2"),
-        (b"ls\n", "octet 108"),
+        (b"\x02x", "byte 2"),
+        (b"ls\n", "byte 108"),
         (b"\x01{}", "cols"),
         (b"\x01[", "resize"),
         (b"\x01" + b"\xff", "resize"),
@@ -244,16 +244,16 @@ async def test_the_32_shells_that_may_be_open(link: Link) -> None:
 
 async def test_methods_that_are_switched_off(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    off = Options(exec=ExecOptions(enabled=False), shell=ShellOptions(enabled=False), proc_list=ProcListOptions(False))
+    off = Options(exec=ExecOptions(enabled=False), shell=ShellOptions(enabled=False), proc_list=MethodOptions(False))
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=off))
-    assert "built-in methods: file.get, file.put, sys.info; off: exec, proc.list, shell" in caplog.text
+    assert "built-in methods: file.get, file.put, sys.info; disabled: exec, proc.list, shell" in caplog.text
     link = await gateway.linked()
     for method, key in (("exec", "exec.enabled"), ("shell", "shell.enabled"), ("proc.list", "proc_list.enabled")):
         await link.command(method, method, {"argv": ["true"]})
         ack = await link.expect(Ack, method)
         assert ack.error is not None
         assert (ack.state, ack.error.code) == ("refused", "unknown_method")
-        assert "configuration switches" in ack.error.message
+        assert "configuration disables" in ack.error.message
         assert key in ack.error.message
     await link.command("other", "nothing")
     ack = await link.expect(Ack, "other")

@@ -41,7 +41,7 @@ def test_who_left_is_removed_and_who_is_online_is_not(fleet: Fleet, run: Run) ->
     done = run("agents", "rm", "--yes", "left-1", "web-1", "nobody", "left-2", "left-1", api=fleet)
     assert done.returncode == 1
     assert done.stdout.decode().splitlines() == [
-        f"{name} is forgotten: 0 open commands ended, 0 events removed" for name in ("left-1", "left-2")
+        f"removed {name}: 0 open commands ended, 0 events deleted" for name in ("left-1", "left-2")
     ]
     assert "agent 'web-1' is online" in done.stderr.decode()
     assert "no agent 'nobody'" in done.stderr.decode()
@@ -54,16 +54,16 @@ def test_who_left_is_removed_and_who_is_online_is_not(fleet: Fleet, run: Run) ->
 def test_nothing_is_removed_unasked(fleet: Fleet, run: Run, screen: MakeScreen) -> None:
     asyncio.run(leave(fleet, "left"))
     piped = run("agents", "rm", "left", api=fleet, input=b"y\n")
-    assert (piped.returncode, b"say --yes" in piped.stderr) == (2, True)
+    assert (piped.returncode, b"add --yes" in piped.stderr) == (2, True)
     shown = screen(fleet.api, "agents", "rm", "left")
-    shown.until(rb"Forget left, with labels, facts and events\? \[y/N\]")
+    shown.until(rb"Remove left with all labels, facts and events\? \[y/N\]")
     shown.type(b"n\n")
     assert shown.wait() == 1
     assert "left" in listed(fleet, run)
     shown = screen(fleet.api, "agents", "rm", "left")
     shown.until(rb"\[y/N\]")
     shown.type(b"y\n")
-    shown.until(rb"left is forgotten")
+    shown.until(rb"removed left")
     assert shown.wait() == 0
     assert "left" not in listed(fleet, run)
 

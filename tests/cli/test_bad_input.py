@@ -22,8 +22,8 @@ UNKNOWN = "01990000-0000-7000-8000-00000000000f"
 @pytest.mark.parametrize(
     ("args", "code", "words"),
     [
-        (["agents", "ls", "-l", "env in (prod"], 2, ["selector", "env in (prod", "an example"]),
-        (["agents", "ls", "-l", "=x"], 2, ["selector", "an example"]),
+        (["agents", "ls", "-l", "env in (prod"], 2, ["selector", "env in (prod", "for example"]),
+        (["agents", "ls", "-l", "=x"], 2, ["selector", "for example"]),
         (["agents", "get", "nobody"], 2, ["nobody", "agents ls"]),
         (["agents", "get", "no body"], 2, ["no body", "not legal"]),
         (["agents", "label", "web-1", "env"], 2, ["env", "KEY=VALUE"]),
@@ -69,7 +69,7 @@ def test_offsets_beyond_the_end(fleet: Fleet, run: Run) -> None:
         done = run("results", command, "--from", "1000", *flags, api=fleet)
         assert (done.stdout, done.returncode) == (b"", 2)
         assert b"beyond the" in done.stderr
-        assert b"shows all that there is" in done.stderr
+        assert b"shows all results that are there" in done.stderr
     done = run("results", command, "--from", "-1", api=fleet)
     assert done.returncode == 2
     assert b"--from" in done.stderr
@@ -91,7 +91,7 @@ asyncio.run(main())
     command = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.strip()
     done = run("results", command, api=fleet)
     assert done.returncode == 2
-    assert b"begin at the offset" in done.stderr
+    assert b"start at the offset" in done.stderr
 
 
 def test_the_reader_of_a_table_may_leave(fleet: Fleet) -> None:

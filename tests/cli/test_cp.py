@@ -59,7 +59,7 @@ def test_a_folder_keeps_the_name_and_pipes_are_files(fleet: Fleet, run: Run, tmp
     assert (done.stdout, done.stderr, done.returncode) == (b"\x00\xff from a pipe", b"", 0)
     done = run("cp", "-", f"web-1:{tmp_path}/there/", api=fleet, input=b"x")
     assert done.returncode == 2
-    assert b"has no name" in done.stderr
+    assert b"has no file name" in done.stderr
 
 
 def test_an_empty_file_is_a_file(fleet: Fleet, run: Run, tmp_path: Path) -> None:
@@ -121,8 +121,8 @@ def test_ctrl_c_leaves_nothing_on_either_side(
     ("args", "words"),
     [
         (["a", "b"], "AGENT:/PATH"),
-        (["web-1:/a", "web-2:/b"], "both at agents"),
-        (["web-1:a", "b"], "begins with /"),
+        (["web-1:/a", "web-2:/b"], "both on agents"),
+        (["web-1:a", "b"], "starts with /"),
         (["a"], "Missing argument"),
         (["web-1:/a", "b", "--deadline", "0"], "deadline"),
     ],
@@ -196,6 +196,8 @@ def test_what_is_there_stays_with_no_overwrite(fleet: Fleet, run: Run, tmp_path:
 
 def test_missing_folders_at_the_agent_are_made_when_asked_for(fleet: Fleet, run: Run, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
+    refused = run("cp", str(tmp_path / "x"), f"web-1:{tmp_path}/new/deep/x", api=fleet)
+    assert (refused.returncode, b"--parents creates the missing folders" in refused.stderr) == (1, True)
     done = run("cp", "-p", str(tmp_path / "x"), f"web-1:{tmp_path}/new/deep/x", api=fleet)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "new/deep/x").read_bytes() == b"x"

@@ -52,7 +52,7 @@ def test_tilde_dot_leaves_and_ends_the_program(
     shell.type(b"echo a~.b\r")
     shell.until(rb"a~\.b\r\n")
     shell.type(b"~?")
-    shell.until(rb"~~ is one ~")
+    shell.until(rb"~~ types one ~")
     shell.type(b"~~\x15echo ti''lde\r")
     shell.until(rb"tilde\r\n")
     shell.type(b"~.")

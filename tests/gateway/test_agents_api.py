@@ -1,4 +1,4 @@
-"""The platform's view of agents: selectors, labels, the end of a link, streams for browsers."""
+"""Agents over the API: selectors, labels, disconnection, streams for browsers."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ async def test_a_label_that_is_given_twice_is_refused(gateway: GatewayProcess, a
     body = b'{"labels":{"env":"prod","env":"dev"}}'
     answer = await api.http.patch(f"/v1/agents/{peer.agent}", content=body)
     assert (answer.status_code, answer.json()["code"]) == (400, "malformed_body")
-    assert answer.json()["detail"] == 'labels has the member "env" twice: give it once'
+    assert answer.json()["detail"] == 'duplicate member "env" of labels: give it once'
     assert (await api.agent(peer.agent))["labels"] == {}
 
 
 async def test_a_payload_is_passed_on_as_it_is(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
-    """Whatever it holds twice: only its agent reads it."""
+    """A payload with a member twice is not changed: only its agent reads it."""
     peer = await dial(gateway)
     await peer.greet()
     payload = b'{"agent": 1, "agent":  2}'
@@ -91,21 +91,21 @@ async def test_labels_are_the_platforms_and_outlive_links(gateway: GatewayProces
     assert (found["labels"], found["facts"]["env"]) == ({"env": "prod"}, "still something else")
 
 
-A_NAME = "is not a label's name (1 to 64 characters of A-Z a-z 0-9 . _ / -, the first a letter or digit)"
-A_VALUE = "is not a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / @ + ~ -) or null"
+A_NAME = "expected a label's name (1 to 64 characters of A-Z a-z 0-9 . _ / -, the first a letter or digit)"
+A_VALUE = "expected a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / @ + ~ -) or null"
 
 
 @pytest.mark.parametrize(
     ("labels", "field", "said"),
     [
-        ({"fine": "x", "a b": "x"}, "labels", f'labels: the key "a b" {A_NAME}'),
-        ({"": "x"}, "labels", f'labels: the key "" {A_NAME}'),
-        ({"k" * 65: "x"}, "labels", f'labels: the key "{"k" * 65}" {A_NAME}'),
-        ({"fine": "x", "a": "x,y"}, "labels[a]", f'labels[a] "x,y" {A_VALUE}'),
-        ({"a": ""}, "labels[a]", f'labels[a] "" {A_VALUE}'),
-        ({"a": 1}, "labels[a]", f"labels[a] 1 {A_VALUE}"),
-        ([], "labels", "labels [] is not an object of at most 64 members"),
-        ({f"k{n}": "x" for n in range(65)}, "labels", "is not an object of at most 64 members"),
+        ({"fine": "x", "a b": "x"}, "labels", f'invalid key "a b" of labels: {A_NAME}'),
+        ({"": "x"}, "labels", f'invalid key "" of labels: {A_NAME}'),
+        ({"k" * 65: "x"}, "labels", f'invalid key "{"k" * 65}" of labels: {A_NAME}'),
+        ({"fine": "x", "a": "x,y"}, "labels[a]", f'invalid labels[a] "x,y": {A_VALUE}'),
+        ({"a": ""}, "labels[a]", f'invalid labels[a] "": {A_VALUE}'),
+        ({"a": 1}, "labels[a]", f"invalid labels[a] 1: {A_VALUE}"),
+        ([], "labels", "invalid labels []: expected an object of at most 64 members"),
+        ({f"k{n}": "x" for n in range(65)}, "labels", "expected an object of at most 64 members"),
     ],
 )
 async def test_labels_that_cannot_be(api: Api, labels: object, field: str, said: str) -> None:
@@ -120,7 +120,7 @@ async def test_too_many_labels_in_all(gateway: GatewayProcess, api: Api, dial: D
     url = f"/v1/agents/{peer.agent}"
     assert (await api.http.patch(url, json={"labels": {f"k{n}": "x" for n in range(64)}})).status_code == 200
     answer = await api.http.patch(url, json={"labels": {"one-more": "x"}})
-    assert (answer.status_code, "exceed max 64" in answer.json()["detail"]) == (422, True)
+    assert (answer.status_code, "exceed the maximum of 64" in answer.json()["detail"]) == (422, True)
     assert len((await api.agent(peer.agent))["labels"]) == 64
 
 

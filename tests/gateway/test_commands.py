@@ -1,4 +1,4 @@
-"""Commands from the platform's side: accepted, streamed, read again, cancelled, refused, each as documented."""
+"""Commands over the API: accepted, streamed, read again, cancelled and refused as documented."""
 
 from __future__ import annotations
 
@@ -112,14 +112,17 @@ async def test_an_invalid_body_names_the_field(api: Api, body: bytes, status: in
 @pytest.mark.parametrize(
     ("member", "said"),
     [
-        ({"lane": "control"}, 'lane "control" is not "interactive" or "bulk"'),
-        ({"on_offline": "wait"}, 'on_offline "wait" is not "fail" or an object with queue'),
-        ({"on_offline": {"queue": -1}}, "on_offline.queue -1 is not a number > 0 and <= 604800"),
-        ({"on_offline": {}}, "on_offline must have the member queue"),
-        ({"deadline": "1"}, 'deadline "1" is not a number >= 0.1 and <= 86400'),
-        ({"method": "m m"}, 'method "m m" is not a method\'s name (1 to 64 characters of A-Z a-z 0-9 . _ -,'),
-        ({"agent": "a b"}, 'agent "a b" is not an agent\'s id (1 to 128 characters of A-Z a-z 0-9 . _ -,'),
-        ({"color": "red"}, 'the body has no member "color", only agent, method, payload, deadline, lane,'),
+        ({"lane": "control"}, 'invalid lane "control": expected "interactive" or "bulk"'),
+        ({"on_offline": "wait"}, 'invalid on_offline "wait": expected "fail" or an object with queue'),
+        ({"on_offline": {"queue": -1}}, "invalid on_offline.queue -1: expected a number > 0 and <= 604800"),
+        ({"on_offline": {}}, "missing member queue of on_offline"),
+        ({"deadline": "1"}, 'invalid deadline "1": expected a number >= 0.1 and <= 86400'),
+        (
+            {"method": "m m"},
+            'invalid method "m m": expected a method\'s name (1 to 64 characters of A-Z a-z 0-9 . _ -,',
+        ),
+        ({"agent": "a b"}, 'invalid agent "a b": expected an agent\'s id (1 to 128 characters of A-Z a-z 0-9 . _ -,'),
+        ({"color": "red"}, 'unknown member "color" of the body: expected agent, method, payload, deadline, lane,'),
     ],
 )
 async def test_an_invalid_member_is_told_the_rule_in_words(api: Api, member: dict[str, object], said: str) -> None:

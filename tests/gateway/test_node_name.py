@@ -1,4 +1,4 @@
-"""A node's name is borne by one process at a time: the second says who has it, and a killed one gets it back."""
+"""One process at a time has a node's name: a second one says who has it, and a killed one gets it back."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_the_last_life_of_a_container_is_gone_when_the_pod_has_started_it_again(
 async def test_a_container_that_is_started_again_has_its_name_at_once(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, tmp_path: Path
 ) -> None:
-    """Two PID namespaces on one machine, as those of a container's two lives: unshare(1) makes the second."""
+    """Two PID namespaces on one machine, as a restarted container has them: unshare(1) creates the second one."""
     probe = await asyncio.to_thread(subprocess.run, [*NAMESPACE, "true"], capture_output=True, check=False)
     if probe.returncode:
         pytest.skip("this machine lets nobody make a PID namespace")

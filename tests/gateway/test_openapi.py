@@ -1,4 +1,4 @@
-"""The document and the API say the same: schemathesis plays generated requests against a real gateway.
+"""The OpenAPI document and the API agree: schemathesis sends generated requests to a real gateway.
 
 The seed and the count of what was played are printed; API_SEED replays a run.
 """
@@ -57,7 +57,7 @@ async def play(base: str, examples: int, folder: Path) -> tuple[int, str]:
 
 
 async def oblige(gateway: GatewayProcess, dial: Dial, name: str) -> None:
-    """An agent that ends every command at once, and comes back when it is disconnected: a stream must have an end."""
+    """An agent that ends every command at once and reconnects, so that every stream ends."""
     for conn in itertools.count(1):
         peer = await dial(gateway, name)
         await peer.greet(conn=conn, facts={"os": "linux"})
@@ -86,7 +86,7 @@ async def test_generated_requests_find_no_contradiction(gateway: GatewayProcess,
 
 @pytest.fixture
 async def forgetful(gateway: GatewayProcess) -> AsyncIterator[str]:
-    """A proxy in front of the API that drops one member from what it answers."""
+    """A proxy in front of the API that drops one member from its responses."""
     async with ClientSession(auto_decompress=False) as session:
 
         async def forward(request: web.Request) -> web.Response:
@@ -117,12 +117,12 @@ async def test_a_member_that_is_missing_from_an_answer_is_found(forgetful: str, 
 
 
 def test_the_document_and_the_page_name_every_state_and_no_other() -> None:
-    """The states are those that a record can have: `fleet.schema.State`."""
+    """The states are those that a record can have: `fleet.schema.TargetState`."""
     schemas = json.loads(document())["components"]["schemas"]
     states = {state.value for state in TargetState}
     assert set(schemas["TargetState"]["enum"]) == states
-    for shape in ("Accepted", "Command", "Target", "End", "Cancelled"):
-        assert "#/components/schemas/State" in json.dumps(schemas[shape]["properties"]["state"]), shape
+    for shape in ("AcceptedCommand", "Command", "Target", "CommandEnd", "CancelledCommand"):
+        assert "#/components/schemas/TargetState" in json.dumps(schemas[shape]["properties"]["state"]), shape
     page = Path(__file__).resolve().parents[2].joinpath("docs", "delivery.md").read_text()
     rows = "".join(line.split("|")[1] for line in page.splitlines() if line.startswith("| `"))
     assert states <= set(re.findall(r"`([a-z]+)`", rows))

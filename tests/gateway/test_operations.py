@@ -1,4 +1,4 @@
-"""What holds for every operation of the API: the document names it, and it takes no query but the document's."""
+"""Every operation of the API is in the document and accepts only the document's query parameters."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ async def test_no_operation_takes_a_query_parameter_that_it_does_not_know(api: A
             answer = await api.http.request(method, concrete(path), params={"lable": "x"})
             problem = answer.json()
             assert (answer.status_code, problem["code"], problem["field"]) == (422, "invalid_request", "lable"), path
-            only = f"only {', '.join(known)}" if known else "none"
-            assert problem["detail"] == f"{method.upper()} {path} takes no query parameter 'lable', {only}"
+            expected = ", ".join(known) or "no query parameter"
+            what = f"{method.upper()} {path}"
+            assert problem["detail"] == f"unknown query parameter 'lable' of {what}: expected {expected}"
             played += 1
     assert played >= 12
 
@@ -39,11 +40,17 @@ async def test_no_operation_takes_a_query_parameter_that_it_does_not_know(api: A
 @pytest.mark.parametrize(
     ("query", "said"),
     [
-        ("selecter=os%3Dlinux", "takes no query parameter 'selecter', only selector, state, limit, cursor"),
-        ("limit=1&Limit=1", "takes no query parameter 'Limit', only selector, state, limit, cursor"),
-        ("selector=a&selector=b", "takes one selector, not 2"),
-        ("%ff=1", "takes no query parameter"),
-        ("=", "takes no query parameter ''"),
+        (
+            "selecter=os%3Dlinux",
+            "'selecter' of GET /v1/agents: expected selector, state, limit, cursor",
+        ),
+        (
+            "limit=1&Limit=1",
+            "'Limit' of GET /v1/agents: expected selector, state, limit, cursor",
+        ),
+        ("selector=a&selector=b", "query parameter selector of GET /v1/agents is given 2 times: give it once"),
+        ("%ff=1", "unknown query parameter"),
+        ("=", "unknown query parameter ''"),
     ],
 )
 async def test_a_filter_that_is_misspelt_is_no_silent_nothing(api: Api, query: str, said: str) -> None:
@@ -57,22 +64,22 @@ COMMAND = "/v1/commands/01890a5d-ac96-774b-bcce-b302099a8057"
 @pytest.mark.parametrize(
     ("method", "path", "query", "said"),
     [
-        ("GET", "/v1/agents", "limit=0", "limit='0' is not a whole number from 1 to 1000"),
-        ("GET", "/v1/agents", "limit=1001", "limit='1001' is not a whole number from 1 to 1000"),
-        ("GET", "/v1/agents", "limit=٣", "is not a whole number"),
-        ("GET", "/v1/agents", "state=asleep", "state 'asleep' is not one of online, away, offline"),
-        ("GET", "/v1/agents", "cursor=x", "cursor 'x' is malformed: begin again without one"),
-        ("GET", "/v1/agents", "cursor=64:", "cursor '64:' is malformed"),
-        ("GET", "/v1/agents", "cursor=-1:a", "cursor '-1:a' is malformed"),
-        ("GET", "/v1/agents", "cursor=0:a b", "agent id 'a b' is not legal"),
-        ("GET", "/v1/agents", "selector=os>linux", "is not understood from position"),
-        ("GET", "/v1/links", "by=charm", "by='charm' is not one of rtt, deliver,"),
-        ("GET", "/v1/links", "limit=101", "limit='101' is not a whole number from 1 to 100"),
-        ("GET", f"{COMMAND}/results", "from=-1", "from='-1' is not a whole number from 0 to"),
-        ("GET", f"{COMMAND}/results", "from=1e3", "from='1e3' is not a whole number from 0 to"),
-        ("GET", f"{COMMAND}/results", "follow=maybe", "follow='maybe' is neither true nor false"),
-        ("POST", f"{COMMAND}/input", "n=-1", "n='-1' is not a whole number from 0 to"),
-        ("POST", f"{COMMAND}/input", "end=2", "end='2' is neither true nor false"),
+        ("GET", "/v1/agents", "limit=0", "invalid limit '0': expected a whole number from 1 to 1000"),
+        ("GET", "/v1/agents", "limit=1001", "invalid limit '1001': expected a whole number from 1 to 1000"),
+        ("GET", "/v1/agents", "limit=٣", "expected a whole number"),
+        ("GET", "/v1/agents", "state=asleep", "invalid state 'asleep': expected one of online, away, offline"),
+        ("GET", "/v1/agents", "cursor=x", "invalid cursor 'x': expected the cursor of the page before"),
+        ("GET", "/v1/agents", "cursor=64:", "invalid cursor '64:'"),
+        ("GET", "/v1/agents", "cursor=-1:a", "invalid cursor '-1:a'"),
+        ("GET", "/v1/agents", "cursor=0:a b", "invalid agent id 'a b'"),
+        ("GET", "/v1/agents", "selector=os>linux", "at position"),
+        ("GET", "/v1/links", "by=charm", "invalid by 'charm': expected one of rtt, deliver,"),
+        ("GET", "/v1/links", "limit=101", "invalid limit '101': expected a whole number from 1 to 100"),
+        ("GET", f"{COMMAND}/results", "from=-1", "invalid from '-1': expected a whole number from 0 to"),
+        ("GET", f"{COMMAND}/results", "from=1e3", "invalid from '1e3': expected a whole number from 0 to"),
+        ("GET", f"{COMMAND}/results", "follow=maybe", "invalid follow 'maybe': expected true or false"),
+        ("POST", f"{COMMAND}/input", "n=-1", "invalid n '-1': expected a whole number from 0 to"),
+        ("POST", f"{COMMAND}/input", "end=2", "invalid end '2': expected true or false"),
     ],
 )
 async def test_a_value_that_cannot_be_is_told_with_what_can(

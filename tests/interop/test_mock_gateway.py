@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.mock.script import load
+from fairlead.mock.script import load_conversations
 
 HERE = Path(__file__).resolve().parent
 NODE_AGENT, SDK_AGENT = HERE / "agent.mjs", HERE / "controlled_agent.py"
-PLAYABLE = [conversation for conversation in load() if conversation.for_agents]
+PLAYABLE = [conversation for conversation in load_conversations() if conversation.for_agents]
 
 
 async def run(*arguments: str, timeout: float = 280) -> tuple[int, str]:
@@ -70,12 +70,16 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
         (
             ("n: this.next++", "n: this.next++ + (this.next > 1)"),
             "a command",
-            ["step 6 of 9: it said something else", "differs   n: expected 1, came 2", "section 5 Commands"],
+            [
+                "step 6 of 9: the message is not the expected one",
+                "differs   n: expected 1, got 2",
+                "section 5 Commands",
+            ],
         ),
         (
             ("[...this.streams.values()]) {\n      if (m.have", "[]) {\n      if (m.have"),
             "the worked example",
-            ["step 13 of 18: nothing came within 5 s", 'expected  chunk {"t": 6', "section 8 Resuming"],
+            ["step 13 of 18: no message came within 5 s", 'expected  chunk {"t": 6', "section 8 Resuming"],
         ),
         (("this.conn += 1", "this.conn = 1"), "a command", ["conn is 1 and was 1", "section 10 Reconnecting"]),
         (("conn: this.conn,", ""), "a command", ["not a legal message", "conn", "section 3 Messages"]),
@@ -97,7 +101,7 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
         (
             ("s.deadline = setTimeout(late,", "s.deadline = setTimeout(() => {},"),
             "a deadline",
-            ["step 6 of 7: nothing came within 5 s", 'expected  end {"t": 7', "section 5 Commands"],
+            ["step 6 of 7: no message came within 5 s", 'expected  end {"t": 7', "section 5 Commands"],
         ),
         (
             ("else if (answer.retryAfter !== undefined)", "else if (false)"),
@@ -171,7 +175,7 @@ async def test_without_a_command_it_plays_what_needs_only_a_link(node_js: str) -
         "greeting and heartbeat", "refused", "refused twice", "bye.retry and a slot",
         "violation: cmd before welcome",
     ]  # fmt: skip
-    assert "it needs orders on its stdin: tell how to start the agent" in printed
+    assert "it needs orders on its stdin (give the command that starts the agent)" in printed
 
 
 def test_the_list_names_each_conversation() -> None:

@@ -1,4 +1,4 @@
-"""What a spec amounts to, without a cluster: presets, environment, and what must not be there."""
+"""The child objects of a spec, without a cluster: presets, environment, and what must be absent."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def container(**more: object) -> Object:
     return found
 
 
-def test_the_scale_is_nobodys_field() -> None:
+def test_deployment_has_no_replicas() -> None:
     assert "replicas" not in made()["Deployment", "edge"]["spec"]
 
 
-def test_a_new_pod_is_there_before_an_old_one_goes() -> None:
+def test_deployment_by_default_adds_a_pod_before_it_removes_one() -> None:
     assert made()["Deployment", "edge"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": "25%", "maxUnavailable": 0}
 
 
@@ -44,7 +44,7 @@ def test_a_new_pod_is_there_before_an_old_one_goes() -> None:
         (1, {"shutdownDelaySeconds": 0}, 31, "0"), (200, {"shutdownDelaySeconds": 60}, 90, "60"),
     ],
 )  # fmt: skip
-def test_the_grace_period_is_the_drain_of_a_full_pod_or_the_delay_and_the_stop(
+def test_grace_period_is_the_longer_of_drain_and_delay_plus_the_stop(
     capacity: int, drain: dict[str, int], grace: int, delay: str
 ) -> None:
     pod = made(capacity=capacity, drain=drain)["Deployment", "edge"]["spec"]["template"]["spec"]
@@ -53,7 +53,7 @@ def test_the_grace_period_is_the_drain_of_a_full_pod_or_the_delay_and_the_stop(
     assert "lifecycle" not in pod["containers"][0]
 
 
-def test_a_password_stays_in_its_secret() -> None:
+def test_deployment_reads_the_redis_password_from_its_secret() -> None:
     more = {"redis": {"secretRef": {"name": "where", "key": "address"}, "caSecretRef": {"name": "authority"}}}
     pod = made(**more)["Deployment", "edge"]["spec"]["template"]["spec"]
     env = container(**more)["env"]
@@ -69,7 +69,7 @@ def test_a_password_stays_in_its_secret() -> None:
     assert not [one for one in env if one["name"] in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_PLATFORM_TOKEN")]
 
 
-def test_environment_of_the_user_comes_after_ours() -> None:
+def test_env_of_the_author_comes_after_that_of_the_operator() -> None:
     env = container(pod={"env": [{"name": "FAIRLEAD_WINDOW", "value": "131072"}, {"name": "MORE", "value": "1"}]})[
         "env"
     ]
@@ -77,7 +77,7 @@ def test_environment_of_the_user_comes_after_ours() -> None:
     assert env[:-2] == container()["env"]
 
 
-def test_environment_that_is_the_operators_is_refused_with_what_to_set_instead() -> None:
+def test_env_that_the_operator_sets_is_refused_with_what_to_set_instead() -> None:
     ours = container(telemetry={"otlpEndpoint": "http://collector:4318"})["env"]
     assert {one["name"] for one in ours} <= set(RESERVED_ENV)
     assert set(RESERVED_ENV) <= {f"FAIRLEAD_{name.upper()}" for name in SETTINGS}
@@ -86,44 +86,44 @@ def test_environment_that_is_the_operators_is_refused_with_what_to_set_instead()
             read_spec(LEAST | {"pod": {"env": [{"name": name, "value": "1"}]}})
 
 
-def test_whatever_else_gateways_can_be_told_is_let_through() -> None:
+def test_env_of_other_gateway_settings_is_allowed() -> None:
     names = sorted({f"FAIRLEAD_{name.upper()}" for name in SETTINGS} - set(RESERVED_ENV))
     assert {"FAIRLEAD_TRACE_RATIO", "FAIRLEAD_HEARTBEAT", "FAIRLEAD_RETENTION"} <= set(names)
     env = container(pod={"env": [{"name": name, "value": "1"} for name in names]})["env"]
     assert [one["name"] for one in env[-len(names) :]] == names
 
 
-def test_a_node_is_told_its_pod_by_name_and_uid() -> None:
+def test_env_has_the_name_and_the_uid_of_the_pod() -> None:
     told = {one["name"]: one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") for one in container()["env"]}
     assert (told["FAIRLEAD_NODE"], told["FAIRLEAD_POD_UID"]) == ("metadata.name", "metadata.uid")
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [({}, 2_592_000), ({"forgetAfterSeconds": 0}, 0)])
-def test_a_node_is_told_when_agents_are_forgotten(asked: dict[str, int], seconds: int) -> None:
+def test_env_has_the_time_after_which_agents_are_forgotten(asked: dict[str, int], seconds: int) -> None:
     assert {"name": "FAIRLEAD_FORGET_AFTER", "value": str(seconds)} in container(**asked)["env"]
 
 
 @pytest.mark.parametrize("wrong", [-1, 10 * 366 * 86_400 + 1, 1.5, "30d"])
-def test_when_agents_are_forgotten_is_a_number_of_seconds(wrong: object) -> None:
+def test_forget_after_must_be_a_number_of_seconds(wrong: object) -> None:
     with pytest.raises(ConfigError, match="forgetAfterSeconds"):
         read_spec(LEAST | {"forgetAfterSeconds": wrong})
 
 
-def test_nothing_in_a_pod_can_be_written_and_no_token_is_in_it() -> None:
-    """The rest of Pod Security is judged by the API server: the namespaces of the other tests enforce it."""
+def test_pod_is_read_only_and_has_no_token() -> None:
+    """The API server checks the rest of Pod Security: the namespaces of the other tests enforce it."""
     assert container()["securityContext"]["readOnlyRootFilesystem"] is True
     assert container()["volumeMounts"] == [{"name": "tokens", "mountPath": "/etc/fairlead/tokens", "readOnly": True}]
     assert made()["Deployment", "edge"]["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
 
 
-def test_labels_of_the_user_cannot_take_a_pod_out_of_its_selector() -> None:
+def test_pod_labels_of_the_author_cannot_change_the_selector() -> None:
     spec = made(pod={"labels": {"fairlead.dev/gateway": "another", "team": "a"}})["Deployment", "edge"]["spec"]
     labels = spec["template"]["metadata"]["labels"]
     assert spec["selector"]["matchLabels"].items() <= labels.items()
     assert labels["team"] == "a"
 
 
-def test_only_the_link_is_let_in_unless_asked() -> None:
+def test_ingress_routes_only_links_unless_the_platform_is_asked_for() -> None:
     def paths(**more: object) -> list[tuple[str, str]]:
         (rule,) = made(ingress=more)["Ingress", "edge"]["spec"]["rules"]
         return [(one["path"], one["backend"]["service"]["name"]) for one in rule["http"]["paths"]]
@@ -143,7 +143,7 @@ def test_only_the_link_is_let_in_unless_asked() -> None:
         ("Traefik", "traefik.ingress.kubernetes.io/router.tls", "true"),
     ],
 )
-def test_presets(preset: str, annotation: str, value: str) -> None:
+def test_ingress_presets(preset: str, annotation: str, value: str) -> None:
     body = made(ingress={"preset": preset, "tls": {"secretName": "cert"}, "hosts": ["a.test"]})["Ingress", "edge"]
     assert body["metadata"]["annotations"][annotation] == value
     assert body["spec"]["tls"] == [{"hosts": ["a.test"], "secretName": "cert"}]
@@ -151,32 +151,32 @@ def test_presets(preset: str, annotation: str, value: str) -> None:
     assert mine["metadata"]["annotations"][annotation] == "mine"
 
 
-def test_haproxy_is_told_that_sockets_are_not_requests() -> None:
+def test_haproxy_preset_sets_the_connection_limit_of_a_pod() -> None:
     service = made(capacity=9000, ingress={"preset": "HAProxy"})["Service", "edge-agents"]
     assert service["metadata"]["annotations"] == {"haproxy.org/pod-maxconn": "9000"}
     assert made()["Service", "edge-agents"]["metadata"]["annotations"] == {}
 
 
-def test_a_route_has_no_timeout() -> None:
+def test_http_route_has_no_timeouts() -> None:
     body = made(httpRoute={"parentRefs": [{"name": "front"}], "hostnames": ["a.test"]})["HTTPRoute", "edge"]
     (rule,) = body["spec"]["rules"]
     assert rule["timeouts"] == {"request": "0s", "backendRequest": "0s"}
     assert rule["backendRefs"] == [{"name": "edge-agents", "port": 8080}]
 
 
-def test_agents_of_a_service_are_told_to_be_websockets() -> None:
+def test_agents_service_declares_websockets() -> None:
     (port,) = made()["Service", "edge-agents"]["spec"]["ports"]
     assert port["appProtocol"] == "kubernetes.io/ws"
 
 
-def test_each_host_has_the_same_paths() -> None:
+def test_ingress_hosts_have_the_same_paths() -> None:
     spec = made(ingress={"hosts": ["a.test", "*.b.test"], "tls": {"secretName": "cert"}})["Ingress", "edge"]["spec"]
     assert [rule["host"] for rule in spec["rules"]] == ["a.test", "*.b.test"]
     assert spec["rules"][0]["http"] == spec["rules"][1]["http"]
     assert spec["tls"] == [{"hosts": ["a.test", "*.b.test"], "secretName": "cert"}]
 
 
-def test_a_service_may_be_a_load_balancer_of_its_own() -> None:
+def test_service_may_be_a_load_balancer() -> None:
     asked = {"type": "LoadBalancer", "annotations": {"a": "b"}, "externalTrafficPolicy": "Local"}
     services = made(services={"agents": asked})
     agents = services["Service", "edge-agents"]
@@ -186,7 +186,7 @@ def test_a_service_may_be_a_load_balancer_of_its_own() -> None:
     assert "externalTrafficPolicy" not in services["Service", "edge-platform"]["spec"]
 
 
-def test_pods_are_reached_by_links_and_callers_and_metrics_by_those_who_are_named() -> None:
+def test_network_policy_opens_metrics_only_to_the_named_peers() -> None:
     def ports(policy: Object) -> dict[int, Any]:
         return {rule["ports"][0]["port"]: rule.get("from") for rule in policy["spec"]["ingress"]}
 
@@ -202,7 +202,7 @@ def test_pods_are_reached_by_links_and_callers_and_metrics_by_those_who_are_name
     assert ("NetworkPolicy", "edge") not in made(networkPolicy={"enabled": False})
 
 
-def test_a_pod_has_what_else_was_asked_for_beside_what_is_the_operators() -> None:
+def test_pod_has_the_authors_additions_besides_the_operators_parts() -> None:
     mount = {"name": "more", "mountPath": "/more"}
     pod = made(
         pod={
@@ -223,7 +223,7 @@ def test_a_pod_has_what_else_was_asked_for_beside_what_is_the_operators() -> Non
     assert liveness["httpGet"]["path"] == "/livez"
 
 
-def test_another_secret_is_another_pod() -> None:
+def test_pod_template_changes_with_the_checksum_of_the_secrets() -> None:
     def template(secrets: str) -> Any:
         (body,) = (one for one in children(OWNER, read_spec(LEAST), secrets) if one["kind"] == "Deployment")
         return body["spec"]["template"]["metadata"]["annotations"]
@@ -247,11 +247,11 @@ def test_another_secret_is_another_pod() -> None:
         ({"redis": {"url": "redis://:word@r"}}, "redis.url"),
     ],
 )
-def test_what_kubernetes_or_the_pods_would_stumble_over_is_told_before(more: Object, told: str) -> None:
+def test_spec_that_kubernetes_or_the_pods_would_refuse_is_refused(more: Object, told: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(told)):
         read_spec(LEAST | more)
 
 
 @pytest.mark.parametrize("amount", [1, "1", "500m", "1.5", ".5", "1Gi", "2e3", "2E3", "100k"])
-def test_quantities_that_kubernetes_takes_are_taken(amount: str | int | float) -> None:
+def test_quantities_that_kubernetes_accepts_are_accepted(amount: str | int | float) -> None:
     assert container(resources={"limits": {"cpu": amount}})["resources"] == {"limits": {"cpu": amount}}

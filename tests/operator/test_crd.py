@@ -1,4 +1,4 @@
-"""One source: the Structs, the CRD made of them, what the API server makes of it, and the copies that are committed."""
+"""The CRDs: the Structs as their source, what the API server makes of them, and the committed copies."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ LEAST: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_committed_copies_are_what_the_code_says() -> None:
+def test_committed_crds_are_up_to_date() -> None:
     chart = [yaml.safe_load(path.read_text()) for path in sorted((ROOT / "charts" / "fairlead" / "crds").iterdir())]
     plain = list(yaml.safe_load_all((ROOT / "k8s" / "crds.yaml").read_text()))
     assert chart == plain == crds(), "run charts/generate.py and charts/manifests.py, and commit what they write"
 
 
-def test_the_command_prints_them() -> None:
+def test_command_prints_the_crds() -> None:
     said = subprocess.run([sys.executable, "-Im", "fairlead_operator.crd"], capture_output=True, check=True, timeout=30)
     assert list(yaml.safe_load_all(said.stdout)) == crds()
 
 
-def test_the_upgrade_job_applies_both_and_names_those_it_may_not(control_plane: ControlPlane) -> None:
+def test_command_applies_the_crds_and_names_those_it_may_not_apply(control_plane: ControlPlane) -> None:
     def apply(kubeconfig: Path) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-Im", "fairlead_operator.crd", "--apply"],
@@ -62,7 +62,7 @@ def test_the_upgrade_job_applies_both_and_names_those_it_may_not(control_plane: 
     assert "cannot patch resource" in done.stderr
 
 
-def test_nothing_in_it_is_what_a_structural_schema_cannot_have() -> None:
+def test_schema_is_structural() -> None:
     def walk(node: object) -> None:
         if isinstance(node, dict):
             assert not {"$ref", "anyOf", "oneOf", "title"} & (node.keys() - {"properties"})
@@ -85,7 +85,7 @@ def without_null(value: object) -> object:
     return value
 
 
-async def test_the_api_server_fills_in_what_the_code_takes_for_granted(world: World) -> None:
+async def test_api_server_fills_in_the_defaults_of_a_gateway(world: World) -> None:
     await world.gateway()
     stored = (await world.admin.get("LinkGateway", world.namespace, "edge"))["spec"]
     asked = world.spec()
@@ -112,12 +112,12 @@ async def test_the_api_server_fills_in_what_the_code_takes_for_granted(world: Wo
     ],
 )
 def test_what_an_old_crd_let_through_is_refused_here(wrong: dict[str, Any]) -> None:
-    """The API server refuses the same: test_specs_that_are_refused."""
+    """The API server refuses the same: test_invalid_specs_are_refused_by_the_api_server."""
     with pytest.raises(ConfigError):
         read_spec(LEAST | wrong)
 
 
-def test_every_rule_is_in_the_schema() -> None:
+def test_schema_has_every_validation_rule() -> None:
     found: list[str] = []
 
     def walk(node: object) -> None:
@@ -134,10 +134,10 @@ def test_every_rule_is_in_the_schema() -> None:
     ("capacity", "rate", "most", "takes"),
     [(100_000, 10, 60, 10_000), (601, 10, 60, 61), (1_000_000, 1, 3600, 1_000_000)],
 )
-async def test_what_cannot_drain_in_time_is_refused_with_the_number(
+async def test_spec_that_cannot_drain_in_time_is_refused_with_the_numbers(
     world: World, capacity: int, rate: int, most: int, takes: int
 ) -> None:
-    """In the same words by the API server's CEL and by the operator."""
+    """The API server's CEL and the operator use the same words."""
     spec: Object = {"capacity": capacity, "drain": {"rate": rate, "maxSeconds": most}}
     said = f"capacity {capacity} at drain.rate {rate} takes {takes} s, and drain.maxSeconds is {most}; "
     with pytest.raises(ConfigError) as here:
@@ -158,7 +158,7 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize(("setting", "value"), [(name, one) for name, many in ADDRESSES.items() for one in many])
-def test_an_address_is_taken_here_if_gateways_take_it(setting: str, value: str) -> None:
+def test_url_is_accepted_exactly_if_gateways_accept_it(setting: str, value: str) -> None:
     def is_taken(check: Callable[..., object], wrong: type[Exception], *given: object) -> bool:
         try:
             check(*given)
@@ -175,7 +175,7 @@ def test_an_address_is_taken_here_if_gateways_take_it(setting: str, value: str) 
     )
 
 
-async def test_addresses_that_gateways_refuse_are_refused_by_the_api_server(world: World) -> None:
+async def test_url_that_gateways_refuse_is_refused_by_the_api_server(world: World) -> None:
     places = {"redis": ("redis", "url"), "trace_endpoint": ("telemetry", "otlpEndpoint")}
     for setting, (part, field) in places.items():
         for number, value in enumerate(ADDRESSES[setting]):
@@ -189,8 +189,8 @@ async def test_addresses_that_gateways_refuse_are_refused_by_the_api_server(worl
                 await world.gateway(f"{part}-{number}", **spec)
 
 
-async def test_a_scale_that_was_never_set_cannot_be_read_but_can_be_set(world: World) -> None:
-    """Why docs/kubernetes.md has an autoscaler wait for a first `kubectl scale`."""
+async def test_scale_subresource_can_be_set_before_it_can_be_read(world: World) -> None:
+    """This is why docs/kubernetes.md makes an autoscaler wait for a first `kubectl scale`."""
     await world.gateway(scaling={"mode": "External"})
     with pytest.raises(ApiServerUnavailable, match=r"500: .*\.spec\.scaling\.replicas. does not exist"):
         await world.admin.get("LinkGateway", world.namespace, "edge", "scale")
@@ -199,7 +199,7 @@ async def test_a_scale_that_was_never_set_cannot_be_read_but_can_be_set(world: W
     assert found["spec"] == {"replicas": 5}
 
 
-def test_columns_and_subresources() -> None:
+def test_gateway_crd_has_columns_and_subresources() -> None:
     (version,) = gateway_crd()["spec"]["versions"]
     assert [name.upper() for name, *_ in COLUMNS] == ["READY", "DESIRED", "LINKS", "UTIL%", "SKEW", "PHASE", "AGE"]
     assert version["subresources"]["status"] == {}
@@ -208,7 +208,7 @@ def test_columns_and_subresources() -> None:
     assert sorted(modes["enum"]) == sorted(Mode)
 
 
-def test_columns_of_operations() -> None:
+def test_operation_crd_has_columns() -> None:
     (version,) = operation_crd()["spec"]["versions"]
     assert [name.upper() for name, *_ in OPERATION_COLUMNS] == ["GATEWAY", "TYPE", "POD", "PHASE", "LEFT", "AGE"]
     assert operation_crd()["spec"]["names"]["shortNames"] == ["lop"]
@@ -217,7 +217,7 @@ def test_columns_of_operations() -> None:
     assert sorted(kinds) == sorted(Type)
 
 
-async def test_the_api_server_fills_in_the_defaults_of_an_operation(world: World) -> None:
+async def test_api_server_fills_in_the_defaults_of_an_operation(world: World) -> None:
     stored = await world.operate("anew", type="Restart")
     assert stored["spec"] == {
         "gateway": {"name": "edge"}, "type": "Restart", "reason": "", "activeDeadlineSeconds": 3600,
@@ -226,8 +226,8 @@ async def test_the_api_server_fills_in_the_defaults_of_an_operation(world: World
     assert read_operation(stored).spec == msgspec.convert(asked, LinkOperationSpec)
 
 
-async def test_a_field_that_does_not_exist_is_refused_by_kubectl_and_dropped_without_it(world: World) -> None:
-    """kubectl asks for strict validation; whoever does not finds that the field is not there."""
+async def test_unknown_field_is_refused_by_kubectl_and_dropped_by_the_api_server(world: World) -> None:
+    """kubectl asks for strict validation; without it the API server drops the field silently."""
     body = {
         "apiVersion": "fairlead.dev/v1alpha1",
         "kind": "LinkGateway",

@@ -1,4 +1,4 @@
-"""The decision: the table of what must follow from what, and properties that hold for any fleet."""
+"""The decision: a table of cases, and properties that hold for any fleet."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asks(decision: Decision, rule: str) -> int:
 
 
 def fleet(*links: int, replicas: int | None = None, rollout: bool = False, readable: bool = True) -> FleetObservation:
-    """Pods that have just told their links."""
+    """Pods that have just reported these links."""
     pods = tuple(PodObservation(f"p{i}", age=1.0, links=n, capacity=1000) for i, n in enumerate(links))
     return FleetObservation(len(links) if replicas is None else replicas, pods, readable, rollout)
 
@@ -43,7 +43,7 @@ def fleet(*links: int, replicas: int | None = None, rollout: bool = False, reada
 def watched(
     observed: FleetObservation, spec: LinkGatewaySpec = SPEC, seconds: float = WINDOW, history: History | None = None
 ) -> Decision:
-    """The decision after `observed` has been seen for so long, nothing having been done."""
+    """The decision after the fleet has been as `observed` for `seconds`, without any action."""
     history = history or History()
     begin = history.links.observed_at + PERIOD
     looks = math.ceil(seconds / PERIOD)
@@ -62,20 +62,20 @@ def watched(
         ((1000,) * 15, 20, "max"),
     ],
 )
-def test_what_the_links_ask_for(links: tuple[int, ...], replicas: int, winner: str) -> None:
+def test_decision_follows_the_rule_that_requires_the_most(links: tuple[int, ...], replicas: int, winner: str) -> None:
     decision = decide(fleet(*links, replicas=max(1, len(links))), History(), SPEC, 0.0)
     assert (decision.replicas, decision.target.winner) == (replicas, winner)
     assert decision.action is (Action.STAY if replicas == len(links) else Action.UP)
     assert decision.limited is (winner == "max")
 
 
-def test_agents_that_all_reconnect_need_pods_that_accept_them() -> None:
+def test_decision_follows_the_rule_reconnect_when_pods_accept_slowly() -> None:
     spec = msgspec.structs.replace(SPEC, accept_rate=1, scaling=Scaling(reconnect_seconds=100))
     assert (decision := decide(fleet(500, 500), History(), spec, 0.0)).target.winner == "reconnect"
     assert asks(decision, "reconnect") == 10
 
 
-def test_growth_is_met_before_it_is_there() -> None:
+def test_growth_adds_pods_before_its_links_arrive() -> None:
     history = decide(fleet(500, 500), History(), SPEC, 0.0).history
     still = decide(fleet(500, 500), history, SPEC, PERIOD)
     grown = decide(fleet(700, 700), history, SPEC, PERIOD)
@@ -84,7 +84,7 @@ def test_growth_is_met_before_it_is_there() -> None:
     assert still.inputs.growth == 0
 
 
-def test_the_lead_is_what_the_starts_of_pods_took() -> None:
+def test_lead_time_is_measured_from_the_starts_of_pods() -> None:
     here = fleet(10, 10).pods
     history, leads = History(), []
     for i in range(8):
@@ -101,7 +101,7 @@ def test_the_lead_is_what_the_starts_of_pods_took() -> None:
     assert there.inputs.lead_seconds == 300
 
 
-def test_refused_links_are_a_need_and_then_a_panic() -> None:
+def test_refused_links_require_pods_and_then_lift_the_step_limit() -> None:
     def full(refused: int) -> FleetObservation:
         return FleetObservation(
             2, tuple(PodObservation(f"p{i}", age=1.0, links=1000, capacity=1000, refused=refused) for i in range(2))
@@ -120,7 +120,7 @@ def test_refused_links_are_a_need_and_then_a_panic() -> None:
     assert history.links.rejecting_since == PERIOD
 
 
-def test_nothing_is_removed_while_links_are_refused() -> None:
+def test_scale_down_waits_while_links_are_refused() -> None:
     def busy(refused: int) -> FleetObservation:
         return FleetObservation(
             4, tuple(PodObservation(f"p{i}", age=1.0, links=50, capacity=1000, refused=refused) for i in range(4))
@@ -136,7 +136,7 @@ def test_nothing_is_removed_while_links_are_refused() -> None:
     assert calm.action is Action.DOWN
 
 
-def test_a_fleet_that_shrinks_is_not_expected_to_shrink_on() -> None:
+def test_negative_growth_does_not_reduce_the_required_pods() -> None:
     history = History()
     for i in range(30):
         decision = decide(fleet(3000 - 100 * i, 3000 - 100 * i), history, SPEC, i * PERIOD)
@@ -145,7 +145,7 @@ def test_a_fleet_that_shrinks_is_not_expected_to_shrink_on() -> None:
     assert asks(decision, "utilisation") == math.ceil(decision.inputs.links / 700)
 
 
-def test_up_is_limited_from_minute_to_minute() -> None:
+def test_scale_up_at_most_doubles_within_a_minute() -> None:
     many = tuple(PodObservation(f"p{i}", age=1.0, links=950, capacity=1000) for i in range(10))
     first = decide(FleetObservation(10, many), History(), SPEC, 0.0)
     assert (first.replicas, first.limited) == (14, False)
@@ -154,13 +154,13 @@ def test_up_is_limited_from_minute_to_minute() -> None:
     more = tuple(PodObservation(f"p{i}", age=1.0, links=5000, capacity=1000) for i in range(14))
     without_growth = replace(first.history, links=replace(first.history.links, growth=0.0))
     again = decide(FleetObservation(14, more[:14]), without_growth, spec, PERIOD)
-    assert again.replicas == 28  # a need of twice what is ready is a panic: the limit counts from now
+    assert again.replicas == 28  # a need of twice what is ready lifts the limit: it counts from now
     fuller = many + tuple(PodObservation(f"q{i}", age=1.0, links=950, capacity=1000) for i in range(4))
     calm = decide(FleetObservation(14, fuller), first.history, spec, PERIOD)
     assert calm.replicas == 20  # from 10 a minute ago
 
 
-def test_down_only_after_the_whole_window_and_one_at_a_time() -> None:
+def test_scale_down_waits_for_the_window_and_removes_one_pod() -> None:
     observed = fleet(100, 50, 100, 100)
     early = watched(observed, seconds=WINDOW - 2 * PERIOD)
     assert early.action is Action.STAY
@@ -172,7 +172,7 @@ def test_down_only_after_the_whole_window_and_one_at_a_time() -> None:
     assert "last removal was 10 s ago" in soon.reason
 
 
-def test_a_peak_in_the_window_keeps_the_pods() -> None:
+def test_scale_down_waits_for_the_window_after_a_peak() -> None:
     history = watched(fleet(100, 100, 100, 100), seconds=300).history
     history = decide(fleet(900, 900, 900, 900), history, SPEC, history.links.observed_at + PERIOD).history
     decision = watched(fleet(100, 100, 100, 100), seconds=WINDOW - 2 * PERIOD, history=history)
@@ -185,20 +185,23 @@ def test_a_peak_in_the_window_keeps_the_pods() -> None:
     [
         (fleet(100, 50, 100, 100, rollout=True), "rollout"),
         (replace(fleet(100, 50, 100, 100), operation="away"), "the LinkOperation away is running"),
-        (FleetObservation(4, (*fleet(100, 50, 100, 100).pods, PodObservation("x", leaving=True))), "terminating"),
-        (FleetObservation(4, (*fleet(100, 50, 100).pods, PodObservation("x", ready=False))), "not ready"),
+        (
+            FleetObservation(4, (*fleet(100, 50, 100, 100).pods, PodObservation("x", leaving=True))),
+            "must finish terminating",
+        ),
+        (FleetObservation(4, (*fleet(100, 50, 100).pods, PodObservation("x", ready=False))), "must become ready"),
         (FleetObservation(4, (*fleet(100, 50, 100).pods, PodObservation("x", ready_for=3.0))), "have reported"),
         (FleetObservation(4, fleet(100, 50, 100).pods), "have reported"),
     ],
 )
-def test_what_speaks_against_a_removal(observed: FleetObservation, why: str) -> None:
+def test_scale_down_waits_for_a_settled_fleet(observed: FleetObservation, why: str) -> None:
     decision = watched(observed)
     assert (decision.action, decision.replicas) == (Action.STAY, 4)
     assert why in decision.reason
 
 
-def test_the_others_must_have_room() -> None:
-    # One pod would do for the observed at 70 %, but then it would be filled above 60 %.
+def test_scale_down_waits_until_the_others_have_room() -> None:
+    # One pod would suffice at 70 %, but it would be filled above 60 %.
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=1, max=9), scaling=Scaling(failure_tolerance=0))
     decision = watched(fleet(330, 330), spec)
     assert decision.required == 1
@@ -214,12 +217,12 @@ def test_the_others_must_have_room() -> None:
         FleetObservation(4, tuple(PodObservation(f"p{i}") for i in range(4))),
     ],
 )
-def test_what_is_not_known_holds(observed: FleetObservation) -> None:
+def test_unknown_numbers_hold_the_replicas(observed: FleetObservation) -> None:
     decision = watched(observed)
     assert (decision.action, decision.replicas) == (Action.HOLD, 4)
 
 
-def test_holding_goes_up_all_the_same() -> None:
+def test_unknown_numbers_do_not_stop_a_scale_up() -> None:
     history = watched(fleet(650, 650), seconds=60).history
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=4, max=20))
     decision = decide(fleet(readable=False, replicas=2), history, spec, history.links.observed_at + PERIOD)
@@ -227,7 +230,7 @@ def test_holding_goes_up_all_the_same() -> None:
     assert (decision.inputs.live, decision.inputs.links) == (1300, 1300)
 
 
-def test_links_of_a_dead_pod_count_until_they_are_back_and_once() -> None:
+def test_links_of_a_dead_pod_count_once_until_they_are_back() -> None:
     history = decide(fleet(600, 600, 600), History(), SPEC, 0.0).history
     gone = decide(FleetObservation(3, fleet(600, 600).pods), history, SPEC, PERIOD)
     assert (gone.inputs.live, gone.inputs.links) == (1200, 1800)
@@ -237,7 +240,7 @@ def test_links_of_a_dead_pod_count_until_they_are_back_and_once() -> None:
     assert forgotten.inputs.links == 1200
 
 
-def test_links_of_a_silent_pod_count_until_they_are_elsewhere() -> None:
+def test_links_of_a_silent_pod_count_until_they_come_up_elsewhere() -> None:
     history = decide(fleet(600, 600, 600), History(), SPEC, 0.0).history
     silent = PodObservation("p2", age=20.0, links=600, capacity=1000)
     at_first = decide(FleetObservation(3, (*fleet(600, 600).pods, silent)), history, SPEC, PERIOD)
@@ -251,12 +254,12 @@ def test_links_of_a_silent_pod_count_until_they_are_elsewhere() -> None:
     assert after.inputs.live == 1200
 
 
-def test_a_node_that_takes_fewer_links_counts_as_what_it_takes() -> None:
+def test_capacity_is_what_the_pods_report_when_that_is_less() -> None:
     pods = tuple(PodObservation(f"p{i}", age=1.0, links=400, capacity=500) for i in range(2))
     assert decide(FleetObservation(2, pods), History(), SPEC, 0.0).inputs.capacity == 500
 
 
-def test_external_moves_to_the_number_without_a_window_but_one_at_a_time() -> None:
+def test_external_mode_scales_without_a_window_and_down_by_one() -> None:
     outside = msgspec.structs.replace(SPEC, scaling=Scaling(mode=Mode.EXTERNAL, replicas=2))
     down = decide(fleet(900, 10, 900, 900), History(), outside, 0.0)
     assert (down.action, down.replicas, down.victim, down.target.winner) == (Action.DOWN, 3, "p1", "external")
@@ -267,13 +270,13 @@ def test_external_moves_to_the_number_without_a_window_but_one_at_a_time() -> No
     assert decide(fleet(*(0,) * 7), History(), unsaid, 0.0).replicas == 7
 
 
-def test_a_lowered_maximum_is_reached_one_by_one() -> None:
+def test_lowered_maximum_is_reached_one_pod_at_a_time() -> None:
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=1, max=2))
     decision = decide(fleet(900, 900, 900, 5), History(), spec, 0.0)
     assert (decision.action, decision.replicas, decision.victim) == (Action.DOWN, 3, "p3")
 
 
-def test_commands_weigh_more_than_idle_links_and_the_victim_is_alone_the_cheapest() -> None:
+def test_deletion_costs_weigh_commands_and_make_the_victim_the_only_cheapest() -> None:
     pods = (
         PodObservation("busy", age=1.0, links=10, capacity=1000, commands=3),
         PodObservation("a", age=1.0, links=100, capacity=1000),
@@ -329,7 +332,7 @@ specs = st.builds(
 
 @settings(deadline=None)
 @given(st.lists(fleets, min_size=1, max_size=25), specs)
-def test_any_history_stays_within_its_bounds_and_never_shrinks_on_old_numbers(
+def test_decision_for_any_history_stays_within_bounds_and_removes_only_on_fresh_numbers(
     looks: list[FleetObservation], spec: LinkGatewaySpec
 ) -> None:
     history = History()
@@ -361,7 +364,7 @@ def test_any_history_stays_within_its_bounds_and_never_shrinks_on_old_numbers(
 
 @settings(deadline=None)
 @given(fleets, st.data())
-def test_more_links_never_want_fewer_pods(observed: FleetObservation, data: st.DataObject) -> None:
+def test_decision_with_more_links_never_requires_fewer_pods(observed: FleetObservation, data: st.DataObject) -> None:
     more = replace(
         observed,
         pods=tuple(
@@ -376,8 +379,8 @@ def test_more_links_never_want_fewer_pods(observed: FleetObservation, data: st.D
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 30_000), st.integers(1, 30), specs.filter(lambda spec: spec.scaling.mode is not Mode.EXTERNAL))
-def test_a_constant_load_is_settled_and_stays_settled(links: int, replicas: int, spec: LinkGatewaySpec) -> None:
-    """Pods appear and vanish as decided, links spread evenly: the size moves one way and then no more."""
+def test_decision_for_a_constant_load_settles(links: int, replicas: int, spec: LinkGatewaySpec) -> None:
+    """Pods appear and disappear as decided, with evenly spread links: the size moves one way and then stays."""
     history, sizes = History(), [replicas]
     for i in range(400):
         now, size = i * PERIOD, sizes[-1]

@@ -1,4 +1,4 @@
-"""The lease against a real API server: one holder, a silent one is followed, and the fence shuts before that."""
+"""Leader election against a real API server: one leader, which stops writing before a silent one is replaced."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def lease(world: World, who: str, clock: Clock) -> LeaderElector:
 
 
 async def looked(one: LeaderElector, times: int = 1) -> None:
-    """As run_forever does it, without its pauses and without giving the lease up at the end."""
+    """As run_forever does it, without its pauses and without releasing the Lease at the end."""
     for _ in range(times):
         await one.try_acquire_or_renew()
 
 
-async def test_the_first_holds_and_the_second_follows(world: World) -> None:
+async def test_first_replica_leads_and_the_second_follows(world: World) -> None:
     clock = Clock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     await looked(a)
@@ -41,7 +41,7 @@ async def test_the_first_holds_and_the_second_follows(world: World) -> None:
         b.check()
 
 
-async def test_a_holder_that_renews_is_never_followed(world: World) -> None:
+async def test_leader_that_renews_is_never_replaced(world: World) -> None:
     clock = Clock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     for _ in range(12):
@@ -51,7 +51,7 @@ async def test_a_holder_that_renews_is_never_followed(world: World) -> None:
         assert (a.leads, b.leads) == (True, False)
 
 
-async def test_a_silent_holder_is_shut_out_before_another_takes_over(world: World) -> None:
+async def test_silent_leader_stops_writing_before_another_takes_over(world: World) -> None:
     clock = Clock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     await looked(a)
@@ -68,7 +68,7 @@ async def test_a_silent_holder_is_shut_out_before_another_takes_over(world: Worl
     assert (found["spec"]["holderIdentity"], found["spec"]["leaseTransitions"]) == ("b", 1)
 
 
-async def test_of_two_that_take_at_once_one_has_it(world: World) -> None:
+async def test_of_two_replicas_that_acquire_at_once_one_leads(world: World) -> None:
     clock = Clock()
     a, b, c = (lease(world, who, clock) for who in "abc")
     await looked(a)
@@ -79,7 +79,7 @@ async def test_of_two_that_take_at_once_one_has_it(world: World) -> None:
     assert [b.leads, c.leads].count(True) == 1
 
 
-async def test_an_empty_lease_is_taken_and_given_up_at_the_end(world: World) -> None:
+async def test_released_lease_is_taken_at_once(world: World) -> None:
     meta = {"name": "operators", "namespace": world.namespace, "labels": {"made-by": "chart"}}
     await world.admin.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta})
     clock = Clock()
@@ -107,7 +107,7 @@ async def test_an_empty_lease_is_taken_and_given_up_at_the_end(world: World) -> 
     assert found["metadata"]["labels"] == {"made-by": "chart"}
 
 
-async def test_a_lease_that_is_deleted_has_one_holder_at_the_next_look(world: World) -> None:
+async def test_deleted_lease_has_one_leader_after_the_next_read(world: World) -> None:
     clock = Clock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     await looked(a)
@@ -118,7 +118,7 @@ async def test_a_lease_that_is_deleted_has_one_holder_at_the_next_look(world: Wo
     assert (a.leads, b.leads) == (False, True)
 
 
-async def test_without_the_right_it_says_so(world: World) -> None:
+async def test_elector_without_the_right_reports_it(world: World) -> None:
     await world.allow()
     one = lease(world, "a", Clock())
     await looked(one)

@@ -20,7 +20,7 @@ Reply = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 @asynccontextmanager
 async def server(reply: Reply) -> AsyncIterator[str]:
-    """Speaks enough of Redis to be taken for one; answers with `reply`. Gives its URL."""
+    """A server that speaks enough of Redis to be taken for one, and answers with `reply`. Yields its URL."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await reader.readline():
@@ -53,7 +53,7 @@ async def endless(command: bytes, writer: asyncio.StreamWriter) -> None:
 
 
 async def many(command: bytes, writer: asyncio.StreamWriter) -> None:
-    """Each reply is within bounds, and there are many."""
+    """Each reply is within the limit, but there are many."""
     if command == b"ZRANGE":
         names = b"".join(b"$10\r\nn%06d#aa\r\n$13\r\n%d\r\n" % (n, time.time() * 1000) for n in range(1000))
         writer.write(b"*2000\r\n" + names)
@@ -67,18 +67,18 @@ sent: list[int] = []
 
 
 @pytest.mark.parametrize("reply", [endless, many])
-async def test_a_look_reads_so_many_bytes_and_no_more(reply: Reply) -> None:
+async def test_reader_stops_at_its_limit_of_bytes(reply: Reply) -> None:
     sent.clear()
     async with server(reply) as url:
         rows = NodeMetricsReader(url)
         with pytest.raises(BusUnavailable, match=f"sent more than {READ_BYTES} bytes"):
             await rows.read()
-        # What is on its way stands in the sockets of both, whose buffers the kernel bounds.
+        # Beyond the limit are only the bytes in the buffers of both sockets, which the kernel bounds.
         assert sum(sent) < READ_BYTES + (32 << 20)
         await rows.aclose()
 
 
-async def test_a_look_takes_so_long_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reader_stops_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READ_TIMEOUT", 0.5)
 
     async def slow(command: bytes, writer: asyncio.StreamWriter) -> None:

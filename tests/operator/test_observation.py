@@ -1,4 +1,4 @@
-"""What is read out of a Deployment and its pods, and when a status is worth writing. No cluster."""
+"""The observation of a Deployment and its pods, and when a status is written. Without a cluster."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def row(node: str, at: int, links: int) -> NodeRow:
     return NodeRow.parse(node, {name: str(value).encode() for name, value in fields.items()})
 
 
-def test_pods_as_they_are_and_the_evicted_not_at_all() -> None:
+def test_observation_has_the_pods_with_their_reports_and_no_evicted_ones() -> None:
     nodes = NodeMetrics({"a": row("a", 9_000, 7), "somebody-elses": row("somebody-elses", 9_000, 9)}, now=10_500)
     pods = [
         pod("b", ready=False), pod("a"), pod("c", deletionTimestamp="2026-01-01T00:00:00Z"), pod("d", phase="Failed"),
@@ -50,7 +50,7 @@ def test_pods_as_they_are_and_the_evicted_not_at_all() -> None:
     assert not observe_fleet(deployment(), pods, None, FirstSeen(), 0.0).readable
 
 
-def test_how_long_a_pod_is_ready_is_counted_here_and_anew_after_an_illness() -> None:
+def test_ready_time_is_counted_from_the_first_observation_and_anew_after_a_failure() -> None:
     nodes, ready_pods = NodeMetrics({}, now=0), FirstSeen()
 
     def ready_for(now: float, *, ready: bool = True) -> float:
@@ -66,11 +66,11 @@ def test_how_long_a_pod_is_ready_is_counted_here_and_anew_after_an_illness() -> 
 @pytest.mark.parametrize(
     ("status", "rolling"), [({}, False), ({"observedGeneration": 1}, True), ({"updatedReplicas": 2}, True)]
 )
-def test_a_rollout(status: dict[str, Any], rolling: bool) -> None:
+def test_rollout_is_recognised_by_the_deployments_status(status: dict[str, Any], rolling: bool) -> None:
     assert is_rolling_out(deployment(**status)) is rolling
 
 
-def test_a_status_is_written_when_it_says_something_new_or_a_minute_later() -> None:
+def test_status_is_written_when_it_says_something_new_or_after_a_minute() -> None:
     def status(at: str, links: int = 5) -> LinkGatewayStatus:
         decision = DecisionReport(at=f"2026-01-01T{at}Z", action="Stay", replicas=2, winner="min", reason="r")
         return LinkGatewayStatus(links=links, decision=decision)

@@ -1,4 +1,4 @@
-"""One step of an operation: the table of what follows from what, and a property for any fleet and any history."""
+"""The next step of an operation: a table of cases, and a property for any fleet and any history."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def asked(kind: Type, pod: str | None = None, **more: object) -> Operation:
 
 
 def seen(*pods: PodObservation, replicas: int | None = None, readable: bool = True, **more: Any) -> StepContext:
-    """What a step sees of these pods; as many are asked for unless `replicas` says otherwise."""
+    """The context with these pods; the Deployment asks for as many unless `replicas` is given."""
     return StepContext("edge", FleetObservation(len(pods) if replicas is None else replicas, pods, readable), **more)
 
 
@@ -35,7 +35,7 @@ def pod(name: str, **more: Any) -> PodObservation:
 
 
 def then(operation: Operation, step: Step) -> Operation:
-    """As it is read at the next look."""
+    """The operation as the next pass reads it."""
     return replace(operation, status=msgspec.convert(msgspec.to_builtins(step.status), type(step.status)))
 
 
@@ -44,7 +44,7 @@ DRAIN = asked(Type.DRAIN, "a")
 RESTART = asked(Type.RESTART)
 
 
-def test_a_drain_begins_by_an_eviction_of_the_very_pod() -> None:
+def test_drain_begins_with_the_eviction_of_its_pod() -> None:
     step = next_step(DRAIN, seen(A, B), "", NOW)
     assert (step.action, step.reason, step.status.phase) == (StepAction.EVICT, "Draining", Phase.RUNNING)
     assert (step.status.pod_uid, step.status.links_at_start, step.status.ready_wanted) == ("uid-of-a", 30, 2)
@@ -57,46 +57,46 @@ RUNNING = then(DRAIN, next_step(DRAIN, seen(A, B), "", NOW))
 @pytest.mark.parametrize(
     ("context", "action", "reason", "phase"),
     [
-        # Not evicted yet, as a new leader may find it, or because a budget did not allow it.
+        # Not evicted yet: a new leader may find it so, or a disruption budget did not allow it.
         (seen(A, B), StepAction.EVICT, "Draining", Phase.RUNNING),
         (seen(replace(A, leaving=True), B, C, replicas=2), StepAction.NOTHING, "Draining", Phase.RUNNING),
         (seen(B, replicas=2), StepAction.NOTHING, "Replacing", Phase.RUNNING),
         (seen(B, replace(C, ready=False)), StepAction.NOTHING, "Replacing", Phase.RUNNING),
         (seen(B, replace(C, leaving=True), replicas=2), StepAction.NOTHING, "Replacing", Phase.RUNNING),
         (seen(B, C), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
-        # Fewer are asked for meanwhile: nothing is waited for that will not come.
+        # Fewer pods are asked for meanwhile: the drain does not wait for one that will not come.
         (seen(B), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
-        # Another pod of the same name is not the one that was meant.
+        # Another pod of the same name is not the one to drain.
         (seen(replace(A, uid="another"), B), StepAction.NOTHING, "Completed", Phase.SUCCEEDED),
-        # Paused: what is under way ends, what was not begun does not begin.
+        # Paused: an eviction that has begun completes, and one that has not does not begin.
         (seen(replace(A, leaving=True), B, paused=True), StepAction.NOTHING, "Draining", Phase.RUNNING),
         (seen(A, B, paused=True), StepAction.NOTHING, "GatewayPaused", Phase.FAILED),
     ],
 )
-def test_a_drain_under_way(context: StepContext, action: StepAction, reason: str, phase: Phase) -> None:
+def test_drain_that_runs(context: StepContext, action: StepAction, reason: str, phase: Phase) -> None:
     step = next_step(RUNNING, context, "", NOW + timedelta(seconds=10))
     assert (step.action, step.reason, step.status.phase) == (action, reason, phase)
 
 
-def test_a_pod_that_is_ill_must_be_replaced_by_one_that_is_not() -> None:
+def test_drain_of_an_unready_pod_waits_for_a_ready_one() -> None:
     ill = replace(A, ready=False)
     step = next_step(DRAIN, seen(ill, B), "", NOW)
     assert (step.action, step.status.ready_wanted) == (StepAction.EVICT, 2)
     assert next_step(then(DRAIN, step), seen(B, replicas=2), "", NOW).status.phase is Phase.RUNNING
 
 
-def test_a_pod_that_is_ill_elsewhere_is_not_waited_for() -> None:
+def test_drain_does_not_wait_for_other_unready_pods() -> None:
     step = next_step(DRAIN, seen(A, B, replace(C, ready=False)), "", NOW)
     after = seen(B, replace(C, ready=False), pod("new"))
     assert next_step(then(DRAIN, step), after, "", NOW).status.phase is Phase.SUCCEEDED
 
 
-def test_pods_that_leave_anyway_are_not_to_be_replaced() -> None:
+def test_drain_does_not_replace_pods_that_terminate_anyway() -> None:
     step = next_step(DRAIN, seen(A, B, replace(C, leaving=True)), "", NOW)
     assert step.status.ready_wanted == 2
 
 
-def test_a_restart_of_a_fleet_that_is_all_ill_waits_for_a_pod_that_is_not() -> None:
+def test_restart_of_an_unready_fleet_waits_for_one_ready_pod() -> None:
     ill = [replace(one, ready=False) for one in (A, B)]
     going = then(RESTART, next_step(RESTART, seen(*ill), "", NOW))
     new = [pod(name, restarted_by=UID, ready=False) for name in ("x", "y")]
@@ -104,13 +104,13 @@ def test_a_restart_of_a_fleet_that_is_all_ill_waits_for_a_pod_that_is_not() -> N
     assert (step.status.phase, step.status.message) == (Phase.RUNNING, "0 of 1 pods are ready")
 
 
-def test_pods_of_an_earlier_restart_are_old_ones() -> None:
+def test_restart_replaces_the_pods_of_an_earlier_restart() -> None:
     before = [replace(one, restarted_by="an-earlier-operation") for one in (A, B)]
     step = next_step(RESTART, seen(*before, template_restart="an-earlier-operation"), "", NOW)
     assert (step.action, step.status.message) == (StepAction.RESTART, "2 old pods have 50 links left")
 
 
-def test_links_are_counted_down_and_what_is_not_known_is_not_made_up() -> None:
+def test_links_left_are_counted_down_and_kept_while_unknown() -> None:
     step = next_step(RUNNING, seen(replace(A, leaving=True, links=12), B), "", NOW)
     assert (step.status.links_left, step.status.message) == (12, "a has 12 links left")
     unknown = seen(replace(A, leaving=True), B, readable=False)
@@ -119,7 +119,7 @@ def test_links_are_counted_down_and_what_is_not_known_is_not_made_up() -> None:
     assert next_step(DRAIN, seen(A, readable=False), "", NOW).status.links_at_start is None
 
 
-def test_a_restart_marks_the_template_once_and_waits_for_the_last_old_pod() -> None:
+def test_restart_annotates_the_template_once_and_waits_for_the_last_old_pod() -> None:
     step = next_step(RESTART, seen(A, B), "", NOW)
     assert (step.action, step.status.links_at_start, step.status.ready_wanted) == (StepAction.RESTART, 50, 2)
     going = then(RESTART, step)
@@ -128,7 +128,7 @@ def test_a_restart_marks_the_template_once_and_waits_for_the_last_old_pod() -> N
     assert (step.action, step.status.phase, step.status.links_left) == (StepAction.NOTHING, Phase.RUNNING, 30)
     step = next_step(going, seen(*new, template_restart=UID), "", NOW)
     assert (step.status.phase, step.status.message) == (Phase.SUCCEEDED, "all pods are new; 2 pods are ready")
-    # Somebody undid the rollout: the pods that came of that are old ones.
+    # Somebody has undone the rollout: its pods are old ones.
     assert next_step(going, seen(new[0], B), "", NOW).action is StepAction.RESTART
 
 
@@ -142,7 +142,7 @@ def test_a_restart_marks_the_template_once_and_waits_for_the_last_old_pod() -> N
         (DRAIN, seen(B, pod_is_foreign=True), "", Phase.FAILED, "PodNotOwned", "a does not belong to"),
     ],
 )
-def test_what_is_not_begun(
+def test_operation_that_may_not_begin(
     operation: Operation, context: StepContext, ahead: str, phase: Phase, reason: str, words: str
 ) -> None:
     step = next_step(operation, context, ahead, NOW)
@@ -152,7 +152,7 @@ def test_what_is_not_begun(
     assert step.status.started_at is None
 
 
-def test_a_deadline_counts_from_the_start_and_tells_what_was_waited_for() -> None:
+def test_deadline_counts_from_the_start_and_the_message_says_what_was_missing() -> None:
     operation = asked(Type.DRAIN, "a", activeDeadlineSeconds=60)
     step = next_step(operation, seen(A, B), "", NOW)
     blocked = replace(
@@ -162,7 +162,7 @@ def test_a_deadline_counts_from_the_start_and_tells_what_was_waited_for() -> Non
     assert (late.action, late.reason, late.status.phase) == (StepAction.NOTHING, "DeadlineExceeded", Phase.FAILED)
     assert late.status.message.startswith("not complete 60 s after its start: a cannot be replaced yet: a budget")
     assert next_step(blocked, seen(A, B), "", NOW + timedelta(seconds=60)).action is StepAction.EVICT
-    # Complete is complete, however late it is seen.
+    # A complete operation succeeds, however late that is observed.
     assert next_step(blocked, seen(B, C), "", NOW + timedelta(seconds=900)).status.phase is Phase.SUCCEEDED
 
 
@@ -213,7 +213,7 @@ contexts = st.builds(
     operation=st.sampled_from([DRAIN, RESTART]),
     history=st.lists(st.tuples(contexts, st.sampled_from(["", "other"]), st.integers(0, 3000)), max_size=6),
 )
-def test_any_history(operation: Operation, history: list[tuple[StepContext, str, int]]) -> None:
+def test_step_for_any_history(operation: Operation, history: list[tuple[StepContext, str, int]]) -> None:
     now = NOW
     for context, ahead, seconds in history:
         now += timedelta(seconds=seconds)
@@ -226,7 +226,7 @@ def test_any_history(operation: Operation, history: list[tuple[StepContext, str,
             assert not context.paused
             assert before.phase is Phase.RUNNING or not ahead
         if step.action is StepAction.EVICT:
-            # Only ever the one pod, and the one that bore the name when it began.
+            # Only the pod that had the name when the operation began.
             assert any(one.uid == after.pod_uid and not one.leaving for one in context.fleet.pods)
             assert operation.spec.type is Type.DRAIN
         if before.phase in ENDED:

@@ -1,4 +1,4 @@
-"""LinkOperations against a real API server: drains by eviction, restarts, turns, refusals, what they leave behind."""
+"""LinkOperations against a real API server: drains, restarts, their order, refusals, and their deletion."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KUBECTL = Path(__file__).resolve().parents[2] / ".cache" / "cluster" / "bin" / "
 
 
 async def fleet(world: World, count: int = 2, **more: object) -> tuple[Reconciler, list[str]]:
-    """A settled fleet, each pod on a node and with some links."""
+    """A settled fleet whose pods are scheduled and have some links."""
     reconciler = world.reconciler(await world.gateway("edge", replicas={"min": count, "max": 9}, **more))
     await world.reconcile(reconciler)
     names = await world.run_pods(count)
@@ -47,7 +47,7 @@ async def leaving(world: World) -> set[str]:
     return {pod["metadata"]["name"] for pod in await world.pods() if "deletionTimestamp" in pod["metadata"]}
 
 
-async def test_a_drain_evicts_the_pod_and_is_complete_when_another_is_ready(world: World) -> None:
+async def test_drain_evicts_the_pod_and_is_complete_when_another_is_ready(world: World) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one, reason="a bad disk")
     await world.reconcile(reconciler)
@@ -55,7 +55,7 @@ async def test_a_drain_evicts_the_pod_and_is_complete_when_another_is_ready(worl
     status = await world.operation("away")
     assert (status["phase"], status["linksAtStart"], status["linksLeft"]) == ("Running", 100, 100)
     assert condition(status, "Complete") == ("False", "Draining")
-    # Its node goes on telling: agents leave at their slots.
+    # Its node keeps reporting while its agents leave.
     await world.beat(one, 40)
     await world.reconcile(reconciler)
     status = await world.operation("away")
@@ -79,7 +79,7 @@ async def test_a_drain_evicts_the_pod_and_is_complete_when_another_is_ready(worl
 
 
 @pytest.mark.timeout(150)
-async def test_kubectl_shows_it_waits_for_it_and_refuses_to_change_it(
+async def test_kubectl_shows_waits_for_and_cannot_change_an_operation(
     world: World, control_plane: ControlPlane
 ) -> None:
     async def kubectl(*arguments: str) -> tuple[int, str]:
@@ -110,7 +110,7 @@ async def test_kubectl_shows_it_waits_for_it_and_refuses_to_change_it(
     assert await waiting == (0, "linkoperation.fairlead.dev/away condition met\n")
 
 
-async def test_a_restart_is_complete_when_all_pods_are_new(world: World) -> None:
+async def test_restart_is_complete_when_all_pods_are_new(world: World) -> None:
     reconciler, old = await fleet(world)
     made = await world.operate("anew", type="Restart")
     await world.reconcile(reconciler)
@@ -121,7 +121,7 @@ async def test_a_restart_is_complete_when_all_pods_are_new(world: World) -> None
     generation = (await world.deployment())["metadata"]["generation"]
 
     async def rolled() -> bool:
-        """The kubelet's part: new pods run, old ones end."""
+        """Plays the kubelet: new pods run, and old ones end."""
         for pod in await world.pods():
             name = pod["metadata"]["name"]
             if "deletionTimestamp" in pod["metadata"]:
@@ -137,12 +137,12 @@ async def test_a_restart_is_complete_when_all_pods_are_new(world: World) -> None
     names = {pod["metadata"]["name"] for pod in await world.pods()}
     assert len(names) == 2
     assert not names & set(old)
-    # The mark is no drift: applying our own fields leaves it, and nothing rolls again.
+    # The annotation is not drift: applying the operator's own fields keeps it, and no rollout follows.
     await world.reconcile(reconciler, seconds=31)
     assert (await world.deployment())["metadata"]["generation"] == generation
 
 
-async def test_of_two_the_second_waits_and_says_for_which(world: World) -> None:
+async def test_second_operation_waits_and_names_the_first(world: World) -> None:
     reconciler, (one, other) = await fleet(world)
     first = await world.operate("first", type="Drain", pod=one)
     await world.reconcile(reconciler)
@@ -152,7 +152,7 @@ async def test_of_two_the_second_waits_and_says_for_which(world: World) -> None:
     assert (status["phase"], condition(status, "Complete")) == ("Pending", ("False", "Queued"))
     assert "waiting for the operation first" in status["message"]
     assert await leaving(world) == {one}
-    # Deleted while it runs: what began goes on, the next one's turn has come, and the budget looks after the pods.
+    # Deleted while it runs: what has begun goes on, the next operation runs, and the budget protects the pods.
     await world.admin.delete("LinkOperation", world.namespace, "first", first["metadata"]["uid"])
     await world.end(one)
     await world.run_pods(2)
@@ -165,7 +165,7 @@ async def test_of_two_the_second_waits_and_says_for_which(world: World) -> None:
     assert (await world.operation("second"))["phase"] == "Running"
 
 
-async def test_a_budget_that_is_spent_is_waited_for(world: World) -> None:
+async def test_drain_waits_for_the_disruption_budget(world: World) -> None:
     reconciler, (one, other) = await fleet(world)
     ill = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     await world.admin.patch("Pod", world.namespace, other, ill, "status")
@@ -195,7 +195,7 @@ async def test_a_budget_that_is_spent_is_waited_for(world: World) -> None:
     await world.until("the pod to be evicted", gone)
 
 
-async def test_a_new_leader_goes_on_where_the_old_one_was(world: World) -> None:
+async def test_new_leader_continues_an_operation(world: World) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one)
     await world.reconcile(reconciler)
@@ -209,8 +209,8 @@ async def test_a_new_leader_goes_on_where_the_old_one_was(world: World) -> None:
     assert (status["phase"], status["startedAt"]) == ("Succeeded", began["startedAt"])
 
 
-async def test_nothing_is_scaled_down_while_an_operation_runs(world: World) -> None:
-    """The same fleet without the operation shrinks: test_the_emptiest_pod_goes_first."""
+async def test_scale_down_waits_while_an_operation_runs(world: World) -> None:
+    """Without the operation the same fleet shrinks: test_scale_down_removes_the_emptiest_pod."""
     reconciler, names = await fleet(world, 4, scaling={"windowSeconds": 30, "stepDownSeconds": 10})
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 2}}})
     await world.operate("away", type="Drain", pod=names[0])
@@ -230,7 +230,9 @@ async def test_nothing_is_scaled_down_while_an_operation_runs(world: World) -> N
         ({"type": "Drain", "pod": "alien"}, "PodNotOwned", "alien does not belong to the LinkGateway edge"),
     ],
 )
-async def test_a_pod_that_is_none_of_its(world: World, asked: Object, reason: str, words: str) -> None:
+async def test_drain_of_a_pod_that_is_not_the_fleets_fails(
+    world: World, asked: Object, reason: str, words: str
+) -> None:
     reconciler, _ = await fleet(world)
     alien: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alien", "namespace": world.namespace}}
     alien["spec"] = (await world.pods())[0]["spec"] | {"nodeName": ""}
@@ -246,7 +248,7 @@ async def test_a_pod_that_is_none_of_its(world: World, asked: Object, reason: st
 
 
 @pytest.mark.parametrize("kind", ["Drain", "Restart"])
-async def test_a_gateway_that_is_paused_is_left_alone(world: World, kind: str) -> None:
+async def test_operation_at_a_paused_gateway_fails(world: World, kind: str) -> None:
     reconciler, names = await fleet(world)
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Paused"}}})
     await world.operate("away", type=kind, **({"pod": names[0]} if kind == "Drain" else {}))
@@ -260,7 +262,7 @@ async def test_a_gateway_that_is_paused_is_left_alone(world: World, kind: str) -
     )
 
 
-async def test_a_gateway_that_is_not_accepted(world: World) -> None:
+async def test_operation_at_a_gateway_that_is_not_accepted_fails(world: World) -> None:
     made = [await world.gateway("one"), await world.gateway("another")]
     made.sort(key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["uid"]))
     younger = made[1]["metadata"]["name"]
@@ -271,7 +273,7 @@ async def test_a_gateway_that_is_not_accepted(world: World) -> None:
     assert f"the LinkGateway {younger} is not accepted: the LinkGateway" in status["message"]
 
 
-async def test_it_goes_with_its_gateway(world: World) -> None:
+async def test_operation_is_deleted_with_its_gateway(world: World) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one)
     await world.reconcile(reconciler)
@@ -302,7 +304,7 @@ async def test_a_right_that_is_missing_is_named(world: World, lost: str, verb: s
     assert await leaving(world) == set()
 
 
-async def test_nothing_is_begun_that_cannot_be_told(world: World) -> None:
+async def test_operation_does_not_begin_when_its_status_cannot_be_written(world: World) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.allow(*NAMESPACED, *LEASE, without=("linkoperations/status", "patch"))
     await world.operate("away", type="Drain", pod=one)
@@ -326,12 +328,12 @@ async def test_nothing_is_begun_that_cannot_be_told(world: World) -> None:
         ({"type": "Restart", "activeDeadlineSeconds": 5}, "greater than or equal to 30"),
     ],
 )
-async def test_requests_that_are_refused(world: World, asked: Object, why: str) -> None:
+async def test_invalid_operations_are_refused_by_the_api_server(world: World, asked: Object, why: str) -> None:
     with pytest.raises(ApiServerRefused, match=why):
         await world.operate("away", **asked)
 
 
-async def test_a_request_is_never_changed(world: World) -> None:
+async def test_operation_spec_cannot_be_changed(world: World) -> None:
     await world.operate("away", type="Drain", pod="one")
     for change in ({"pod": "another"}, {"type": "Restart", "pod": None}, {"activeDeadlineSeconds": 60}):
         with pytest.raises(ApiServerRefused, match="cannot be changed: create another one"):

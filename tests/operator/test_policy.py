@@ -1,4 +1,4 @@
-"""What the operator's policy allows of a LinkGateway: nothing beyond its patterns, and a sentence for each refusal."""
+"""The operator's policy: it allows nothing beyond its patterns, and has one sentence for each refusal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(more: dict[str, Any], policy: Policy = DEFAULT_POLICY, **secrets: Se
     return violations(read_spec(LEAST | more), policy, LENT | secrets)
 
 
-def test_the_least_that_one_can_ask_for_is_allowed() -> None:
+def test_minimal_spec_needs_no_policy() -> None:
     assert refused({}) == []
     assert refused({"resources": {"limits": {"cpu": 2}}, "pod": {"nodeSelector": {"a": "b"}}}) == []
     assert refused({"pod": {"env": [{"name": "FAIRLEAD_HEARTBEAT", "value": "20"}]}}) == []
@@ -71,7 +71,9 @@ def test_the_least_that_one_can_ask_for_is_allowed() -> None:
          {"containers": True}),
     ],
 )  # fmt: skip
-def test_what_is_beyond_the_gateway_needs_a_pattern(more: Object, told: str, policy: dict[str, Any]) -> None:
+def test_violation_names_the_field_of_the_policy_that_allows_it(
+    more: Object, told: str, policy: dict[str, Any]
+) -> None:
     (sentence,) = refused(more)
     assert told in sentence
     assert "operator's policy" in sentence
@@ -96,7 +98,7 @@ def test_what_is_beyond_the_gateway_needs_a_pattern(more: Object, told: str, pol
                              "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "theirs"}}}]}]},
     ],
 )  # fmt: skip
-def test_a_secret_is_found_wherever_a_pod_can_name_one(pod: Object) -> None:
+def test_secrets_are_found_wherever_a_pod_can_name_one(pod: Object) -> None:
     liberal = Policy(images=("*",), volumes=("*",), containers=True)
     assert "theirs" in secrets_to_read(read_spec(LEAST | {"pod": pod}), liberal)
     (sentence,) = refused({"pod": pod}, liberal, theirs=SecretState.UNLABELLED)
@@ -108,7 +110,7 @@ def test_a_secret_is_found_wherever_a_pod_can_name_one(pod: Object) -> None:
 
 @pytest.mark.parametrize("where", ["redis", "tokens", "ca"])
 @pytest.mark.parametrize("state", [SecretState.UNLABELLED, SecretState.MISSING, SecretState.UNREADABLE])
-def test_a_secret_that_is_not_known_to_be_lent_is_not_used(where: str, state: SecretState) -> None:
+def test_secret_without_a_known_label_is_refused(where: str, state: SecretState) -> None:
     cases: dict[str, dict[str, Any]] = {
         "redis": {"redis": {"secretRef": {"name": "theirs"}}},
         "tokens": {"tokens": {"secretRef": {"name": "theirs"}}},
@@ -134,17 +136,17 @@ def test_a_secret_that_is_not_known_to_be_lent_is_not_used(where: str, state: Se
         ("", None),
     ],
 )
-def test_a_repository_is_an_image_without_tag_and_digest(image: str, repository: str | None) -> None:
+def test_repository_is_the_image_without_tag_and_digest(image: str, repository: str | None) -> None:
     assert repository_of(image) == repository
 
 
 @given(st.text(alphabet="abc./:@-*[]?", max_size=30))
-def test_no_text_passes_for_the_projects_image_but_its_own(text: str) -> None:
+def test_only_the_projects_own_image_passes_for_it(text: str) -> None:
     if repository_of(text) != "docker.io/fairlead/gateway":
         assert violations(read_spec(LEAST | {"image": text or "x"}), DEFAULT_POLICY, LENT)
 
 
-def test_a_namespace_is_allowed_what_all_are_and_more() -> None:
+def test_policy_of_a_namespace_adds_to_the_policy_of_all() -> None:
     policies = read_policies(
         '{"all": {"images": ["a/b"]}, "namespaces": {"x": {"images": ["c/d"], "containers": true}}}'
     )
@@ -156,14 +158,14 @@ def test_a_namespace_is_allowed_what_all_are_and_more() -> None:
 @pytest.mark.parametrize(
     "name", ["PYTHONPATH", "PYTHONWARNINGS", "LD_PRELOAD", "LD_AUDIT", "OPENSSL_CONF", "GCONV_PATH", "BROWSER"]
 )
-def test_a_variable_that_names_a_program_needs_the_right_to_bring_programs(name: str) -> None:
+def test_variable_that_can_load_code_needs_the_right_to_add_containers(name: str) -> None:
     env = {"pod": {"env": [{"name": name, "value": "/config/x"}]}}
     [told] = refused(env)
     assert told.startswith(f"pod.env must not set {name}, ")
     assert refused(env, DEFAULT_POLICY.merged(Policy(containers=True))) == []
 
 
-def test_the_images_start_python_so_that_it_ignores_its_environment() -> None:
+def test_images_start_python_in_isolated_mode() -> None:
     lines = (Path(__file__).parents[2] / "Dockerfile").read_text().splitlines()
     starts = [json.loads(line.removeprefix("ENTRYPOINT ")) for line in lines if line.startswith("ENTRYPOINT ")]
     python = [start for start in starts if start[0].endswith("/python")]
@@ -172,6 +174,6 @@ def test_the_images_start_python_so_that_it_ignores_its_environment() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"all": {"image": ["x"]}}', '{"all": {"images": "x"}}', '{"every": {}}'])
-def test_a_policy_that_is_none_is_refused(text: str) -> None:
+def test_invalid_policy_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="the policy cannot be read"):
         read_policies(text)

@@ -1,4 +1,4 @@
-"""The operator as processes: two replicas with the rights of the table, a freeze, a signal, a frozen API server."""
+"""The operator's process with only the rights of the table: two replicas, a freeze, a signal, a frozen API server."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.control_plane import ControlPlane
 from support.operator_world import World
 
 TAKEOVER = 20.0
-"""Seconds: what the issue asks for. Computed: 13 of silence, a look every 2, and one call."""
+"""Seconds. Computed: 13 of silence, a read of the Lease every 2, and one call."""
 
 
 class Replica:
@@ -45,7 +45,7 @@ class Replica:
         return self._log.read_text(errors="replace")
 
     async def get(self, path: str) -> tuple[int, str]:
-        """What it answers; 0 while it does not."""
+        """Status and body; the status is 0 while it does not answer."""
         found = re.search(r"health on (\S+)", self.said())
         if found is None:
             return 0, ""
@@ -105,7 +105,9 @@ async def least(world: World, replicas: int) -> None:
 
 
 @pytest.mark.timeout(150)
-async def test_two_replicas_a_freeze_and_a_signal(world: World, start: Callable[[str], Replica]) -> None:
+async def test_second_replica_takes_over_after_a_freeze_and_after_a_signal(
+    world: World, start: Callable[[str], Replica]
+) -> None:
     await world.gateway()
     a = start("a")
     await world.until("a to lead", lambda: leads(a))
@@ -119,7 +121,7 @@ async def test_two_replicas_a_freeze_and_a_signal(world: World, start: Callable[
     assert await b.metric("fairlead_operator_leader") == 0
     assert (await b.get("/livez"))[0] == 200
 
-    # A freeze: the other takes over, and the woken one writes nothing more.
+    # A freeze: the other replica takes over, and the frozen one writes nothing after it wakes.
     written = await a.metric("fairlead_operator_scalings_total")
     a.process.send_signal(signal.SIGSTOP)
     began = time.monotonic()
@@ -139,7 +141,7 @@ async def test_two_replicas_a_freeze_and_a_signal(world: World, start: Callable[
     assert await a.metric("fairlead_operator_scalings_total") in (0, written)
     assert await b.metric("fairlead_operator_scalings_total") == 2
 
-    # SIGTERM gives the lease up: the other leads at its next look.
+    # SIGTERM releases the Lease: the other replica leads after its next read.
     b.process.send_signal(signal.SIGTERM)
     began = time.monotonic()
     await world.until("a to lead again", lambda: leads(a))
@@ -152,7 +154,9 @@ async def test_two_replicas_a_freeze_and_a_signal(world: World, start: Callable[
 
 
 @pytest.mark.timeout(90)
-async def test_an_invalid_resource_is_told_and_crashes_nothing(world: World, start: Callable[..., Replica]) -> None:
+async def test_invalid_resource_is_reported_and_does_not_stop_the_operator(
+    world: World, start: Callable[..., Replica]
+) -> None:
     policy = '{"all": {"images": ["*"], "secrets": ["*"], "ingressHosts": ["*"]}}'
     a = start("a", FAIRLEAD_OPERATOR_POLICY=policy)
     await world.until("a to lead", lambda: leads(a))
@@ -188,7 +192,7 @@ async def test_an_invalid_resource_is_told_and_crashes_nothing(world: World, sta
 
 
 @pytest.mark.timeout(150)
-async def test_an_operation_outlives_the_leader_that_began_it(world: World, start: Callable[[str], Replica]) -> None:
+async def test_operation_is_continued_by_the_next_leader(world: World, start: Callable[[str], Replica]) -> None:
     a = start("a")
     await world.until("a to lead", lambda: leads(a))
     await world.operate("nowhere", gateway="missing", type="Restart")
@@ -222,7 +226,11 @@ async def test_an_operation_outlives_the_leader_that_began_it(world: World, star
         return bool((await world.operation("away"))["phase"] == "Succeeded")
 
     await world.until("the next leader to tell its end", complete)
-    assert await b.metric('fairlead_operator_operations_total{outcome="Succeeded",type="Drain"}') == 1
+
+    async def counted() -> bool:
+        return await b.metric('fairlead_operator_operations_total{outcome="Succeeded",type="Drain"}') == 1
+
+    await world.until("the next leader to count it", counted)
     found = await world.admin.get("LinkOperation", world.namespace, "away")
     assert "finalizers" not in found["metadata"]
     assert not [name for name in found["metadata"].get("annotations", {}) if "kopf" in name]
@@ -230,7 +238,7 @@ async def test_an_operation_outlives_the_leader_that_began_it(world: World, star
 
 
 @pytest.mark.timeout(90)
-async def test_an_api_server_that_freezes_and_wakes(
+async def test_operator_recovers_from_a_frozen_api_server(
     world: World, control_plane: ControlPlane, start: Callable[[str], Replica]
 ) -> None:
     await world.gateway()
@@ -258,7 +266,9 @@ async def test_an_api_server_that_freezes_and_wakes(
 
 
 @pytest.mark.parametrize("kind", ["linkgateways", "linkoperations"])
-async def test_without_rights_it_waits_and_says_which(world: World, start: Callable[[str], Replica], kind: str) -> None:
+async def test_operator_without_rights_waits_and_reports_which(
+    world: World, start: Callable[[str], Replica], kind: str
+) -> None:
     await world.allow(*NAMESPACED, *LEASE, without=(kind, "list"))
     a = start("a")
 
@@ -271,9 +281,7 @@ async def test_without_rights_it_waits_and_says_which(world: World, start: Calla
 
 
 @pytest.mark.timeout(120)
-async def test_a_namespace_that_is_gone_with_its_rights_blinds_no_other(
-    world: World, start: Callable[..., Replica]
-) -> None:
+async def test_deleted_namespace_does_not_stop_the_watch_of_others(world: World, start: Callable[..., Replica]) -> None:
     a = start("a", FAIRLEAD_OPERATOR_NAMESPACES=f"{world.namespace},gone")
     await world.gateway()
     await world.until("two pods", lambda: scaled(world, 2))
@@ -292,7 +300,7 @@ def test_help_names_every_variable() -> None:
         assert f"FAIRLEAD_OPERATOR_{name} " in said
 
 
-def test_all_faults_of_the_environment_at_once() -> None:
+def test_settings_report_all_faults_at_once() -> None:
     wrong = {
         "PATH": os.environ["PATH"],
         "FAIRLEAD_OPERATOR_HTTP": "8080",

@@ -1,4 +1,4 @@
-"""One LinkGateway against a real API server: children, drift, scaling and the pod that goes."""
+"""One LinkGateway against a real API server: child objects, drift, scaling, and the pod that is removed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairlead_operator.runtime.scale_executor import DELETION_COST, write_scale
 from support.operator_world import World, condition
 
 
-async def test_children_are_made_and_the_least_number_of_pods(world: World) -> None:
+async def test_first_pass_creates_the_children_and_the_least_number_of_pods(world: World) -> None:
     body = await world.gateway(
         drain={"rate": 50}, ingress={"className": "traefik", "host": "edge.test"}, networkPolicy={"enabled": True}
     )
@@ -45,7 +45,7 @@ async def test_children_are_made_and_the_least_number_of_pods(world: World) -> N
     assert status["observedGeneration"] == 1
 
 
-async def test_drift_is_repaired_and_what_is_not_ours_stays(world: World) -> None:
+async def test_drift_is_repaired_and_additions_of_others_stay(world: World) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     restarted = {"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}}
@@ -69,7 +69,7 @@ async def test_drift_is_repaired_and_what_is_not_ours_stays(world: World) -> Non
     assert [reason for reason, _ in await world.events()].count("Repaired") == 2
 
 
-async def test_a_deleted_service_is_made_again(world: World) -> None:
+async def test_deleted_service_is_created_again(world: World) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     service = await world.admin.get("Service", world.namespace, "edge-agents")
@@ -82,7 +82,7 @@ async def test_a_deleted_service_is_made_again(world: World) -> None:
     assert ("Repaired", "Service edge-agents had been deleted and was created again") in await world.events()
 
 
-async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
+async def test_child_that_the_spec_no_longer_asks_for_is_removed(world: World) -> None:
     reconciler = world.reconciler(await world.gateway(ingress={"hosts": ["edge.test"]}))
     await world.reconcile(reconciler)
     assert await world.admin.find("Ingress", world.namespace, "edge")
@@ -91,7 +91,7 @@ async def test_what_is_not_asked_for_any_more_is_removed(world: World) -> None:
     assert await world.admin.find("Ingress", world.namespace, "edge") is None
 
 
-async def test_what_may_not_be_removed_is_told(world: World) -> None:
+async def test_child_that_may_not_be_removed_is_reported(world: World) -> None:
     reconciler = world.reconciler(await world.gateway(ingress={"hosts": ["edge.test"]}))
     await world.reconcile(reconciler)
     await world.allow(*NAMESPACED, *LEASE, without=("ingresses", "delete"))
@@ -104,7 +104,7 @@ async def test_what_may_not_be_removed_is_told(world: World) -> None:
     assert await world.admin.find("Ingress", world.namespace, "edge") is None
 
 
-async def test_another_owners_object_is_left_alone(world: World) -> None:
+async def test_object_of_another_owner_is_not_changed(world: World) -> None:
     theirs: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "edge", "labels": {"a": "b"}}}
     theirs["metadata"]["namespace"] = world.namespace
     before = await world.admin.create(theirs)
@@ -116,7 +116,7 @@ async def test_another_owners_object_is_left_alone(world: World) -> None:
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-async def test_another_owners_deployment_is_neither_scaled_nor_restarted(world: World) -> None:
+async def test_deployment_of_another_owner_is_neither_scaled_nor_restarted(world: World) -> None:
     labels = {"app": "theirs"}
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "theirs"}]}}
     theirs = {"replicas": 0, "selector": {"matchLabels": labels}, "template": pod}
@@ -133,7 +133,7 @@ async def test_another_owners_deployment_is_neither_scaled_nor_restarted(world: 
     assert (await world.deployment())["spec"] == before["spec"]
 
 
-async def test_everything_goes_with_the_gateway_and_nothing_holds_it(world: World) -> None:
+async def test_children_are_deleted_with_their_gateway(world: World) -> None:
     body = await world.gateway()
     await world.reconcile(world.reconciler(body))
     assert "finalizers" not in (await world.admin.get("LinkGateway", world.namespace, "edge"))["metadata"]
@@ -146,7 +146,7 @@ async def test_everything_goes_with_the_gateway_and_nothing_holds_it(world: Worl
     await world.until("the Deployment to go with its owner", gone)
 
 
-async def test_links_make_pods(world: World) -> None:
+async def test_reported_links_scale_the_deployment(world: World) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     for name in await world.run_pods(2):
@@ -164,7 +164,7 @@ async def test_links_make_pods(world: World) -> None:
 
 
 async def shrinking(world: World, links: dict[int, int], **more: object) -> tuple[list[str], Object]:
-    """A fleet of four that needs two, watched for a whole window; names by size and the status after it."""
+    """Four pods where two suffice, observed for a whole window; returns their names and the status after it."""
     reconciler = world.reconciler(
         await world.gateway(scaling={"windowSeconds": 30, "stepDownSeconds": 10, **more}, replicas={"min": 2, "max": 9})
     )
@@ -181,7 +181,7 @@ async def shrinking(world: World, links: dict[int, int], **more: object) -> tupl
     return names, status
 
 
-async def test_the_emptiest_pod_goes_first(world: World) -> None:
+async def test_scale_down_removes_the_emptiest_pod(world: World) -> None:
     names, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
     assert (status["decision"]["action"], status["desiredReplicas"]) == ("Down", 3)
 
@@ -197,7 +197,7 @@ async def test_the_emptiest_pod_goes_first(world: World) -> None:
     assert any(reason == "ScaledDown" and names[2] in text for reason, text in await world.events())
 
 
-async def test_a_wrong_pod_that_went_is_told(world: World) -> None:
+async def test_removal_of_another_pod_is_reported(world: World) -> None:
     names, _ = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110}, mode="DryRun")
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Auto"}}})
     for i, name in enumerate(names):
@@ -208,7 +208,7 @@ async def test_a_wrong_pod_that_went_is_told(world: World) -> None:
         return any(DELETION_COST in one["metadata"].get("annotations", {}) for one in await world.pods())
 
     await world.until("the deletion costs", chosen)
-    # Between the choice and the scale another pod falls ill, and those go first whatever they cost.
+    # Between the choice and the scale another pod becomes unready, and Kubernetes removes those first.
     ill = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     await world.admin.patch("Pod", world.namespace, names[1], ill, "status")
     assert (await taken)["desiredReplicas"] == 3
@@ -221,7 +221,7 @@ async def test_a_wrong_pod_that_went_is_told(world: World) -> None:
     assert ("WrongPodRemoved", f"{names[2]} should have terminated, but {names[1]} did") in await world.events()
 
 
-async def test_external_leaves_the_scale_to_others_and_keeps_the_costs_true(world: World) -> None:
+async def test_external_mode_leaves_the_scale_alone_and_keeps_the_costs_up_to_date(world: World) -> None:
     reconciler = world.reconciler(await world.gateway(scaling={"mode": "External"}))
     await world.reconcile(reconciler)
     await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
@@ -235,7 +235,7 @@ async def test_external_leaves_the_scale_to_others_and_keeps_the_costs_true(worl
     assert costs == ["990", "1040", "1090"]
 
 
-async def test_the_scale_of_the_resource_is_for_external_writers(world: World) -> None:
+async def test_external_mode_follows_the_scale_of_the_gateway(world: World) -> None:
     reconciler = world.reconciler(await world.gateway(scaling={"mode": "External"}))
     await world.reconcile(reconciler)
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": 5}}, "scale")
@@ -248,7 +248,7 @@ async def test_the_scale_of_the_resource_is_for_external_writers(world: World) -
     assert status["decision"]["winner"] == "external"
 
 
-async def test_two_writers_of_the_scale_never_add_up(world: World) -> None:
+async def test_scale_is_not_written_after_another_writer(world: World) -> None:
     await world.reconcile(world.reconciler(await world.gateway()))
     await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
     with pytest.raises(Conflict, match="has scaled edge to 3 replicas"):
@@ -259,7 +259,7 @@ async def test_two_writers_of_the_scale_never_add_up(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", ["Paused", "DryRun"])
-async def test_modes_that_only_tell(world: World, mode: str) -> None:
+async def test_paused_and_dry_run_only_report(world: World, mode: str) -> None:
     status = await world.reconcile(world.reconciler(await world.gateway(scaling={"mode": mode})))
     assert (await world.deployment())["spec"]["replicas"] == 1
     held, reason, message = condition(status, "ScalingActive")
@@ -267,7 +267,7 @@ async def test_modes_that_only_tell(world: World, mode: str) -> None:
     assert "replicas.min asks for 2" in message
 
 
-async def test_the_table_of_rights_is_enough_and_nothing_of_it_is_idle(world: World) -> None:
+async def test_rights_of_the_table_are_sufficient_and_all_needed(world: World) -> None:
     _, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
     assert status["desiredReplicas"] == 3
     assert not [one for one in status["conditions"] if one["reason"] == "AccessDenied"]
@@ -276,7 +276,7 @@ async def test_the_table_of_rights_is_enough_and_nothing_of_it_is_idle(world: Wo
 # -- writing ------------------------------------------------------------------------------------------
 
 
-async def test_a_status_that_says_the_same_is_not_written_again(world: World) -> None:
+async def test_unchanged_status_is_not_written_again(world: World) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     for name in await world.run_pods(2):
@@ -289,8 +289,8 @@ async def test_a_status_that_says_the_same_is_not_written_again(world: World) ->
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-async def test_a_fence_that_is_shut_lets_nothing_through(world: World) -> None:
-    """Every kind of write, by a reconciler that has just lost the lease."""
+async def test_fence_stops_every_write(world: World) -> None:
+    """Every kind of write, by a reconciler whose replica has just lost the Lease."""
 
     def shut() -> None:
         raise NotLeader("the lease is over")
@@ -313,7 +313,7 @@ async def test_a_fence_that_is_shut_lets_nothing_through(world: World) -> None:
             await write
 
 
-async def test_what_somebody_deletes_is_made_again_at_the_next_look(world: World) -> None:
+async def test_deleted_children_are_created_again_in_the_next_pass(world: World) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     await world.reconcile(reconciler)

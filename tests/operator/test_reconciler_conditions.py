@@ -1,4 +1,4 @@
-"""What one LinkGateway tells of what is wrong, against a real API server: each condition names what and where."""
+"""The conditions of one LinkGateway against a real API server: each names what is wrong, and where."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairlead_operator.runtime.reconciler import Reconciler
 from support.operator_world import World, condition
 
 
-async def test_without_redis_it_holds(world: World) -> None:
+async def test_unreachable_redis_holds_the_replicas(world: World) -> None:
     body = await world.gateway(redis={"url": "redis://127.0.0.1:1"})
     reconciler = world.reconciler(body)
     await world.reconcile(reconciler)
@@ -24,7 +24,7 @@ async def test_without_redis_it_holds(world: World) -> None:
     assert condition(status, "Ready")[0] == "True"
 
 
-async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
+async def test_missing_secret_is_named_and_then_found(world: World) -> None:
     reconciler = world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}}))
     status = await world.reconcile(reconciler)
     assert condition(status, "SecretsFound") == (
@@ -44,7 +44,7 @@ async def test_a_missing_secret_is_named_and_then_found(world: World) -> None:
     assert condition(status, "RedisReachable")[:2] == ("True", "Reachable")
 
 
-async def test_a_password_that_redis_does_not_take_is_told_and_not_quoted(world: World) -> None:
+async def test_wrong_redis_password_is_reported_and_not_quoted(world: World) -> None:
     wrong = f"redis://:the-wrong-one@{world.redis.rpartition('@')[2]}"
     secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
     await world.admin.create({**secret, "stringData": {"url": wrong}})
@@ -55,7 +55,7 @@ async def test_a_password_that_redis_does_not_take_is_told_and_not_quoted(world:
     assert "AUTH" in message or "password" in message
 
 
-async def test_pods_are_counted_though_the_secret_of_the_next_ones_is_gone(world: World) -> None:
+async def test_pods_are_counted_while_the_token_secret_is_missing(world: World) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     secret = await world.admin.get("Secret", world.namespace, "tokens")
@@ -69,7 +69,7 @@ async def test_pods_are_counted_though_the_secret_of_the_next_ones_is_gone(world
     assert condition(status, "RedisReachable")[:2] == ("True", "Reachable")
 
 
-async def test_an_ingress_class_that_is_not_there(world: World) -> None:
+async def test_missing_ingress_class_is_reported(world: World) -> None:
     status = await world.reconcile(world.reconciler(await world.gateway(ingress={"className": "nothing"})))
     held, reason, message = condition(status, "IngressClassFound")
     assert (held, reason) == ("False", "NotFound")
@@ -77,7 +77,7 @@ async def test_an_ingress_class_that_is_not_there(world: World) -> None:
 
 
 async def running(world: World, asked: int, told: int) -> Reconciler:
-    """Of a LinkGateway whose pods were asked for one capacity and tell another."""
+    """The status of a LinkGateway whose pods report another capacity than the spec asks for."""
     reconciler = world.reconciler(await world.gateway(capacity=asked))
     await world.reconcile(reconciler)
     for name in await world.run_pods(2):
@@ -85,14 +85,14 @@ async def running(world: World, asked: int, told: int) -> Reconciler:
     return reconciler
 
 
-async def test_a_node_with_too_few_files_is_told(world: World) -> None:
+async def test_capacity_limited_by_open_files_is_reported(world: World) -> None:
     status = await world.reconcile(await running(world, asked=5000, told=488))
     held, reason, message = condition(status, "CapacityAsRequested")
     assert (held, reason) == ("False", "FileLimit")
     assert "only 488 links of the requested 5000" in message
 
 
-async def test_old_pods_of_a_rollout_do_not_speak_for_the_new_capacity(world: World) -> None:
+async def test_capacity_is_unknown_during_a_rollout(world: World) -> None:
     reconciler = await running(world, asked=1000, told=1000)
     assert condition(await world.reconcile(reconciler), "CapacityAsRequested")[0] == "True"
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 2000}})
@@ -116,7 +116,7 @@ ENDED = {"exitCode": 2, "reason": "Error", "message": "{...}\nFAIRLEAD_REDIS: no
         ),
     ],
 )
-async def test_pods_that_do_not_run_say_why(world: World, container: Object, reason: str, why: str) -> None:
+async def test_pods_running_says_why_pods_do_not_run(world: World, container: Object, reason: str, why: str) -> None:
     reconciler = world.reconciler(await world.gateway())
     assert condition(await world.reconcile(reconciler), "PodsRunning")[0] == "True"
     _, other = await world.run_pods(2)
@@ -131,7 +131,7 @@ async def test_pods_that_do_not_run_say_why(world: World, container: Object, rea
     assert condition(await world.reconcile(reconciler), "PodsRunning")[0] == "True"
 
 
-async def test_pods_that_may_not_be_made_say_why(world: World) -> None:
+async def test_pods_running_says_why_pods_cannot_be_created(world: World) -> None:
     reconciler = world.reconciler(await world.gateway(pod={"priorityClassName": "nothing"}))
 
     async def told() -> bool:
@@ -141,7 +141,7 @@ async def test_pods_that_may_not_be_made_say_why(world: World) -> None:
     await world.until("the reason", told)
 
 
-async def test_two_gateways_of_one_redis(world: World) -> None:
+async def test_second_gateway_of_one_redis_is_not_accepted(world: World) -> None:
     first = await world.gateway("first")
     second = await world.gateway("second")
     age = sorted([first, second], key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["uid"]))
@@ -154,7 +154,7 @@ async def test_two_gateways_of_one_redis(world: World) -> None:
     assert condition(await world.reconcile(world.reconciler(age[0]), older), "Accepted")[0] == "True"
 
 
-async def test_a_route_without_the_gateway_api(world: World) -> None:
+async def test_http_route_without_the_gateway_api_is_reported(world: World) -> None:
     route = {"parentRefs": [{"name": "front"}]}
     status = await world.reconcile(world.reconciler(await world.gateway(httpRoute=route)))
     assert condition(status, "Reconciled")[:2] == ("False", "KindNotFound")
@@ -166,7 +166,7 @@ async def test_a_route_without_the_gateway_api(world: World) -> None:
     [
         rule
         for rule in NAMESPACED
-        # Those of LinkOperations are named by them: test_operations.
+        # Missing rights on LinkOperations are reported by those: test_operations.
         if rule[0] != "fairlead.dev" and rule[1] not in (("events",), ("pods/eviction",))
     ],
     ids=lambda rule: rule[1][0],
@@ -205,7 +205,7 @@ async def test_a_right_that_is_missing_is_named(world: World, lost: PolicyRule) 
         ({"services": {"agents": {"type": "ExternalName"}}}, "Unsupported value"),
     ],
 )
-async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> None:
+async def test_invalid_specs_are_refused_by_the_api_server(world: World, spec: Object, why: str) -> None:
     with pytest.raises(ApiServerRefused, match=why):
         await world.gateway(**spec)
 
@@ -213,13 +213,13 @@ async def test_specs_that_are_refused(world: World, spec: Object, why: str) -> N
 @pytest.mark.parametrize(
     ("name", "why"), [("e" * 41, "40 characters"), ("edge.eu", "contain no dots"), ("1edge", "begin with a letter")]
 )
-async def test_names_that_leave_no_room_or_make_no_service_are_refused(world: World, name: str, why: str) -> None:
+async def test_invalid_names_are_refused_by_the_api_server(world: World, name: str, why: str) -> None:
     with pytest.raises(ApiServerRefused, match=why):
         await world.gateway(name)
 
 
-async def test_what_the_api_server_refuses_of_a_child_is_not_taken_for_its_absence(world: World) -> None:
-    """A limit below its request is refused with 422, a toleration that is none with 500: by no schema of ours."""
+async def test_child_that_the_api_server_refuses_is_reported_as_invalid(world: World) -> None:
+    """A limit below its request is refused with 422, an invalid toleration with 500; the CRD allows both."""
     few = {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}
     status = await world.reconcile(world.reconciler(await world.gateway(resources=few)))
     held, reason, message = condition(status, "Reconciled")
@@ -230,7 +230,7 @@ async def test_what_the_api_server_refuses_of_a_child_is_not_taken_for_its_absen
     assert (held, reason) == ("False", "Invalid"), message
 
 
-async def test_a_container_that_is_not_made_for_long_is_told(world: World) -> None:
+async def test_pods_running_is_unknown_while_a_container_starts_slowly(world: World) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     pod, other = await world.run_pods(2)

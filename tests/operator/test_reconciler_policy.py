@@ -1,4 +1,4 @@
-"""A LinkGateway that asks for more than the operator's policy allows, against a real API server: told, and not done."""
+"""A LinkGateway that asks for more than the policy allows, against a real API server: reported, and not applied."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ async def secret(world: World, name: str, **data: str) -> None:
     await world.admin.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
 
 
-async def test_what_is_not_allowed_is_told_and_makes_nothing(world: World) -> None:
-    """Whoever may create a LinkGateway could else have any image run with any Secret of the namespace."""
+async def test_policy_violation_is_reported_and_nothing_is_created(world: World) -> None:
+    """Otherwise anyone who may create a LinkGateway could run any image with any Secret of the namespace."""
     await secret(world, "payroll", password="hunter2")
     env = [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "payroll", "key": "password"}}}]
     pod: dict[str, Any] = {"env": env, "priorityClassName": "system-node-critical"}
@@ -37,7 +37,7 @@ async def test_what_is_not_allowed_is_told_and_makes_nothing(world: World) -> No
     assert ("PolicyViolation", f"Accepted: {message}") in await world.events()
 
 
-async def test_pods_that_run_are_left_alone_when_their_linkgateway_asks_for_too_much(world: World) -> None:
+async def test_policy_violation_leaves_running_pods_alone(world: World) -> None:
     reconciler = world.reconciler(await world.gateway(), policy=DEFAULT_POLICY)
     await world.reconcile(reconciler)
     await world.run_pods(2)
@@ -51,7 +51,7 @@ async def test_pods_that_run_are_left_alone_when_their_linkgateway_asks_for_too_
     assert condition(await world.reconcile(reconciler), "Accepted")[:2] == ("True", "Valid")
 
 
-async def test_a_secret_is_lent_by_its_label(world: World) -> None:
+async def test_secret_is_used_when_it_has_the_label(world: World) -> None:
     await secret(world, "where", url=world.redis)
     reconciler = world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}}), policy=DEFAULT_POLICY)
     assert condition(await world.reconcile(reconciler), "Accepted")[:2] == ("False", "PolicyViolation")
@@ -61,7 +61,7 @@ async def test_a_secret_is_lent_by_its_label(world: World) -> None:
     assert condition(status, "RedisReachable")[:2] == ("True", "Reachable")
 
 
-async def test_a_secret_that_may_not_be_read_is_not_mounted_either(world: World) -> None:
+async def test_secret_that_may_not_be_read_is_not_mounted(world: World) -> None:
     await world.allow(*(rule for rule in NAMESPACED if "secrets" not in rule[1]), *LEASE)
     status = await world.reconcile(world.reconciler(await world.gateway(), policy=DEFAULT_POLICY))
     held, reason, message = condition(status, "Accepted")

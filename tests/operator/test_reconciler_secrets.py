@@ -1,4 +1,4 @@
-"""What the pods would refuse at their start is told by a condition, against a real API server, and never quoted."""
+"""Secrets that the pods would refuse at their start: a condition reports them, without quoting them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOKENS = [
 ]  # fmt: skip
 
 
-async def test_a_token_that_gateways_refuse_is_told_by_its_key_and_not_quoted(world: World) -> None:
+async def test_invalid_token_is_named_by_its_key_and_not_quoted(world: World) -> None:
     reconciler = world.reconciler(await world.gateway())
 
     async def told(**tokens: str) -> tuple[str, str, str]:
@@ -51,8 +51,8 @@ async def test_a_token_that_gateways_refuse_is_told_by_its_key_and_not_quoted(wo
     assert f"SecretsFound: gateways cannot start: agent-token {rule}" in events
 
 
-async def test_random_bytes_are_no_token_and_no_address(world: World) -> None:
-    """As `openssl rand 24` makes them, without -hex."""
+async def test_random_bytes_are_neither_token_nor_url(world: World) -> None:
+    """As `openssl rand 24` writes them without -hex."""
     binary = {"data": {"agent-token": "/////////////////////////////////w==", "url": "/////w=="}}
     await world.admin.patch("Secret", world.namespace, "tokens", binary)
     where = {"secretRef": {"name": "tokens", "key": "url"}}
@@ -62,7 +62,7 @@ async def test_random_bytes_are_no_token_and_no_address(world: World) -> None:
     assert condition(status, "RedisReachable") == ("False", "Unusable", text)
 
 
-async def test_a_secret_of_redis_that_is_missing_does_not_hide_an_unusable_token(world: World) -> None:
+async def test_missing_redis_secret_does_not_hide_an_invalid_token(world: World) -> None:
     await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": {"agent-token": "short"}})
     status = await world.reconcile(world.reconciler(await world.gateway(redis={"secretRef": {"name": "nowhere"}})))
     assert condition(status, "SecretsFound")[:2] == ("False", "Unusable")
@@ -70,8 +70,8 @@ async def test_a_secret_of_redis_that_is_missing_does_not_hide_an_unusable_token
 
 
 @pytest.mark.parametrize("agent", TOKENS, ids=range(len(TOKENS)))
-def test_the_operator_refuses_exactly_the_tokens_that_gateways_refuse(agent: str, tmp_path: Path) -> None:
-    """The contracts between the rooms keep the gateway's settings out of the operator, so the rule stands twice."""
+def test_tokens_are_refused_exactly_if_gateways_refuse_them(agent: str, tmp_path: Path) -> None:
+    """The import contracts keep the gateway's settings out of the operator, so both have the rule."""
     files = {"FAIRLEAD_AGENT_TOKEN_FILE": tmp_path / "agent", "FAIRLEAD_PLATFORM_TOKEN_FILE": tmp_path / "platform"}
     env = {"FAIRLEAD_LINK_HOST": "0.0.0.0", "FAIRLEAD_API_HOST": "0.0.0.0", **{k: str(v) for k, v in files.items()}}
     for platform in TOKENS:
@@ -85,7 +85,7 @@ def test_the_operator_refuses_exactly_the_tokens_that_gateways_refuse(agent: str
         assert len(token_faults(TokenSecret(name="tokens"), agent.encode(), platform.encode())) == refused
 
 
-async def test_an_operator_that_may_not_look_for_a_class_says_which_value_of_the_chart_lets_it(world: World) -> None:
+async def test_ingress_class_that_may_not_be_read_names_the_value_of_the_chart(world: World) -> None:
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "operator"}}
     await world.admin.apply({**role, "rules": []}, "test")
     status = await world.reconcile(world.reconciler(await world.gateway(ingress={"className": "traefik"})))
@@ -95,14 +95,14 @@ async def test_an_operator_that_may_not_look_for_a_class_says_which_value_of_the
     assert message.endswith("; operator.rbac.ingressClasses of the chart grants the right to read it")
 
 
-async def test_environment_that_is_the_operators_is_refused_by_the_api_server(world: World) -> None:
+async def test_reserved_env_is_refused_by_the_api_server(world: World) -> None:
     env = [{"name": "FAIRLEAD_WINDOW", "value": "131072"}, {"name": "FAIRLEAD_CAPACITY", "value": "99"}]
     with pytest.raises(InvalidObject, match=r"pod\.env must not set what the operator sets itself"):
         await world.gateway(pod={"env": env})
     await world.gateway(pod={"env": env[:1]})
 
 
-async def test_a_secret_that_changes_replaces_the_pods(world: World) -> None:
+async def test_changed_secret_replaces_the_pods(world: World) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
 
@@ -118,7 +118,7 @@ async def test_a_secret_that_changes_replaces_the_pods(world: World) -> None:
     await world.reconcile(reconciler)
     second = await checksum()
     assert second != first
-    # Another leader, and one that cannot read it: neither is a reason to replace pods.
+    # Neither another leader, nor one that cannot read the Secret, is a reason to replace pods.
     other = world.reconciler(await world.admin.get("LinkGateway", world.namespace, "edge"))
     await world.reconcile(other)
     assert await checksum() == second

@@ -1,4 +1,4 @@
-"""The operator reads the rows of a fleet from a Redis behind TLS, by the authority that the LinkGateway names."""
+"""The operator reads the rows from a Redis with TLS, and verifies it by the CA that the LinkGateway names."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def secrets(url: str, pem: bytes) -> Secrets:
 
 
 @pytest.mark.parametrize("query", ["", "?protocol=2"])
-async def test_rows_are_read_by_the_authority_that_is_named(tls_redis: str, certificate: Path, query: str) -> None:
+async def test_reader_verifies_redis_with_the_named_ca(tls_redis: str, certificate: Path, query: str) -> None:
     found = secrets(tls_redis + query, certificate.read_bytes())
     rows = NodeMetricsReader(redis_url(spec(caSecretRef={"name": "authority"}), found))
     assert (await rows.read()).rows == {}
@@ -41,6 +41,6 @@ async def test_rows_are_read_by_the_authority_that_is_named(tls_redis: str, cert
     await stranger.aclose()
 
 
-def test_an_authority_without_tls_is_told() -> None:
+def test_ca_without_tls_is_refused() -> None:
     with pytest.raises(UnusableSecret, match="needs a rediss:// URL"):
         redis_url(spec(caSecretRef={"name": "authority"}), secrets("redis://r", b"pem"))

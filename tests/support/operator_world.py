@@ -26,22 +26,22 @@ ANYTHING = Policy(
     **{name: ("*",) for name in Policy.__struct_fields__ if name != "containers"},
     containers=True,
 )
-"""For tests of what a LinkGateway amounts to, whoever is allowed to ask for it."""
+"""For tests that are not about the policy."""
 
 
 def condition(status: Object, kind: str) -> tuple[str, str, str]:
-    """Status, reason and message of one."""
+    """Status, reason and message of one condition."""
     (found,) = (one for one in status["conditions"] if one["type"] == kind)
     return found["status"], found["reason"], found["message"]
 
 
 @dataclass
 class World:
-    """One namespace, and everything that a test does to it. `now` is the clock of the reconcilers, turned by hand."""
+    """One namespace, and everything that a test does to it. The test advances `now`, the reconcilers' clock."""
 
     admin: Cluster
     operator: Cluster
-    """As the user `operator`, with the rights of the table and no others."""
+    """As the user `operator`, which has only the rights of the table."""
     namespace: str
     store: Pipeliner
     redis: str
@@ -60,7 +60,7 @@ class World:
         }
 
     async def gateway(self, name: str = "edge", **more: object) -> Object:
-        """Made as a user would; what is given replaces the defaults of `spec`."""
+        """Creates a LinkGateway as a user does; what is given replaces the defaults of `spec`."""
         return await self.admin.create(
             {
                 "apiVersion": "fairlead.dev/v1alpha1",
@@ -78,7 +78,7 @@ class World:
         return made
 
     async def reconcile(self, reconciler: Reconciler, name: str = "edge", seconds: float = 10.0) -> Object:
-        """One pass, `seconds` after the last; the status that it left."""
+        """One pass, `seconds` after the last; the status after it."""
         self.now += seconds
         everyone = await self.admin.items("LinkGateway", self.namespace)
         (body,) = (one for one in everyone if one["metadata"]["name"] == name)
@@ -89,7 +89,7 @@ class World:
         return status
 
     async def operate(self, name: str, *, gateway: str = "edge", **more: object) -> Object:
-        """A LinkOperation, made as a user would."""
+        """Creates a LinkOperation as a user does."""
         return await self.admin.create(
             {
                 "apiVersion": "fairlead.dev/v1alpha1",
@@ -100,19 +100,19 @@ class World:
         )
 
     async def operation(self, name: str) -> Object:
-        """Its status."""
+        """The status of a LinkOperation."""
         found = await self.admin.get("LinkOperation", self.namespace, name)
         status: Object = found.get("status", {})
         return status
 
     async def place(self, pod: str) -> None:
-        """As the scheduler: from now on its end is the kubelet's, who is asked and takes its time."""
+        """Plays the scheduler: from now on a deletion waits for the kubelet."""
         where = path("Pod", self.namespace, pod, "binding")
         body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "some-node"}}
         await self.admin._write("POST", where, {**body, "metadata": {"name": pod}}, "application/json", {})
 
     async def end(self, pod: str) -> None:
-        """As the kubelet, when its containers have ended."""
+        """Plays the kubelet when the containers have ended."""
         where = path("Pod", self.namespace, pod)
         await self.admin._write("DELETE", where, {"gracePeriodSeconds": 0}, "application/json", {})
 
@@ -121,7 +121,7 @@ class World:
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
     async def run_pods(self, count: int) -> list[str]:
-        """Wait for that many pods, and be their kubelet: they run and are ready. Their names."""
+        """Waits for that many pods and plays their kubelet: they run and are ready. Returns their names."""
         pods = await self.until(f"{count} pods", lambda: self._exactly(count))
         for pod in pods:
             await self.run(pod["metadata"]["name"])
@@ -129,7 +129,7 @@ class World:
         return [pod["metadata"]["name"] for pod in pods]
 
     async def run(self, pod: str) -> None:
-        """As the kubelet: it runs and is ready."""
+        """Plays the kubelet: the pod runs and is ready."""
         conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
         status = {"status": {"phase": "Running", "conditions": conditions}}
         await self.admin.patch("Pod", self.namespace, pod, status, "status")
@@ -146,7 +146,7 @@ class World:
         return await self.admin.get("Deployment", self.namespace, name)
 
     async def beat(self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0) -> None:
-        """As the node of that pod does it."""
+        """Writes the row of the pod's node."""
         counts: dict[str, str | int | float] = {
             "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": 0,
             "lag_ms": 0, "in_flight": in_flight, "version": "test",
@@ -154,7 +154,7 @@ class World:
         await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 
     async def until(self, what: str, condition: Callable[[], Any]) -> Any:
-        """Waits for what controllers do; what it gives when it gives something."""
+        """Waits until `condition` returns something, and returns that."""
         deadline = time.monotonic() + 30
         while not (found := await condition()):
             assert time.monotonic() < deadline, f"waited 30 s for {what}"
@@ -162,12 +162,12 @@ class World:
         return found
 
     async def events(self, kind: str = "LinkGateway") -> list[tuple[str, str]]:
-        """Reasons and messages of those of this kind."""
+        """Reasons and messages of the Events about this kind."""
         found = await self.admin.items("Event", self.namespace)
         return [(one["reason"], one["message"]) for one in found if one["involvedObject"]["kind"] == kind]
 
     async def allow(self, *rules: PolicyRule, without: tuple[str, str] = ("", "")) -> None:
-        """The rights of the user `operator` in this namespace, from now on; `without` this resource and verb."""
+        """Sets the rights of the user `operator` in this namespace; `without` removes a resource's verb."""
         said = [
             {"apiGroups": [group], "resources": [kind], "verbs": left}
             for group, kinds, verbs in rules

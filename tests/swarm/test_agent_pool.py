@@ -131,7 +131,13 @@ async def test_a_second_welcome_is_a_violation_and_the_agent_comes_back_with_the
 
     async with played(twice, once) as pool:
         counters = pool.count()
-        assert (counters.violations, counters.lost, counters.gone, counters.welcomes, counters.once) == (1, 1, 0, 2, 1)
+        assert (counters.violations, counters.lost, counters.rejected, counters.welcomes, counters.agents_welcomed) == (
+            1,
+            1,
+            0,
+            2,
+            1,
+        )
     assert hellos[0].boot == hellos[1].boot
     assert [hello.conn for hello in hellos] == [1, 2]
 
@@ -211,7 +217,7 @@ async def test_drains_and_byes_are_followed_and_4507_is_final() -> None:
 
     async with played(draining, telling, replacing) as pool:
         async with asyncio.timeout(20):
-            while not (counters := pool.count()).gone:
+            while not (counters := pool.count()).rejected:
                 await asyncio.sleep(0.02)
         assert (counters.moved, counters.lost, counters.attempts) == (2, 1, 3)
     assert times[1] - times[0] >= 0.29

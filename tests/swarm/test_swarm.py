@@ -153,10 +153,10 @@ def test_a_wrong_token_is_told_and_is_not_available(gateway: ServeProcess, swarm
     ("flags", "words"),
     [
         (("--agents=3000000", "--processes=2"), "open files each"),
-        (("--profile=lazy",), "'lazy' is not understood"),
+        (("--profile=lazy",), "invalid profile 'lazy'"),
         (("--source=127.0.0.9-2",), "127.0.0.9-2"),
         (("--agents=60000", "--processes=100"), "--source"),
-        (("--id-prefix=a b",), "is not legal"),
+        (("--id-prefix=a b",), "invalid agent id"),
         (("--url=http://x",), "must begin with ws://"),
         (("--url=ws://gateway.example",), "no token"),
     ],

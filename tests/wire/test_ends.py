@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.agent.journal.records import Accepted, Header, JournalState
+from fairlead.agent.journal.records import Accepted, Header
+from fairlead.agent.journal.state import JournalState
 from fairlead.wire.codec import agent_codec, gateway_codec
 from fairlead.wire.command_stream import CommandStream
 from fairlead.wire.messages import (

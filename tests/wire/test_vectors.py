@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fairlead.errors import ProtocolViolation
-from fairlead.mock.script import Conversation, Step, data_of, load, load_messages
+from fairlead.mock.script import Conversation, Step, data_of, load_conversations, load_messages
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.codec import Codec, agent_codec, gateway_codec
 from fairlead.wire.gateway_link import Action, GatewayLink
@@ -48,7 +48,7 @@ AGENT = agent_codec(SUBPROTOCOL_JSON)
 
 Vector = dict[str, Any]
 MESSAGES = load_messages()
-CONVERSATIONS = load()
+CONVERSATIONS = load_conversations()
 
 
 def codec(direction: str, encoding: str) -> Codec[FromAgent] | Codec[FromGateway]:

@@ -1,7 +1,4 @@
-"""The error that handlers raise on purpose, and those that the journal meets them with.
-
-Used by handlers, their children, the built-in methods and whoever writes to the journal.
-"""
+"""The error that handlers raise to end a command, and the errors of the journal."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from fairlead.wire.messages import Error, Scalar
 
 
 class CommandError(FairleadError):
-    """Raise it in a handler to end the command with an error of your own `code`.
+    """Raise it in a handler to end the command with an error code of your own.
 
     `temporary` tells the platform that the same command may succeed later; `details` are for programs.
     """
@@ -21,11 +18,11 @@ class CommandError(FairleadError):
         self.is_temporary = temporary
 
     def __reduce__(self) -> tuple[object, ...]:
-        # It crosses from a child process; BaseException's own way forgets the keyword arguments.
+        # It is sent from child processes; BaseException's own way loses the keyword arguments.
         return _restored, (self.error_code, self.message, self.is_temporary, self.details)
 
     def to_wire(self) -> Error:
-        """Cut to the protocol's bounds: what a handler says must never break the link."""
+        """Cut to the protocol's limits: what a handler says must never break the link."""
         details: dict[str, Scalar] = {}
         for key, value in list(self.details.items())[:16]:
             plain = value if isinstance(value, bool | int | float | None) else _text(str(value), 1024)
@@ -39,13 +36,13 @@ class CommandError(FairleadError):
 
 
 class JournalFailed(Unavailable):
-    """The disk did not take what must be kept: what was about to happen has not happened."""
+    """The disk did not take what must be kept; what was about to happen has not happened."""
 
     code = "journal_failed"
 
 
 class JournalFull(JournalFailed):
-    """The journal has reached its limit: what is in it has to be stored by the gateway first."""
+    """The journal has reached its size limit; the gateway has to store what is in it first."""
 
     code = "journal_full"
 
@@ -55,5 +52,5 @@ def _restored(code: str, message: str, temporary: bool, details: dict[str, Scala
 
 
 def _text(value: str, limit: int) -> str:
-    """`value` as the encodings can carry it: names of files come with lone surrogates."""
+    """`value` as UTF-8 can encode it: names of files may have lone surrogates."""
     return value[:limit].encode("utf-8", "replace").decode()

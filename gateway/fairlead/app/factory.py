@@ -1,7 +1,7 @@
-"""The two applications that the outside sees: the agents' door and the platform's API.
+"""The two ASGI applications of a node: the link endpoint for agents and the HTTP API for platforms.
 
-Made by the command line for a node that was started, with the failures that both count. The API's guard stands in front
-of everything, so that no handler can forget it.
+`fairlead serve` makes them for a node that has started; both share one `CredentialFailures`. The guard of the API runs
+before every handler, so that no handler can forget it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from fairlead.app.access.bearer_token import BearerToken
-from fairlead.app.access.guard import AccessGuard, CredentialFailures
+from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailures
 from fairlead.app.access.hosts import HostRules
 from fairlead.app.api import openapi
 from fairlead.app.api.operations import OPERATIONS, Operation
@@ -34,24 +33,25 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
 def link_app(node: Node, failures: CredentialFailures) -> ASGIApp:
-    """What agents reach: `/v1/link` and nothing else.
+    """The application on the link port, which serves `/v1/link` and nothing else.
 
-    One door needs no router: Starlette's middleware and routing would cost a fifth of an accept.
+    It needs no router: Starlette's middleware and routing would cost a fifth of an accept.
     """
     token = node.settings.agent_token
     hosts = _hosts(node, token == DEVELOPMENT_AGENT_TOKEN)
     door = LinkEndpoint(node, AccessGuard("link", BearerToken(token, "agent"), hosts, failures))
-    lost = Starlette()  # answers everything else: 404, and the lifespan
-    # RFC 9110 §15.5.22. Told apart from a wrong path, since a proxy that drops the header is the commonest reason.
+    lost = Starlette()  # answers everything else with 404, and handles the lifespan
+    # RFC 9110 §15.5.22. It differs from the answer to a wrong path because a proxy that removes the header is the most
+    # common reason.
     no_upgrade = PlainTextResponse(
-        "agents connect here by WebSocket (RFC 6455), and this request asks for no upgrade: if its sender did, "
-        "something on the way has dropped its headers Upgrade and Connection\n",
+        "agents connect to this path by WebSocket (RFC 6455), but this request does not ask for an upgrade: if the "
+        "client sent the headers Upgrade and Connection, a proxy in between has removed them\n",
         status_code=426,
         headers={"upgrade": "websocket", "connection": "upgrade"},
     )
     wrong_path = PlainTextResponse(
-        f"no links are served under this path, agents connect to {LINK_PATH}: give the agent the gateway's address "
-        "without a path, unless a proxy in between takes a part of it away\n",
+        f"unknown path: agents connect to {LINK_PATH}; configure the agent with the gateway's address and no path, "
+        "unless a proxy in between removes a prefix of the path\n",
         status_code=403,
     )
 
@@ -69,7 +69,7 @@ def link_app(node: Node, failures: CredentialFailures) -> ASGIApp:
 
 
 def _hosts(node: Node, development: bool) -> HostRules:
-    """With a development token, which everybody knows, a web page must not reach this port through a browser here."""
+    """A development token is public, so with one no web page may reach this port through a browser on this machine."""
     settings = node.settings
     return HostRules(
         split_list(settings.allowed_hosts), split_list(settings.allowed_origins), loopback_only=development
@@ -77,7 +77,7 @@ def _hosts(node: Node, development: bool) -> HostRules:
 
 
 def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
-    """What the platform reaches, behind its token: every operation that the document names."""
+    """The application on the API port: every operation of the OpenAPI document, behind the platform token."""
     commands, agents = CommandRoutes(node), AgentRoutes(node)
     handlers: dict[str, Handler] = {
         "postCommand": commands.post,
@@ -97,7 +97,8 @@ def api_app(node: Node, failures: CredentialFailures) -> ASGIApp:
     resources: dict[str, Resource] = {}
     for operation in OPERATIONS:
         resources.setdefault(operation.path, Resource()).add(operation, handlers[operation.name])
-    # The paths without a parameter are found by name: a route is a regular expression, tried one after the other.
+    # Paths without a parameter are looked up by name: routes are regular expressions that are tried one after the
+    # other.
     exact = {path: resource for path, resource in resources.items() if "{" not in path}
     routes = [Route(path, resource) for path, resource in resources.items() if "{" in path]
     router = Router(routes, default=_not_found, redirect_slashes=False)
@@ -111,12 +112,14 @@ async def _openapi(request: Request) -> Response:
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    await problem(NotFound(f"there is no {scope['path']}: see the API's documentation"))(scope, receive, send)
+    await problem(NotFound(f"unknown path {scope['path']}: GET /v1/openapi.json lists all paths"))(scope, receive, send)
 
 
 class Resource:
-    """One path: an operation for each of its methods. Raises MethodNotAllowed for all others, InvalidRequest for a
-    query parameter that is not the operation's: a misspelt one would else be a filter that silently does nothing.
+    """One path, with an operation for each of its methods.
+
+    Raises MethodNotAllowed for other methods, and InvalidRequest for a query parameter that the operation does not
+    have: otherwise a misspelt filter would match everything.
     """
 
     def __init__(self) -> None:
@@ -129,7 +132,7 @@ class Resource:
         known = self._known.get(scope["method"])
         if known is None:
             allow = ", ".join(self._known)
-            raise MethodNotAllowed(f"{scope['path']} knows no {scope['method']}, only {allow}", allow=allow)
+            raise MethodNotAllowed(f"{scope['path']} does not support {scope['method']}: use {allow}", allow=allow)
         operation, handler = known
         request = Request(scope, receive, send)
         if scope["query_string"]:
@@ -143,17 +146,21 @@ def _check_query(request: Request, operation: Operation) -> None:
     what = f"{request.method} {operation.path}"
     for name in given:
         if name not in operation.query:
-            only = f"only {', '.join(operation.query)}" if operation.query else "none"
-            raise InvalidRequest(f"{what} takes no query parameter {name[:64]!r}, {only}", field=name[:64])
+            expected = ", ".join(operation.query) or "no query parameter"
+            raise InvalidRequest(
+                f"unknown query parameter {name[:64]!r} of {what}: expected {expected}", field=name[:64]
+            )
         if given.count(name) > 1:
-            raise InvalidRequest(f"{what} takes one {name}, not {given.count(name)}", field=name)
+            raise InvalidRequest(
+                f"query parameter {name} of {what} is given {given.count(name)} times: give it once", field=name
+            )
 
 
 class Api:
-    """The routes behind the guard, and errors as problem documents.
+    """The routes behind the guard. It turns errors into problem documents.
 
-    In place of Starlette's two error middlewares, which wrap every message of a response: handlers here raise before
-    they send anything, and a stream tells its own errors.
+    It replaces Starlette's two error middlewares, which wrap every message of a response. Handlers raise before they
+    send anything, and a stream reports its own errors.
     """
 
     def __init__(self, exact: Mapping[str, ASGIApp], router: Router, guard: AccessGuard) -> None:

@@ -1,9 +1,9 @@
-"""The agents' door: one WebSocket endpoint, `/v1/link`. Everything that can be refused is refused before the upgrade.
+"""The WebSocket endpoint for agents, `/v1/link`. It refuses whatever it can refuse before the upgrade.
 
-Order of checks: Host and Origin (403), credential (401, or 429 after many wrong ones), draining and full (503), too
-many at once (429), subprotocol (426). The credential comes before the node's state, so that a stranger learns nothing
-and cannot have pods made by being refused. What passes is attached to a session and this coroutine is over; nothing of
-Starlette lives as long as the link.
+It checks, in this order: Host and Origin (403), the credential (401, or 429 after many wrong ones), whether the node is
+draining or full (503), the accept rate (429), and the subprotocol (426). The credential comes before the state of the
+node, so that a stranger learns nothing about the node and cannot cause a scale-up by being refused. A connection that
+passes is attached to a session and this coroutine ends: no object of Starlette lives as long as the link.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class LinkEndpoint:
         await attach(websocket, session, subprotocol, context=self._node.connection_context)
 
     async def _hold_back(self, key: str) -> None:
-        """An address that comes again and again over the accept rate is answered ever later, so that a loop which does
-        not wait as it was told costs little."""
+        """Delay the answer to an address that keeps exceeding the accept rate, so that a client that ignores
+        Retry-After costs little."""
         delay = self._refused.fail(key, asyncio.get_running_loop().time(), random.random()).delay
         if delay and self._waiting < WAITING:
             self._waiting += 1
@@ -80,29 +80,29 @@ class LinkEndpoint:
     def _refusal(self, websocket: WebSocket) -> Response | None:
         node = self._node
         if node.hub.draining:
-            return self._busy("draining", 503, NodeBusy("this node is draining: connect again"), 1)
+            return self._busy("draining", 503, NodeBusy("this node is draining: connect again to reach another one"), 1)
         if node.hub.links >= node.settings.capacity:
-            full = NodeBusy(f"this node is full, with {node.hub.links} links: connect again")
+            full = NodeBusy(f"this node is full, with {node.hub.links} links: connect again to reach another one")
             return self._busy("full", 503, full, 10)
         rate = self._rate
         if not rate.take(client_key(websocket.scope), asyncio.get_running_loop().time()):
-            fast = NodeBusy(f"more than {rate.rate:g} new links a second: connect again")
+            fast = NodeBusy(f"this node accepts no more than {rate.rate:g} new links a second: try again later")
             return self._busy("rate", 429, fast, max(1.0, node.hub.links / rate.rate))
         if not any(name in self._codecs for name in websocket.scope["subprotocols"]):
             node.metrics.rejected.labels("subprotocol").inc()
             return PlainTextResponse(
-                f"This gateway speaks {', '.join(self._codecs)}: name one of them in Sec-WebSocket-Protocol.\n",
+                f"Unsupported subprotocol: name one of {', '.join(self._codecs)} in Sec-WebSocket-Protocol.\n",
                 426,
                 {"upgrade": "websocket", "sec-websocket-protocol": ", ".join(self._codecs)},
             )
         return None
 
     def _busy(self, reason: str, status: int, error: NodeBusy, most: float) -> Response:
-        """`most`: seconds over which those that were refused are spread."""
+        """A refusal with a random Retry-After of up to `most` seconds, which spreads the refused agents."""
         self._node.metrics.rejected.labels(reason).inc()
         if reason != "draining":
             self._node.hub.refused += 1
         answer = problem(error, status)
-        # From 1 s on, since the header knows whole seconds only and 0 would mean at once.
+        # At least 1 s: the header has whole seconds, and 0 would mean at once.
         answer.headers["retry-after"] = str(random.randint(1, int(min(most, RETRY_AFTER_MOST - 1)) + 1))
         return answer

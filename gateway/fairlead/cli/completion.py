@@ -21,7 +21,7 @@ VARIABLE = "_FAIRLEAD_COMPLETE"
 TIMEOUT = 1.5
 """Seconds from TAB to the offer: an API one network away takes 0.1 s, a busy machine ten times as long."""
 MOST_OFFERED = 200
-"""More ids than these are no help on a screen."""
+"""More ids than these do not help on a screen."""
 
 
 @click.command(short_help="Print the completion script for a shell.")

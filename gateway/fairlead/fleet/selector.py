@@ -1,8 +1,8 @@
-"""Which agents are meant: `env in (prod,dev),os=linux,!retired`, over labels and facts.
+"""Selectors of agents by labels and facts, such as `env in (prod,dev),os=linux,!retired`.
 
-Read by the API from a query or a body. Labels are set by the platform, facts are what an agent says of itself, and
-neither can pass for the other: `label.env` and `fact.os` name one of them, a bare key means the label, or the fact
-where there is no such label. As in Kubernetes, `!=` and `notin` also hold for agents that lack the key. Pure.
+The API parses them from a query or a body. The platform sets labels, and an agent reports facts about itself.
+`label.env` and `fact.os` name one of them; a bare key means the label, or the fact if the agent has no such label. As
+in Kubernetes, `!=` and `notin` also match agents that lack the key. It is pure.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlead.errors import InvalidRequest
 
 LENGTH_LIMIT = 1_024
 TERM_LIMIT = 32
-"""Each term is a look-up for every agent that is gone through."""
+"""Each term costs a look-up for every agent that is examined."""
 
 _KEY = r"(?:(?P<of>label|fact)\.)?(?P<key>[A-Za-z0-9][A-Za-z0-9._/-]{0,63})"
 _VALUE = r"[^\s,()=!]+"
@@ -27,7 +27,7 @@ _TERM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One condition. `values` is None where only the presence of the key matters."""
+    """One condition. `values` is None if only the presence of the key matters."""
 
     of: str
     key: str
@@ -35,7 +35,7 @@ class Term:
     negated: bool
 
     def holds(self, labels: Mapping[str, str] | None, facts: Mapping[str, str]) -> bool | None:
-        """None where that cannot be known: `labels` is None, and what is asked for is no fact."""
+        """Whether the agent matches; None if that is unknown because `labels` is None and the key is not a fact."""
         found: str | None
         if self.of == "fact":
             found = facts.get(self.key)
@@ -53,35 +53,35 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """All terms must hold; none at all means everybody."""
+    """A conjunction of terms; without terms it matches every agent."""
 
     terms: tuple[Term, ...]
 
     def matches(self, labels: Mapping[str, str] | None, facts: Mapping[str, str]) -> bool | None:
-        """None for an agent whose labels nobody knows any more (`labels` is None), and on which it depends."""
-        told = [term.holds(labels, facts) for term in self.terms]
-        return False if False in told else None if None in told else True
+        """Whether the agent matches; None if that depends on labels that were lost (`labels` is None)."""
+        holds = [term.holds(labels, facts) for term in self.terms]
+        return False if False in holds else None if None in holds else True
 
 
 def parse(text: str) -> Selector:
-    """Raises InvalidRequest that shows where the text stops being a selector."""
+    """Parse a selector. Raises InvalidRequest, which names the position of the error."""
     if len(text) > LENGTH_LIMIT:
-        raise _fault(f"a selector of {len(text)} characters exceeds max {LENGTH_LIMIT}")
+        raise _fault(f"selector of {len(text)} characters exceeds the maximum of {LENGTH_LIMIT}")
     terms: list[Term] = []
     at, end = 0, len(text.rstrip())
     while at < end:
         found = _TERM.match(text, at)
         if found is None:
             raise _fault(
-                f"selector {text!r} is not understood from position {at} on, at {text[at : at + 20]!r}: write "
+                f"invalid selector {text!r} at position {at}, {text[at : at + 20]!r}: expected "
                 "`key`, `!key`, `key=value`, `key!=value`, `key in (a,b)` or `key notin (a,b)`, separated by commas"
             )
         terms.append(_term(found, text))
         at = found.end()
     if text.rstrip().endswith(","):
-        raise _fault(f"selector {text!r} ends with a comma: a term is missing")
+        raise _fault(f"invalid selector {text!r}: expected a term after the comma at its end")
     if len(terms) > TERM_LIMIT:
-        raise _fault(f"{len(terms)} terms exceed max {TERM_LIMIT}")
+        raise _fault(f"{len(terms)} terms exceed the maximum of {TERM_LIMIT}")
     return Selector(tuple(terms))
 
 
@@ -89,14 +89,18 @@ def _term(found: re.Match[str], text: str) -> Term:
     of, key = found["of"] or "", found["key"]
     if found["absent"]:
         if found["equals"] or found["set"]:
-            raise _fault(f"selector {text!r}: `!{key}` takes no value; write `{key}!=value` or `{key} notin (…)`")
+            raise _fault(
+                f"invalid selector {text!r}: `!{key}` takes no value; write `{key}!=value` or `{key} notin (…)`"
+            )
         return Term(of, key, None, True)
     if found["equals"]:
         return Term(of, key, frozenset([found["value"]]), found["equals"] == "!=")
     if found["set"]:
         values = [value.strip() for value in found["values"].split(",")]
         if not all(re.fullmatch(_VALUE, value) for value in values):
-            raise _fault(f"selector {text!r}: the values of `{key} {found['set']}` must stand in ( ), with commas")
+            raise _fault(
+                f"invalid selector {text!r}: expected the values of `{key} {found['set']}` in ( ), separated by commas"
+            )
         return Term(of, key, frozenset(values), found["set"] == "notin")
     return Term(of, key, None, False)
 

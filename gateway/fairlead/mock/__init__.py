@@ -1,5 +1,9 @@
-"""A gateway that plays scripted conversations to an agent under development, and tells what the agent did wrong.
+"""The mock gateway: plays scripted conversations to an agent under development, and reports what the agent did wrong.
 
-For whoever writes an agent in some language from docs/protocol.md. It needs no Redis and no gateway: it knows the
-scripts of `vectors/`, which ship with the package, and says what they say. The command is `fairlead mock-gateway`.
+For authors of agents in any language, from docs/protocol.md; the command is `fairlead mock-gateway`. It needs no
+Redis and no gateway: it plays the scripts in `vectors/`, which ship with the package.
+
+`script` has the conversations as types, `runner` plays them one after the other, and `conversation_run` plays one: it
+says what the gateway says, gives `orders` to the agent, and compares what the agent says (`comparison`). `server` and
+`link` are where the agent connects; `agent_under_test` and `agent_process` are the agent.
 """

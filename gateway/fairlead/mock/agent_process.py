@@ -1,6 +1,6 @@
-"""The agent under development as a process: started, given orders on its stdin, started anew, and killed at the end.
+"""The agent under test as a process: started, given orders on its stdin, restarted, and killed at the end.
 
-Used by the player when it was told how to start the agent. An order is one JSON object a line; the agent answers
+Used when the command that starts the agent was given. An order is one JSON object on a line; the agent answers
 `{"done": NUMBER}` on its stdout when it has carried one out. Whatever else it prints is kept for the report.
 """
 
@@ -18,7 +18,7 @@ from fairlead.errors import ConfigError
 from fairlead.mock.script import Raw
 
 TAIL = 20
-"""Lines of what the agent prints that are kept."""
+"""The last lines that the agent has printed, kept for the report."""
 LINE_LIMIT = 1 << 20
 
 
@@ -29,7 +29,7 @@ class AgentProcess:
         self._readers: list[asyncio.Task[None]] = []
         self._number = 0
         self._done: set[int] = set()
-        self._news = asyncio.Condition()
+        self._answered = asyncio.Condition()
         self.printed: deque[str] = deque(maxlen=TAIL)
 
     @property
@@ -41,7 +41,7 @@ class AgentProcess:
         return self._process.returncode if self._process is not None else None
 
     async def start(self) -> None:
-        """Start it, if it does not run. Raises ConfigError when there is no such program."""
+        """Start it unless it is running. Raises ConfigError when there is no such program."""
         if self.running:
             return
         try:
@@ -50,7 +50,7 @@ class AgentProcess:
                 stderr=asyncio.subprocess.PIPE, limit=LINE_LIMIT, start_new_session=True,
             )  # fmt: skip
         except OSError as e:
-            raise ConfigError(f"the agent {self._command[0]!r} cannot be started: {e.strerror or e}") from e
+            raise ConfigError(f"cannot start the agent {self._command[0]!r}: {e.strerror or e}") from e
         assert process.stdout is not None
         assert process.stderr is not None
         self._readers = [
@@ -59,11 +59,11 @@ class AgentProcess:
         ]
 
     async def order(self, order: str, **more: object) -> int:
-        """Give one order; its number."""
+        """Give one order; returns its number."""
         self._number += 1
         line = json.dumps({"order": order, "number": self._number, **more}).encode() + b"\n"
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(ConnectionError):  # it has ended; the link tells how
+            with contextlib.suppress(ConnectionError):  # it has ended; the link reports how
                 self._process.stdin.write(line)
                 await self._process.stdin.drain()
         return self._number
@@ -82,16 +82,16 @@ class AgentProcess:
         return await self.order("take", id=command)
 
     async def done(self, number: int, timeout: float) -> bool:
-        """Wait until order `number` is carried out; False when it is not in time."""
+        """Wait until order `number` is carried out; False when that takes too long."""
         try:
-            async with asyncio.timeout(timeout), self._news:
-                await self._news.wait_for(lambda: number in self._done)
+            async with asyncio.timeout(timeout), self._answered:
+                await self._answered.wait_for(lambda: number in self._done)
         except TimeoutError:
             return False
         return True
 
     async def ended(self, timeout: float) -> bool:
-        """Wait until the process has ended by itself."""
+        """Wait until the process has ended by itself; False when that takes too long."""
         if self._process is None:
             return True
         try:
@@ -101,7 +101,7 @@ class AgentProcess:
         return True
 
     async def kill(self) -> None:
-        """End it without a word, and all that it started."""
+        """Kill it, and everything that it started."""
         process = self._process
         if process is None:
             return
@@ -117,20 +117,20 @@ class AgentProcess:
             try:
                 line = await stream.readline()
             except ValueError:
-                continue  # longer than anybody reads
+                continue  # a line that is too long
             if not line:
                 return
             number = _done(line) if orders else None
             if number is None:
                 self.printed.append(line.decode(errors="replace").rstrip())
                 continue
-            async with self._news:
+            async with self._answered:
                 self._done.add(number)
-                self._news.notify_all()
+                self._answered.notify_all()
 
 
 def _done(line: bytes) -> int | None:
-    """The number of the order that the agent says it has carried out."""
+    """The number of the order that a line reports as carried out."""
     try:
         value = json.loads(line)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The agent that is tested: its process, if it is ours, its connections, and what was learnt from its hellos.
+"""The agent that is tested: its process, if the mock gateway started it, its connections, and what its hellos said.
 
-Used by the player before each conversation and by the scene during it. It tells the agent nothing of a conversation:
-it only sees to it that there is a link, and that nothing is left open on it.
+Used by `runner` before each conversation and by `conversation_run` during it. It plays nothing of a conversation: it
+only makes sure that there is a link, and that nothing is open on it.
 """
 
 from __future__ import annotations
@@ -11,39 +11,38 @@ import time
 
 from fairlead.mock.agent_process import AgentProcess
 from fairlead.mock.comparison import Violation, show
+from fairlead.mock.link import AgentViolation, LinkClosed, MockLink
 from fairlead.mock.script import BYE, HELLO, WELCOME, Raw
-from fairlead.mock.server import AgentViolation, LinkClosed, MockLink, MockServer
+from fairlead.mock.server import MockServer
 
 SOON = {"first": 20, "base": 20, "cap": 100}
-"""The retry policy of a welcome that names none, in ms: nobody wants to wait for reconnects here."""
+"""The retry policy of a welcome that names none, in ms: reconnects should be quick here."""
 RETURN = {"t": BYE, "code": 4000, "why": "the next conversation", "retry": 1000}
-"""Ends a link on which nothing is tested. A second is a pause that every agent takes as it is named."""
-LONGEST = 65.0
-"""Seconds to wait for an agent that comes back by the policy, after many short links: its longest pause is 60 s."""
-LOOK = 0.25
-"""Seconds between two looks whether the agent's process has ended, while it is waited for."""
+"""Ends a link on which nothing is tested. Every agent accepts a pause of a second as it is."""
+LONGEST_PAUSE = 65.0
+"""Seconds to wait for an agent that reconnects by the policy after many short links: its longest pause is 60 s."""
+POLL = 0.25
+"""Seconds between two checks whether the agent's process has ended, while waiting for it to connect."""
 CLEAR = {"t": WELCOME, "sid": "clear", "gen": 1, "now": 0, "hb": 25_000, "retry": SOON}
-"""Nothing is open: the agent drops what it has."""
+"""A welcome with nothing open: the agent drops what it has."""
 
 
 class AgentUnderTest:
-    __test__ = False  # no test of pytest's
-
-    def __init__(self, listener: MockServer, process: AgentProcess | None, patience: float) -> None:
-        """`patience`: seconds for anything that the agent must do."""
-        self.listener = listener
+    def __init__(self, server: MockServer, process: AgentProcess | None, patience: float) -> None:
+        """`patience`: seconds for whatever the agent must do."""
+        self.server = server
         self.patience = patience
         self.journal = ""
-        """The id of its journal, "" when it has told none."""
+        """The id of its journal, or "" without one."""
         self._process = process
         self._boot = ""
         self._conn = 0
         self._fresh = False
-        """A new process of this agent remembers nothing."""
+        """Whether a new process of this agent remembers nothing."""
 
     @property
-    def ours(self) -> bool:
-        """Whether it is a process that takes orders."""
+    def takes_orders(self) -> bool:
+        """Whether its process was started here, so that it takes orders."""
         return self._process is not None
 
     @property
@@ -52,7 +51,7 @@ class AgentUnderTest:
         return self._process
 
     async def clear(self) -> None:
-        """A link on which nothing is open, so that the agent has nothing of the conversation before."""
+        """Make the agent drop whatever it has kept of the conversation before."""
         if self._process is not None:
             await self.restart()
             if self._fresh:
@@ -60,13 +59,13 @@ class AgentUnderTest:
         link = await self.accept()
         try:
             await self.greet(link)
-            await link.say(CLEAR)
-            await link.read_up(self.patience)
-            while (await link.hear(0.05)) is not None:  # events that had no receipt
+            await link.send_message(CLEAR)
+            await link.wait_until_read(self.patience)
+            while (await link.receive(0.05)) is not None:  # events without a receipt
                 pass
             if link.received:
-                await link.say({"t": 11, "s": link.received})
-                await link.read_up(self.patience)
+                await link.send_message({"t": 11, "s": link.received})
+                await link.wait_until_read(self.patience)
         except LinkClosed as e:
             raise AgentViolation(
                 Violation(f"the agent closed with {e.code} when nothing was open: {why(e)}", "8")
@@ -74,24 +73,24 @@ class AgentUnderTest:
         await self.send_back(link)
 
     async def send_back(self, link: MockLink) -> None:
-        """Close a link so that the agent comes back soon."""
+        """Close a link so that the agent reconnects soon."""
         with contextlib.suppress(LinkClosed):
-            await link.say(RETURN)
+            await link.send_message(RETURN)
         await link.socket.close(4000)
 
     async def accept(self, timeout: float | None = None) -> MockLink:
-        """The agent's next connection."""
-        usual = self.patience if self._process is not None else max(self.patience, LONGEST)
+        """The agent's next connection. Raises AgentViolation when it does not connect in time."""
+        usual = self.patience if self._process is not None else max(self.patience, LONGEST_PAUSE)
         deadline = time.monotonic() + (usual if timeout is None else timeout)
         while (left := deadline - time.monotonic()) > 0:
-            link = await self.listener.accept(min(left, LOOK))
+            link = await self.server.accept(min(left, POLL))
             if link is not None:
                 return link
             if self._process is not None and not self._process.running:
-                break  # it connects no more
-        if self.listener.faults:
-            raise AgentViolation(self.listener.faults.pop(0))
-        what = "the agent does not connect"
+                break  # it will not connect any more
+        if self.server.violations:
+            raise AgentViolation(self.server.violations.pop(0))
+        what = "the agent did not connect"
         if self._process is not None and not self._process.running:
             what = f"the agent's process has ended with {self._process.exit_code}"
         raise AgentViolation(Violation(what, "10"))
@@ -99,7 +98,7 @@ class AgentUnderTest:
     async def greet(self, link: MockLink) -> Raw:
         """The hello, which must be the first message, of the same boot and with a greater `conn`."""
         try:
-            hello = await link.hear(self.patience, quiet=False)
+            hello = await link.receive(self.patience, quiet=False)
         except LinkClosed as e:
             raise AgentViolation(Violation(f"the agent closed with {e.code} before its hello", "4")) from e
         if hello is None:
@@ -108,10 +107,10 @@ class AgentUnderTest:
             raise AgentViolation(Violation("the first message of a connection MUST be hello", "4", came=show(hello)))
         boot, conn = hello["boot"], hello["conn"]
         if self._boot and boot != self._boot and self._process is not None:
-            what = f"the boot is {boot!r} now and was {self._boot!r}, although the process is the same"
+            what = f"boot changed from {self._boot!r} to {boot!r}, although the process is the same"
             raise AgentViolation(Violation(what, "3", came=show(hello)))
         if boot == self._boot and conn <= self._conn:
-            what = f"conn is {conn} and was {self._conn}: it MUST grow with every attempt"
+            what = f"conn is {conn} after {self._conn}: it MUST grow with every attempt"
             raise AgentViolation(Violation(what, "10", came=show(hello)))
         self._boot, self._conn = boot, conn
         journal = str(hello.get("caps", {}).get("journal", ""))
@@ -122,13 +121,13 @@ class AgentUnderTest:
         return hello
 
     async def restart(self) -> None:
-        """The process ends without a word and starts anew."""
+        """Kill the process and start it again."""
         await self.process.kill()
         self._boot, self._conn = "", 0
-        self.listener.forget()
+        self.server.forget()
         await self.process.start()
 
 
 def why(gone: LinkClosed) -> str:
-    """The reason of a close, in words."""
+    """The reason that the agent gave for its close."""
     return repr(gone.bye["why"]) if gone.bye is not None and gone.bye.get("why") else "it gave no reason"

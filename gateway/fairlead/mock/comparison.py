@@ -1,7 +1,7 @@
-"""Whether what an agent said is what the script expects, and if not, what differs.
+"""Compares what an agent said with what the script expects. Pure.
 
-Called by the player. Pure. What an agent may choose itself does not count: boot, ids of events, texts for
-people, facts, and whether defaults are written.
+What an agent may choose itself does not count: boot, ids of events, texts for people, facts, and whether defaults are
+written.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DEFAULTS: dict[int, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """What an agent did wrong. `step` counts from 1; `section` is that of docs/protocol.md."""
+    """How an agent violated the protocol. `step` counts from 1; `section` is that of docs/protocol.md."""
 
     what: str
     section: str
@@ -49,24 +49,24 @@ class Violation:
 
 
 def show(message: Raw) -> str:
-    """A message in a line, with its name before it."""
+    """A message on one line, after its name."""
     text = json.dumps(message, ensure_ascii=False, separators=(", ", ": "))
     return f"{NAMES.get(message['t'], 'type ' + str(message['t']))} {text[:400]}"
 
 
 def raw(message: msgspec.Struct) -> Raw:
-    """A decoded message as its JSON twin."""
+    """A decoded message as JSON shows it."""
     made: Raw = json.loads(msgspec.json.encode(message))
     return made
 
 
 def differences(expected: Raw, came: Raw) -> tuple[str, ...]:
-    """What counts and differs, in words; nothing when `came` is what the script says."""
+    """The relevant differences, in words; none when `came` is what the script expects."""
     if expected["t"] != came["t"]:
-        return (f"it is {_a(came['t'])}, expected {_a(expected['t'])}",)
+        return (f"expected {_a(expected['t'])}, got {_a(came['t'])}",)
     left, right = _essence(expected), _essence(came)
     return tuple(
-        f"{key}: expected {_word(left.get(key))}, came {_word(right.get(key))}"
+        f"{key}: expected {_word(left.get(key))}, got {_word(right.get(key))}"
         for key in sorted(left.keys() | right.keys())
         if left.get(key) != right.get(key)
     )
@@ -89,7 +89,7 @@ def _essence(message: Raw) -> Raw:
     if kind in (END, EVENT):
         left["payload"] = _value(left["payload"])
     if left.get("state") == "cancelled" or left.get("state") == "timeout":
-        left.pop("error", None)  # it says no more than the state
+        left.pop("error", None)  # it adds nothing to the state
         left.pop("payload", None)
     if isinstance(left.get("error"), dict):
         left["error"] = left["error"].get("code")
@@ -97,7 +97,7 @@ def _essence(message: Raw) -> Raw:
 
 
 def _value(payload: str) -> object:
-    """A payload that is JSON, as its value: spaces and the order of members have no meaning."""
+    """The value of a payload that is JSON: spaces and the order of members have no meaning."""
     try:
         return json.loads(base64.b64decode(payload)) if payload else None
     except (binascii.Error, ValueError):

@@ -1,8 +1,8 @@
-"""Plays conversations to one agent, and tells of each how it went.
+"""Plays conversations to one agent, one after the other, and returns the result of each.
 
-Made by the command. With an `AgentProcess` each conversation has a new process: an agent whose links are all
-short comes back ever later (section 10 of docs/protocol.md). An agent that may remember something is welcomed once with
-nothing open before a conversation, so that none begins with what another has left.
+Made by the command. With an `AgentProcess` each conversation gets a new process: an agent whose links are all short
+reconnects ever later (section 10 of docs/protocol.md). An agent that may remember something is welcomed once with
+nothing open before each conversation, so that it keeps nothing of the one before.
 """
 
 from __future__ import annotations
@@ -14,37 +14,40 @@ from fairlead.mock.agent_process import AgentProcess
 from fairlead.mock.agent_under_test import AgentUnderTest
 from fairlead.mock.comparison import Violation
 from fairlead.mock.conversation_run import ConversationRun, NotPlayable
+from fairlead.mock.link import AgentViolation
 from fairlead.mock.script import Conversation, Needs, with_fresh_ids
-from fairlead.mock.server import AgentViolation, MockServer
+from fairlead.mock.server import MockServer
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """Of one conversation: `fault` when the agent did wrong, `skipped` in words when it was not played."""
+class ConversationResult:
+    """Of one conversation: the `violation` that ended it, or in `skipped` why it was not played."""
 
     conversation: Conversation
-    fault: Violation | None = None
+    violation: Violation | None = None
     skipped: str = ""
 
 
 class ConformanceRunner:
-    def __init__(self, listener: MockServer, process: AgentProcess | None, patience: float) -> None:
-        """`patience`: seconds for anything that the agent must do."""
-        self._agent = AgentUnderTest(listener, process, patience)
+    def __init__(self, server: MockServer, process: AgentProcess | None, patience: float) -> None:
+        """`patience`: seconds for whatever the agent must do."""
+        self._agent = AgentUnderTest(server, process, patience)
 
-    async def play(self, conversation: Conversation) -> Outcome:
-        """Play one."""
-        if not self._agent.ours and conversation.needs is not Needs.NOTHING:
-            return Outcome(conversation, skipped=f"it needs {conversation.needs.value}: tell how to start the agent")
+    async def play(self, conversation: Conversation) -> ConversationResult:
+        """Play one conversation."""
+        if not self._agent.takes_orders and conversation.needs is not Needs.NOTHING:
+            return ConversationResult(
+                conversation, skipped=f"it needs {conversation.needs.value} (give the command that starts the agent)"
+            )
         ids = [secrets.token_hex(6) for _ in range(4)]
         run = ConversationRun(self._agent, with_fresh_ids(conversation, ids))
         try:
             await self._agent.clear()
             await run.play()
         except NotPlayable as e:
-            return Outcome(conversation, skipped=str(e))
+            return ConversationResult(conversation, skipped=str(e))
         except AgentViolation as e:
-            return Outcome(conversation, replace(e.fault, step=e.fault.step or run.at))
+            return ConversationResult(conversation, replace(e.violation, step=e.violation.step or run.at))
         finally:
             await run.end()
-        return Outcome(conversation)
+        return ConversationResult(conversation)

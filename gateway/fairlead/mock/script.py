@@ -1,7 +1,7 @@
 """The conversations of `vectors/conversations.json`, as types.
 
-Read by the player, by the command that lists them, and by the tests that hold our own state machines to them. What each
-member means is told in `vectors/README.md`.
+Read by `runner`, by the command that lists them, and by tests that compare our own state machines with them.
+`vectors/README.md` explains each member.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import msgspec
 
 HELLO, WELCOME, HB, CMD, ACK, CHUNK, END, CREDIT, EVENT, BYE = 1, 2, 3, 4, 5, 6, 7, 8, 10, 14
 LATER = 64
-"""Types from here on are of a later version."""
+"""Message types from here on are of a later version of the protocol."""
 TOO_BIG = 1009
 _LINKS = 4
 
 Raw: TypeAlias = dict[str, Any]
-"""A message as its JSON twin shows it."""
+"""A message as JSON shows it."""
 
 
-class Close(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ScriptedClose(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Who closes the connection, `agent` or `gateway`, and with which code."""
 
     by: str
@@ -32,18 +32,18 @@ class Close(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Refusal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An HTTP answer in place of an upgrade. `retry_after` in seconds; none is said when it is 0."""
+    """An HTTP answer instead of an upgrade. `retry_after` in seconds; 0 for no such header."""
 
     status: int
     retry_after: int = 0
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One step. Exactly one of the members up to `away` is there."""
+    """One step. Exactly one of the members up to `away` is set."""
 
     agent: Raw | None = None
     gateway: Raw | None = None
-    close: Close | None = None
+    close: ScriptedClose | None = None
     lost: bool = False
     restart: bool = False
     over: str = ""
@@ -52,7 +52,8 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ends: str = ""
     refuses: Refusal | None = None
     sends: str = ""
-    """The name of an invalid vector of `messages.json`; not in a conversation of the file, but see `violations`."""
+    """The name of an invalid vector of `messages.json`; not in a conversation of the file, but see
+    `violation_conversations`."""
     leaves: bool = False
     away: bool = False
     journal: bool = False
@@ -61,7 +62,7 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     payload: str = ""
     """Of `writes` and `ends`."""
     bytes: int = 0
-    """Of `ends`: the size of a result that is made for it, in place of `payload`."""
+    """Of `ends`: the size of a generated result, instead of `payload`."""
     drops: list[str] = []
     """Of a welcome: the commands that the agent stops and forgets."""
     after: int = 0
@@ -71,11 +72,11 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Needs(Enum):
-    """What a conversation needs of the agent, beside the link."""
+    """What a conversation needs of the agent besides the link."""
 
     NOTHING = "nothing"
     ORDERS = "orders on its stdin"
-    RESTART = "a process that can be started anew"
+    RESTART = "a process that can be restarted"
 
 
 class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,19 +87,19 @@ class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     about: str
     steps: list[Step]
     for_: str = msgspec.field(default="", name="for")
-    """`gateway` when an agent that does right would never say this."""
+    """`gateway` when a correct agent would never say this."""
 
     @property
     def for_agents(self) -> bool:
-        """Whether an agent can be tested by it: not where it is the agent's part to break a rule."""
+        """Whether an agent can be tested with it: not where the agent would have to break a rule."""
         if self.for_ == "gateway":
             return False
-        guilty = any(s.close is not None and s.close == Close("gateway", 4500) for s in self.steps)
+        guilty = any(s.close is not None and s.close == ScriptedClose("gateway", 4500) for s in self.steps)
         return not guilty
 
     @property
     def durable(self) -> bool:
-        """Whether the agent must name a journal."""
+        """Whether the agent must have a journal."""
         return any(step.agent is not None and "caps" in step.agent for step in self.steps)
 
     @property
@@ -115,8 +116,8 @@ class Conversation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-def load() -> list[Conversation]:
-    """All of them, as they ship with this package."""
+def load_conversations() -> list[Conversation]:
+    """All conversations, as they ship with this package."""
     return msgspec.json.decode(_read("conversations.json"), type=list[Conversation])
 
 
@@ -126,7 +127,7 @@ def load_messages() -> list[dict[str, Any]]:
     return found
 
 
-def violations(encoding: str) -> list[Conversation]:
+def violation_conversations(encoding: str) -> list[Conversation]:
     """What no gateway may send on a link of this encoding, as conversations: for each invalid vector of that direction
     a link on which it is sent, and the agent's close. A vector that a reader may also accept is not among them, nor
     one that is larger than an agent has to take (1009). Four to a conversation: an agent may come back after five
@@ -151,7 +152,7 @@ def _violation(number: int, vectors: list[dict[str, Any]]) -> Conversation:
         welcome = {"t": WELCOME, "sid": f"sid-{conn}00", "gen": conn, "now": 1, "hb": 25_000}
         note = f"Vector «{vector['name']}» of messages.json: {vector['data'][:80]!r}"
         steps += [Step(agent=hello), Step(gateway=welcome), Step(sends=vector["name"], note=note)]
-        steps.append(Step(close=Close("agent", vector["close_code"]), note=note))
+        steps.append(Step(close=ScriptedClose("agent", vector["close_code"]), note=note))
     about = "No gateway may send these; the agent closes: " + ", ".join(vector["name"] for vector in vectors) + "."
     return Conversation(f"violation: messages, part {number}", "2", about, steps)
 

@@ -1,10 +1,10 @@
-"""The agents of one process: who dials when, who beats when, and what each end of a link means.
+"""The agents of one worker: when each connects, and what the end of each link means.
 
-Made and run by `process`. One queue of attempts, one timer that visits all agents in turn: an idle agent costs
-neither task nor timer. Delays are the protocol's own (section 10), so what a gateway sees after a failure is what a
-fleet of real agents would do to it. Latency counts from when an attempt was due, not from when this process came to
-it: a generator that is late must not make a gateway look fast. And it is told by the system's clock, since the event
-loop's stands still for as long as one of its turns takes.
+Made and run by `worker`. There is one queue of attempts, and one timer that visits all agents in turn: an idle agent
+has neither a task nor a timer. Delays are those of the protocol (section 10), so that a gateway sees after a failure
+what a fleet of real agents would do. Latencies count from when an attempt was due, not from when this process came to
+it: a generator that is late must not make a gateway look fast. They are measured by the system's clock, since that of
+the event loop stands still during one of its iterations.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 from fairlead.swarm.counters import Counters, count
 from fairlead.swarm.dial_queue import DialQueue
-from fairlead.swarm.memory import own_bytes
 from fairlead.swarm.options import SwarmOptions
 from fairlead.swarm.profile import Profile, assign
 from fairlead.swarm.simulated_agent import SimulatedAgent
+from fairlead.swarm.system import private_memory
+from fairlead.swarm.visits import Visits
 from fairlead.version import __version__
 from fairlead.wire.close_codes import CloseCode, CloseKind, describe, find_close_code, may_reconnect
 from fairlead.wire.codec import agent_codec
@@ -35,34 +36,32 @@ from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, WINDOW, Drain, Hello, We
 from fairlead.wire.retry import STABLE_MS, RetryPolicy
 
 DIAL_TIMEOUT = 10.0
-"""Seconds, as the SDK's."""
-FIRST_BEAT = 10.0
-"""Seconds between heartbeats until welcome names the gateway's own."""
+"""Seconds, as in the SDK."""
+FIRST_HEARTBEAT = 10.0
+"""Seconds between heartbeats until welcome names the gateway's interval."""
 SILENCE = 2.5
-"""Heartbeats without a word after which a link is dead, on both sides."""
-TICK = 0.05
-"""Seconds between two turns of the visits: with longer ones heartbeats would come in bursts, which no fleet sends."""
+"""Heartbeat intervals without any message after which a link counts as dead, on both sides."""
 SETTLED = 5.0
 """Seconds a link must have lived for its drain to be followed at once."""
 MAX_RETRY_AFTER = 600.0
-"""Seconds, as the SDK's."""
-LEAVE = 25.0
+"""Seconds, as in the SDK."""
+LEAVE_TIMEOUT = 25.0
 """Seconds for the closing handshakes of all agents at the end."""
-BACK = 60.0
-"""Seconds, the protocol's greatest delay, for which an agent that a storm has dropped may stay away."""
+STORM_RETURN_TIMEOUT = 60.0
+"""Seconds for which an agent that a storm has dropped may stay away: the longest delay of the protocol."""
 MISCONFIGURED = ("400", "401", "403", "409", "426", "431")
 
 
 class AgentPool:
     def __init__(self, options: SwarmOptions, number: int, began: float) -> None:
-        """`number` is the process's own, from 0: it has the agents whose number leaves it as remainder. `began` is
-        when the swarm did, by the system's monotonic clock.
+        """`number` is that of this worker, from 0: it has every agent whose number modulo the number of workers is
+        this. `began` is when the swarm started, by the system's monotonic clock.
         """
         self.options = options
         self.loop = asyncio.get_running_loop()
         self.codec = agent_codec(SUBPROTOCOL_MSGPACK)
         self.counters = Counters()
-        self.heartbeat = FIRST_BEAT
+        self.heartbeat = FIRST_HEARTBEAT
         self.window = WINDOW
         self.stopping = False
         self._number = number
@@ -72,27 +71,25 @@ class AgentPool:
         self._policy = RetryPolicy()
         self._headers = (("Authorization", f"Bearer {options.token}"),)
         self._facts: dict[Profile, dict[str, str]] = {}
-        self._timer_wheel = TimerWheel(silence=SILENCE * FIRST_BEAT)
+        self._timer_wheel = TimerWheel(silence=SILENCE * FIRST_HEARTBEAT)
         self._dial_queue = DialQueue(self._dial)
         self._waits: dict[int, float] = {}
-        """By index: what a bye has said of the time, in ms."""
+        """By index: the delay that a bye has named, in ms."""
         self._dropped: dict[int, float] = {}
-        """By index: when a storm has dropped it."""
-        self._visited, self._owed, self._turn = 0, 0.0, 0.0
-        self._timer: asyncio.TimerHandle | None = None
+        """By index: when a storm dropped the agent."""
         gc.collect()
-        self._base = own_bytes()
+        self._base = private_memory()
         profiles = assign({Profile(name): share for name, share in options.mix.items()}, options.agents)
         mine = range(number, options.agents, options.processes)
         self._agents = [SimulatedAgent(self, i, profiles[i]) for i in mine]
+        self._visits = Visits(self._agents, lambda: self.heartbeat, self.counters.lag.add)
 
-    # The process calls.
+    # -- called by the worker ------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Until cancelled."""
         self._timer_wheel.start()
-        self._turn = time.monotonic() + TICK
-        self._timer = self.loop.call_at(self._turn, self._tick)
+        self._visits.start()
         gap = self.options.processes / self.options.rate
         due = time.monotonic() + random.uniform(0, gap)
         for index, agent in enumerate(self._agents):
@@ -106,46 +103,45 @@ class AgentPool:
             self.stopping = True
 
     async def leave(self) -> None:
-        """All agents say goodbye. `run` was cancelled before."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Close all links. `run` was cancelled before."""
+        self._visits.stop()
         for agent in self._agents:
             agent.leave(CloseCode.GOING_AWAY, "the swarm ends")
-        deadline = time.monotonic() + LEAVE
-        while len(self._timer_wheel) and time.monotonic() < deadline:  # noqa: ASYNC110  # the last to go tells nobody
+        deadline = time.monotonic() + LEAVE_TIMEOUT
+        while len(self._timer_wheel) and time.monotonic() < deadline:  # noqa: ASYNC110  # nothing announces the last one
             await asyncio.sleep(0.02)
         self._timer_wheel.stop()
 
     def storm(self) -> None:
-        """All agents of that profile lose their links, now."""
+        """Drop the links of all agents with the profile `storm`."""
         now = time.monotonic()
         for index, agent in enumerate(self._agents):
             if agent.profile is Profile.STORM and agent.connection is not None and agent.welcomed:
                 agent.drop()
-                self.counters.drops += 1
+                self.counters.storm_drops += 1
                 self._dropped[index] = now
-                self._judge(agent, now)
-                self.again(agent, now)
+                self._reset_retries_if_stable(agent, now)
+                self.reconnect(agent, now)
 
     def count(self) -> Counters:
-        """The tally, with what is looked up rather than counted."""
+        """The counters, with those that are looked up rather than counted."""
         self.counters.linked = sum(agent.connection is not None and agent.welcomed for agent in self._agents)
         self.counters.cpu = time.process_time()
         return self.counters
 
     def conclude(self) -> None:
-        """Note what is of interest at the end only, and costs milliseconds: who is missing, and the memory."""
+        """Add what matters at the end only, and takes milliseconds: missing agents, and the memory."""
         now = time.monotonic()
         self.counters.missing = sum(self._is_missing(index, agent, now) for index, agent in enumerate(self._agents))
-        self.counters.footprint = own_bytes()
-        self.counters.memory = max(0, self.counters.footprint - self._base)
+        self.counters.memory = private_memory()
+        self.counters.memory_grown = max(0, self.counters.memory - self._base)
 
     def _is_missing(self, index: int, agent: SimulatedAgent, now: float) -> bool:
         if agent.profile is Profile.HALF_OPEN or (agent.connection is not None and agent.welcomed):
             return False
-        return now - self._dropped.get(index, -math.inf) > BACK
+        return now - self._dropped.get(index, -math.inf) > STORM_RETURN_TIMEOUT
 
-    # Dialling.
+    # -- connecting ----------------------------------------------------------------------------------
 
     async def _dial(self, index: int, due: float) -> None:
         agent = self._agents[index]
@@ -162,25 +158,25 @@ class AgentPool:
         except ConnectionRefused as e:
             wait = None
             if e.retry_after is not None:
-                # The header knows whole seconds only: those that got the same are spread over half as long again.
+                # The header has whole seconds only: agents that got the same are spread over half as long again.
                 wait = min(e.retry_after, MAX_RETRY_AFTER) * 1000 * random.uniform(1.0, 1.5)
             words = e.message + (": " + " ".join(e.body[:200].decode(errors="replace").split()) if e.body else "")
             self.refused(agent, str(e.status) if e.status else "unreachable", words, time.monotonic(), wait)
 
-    def again(self, agent: SimulatedAgent, now: float, wait: float | None = None) -> None:
-        """Have it dial anew: after `wait` ms, else by the protocol's policy."""
+    def reconnect(self, agent: SimulatedAgent, now: float, wait: float | None = None) -> None:
+        """Let it connect again, after `wait` ms or by the protocol's policy."""
         if self.stopping:
             return
         index = agent.number // self.options.processes
-        told = self._waits.pop(index, None)
+        named = self._waits.pop(index, None)
         if wait is None:
-            wait = told
+            wait = named
         if wait is None:
             wait = self._policy.delay(agent.retries, random.random())
         agent.retries += 1
         self._dial_queue.add(now + wait / 1000, index)
 
-    # Agents tell.
+    # -- called by the agents ------------------------------------------------------------------------
 
     def opened(self, agent: SimulatedAgent) -> float:
         now = time.monotonic()
@@ -208,11 +204,11 @@ class AgentPool:
         if agent.due is not None:
             self.counters.connect.add(now - agent.due)
         if agent.since == 0.0:
-            self.counters.once += 1
+            self.counters.agents_welcomed += 1
             self.counters.ramp.add(max(0.0, time.monotonic() - self._began))
         dropped = self._dropped.pop(agent.number // self.options.processes, None)
         if dropped is not None:
-            self.counters.back.add(now - dropped)
+            self.counters.storm_return.add(now - dropped)
         self.heartbeat = max(welcome.hb, 100) / 1000
         self._timer_wheel.silence = SILENCE * self.heartbeat
         self.window = welcome.limits.window
@@ -220,32 +216,32 @@ class AgentPool:
         return now
 
     def echoed(self, agent: SimulatedAgent, ts: int) -> None:
-        self.counters.echoes += 1
+        self.counters.heartbeat_answers += 1
         if agent.profile is Profile.SLOW:
-            return  # it has let the answer wait
+            return  # it does not read, so the answer waited
         self.counters.rtt.add(max(0.0, time.monotonic() - ts / 1_000_000))
 
-    def told_to_wait(self, agent: SimulatedAgent, retry: int | None) -> None:
+    def on_bye(self, agent: SimulatedAgent, retry: int | None) -> None:
         if retry is not None:
             self._waits[agent.number // self.options.processes] = float(retry)
 
     def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None:
-        """The gateway wants it elsewhere: go at the slot."""
+        """The gateway wants the agent elsewhere: it leaves at the slot."""
         if drain.retry is not None:
             self._policy = RetryPolicy(drain.retry.first, drain.retry.base, drain.retry.cap)
-        self.loop.call_later(drain.slot / 1000, self._go, agent, connection)
+        self.loop.call_later(drain.slot / 1000, self._leave_at_slot, agent, connection)
 
-    def _go(self, agent: SimulatedAgent, connection: Connection) -> None:
+    def _leave_at_slot(self, agent: SimulatedAgent, connection: Connection) -> None:
         if connection is not agent.connection or self.stopping:
             return
         now = time.monotonic()
         self.counters.moved += 1
         agent.leave(CloseCode.NORMAL, "drained")
-        self._judge(agent, now)
-        self.again(agent, now, 0.0 if now - agent.since >= SETTLED else random.uniform(0, 1000))
+        self._reset_retries_if_stable(agent, now)
+        self.reconnect(agent, now, 0.0 if now - agent.since >= SETTLED else random.uniform(0, 1000))
 
     def ended(self, agent: SimulatedAgent, code: int, reason: str) -> None:
-        """Its link is over, by the gateway or by the network."""
+        """The gateway or the network has ended its link."""
         if self.stopping:
             return
         now = time.monotonic()
@@ -254,59 +250,47 @@ class AgentPool:
             return
         count(self.counters.closed, str(code))
         if agent.profile is Profile.HALF_OPEN:
-            self.counters.silenced += 1
+            self.counters.half_open_ended += 1
         elif (known := find_close_code(code)) is not None and known.kind is CloseKind.MOVED:
             self.counters.moved += 1
         elif not (agent.profile is Profile.SLOW and code == CloseCode.SLOW_READER):
             self.counters.lost += 1
-        self._judge(agent, now)
+        self._reset_retries_if_stable(agent, now)
         if may_reconnect(code):
-            self.again(agent, now)
+            self.reconnect(agent, now)
         else:
-            self.counters.gone += 1
+            self.counters.rejected += 1
 
     def refused(self, agent: SimulatedAgent, how: str, words: str, now: float, wait: float | None = None) -> None:
-        """An attempt that did not come to welcome."""
+        """An attempt ended before welcome; `how` is the key of the counter."""
         count(self.counters.refused, how)
-        self.counters.reason = words
+        self.counters.last_refusal = words
         if wait is None and how in MISCONFIGURED:
             wait = self._policy.cap * random.uniform(0.5, 1.0)
         if how.startswith("close ") and not may_reconnect(int(how.removeprefix("close "))):
-            self.counters.gone += 1
+            self.counters.rejected += 1
         else:
-            self.again(agent, now, wait)
+            self.reconnect(agent, now, wait)
 
     def violated(self, agent: SimulatedAgent) -> None:
         """The gateway broke the protocol; the next node may run another version."""
         self.counters.violations += 1
         self.counters.lost += agent.welcomed
-        self.again(agent, time.monotonic())
+        self.reconnect(agent, time.monotonic())
 
     def event_id(self) -> str:
         self._events += 1
         return f"{self._boot}-{self._number}-{self._events}"
 
     def shrink(self, connection: Connection, size: int) -> None:
-        """Let the system hold back less of what a slow reader has not read."""
+        """Let the system buffer less of what a slow reader has not read."""
         if isinstance(connection, ClientConnection):
             sock = connection.transport.get_extra_info("socket")
             if sock is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
 
     @staticmethod
-    def _judge(agent: SimulatedAgent, now: float) -> None:
-        """A link that lived long enough makes the next delay a first one again."""
+    def _reset_retries_if_stable(agent: SimulatedAgent, now: float) -> None:
+        """After a link that lived long enough the delays begin again with the first one."""
         if (now - agent.since) * 1000 >= STABLE_MS:
             agent.retries = 0
-
-    def _tick(self) -> None:
-        now = time.monotonic()
-        self.counters.lag.add(max(0.0, now - self._turn))
-        self._turn = max(self._turn + TICK, now)
-        self._timer = self.loop.call_at(self._turn, self._tick)
-        # Twice in a heartbeat each agent is visited, so that none is silent for longer than one.
-        self._owed = min(self._owed + len(self._agents) * TICK / (self.heartbeat / 2), len(self._agents))
-        while self._owed >= 1:
-            self._owed -= 1
-            self._agents[self._visited].visit(now)
-            self._visited = (self._visited + 1) % len(self._agents)

@@ -1,7 +1,7 @@
-"""Connection attempts by when they are due, some of them under way at once.
+"""Connection attempts by when they are due, a limited number of them in progress.
 
-The crew adds them, first ones and retries alike, and is called for each. An attempt that must wait for a free place
-keeps its time, so that latencies can be counted from when it was due.
+The pool adds them, first ones and retries alike, and is called for each. An attempt that has to wait for others keeps
+its time, so that latencies count from when it was due.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import asyncio
 import heapq
 from collections.abc import Callable, Coroutine
 
-AT_ONCE = 256
-"""Dials under way in one process: more would only wait for each other in the gateway's backlog."""
+CONCURRENT = 256
+"""Attempts in progress in one process: more would only wait for each other in the gateway's backlog."""
 
 
 class DialQueue:
     def __init__(self, dial: Callable[[int, float], Coroutine[None, None, None]]) -> None:
-        """`dial` is called with the index that was added, and the time when it was due."""
+        """`dial` is called with the index that was added, and the time at which it was due."""
         self._dial = dial
         self._due: list[tuple[float, int]] = []
         self._wake = asyncio.Event()
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._in_progress: set[asyncio.Task[None]] = set()
 
     def add(self, due: float, index: int) -> None:
         """`due` by the event loop's clock."""
@@ -28,27 +28,27 @@ class DialQueue:
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled, or until a dial raises: none of them should."""
+        """Run until cancelled, or until a dial raises, which none should."""
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.TaskGroup() as group:
                 while True:
                     now = loop.time()
-                    while self._due and self._due[0][0] <= now and len(self._under_way) < AT_ONCE:
+                    while self._due and self._due[0][0] <= now and len(self._in_progress) < CONCURRENT:
                         due, index = heapq.heappop(self._due)
                         task = group.create_task(self._dial(index, due))
-                        self._under_way.add(task)
+                        self._in_progress.add(task)
                         task.add_done_callback(self._ended)
                     self._wake.clear()
-                    idle = not self._due or len(self._under_way) >= AT_ONCE
+                    idle = not self._due or len(self._in_progress) >= CONCURRENT
                     try:
                         async with asyncio.timeout_at(None if idle else self._due[0][0]):
                             await self._wake.wait()
                     except TimeoutError:
                         pass
         finally:
-            self._under_way.clear()
+            self._in_progress.clear()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
+        self._in_progress.discard(task)
         self._wake.set()

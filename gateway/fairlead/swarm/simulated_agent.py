@@ -1,8 +1,8 @@
-"""One simulated agent: the carrier's listener, small enough that ten thousand of them are a process.
+"""One simulated agent: the carrier's listener, small enough that a process can have ten thousand.
 
-Made by the crew, which dials for it and visits it a few times in each heartbeat; the agent has no task and no timer
-while it is idle. It says what a real one says: hello first, heartbeats when it was silent, receipts minded, drains
-followed. What deviates is its profile, and only after welcome.
+Made by the pool, which connects it and visits it twice in each heartbeat interval; an idle agent has no task and no
+timer. It keeps to the protocol as a real one does: hello first, heartbeats when it was silent, receipts, drains. Only
+its profile makes it deviate, and only after welcome.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from fairlead.wire.messages import Bye, Cmd, Drain, Event, FromGateway, Hb, Hell
 WELCOME_TIMEOUT = 30.0
 """Seconds from hello to welcome that the protocol asks an agent to wait."""
 HALF_OPEN = 3.5
-"""Heartbeats of silence after which the gateway must have ended a half-open link: the protocol says 2.5, and a
-quarter longer at most; the rest is for the gateway's own load."""
+"""Heartbeat intervals after which the gateway must have ended a silent, half-open link: the protocol says 2.5, and a
+quarter longer at most; the rest allows for the gateway's load."""
 GRACE = 10.0
-"""Seconds that a half-open agent then reads, before it says that nobody has noticed."""
+"""Seconds for which a half-open agent then reads, before it counts as not noticed."""
 SLOW_BUFFER = 8 << 10
-"""A slow reader's receive buffer: the system's own takes megabytes, and nobody would notice that it is slow."""
+"""Bytes of a slow reader's receive buffer: the system's default takes megabytes, and the slowness would not show."""
 
 
 class Pool(Protocol):
-    """All agents of the process. Each call is made once for what it names."""
+    """What an agent uses of its `AgentPool`. Each method is called once for what it names."""
 
     options: SwarmOptions
     loop: asyncio.AbstractEventLoop
@@ -44,19 +44,19 @@ class Pool(Protocol):
     stopping: bool
 
     def opened(self, agent: SimulatedAgent) -> float:
-        """It has a connection. The time."""
+        """It has a connection. Returns the time."""
 
     def hello(self, agent: SimulatedAgent, have: dict[str, int]) -> Hello: ...
     def welcomed(self, agent: SimulatedAgent, welcome: Welcome) -> float:
-        """The time."""
+        """Returns the time."""
 
     def echoed(self, agent: SimulatedAgent, ts: int) -> None: ...
-    def told_to_wait(self, agent: SimulatedAgent, retry: int | None) -> None: ...
+    def on_bye(self, agent: SimulatedAgent, retry: int | None) -> None: ...
     def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None: ...
     def ended(self, agent: SimulatedAgent, code: int, reason: str) -> None: ...
     def violated(self, agent: SimulatedAgent) -> None: ...
     def refused(self, agent: SimulatedAgent, how: str, words: str, now: float) -> None: ...
-    def again(self, agent: SimulatedAgent, now: float) -> None: ...
+    def reconnect(self, agent: SimulatedAgent, now: float) -> None: ...
     def event_id(self) -> str: ...
     def shrink(self, connection: Connection, size: int) -> None: ...
 
@@ -64,6 +64,7 @@ class Pool(Protocol):
 class SimulatedAgent:
     __slots__ = (
         "asked",
+        "commands",
         "conn",
         "connection",
         "due",
@@ -74,7 +75,6 @@ class SimulatedAgent:
         "since",
         "spoke",
         "welcomed",
-        "work",
     )  # fmt: skip
 
     def __init__(self, pool: Pool, number: int, profile: Profile) -> None:
@@ -86,20 +86,20 @@ class SimulatedAgent:
         self.retries = 0
         """Attempts since the last link that lived."""
         self.due: float | None = None
-        """When this attempt should have begun, until it is welcomed."""
+        """When this attempt was due, until it is welcomed."""
         self.asked: float | None = None
-        """When hello was sent, or the gateway was asked to end a half-open link."""
+        """When hello was sent, or when a half-open agent began to read."""
         self.since = 0.0
         """When it was welcomed."""
         self.welcomed = False
         self.spoke = False
-        self.work: SimulatedCommands | None = None
+        self.commands: SimulatedCommands | None = None
 
     @property
     def name(self) -> str:
         return f"{self.pool.options.prefix}-{self.number}"
 
-    # What its work asks for.
+    # -- called by its commands ----------------------------------------------------------------------
 
     @property
     def codec(self) -> Codec[FromGateway]:
@@ -114,10 +114,10 @@ class SimulatedAgent:
         options = self.pool.options
         return options.chatty_output if self.profile is Profile.CHATTY else options.output
 
-    # The crew calls.
+    # -- called by the pool --------------------------------------------------------------------------
 
     def visit(self, now: float) -> None:
-        """Beat if nothing was said since the last visit but one; find out what has taken too long."""
+        """Send a heartbeat if nothing was sent since the last visit; find out what has taken too long."""
         if self.connection is None:
             return
         if not self.welcomed:
@@ -126,81 +126,81 @@ class SimulatedAgent:
                 self.pool.refused(self, "no welcome", f"no welcome within {WELCOME_TIMEOUT:g} s", now)
                 return
         elif self.profile is Profile.HALF_OPEN:
-            self._lie_dead(self.connection, now)
+            self._stay_half_open(self.connection, now)
             return
         if self.spoke:
             self.spoke = False
         else:
-            self.counters.beats += 1
-            self._tell(Hb(ts=int(now * 1_000_000)))
+            self.counters.heartbeats += 1
+            self._send(Hb(ts=int(now * 1_000_000)))
 
     def leave(self, code: int, why: str) -> None:
-        """Say bye and close; nothing that still arrives is heard."""
+        """Say bye and close; whatever still arrives is ignored."""
         connection, self.connection = self.connection, None
         if connection is not None and not connection.closing:
             connection.send(self.codec.encode(Bye(code=code, why=why)))
             connection.close(code, why)
 
     def drop(self) -> None:
-        """Be gone without a word."""
+        """Drop the connection without a close."""
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.abort()
 
     def emit(self) -> None:
-        """An event of a chatty agent; the next follows by itself."""
+        """Send an event of a chatty agent; the next one is scheduled."""
         if self.pool.stopping:
             return
         every = self.pool.options.event_every
         self.pool.loop.call_later(random.uniform(0.5, 1.5) * every, self.emit)
         if self.welcomed:
-            self._at_work().emit(Event(id=self.pool.event_id(), type="swarm.tick", payload=b'{"load":0.42}'))
+            self._with_commands().emit(Event(id=self.pool.event_id(), type="swarm.tick", payload=b'{"load":0.42}'))
 
-    def _lie_dead(self, connection: Connection, now: float) -> None:
+    def _stay_half_open(self, connection: Connection, now: float) -> None:
         if self.asked is None:
             if now - self.since > HALF_OPEN * self.pool.heartbeat:
                 self.asked = now
-                connection.resume_reading()  # what the gateway has done meanwhile is heard now
+                connection.resume_reading()  # what the gateway did meanwhile is read now
         elif now - self.asked > GRACE:
-            self.counters.unnoticed += 1
+            self.counters.half_open_unnoticed += 1
             self.drop()
-            self.pool.again(self, now)
+            self.pool.reconnect(self, now)
 
-    def _at_work(self) -> SimulatedCommands:
-        if self.work is None:
-            self.work = SimulatedCommands(self, window=self.pool.window, ready=self.welcomed)
-        return self.work
+    def _with_commands(self) -> SimulatedCommands:
+        if self.commands is None:
+            self.commands = SimulatedCommands(self, window=self.pool.window, ready=self.welcomed)
+        return self.commands
 
-    def _tell(self, message: Message) -> None:
+    def _send(self, message: Message) -> None:
         self.spoke = True
         if self.connection is not None:
             self.connection.send(self.codec.encode(message))
 
-    # The carrier's listener.
+    # -- the carrier's listener ----------------------------------------------------------------------
 
     def on_open(self, connection: Connection) -> None:
         self.connection = connection
         self.welcomed = False
         self.asked = self.pool.opened(self)
-        have = self.work.relink() if self.work is not None else {}
-        self._tell(self.pool.hello(self, have))
+        have = self.commands.relink() if self.commands is not None else {}
+        self._send(self.pool.hello(self, have))
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
         if connection is not self.connection or (self.welcomed and self.profile is Profile.HALF_OPEN):
             return
         try:
             message = self.codec.decode(data)
-            self._hear(connection, message)
+            self._receive(connection, message)
         except ProtocolViolation as violation:
             self.connection = None
             connection.close(violation.close_code, violation.message)
             self.pool.violated(self)
 
-    def _hear(self, connection: Connection, message: FromGateway | None) -> None:
+    def _receive(self, connection: Connection, message: FromGateway | None) -> None:
         if isinstance(message, Welcome):
-            # The work is told first: it is the one to know a second welcome from the first.
-            if self.work is not None:
-                self.work.receive(message)
+            # The commands go first: they can tell a second welcome from the first.
+            if self.commands is not None:
+                self.commands.receive(message)
             elif self.welcomed:
                 raise ProtocolViolation(CloseCode.PROTOCOL, "welcome again: a link is welcomed once")
             self._welcomed(connection, message)
@@ -210,14 +210,14 @@ class SimulatedAgent:
         elif isinstance(message, Drain):
             self.pool.drained(self, connection, message)
         elif isinstance(message, Bye):
-            self.pool.told_to_wait(self, message.retry)
-        elif self.work is not None or isinstance(message, Cmd | Rx):
+            self.pool.on_bye(self, message.retry)
+        elif self.commands is not None or isinstance(message, Cmd | Rx):
             self.spoke = self.spoke or isinstance(message, Cmd)
-            self._at_work().receive(message)
+            self._with_commands().receive(message)
         if self.profile is Profile.SLOW and self.welcomed:
             connection.pause_reading()
             self.pool.loop.call_later(
-                self.pool.options.slow_pause * random.uniform(0.5, 1.5), self._read_on, connection
+                self.pool.options.slow_pause * random.uniform(0.5, 1.5), self._resume_reading, connection
             )
 
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
@@ -231,7 +231,7 @@ class SimulatedAgent:
             self.pool.shrink(connection, SLOW_BUFFER)
 
     @staticmethod
-    def _read_on(connection: Connection) -> None:
+    def _resume_reading(connection: Connection) -> None:
         if not connection.closing:
             connection.resume_reading()
 
@@ -241,13 +241,13 @@ class SimulatedAgent:
             self.pool.ended(self, code, reason)
 
     def on_silence(self, connection: Connection) -> None:
-        """Of the gateway: it may be gone, and nothing would ever tell."""
+        """The gateway may be gone, and nothing would ever report it."""
         if connection is self.connection:
             self.drop()
             self.pool.ended(self, CloseCode.SILENT, "nothing was heard")
 
     def on_writable(self, connection: Connection) -> None:
-        if self.work is not None and connection is self.connection:
-            self.work.pump()
+        if self.commands is not None and connection is self.connection:
+            self.commands.pump()
 
     def on_overflow(self, connection: Connection) -> None: ...

@@ -1,9 +1,9 @@
-"""The commands and events of one simulated agent, kept to the letter of the protocol.
+"""The commands and events of one simulated agent, exactly as the protocol wants them.
 
-Made by its agent with the first command or event, so that an idle agent costs nothing for it. Outbox and link are
-those of the SDK: what was not stored is sent again on the next link, ids are remembered, output stays within its
-credit. Simulated is only what runs: `echo` gives its payload back, any other method puts out as many bytes as asked
-for and ends with exit code 0. Input is taken by none of them.
+Made by its agent with the first command or event, so that it costs an idle agent nothing. Outbox and link are those
+of the SDK: what was not stored is sent again on the next link, ids are remembered, output stays within its credit.
+Only what runs is simulated: `echo` returns its payload, any other method outputs as many bytes as requested and ends
+with exit code 0. None of them reads input.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from fairlead.wire.messages import (
 )
 from fairlead.wire.outbox import Outbox
 
-PIECE = 16 << 10
-"""Bytes of one chunk: what a program's pipe gives at a time, and small beside any window."""
+CHUNK_BYTES = 16 << 10
+"""Bytes of one chunk: what a program's pipe yields at a time, and little compared with any window."""
 MOST_OUTPUT = 1 << 30
 MOST_EVENTS = 100
-"""Events of one agent that may wait to be stored; beyond, none are made."""
-TEXT = (b"the quick brown fox jumps over the lazy dog 0123456789 .,;:\n" * (PIECE // 60 + 1))[:PIECE]
+"""Events of one agent that may wait to be stored; beyond that, none are emitted."""
+TEXT = (b"the quick brown fox jumps over the lazy dog 0123456789 .,;:\n" * (CHUNK_BYTES // 60 + 1))[:CHUNK_BYTES]
 EXITED = b'{"exit_code":0}'
 
 
 class CommandOwner(Protocol):
-    """The agent."""
+    """What the commands use of their agent."""
 
     @property
     def connection(self) -> Connection | None: ...
@@ -54,11 +54,11 @@ class CommandOwner(Protocol):
     def counters(self) -> Counters: ...
     @property
     def output(self) -> int:
-        """Bytes that a command puts out unless it says how many."""
+        """Bytes that a command outputs unless its payload says how many."""
 
 
 class SimulatedCommand:
-    """What a command has still to put out."""
+    """One command and its remaining output."""
 
     __slots__ = ("piece", "rest", "stream", "timer")
 
@@ -75,15 +75,15 @@ class SimulatedCommands:
     def __init__(self, owner: CommandOwner, *, window: int, ready: bool) -> None:
         self._owner = owner
         self._queue: deque[Numbered] = deque()
-        """Made, and not yet written on this link: never more than the outbox holds, and acks."""
+        """Messages not written on this link yet: never more than those of the outbox, and acks."""
         self._running: dict[str, SimulatedCommand] = {}
         self.outbox = Outbox()
         self.link = AgentLink(self.outbox)
-        # Made in the middle of a link on which nothing was numbered yet.
+        # The link exists already; nothing was numbered on it yet.
         self.link.ready, self.link.window = ready, window
 
     def relink(self) -> dict[str, int]:
-        """A new connection begins: what its hello says of running commands."""
+        """A new connection begins: returns the `have` of its hello."""
         self._queue.clear()
         self.link = AgentLink(self.outbox)
         return self.outbox.have()
@@ -98,7 +98,7 @@ class SimulatedCommands:
         elif isinstance(message, Welcome):
             self._resume(message)
         elif isinstance(message, Cmd):
-            self._commanded(message)
+            self._accept(message)
         elif isinstance(message, Cancel) and message.id in self._running:
             self._end(message.id, "cancelled")
         self._queue.extend(self.link.released)
@@ -111,15 +111,15 @@ class SimulatedCommands:
             return
         self._owner.counters.events += 1
         self.outbox.occurred(event)
-        if self.link.ready:  # before welcome it only waits in the outbox
+        if self.link.ready:  # before welcome it waits in the outbox
             self._queue.append(event)
             self.pump()
 
     def pump(self) -> None:
-        """Write what waits, and make more, while the socket takes it."""
+        """Write what waits, and produce more, while the socket takes it."""
         connection = self._owner.connection
         while connection is not None and not connection.closing and not connection.congested:
-            if not self._queue and not self._make():
+            if not self._queue and not self._produce():
                 return
             message = self._queue.popleft()
             self.link.written(message)
@@ -132,7 +132,7 @@ class SimulatedCommands:
             self._forget(command)
         self._queue.extend(again)
 
-    def _commanded(self, cmd: Cmd) -> None:
+    def _accept(self, cmd: Cmd) -> None:
         if self.outbox.known(cmd.id):
             self._owner.counters.duplicates += 1
             self._queue.append(Ack(id=cmd.id, state="duplicate"))
@@ -145,12 +145,12 @@ class SimulatedCommands:
             self._end(cmd.id, "timeout")
             return
         self.pump()
-        if cmd.id in self._running:  # it waits for credit, or for the socket
+        if cmd.id in self._running:  # it waits for credit or for the socket
             loop = asyncio.get_running_loop()
             running.timer = loop.call_later(cmd.deadline / 1000, self._end, cmd.id, "timeout")
 
-    def _make(self) -> bool:
-        """Queue one more chunk or end; False when all wait for credit, or there is nothing."""
+    def _produce(self) -> bool:
+        """Queue one more chunk or end; False when all wait for credit, or nothing runs."""
         if not self.link.ready:
             return False
         for command, running in self._running.items():
@@ -183,18 +183,18 @@ class SimulatedCommands:
 
 def _output(cmd: Cmd, size: int) -> Iterator[bytes]:
     if cmd.method == "echo":
-        for start in range(0, len(cmd.payload), PIECE):
-            yield cmd.payload[start : start + PIECE]
+        for start in range(0, len(cmd.payload), CHUNK_BYTES):
+            yield cmd.payload[start : start + CHUNK_BYTES]
         return
     try:
-        size = min(MOST_OUTPUT, msgspec.json.decode(cmd.payload, type=_Asked).bytes or size)
+        size = min(MOST_OUTPUT, msgspec.json.decode(cmd.payload, type=_Payload).bytes or size)
     except msgspec.MsgspecError:
-        pass  # arguments of another shape: they were not meant for us
-    for start in range(0, size, PIECE):
-        yield TEXT[: min(PIECE, size - start)]
+        pass  # arguments of another method
+    for start in range(0, size, CHUNK_BYTES):
+        yield TEXT[: min(CHUNK_BYTES, size - start)]
 
 
-class _Asked(msgspec.Struct):
-    """Members of a payload that a simulated program understands."""
+class _Payload(msgspec.Struct):
+    """The members of a payload that simulated methods understand."""
 
     bytes: int = 0

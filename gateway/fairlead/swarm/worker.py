@@ -1,8 +1,8 @@
-"""The life of one process of a swarm: `python -m fairlead.swarm.worker`, started by `coordinator` alone.
+"""One process of a swarm: `python -m fairlead.swarm.worker`, started by `coordinator` alone.
 
-Its standard input has the plan on the first line, then one order a line: `storm`, `stop`. What it counts goes to
-standard output as JSON, twice a second. When the input ends, the conductor is gone, and so is this process: a load
-generator must not go on by itself.
+Its standard input has its options on the first line, then one instruction a line: `storm`, `stop`. Its counters go to
+standard output as JSON, twice a second. When the input ends, the coordinator is gone, and the worker exits: a load
+generator must not continue by itself.
 """
 
 from __future__ import annotations
@@ -17,40 +17,42 @@ from contextlib import suppress
 import msgspec
 
 from fairlead.swarm.agent_pool import AgentPool
-from fairlead.swarm.options import WorkerOptions, raise_open_files
+from fairlead.swarm.counters import WorkerReport
+from fairlead.swarm.options import WorkerOptions
+from fairlead.swarm.system import raise_open_files
 
-REPORT = 0.5
+REPORT_INTERVAL = 0.5
 """Seconds between two reports."""
 GC_THRESHOLD = 100_000
-"""New containers between two young collections: dialling makes no cycles, so there is little to find."""
+"""New containers between two collections of the youngest generation: connecting makes no cycles to collect."""
 
 
-async def live() -> None:
+async def work() -> None:
     loop = asyncio.get_running_loop()
-    orders = asyncio.StreamReader()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(orders), sys.stdin)
-    order = msgspec.json.decode(await orders.readline(), type=WorkerOptions)
+    instructions = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(instructions), sys.stdin)
+    mine = msgspec.json.decode(await instructions.readline(), type=WorkerOptions)
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 50, 1000)
-    pool = AgentPool(order.options, order.number, order.began)
+    pool = AgentPool(mine.options, mine.number, mine.began)
     running = asyncio.create_task(pool.run())
     reporting = asyncio.create_task(_report(pool))
     try:
-        while (word := await _heard(orders, running)) and word != "stop":
+        while (word := await _next_instruction(instructions, running)) and word != "stop":
             pool.storm()
     finally:
         reporting.cancel()
         running.cancel()
         with suppress(asyncio.CancelledError):
             await running
-    _say(pool, last=True)
+    _print_counters(pool, last=True)
     await pool.leave()
 
 
-async def _heard(orders: asyncio.StreamReader, running: asyncio.Task[None]) -> str:
-    """The next order, empty when there will be none. A crew that fails ends the wait."""
-    line = asyncio.create_task(orders.readline())
+async def _next_instruction(instructions: asyncio.StreamReader, running: asyncio.Task[None]) -> str:
+    """The next instruction, empty when there will be none. A pool that fails ends the wait."""
+    line = asyncio.create_task(instructions.readline())
     await asyncio.wait({line, running}, return_when=asyncio.FIRST_COMPLETED)
     if running.done():
         line.cancel()
@@ -60,30 +62,30 @@ async def _heard(orders: asyncio.StreamReader, running: asyncio.Task[None]) -> s
 
 async def _report(pool: AgentPool) -> None:
     while True:
-        await asyncio.sleep(REPORT)
-        _say(pool, last=False)
+        await asyncio.sleep(REPORT_INTERVAL)
+        _print_counters(pool, last=False)
 
 
-def _say(pool: AgentPool, *, last: bool) -> None:
+def _print_counters(pool: AgentPool, *, last: bool) -> None:
     counters = pool.count()
     if last:
         pool.conclude()
-    line = msgspec.json.encode({"last": last, "tally": counters})
-    with suppress(BrokenPipeError):  # its reader is gone, and the end of our input says the same
+    line = msgspec.json.encode(WorkerReport(counters, last))
+    with suppress(BrokenPipeError):  # the reader is gone, and the end of the input says the same
         sys.stdout.buffer.write(line + b"\n")
         sys.stdout.buffer.flush()
 
 
 def main() -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the conductor's; it tells us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator, which stops the workers
     raise_open_files()
     try:
         import uvloop
-    except ImportError:  # the base install: half as fast, otherwise the same
-        asyncio.run(live())
+    except ImportError:  # the base install has no uvloop: half as fast, otherwise the same
+        asyncio.run(work())
     else:
-        uvloop.run(live())
+        uvloop.run(work())
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Names and ids: which agent ids are legal, and how command ids are made.
+"""Ids: which agent ids are valid, and how command ids are generated.
 
-Called wherever an id enters the system (the API, hello). Pure: time and randomness are arguments.
+The API and the handling of hello check every id that enters the system here. It is pure: time and randomness are
+arguments.
 """
 
 from __future__ import annotations
@@ -11,26 +12,26 @@ import uuid
 from fairlead.errors import InvalidRequest
 
 AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-"""No braces, blanks or colons: the id stands inside a Redis hash tag and in URLs as it is."""
+"""No braces, blanks or colons: the id is used as it is inside a Redis hash tag and in URLs."""
 
 
 def check_agent_id(agent: str) -> str:
-    """`agent` itself. Raises InvalidRequest when it is not a legal agent id."""
+    """Return `agent`. Raises InvalidRequest if it is not a valid agent id."""
     if AGENT_ID.match(agent) is None:
         raise InvalidRequest(
-            f"agent id {agent[:140]!r} is not legal: it takes 1 to 128 characters of A-Z a-z 0-9 . _ -, "
-            "the first a letter or digit",
+            f"invalid agent id {agent[:140]!r}: expected 1 to 128 characters of A-Z a-z 0-9 . _ -, starting with a "
+            "letter or digit",
             field="agent",
         )
     return agent
 
 
 def check_command_id(command: str) -> str:
-    """`command` in canonical form. Raises InvalidRequest when it is no UUID."""
+    """Return `command` in canonical form. Raises InvalidRequest if it is not a UUID."""
     try:
         return str(uuid.UUID(command))
     except ValueError as e:
-        raise InvalidRequest(f"command id {command[:64]!r} is not a UUID", field="id") from e
+        raise InvalidRequest(f"invalid command id {command[:64]!r}: expected a UUID", field="id") from e
 
 
 def uuid7(now_ms: int, entropy: bytes) -> str:

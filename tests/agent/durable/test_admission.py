@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.agent.errors import JournalFailed
 from fairlead.agent.journal.journal import Journal
-from fairlead.agent.journal.records import replay
+from fairlead.agent.journal.replay import replay
 from fairlead.wire.messages import Ack, Chunk, Cmd, Event
 
 from support.agent.durable_host import hello

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from fairlead.agent.journal.records import replay
+from fairlead.agent.journal.replay import replay
 from fairlead.wire.messages import Ack, Chunk, End
 
 from support.agent.durable_host import Host, hello

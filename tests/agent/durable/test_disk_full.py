@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.agent.journal.records import replay
+from fairlead.agent.journal.replay import replay
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Event
 
@@ -72,7 +72,7 @@ async def test_a_disk_that_cannot_sync_is_trusted_no_more(gateway: Gateway, tmp_
     await link.expect(Chunk, "c1")
     assert agent._journal is not None
     null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, agent._journal._folder._fd)
+    os.dup2(null, agent._journal._writer._file._fd)
     os.close(null)
     for n in range(80):  # more than there are places for threads: each is given back
         await link.command(f"r{n}", "blocking")

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.agent.journal.journal import LEAST, Journal
-from fairlead.agent.journal.records import frame, replay
+from fairlead.agent.journal.journal import LEAST_LIMIT, Journal
+from fairlead.agent.journal.records import frame
+from fairlead.agent.journal.replay import replay
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack, Chunk, Event
 
@@ -49,7 +50,7 @@ async def test_a_damaged_folder_is_another_memory_that_keeps_its_events(host: Ho
     await again.command("c1", "count", {"chunks": 0}, attempt=2)
     assert (await again.expect(Ack, "c1")).state == "accepted"
     assert host.process is not None
-    assert re.search(r"damaged: the record at octet \d+ is damaged", host.process.log)
+    assert re.search(r"damaged: the record at byte \d+ is damaged", host.process.log)
 
 
 async def test_a_torn_tail_is_cut(host: Host) -> None:
@@ -87,20 +88,20 @@ async def test_a_folder_belongs_to_one_agent(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
         Journal(tmp_path / "deep" / "memory", "edge-1")
     await journal.close()
-    with pytest.raises(ConfigError, match="'edge-1', not of 'edge-2'"):
+    with pytest.raises(ConfigError, match="'edge-1', not to 'edge-2'"):
         Journal(tmp_path / "deep" / "memory", "edge-2")
     await Journal(tmp_path / "deep" / "memory", "edge-1").close()
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="cannot be used"):
         Journal(tmp_path / "file", "edge-1")
-    with pytest.raises(ConfigError, match=str(LEAST)):
-        Journal(tmp_path / "small", "edge-1", LEAST - 1)
+    with pytest.raises(ConfigError, match=str(LEAST_LIMIT)):
+        Journal(tmp_path / "small", "edge-1", LEAST_LIMIT - 1)
 
 
 async def test_a_journal_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
     await Journal(tmp_path, "edge-1").close()
     file = tmp_path / "journal"
-    head = replay(file.read_bytes()).state.head
+    head = replay(file.read_bytes()).state.header
     assert head is not None
     later = frame(type(head)(2, head.journal, head.agent))
     file.write_bytes(later)

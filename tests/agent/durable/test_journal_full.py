@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from fairlead.agent.errors import JournalFull
-from fairlead.agent.journal.journal import LEAST, WASTE, Journal
-from fairlead.agent.journal.records import replay
+from fairlead.agent.journal.journal import LEAST_LIMIT, Journal
+from fairlead.agent.journal.replay import replay
+from fairlead.agent.journal.writer import WASTE
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Cmd, Event
 from fairlead.wire.outbox import Outbox
@@ -30,7 +31,7 @@ async def test_a_full_journal_refuses_and_lets_writers_wait(gateway: Gateway, tm
         await link.command(f"c{n}", "flood")
     file = tmp_path / "journal"
     async with asyncio.timeout(20):
-        while file.stat().st_size < LEAST:
+        while file.stat().st_size < LEAST_LIMIT:
             await asyncio.sleep(0.01)
     await link.until(lambda: len(link.of(Ack)) == streams)
     refused = 0
@@ -44,7 +45,7 @@ async def test_a_full_journal_refuses_and_lets_writers_wait(gateway: Gateway, tm
     assert (ack.error.code, ack.error.temporary) == ("journal_full", True)
     with pytest.raises(Unavailable, match="full"):
         agent.emit("happened")
-    assert file.stat().st_size < LEAST + (64 << 10) + 1000
+    assert file.stat().st_size < LEAST_LIMIT + (64 << 10) + 1000
     # The gateway stores again, and all goes on.
     link.stores = True
     await link.store(link.unstored)
@@ -52,7 +53,7 @@ async def test_a_full_journal_refuses_and_lets_writers_wait(gateway: Gateway, tm
         end = await link.end(f"c{n}")
         assert end.state == "ok"
         assert link.output(f"c{n}") == b"".join(n.to_bytes(4, "big") * (1 << 14) for n in range(16))
-    assert file.stat().st_size < LEAST + (64 << 10) + streams * 200
+    assert file.stat().st_size < LEAST_LIMIT + (64 << 10) + streams * 200
     await link.command("last", "nothing")
     assert (await link.end("last")).state == "ok"
 
@@ -125,13 +126,13 @@ async def test_what_a_running_command_wrote_survives_a_rewriting_and_a_kill(host
 
 async def test_a_quarter_is_kept_for_output(tmp_path: Path) -> None:
     """Commands that may begin again hold their arguments; they must not fill the journal that they write into."""
-    journal = Journal(tmp_path, "edge-1", LEAST)
+    journal = Journal(tmp_path, "edge-1", LEAST_LIMIT)
     journal.start(lambda: None)
     accepted = 0
     with pytest.raises(JournalFull):  # noqa: PT012
         while True:
             await journal.accept(Cmd(id=f"c{accepted}", method="m", payload=b"x" * 500_000, retry="safe"))
             accepted += 1
-    assert LEAST * 5 // 8 < accepted * 500_000 < LEAST * 7 // 8
+    assert LEAST_LIMIT * 5 // 8 < accepted * 500_000 < LEAST_LIMIT * 7 // 8
     assert journal.has_room
     await journal.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.agent.journal.records import replay
+from fairlead.agent.journal.replay import replay
 from fairlead.wire.messages import Ack, Chunk, End, Event
 
 from support.agent.durable_host import Host, hello

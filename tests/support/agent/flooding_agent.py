@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from fairlead.agent import Agent, Command
-from fairlead.agent.journal.journal import LEAST
+from fairlead.agent.journal.journal import LEAST_LIMIT
 
 from support.agent.scripted_gateway import Gateway
 
@@ -28,7 +28,7 @@ class Floods:
         pass
 
 
-def durable(gateway: Gateway, folder: Path, limit: int = LEAST) -> Agent:
+def durable(gateway: Gateway, folder: Path, limit: int = LEAST_LIMIT) -> Agent:
     agent = Agent(gateway.url, "edge-1", "token-1", journal=folder, journal_limit=limit)
     Floods(agent)
     return agent

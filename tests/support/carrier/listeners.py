@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fairlead.carrier.connection import Connection
+from fairlead.carrier.listener import Connection
 
 
 class RecordingListener:

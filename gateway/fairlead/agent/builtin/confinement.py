@@ -1,7 +1,8 @@
-"""What an allow list of `exec` asks of the other methods, so that it cannot be gone round: told at the start.
+"""Refuses options under which an allow list of `exec` could be bypassed. Called by `builtin_agent`, before anything
+runs.
 
-Called by `builtin_agent`. A list of programs is a bound only when nobody can put other files in their places, into the
-libraries that they load or where the host runs things by itself, and when no terminal runs what is not listed.
+A list of programs is a bound only when nobody can put other files in their places, into the libraries that they load or
+where the host runs programs by itself, and when no terminal runs what is not listed.
 """
 
 from __future__ import annotations
@@ -12,31 +13,31 @@ from fairlead.agent.builtin.options import Options
 from fairlead.errors import ConfigError
 
 NAMED = 3
-"""Places that an error names; more of them say nothing new."""
+"""Conflicting paths that an error names; more of them would add nothing."""
 
 
-def check_confinement(options: Options, guarded: list[ProtectedPath]) -> None:
-    """`guarded` are the places that no root of `file.put` may hold or lie in. Raises ConfigError with all faults."""
+def check_confinement(options: Options, protected: list[ProtectedPath]) -> None:
+    """`protected`: paths that no root of `file.put` may contain or lie in. Raises ConfigError with all errors."""
     allow = options.exec.allow
     if allow is None or not options.confined:
         return
-    faults = []
-    if options.shell_enabled:
+    errors = []
+    if options.enabled("shell"):
         argv = options.shell.argv
         if argv is None or not argv[0].startswith("/") or program_path(argv[0]) not in set(map(program_path, allow)):
-            faults.append(
-                "shell.enabled: a terminal runs any program, and exec.allow confines the agent to some; leave shell "
-                "off, or set shell.argv to one of them, by its path"
+            errors.append(
+                "shell.enabled: a terminal runs any program, but exec.allow lists the only ones allowed (leave shell "
+                "disabled, or set shell.argv to a listed program, by its path)"
             )
-    if options.file_put_enabled:
+    if options.enabled("file.put"):
         for root in options.file_put.folders:
-            found = list(dict.fromkeys(f"{one.path} ({one.what})" for one in conflicts(root, guarded)))
+            found = list(dict.fromkeys(f"{one.path} ({one.what})" for one in conflicts(root, protected)))
             if found:
                 more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-                faults.append(
-                    f"file_put.roots: {root} holds or lies in {', '.join(found[:NAMED])}{more}: whoever may write "
-                    "there decides what the programs of exec.allow do; name folders that hold data alone, or set "
-                    "file_put.enabled = false"
+                errors.append(
+                    f"file_put.roots: {root} contains or lies in {', '.join(found[:NAMED])}{more}: who writes there "
+                    "decides what the programs of exec.allow do (choose folders that contain data only, or set "
+                    "file_put.enabled = false)"
                 )
-    if faults:
-        raise ConfigError("\n  - ".join(["exec.allow does not hold with these:", *faults]), faults=tuple(faults))
+    if errors:
+        raise ConfigError("\n  - ".join(["exec.allow could be bypassed:", *errors]), faults=tuple(errors))

@@ -1,11 +1,11 @@
-"""`exec`: run a program by its argument list, no shell, and stream what it does.
+"""`exec`: runs a program by its argument list, without a shell, and streams its output.
 
-Pipes are read only when the gateway's credit takes what they hold, so a fast program waits at its pipe. When the
-command is cancelled or its deadline passes, the program and everything it started is killed. A program that left
-children holding its output open ends a moment after it exits; it is not waited for what they print. They live on,
-as they would after a shell: starting a service is a legitimate thing to do.
+Pipes are read only when the gateway's credit takes what they contain, so a fast program waits at its pipe. When the
+command is cancelled or its deadline passes, the program and everything that it started is killed. A program whose
+children keep its output open ends a moment after it exits, without waiting for what they print. They live on, as they
+would after a shell: starting a service is legitimate.
 
-With an allow list the caller's environment is refused too: LD_PRELOAD makes any program into any other.
+With an allow list the caller's environment is refused too: LD_PRELOAD turns any program into any other.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import CHUNK_LIMIT
 
 PROGRAMS = 64
-"""At once: each takes four descriptors of the agent's 1,024, and a host under inquiry has work of its own."""
+"""Programs at once: each takes four descriptors of the agent's 1,024, and the host has work of its own."""
 LINGER = 0.5
-"""Seconds after the exit for output that is still in the pipes, unless there is nobody left to write."""
+"""Seconds to wait after the exit for output that is still in the pipes, unless nobody is left to write."""
 
 
 class Exec:
-    """The method `exec` of one agent: so many programs at once, the others in order."""
+    """The method `exec` of one agent. Programs beyond the limit wait their turn."""
 
     def __init__(self, options: ExecOptions = ExecOptions(), env_keep: tuple[str, ...] = ()) -> None:  # noqa: B008  # frozen
         self._env_keep = env_keep
@@ -49,8 +49,8 @@ class Exec:
         cwd: str | None = None,
         stdin: bool = False,
     ) -> dict[str, int]:
-        """{"exit_code": n}, or {"signal": n} when a signal ended it. Raises CommandError `exec_failed`, or
-        `program_forbidden` when the agent's configuration does not allow it.
+        """Returns {"exit_code": n}, or {"signal": n} when a signal ended it. Raises CommandError `exec_failed`, or
+        `program_forbidden` when the agent's configuration does not allow the program.
         """
         executable = None if self._allow is None else self._allowed(argv[0], env)
         async with self._turn:
@@ -58,15 +58,15 @@ class Exec:
             program = Program(
                 argv, environment, cwd, executable=executable, stdin=subprocess.PIPE if stdin else subprocess.DEVNULL
             )
-            return await _streamed(command, program)
+            return await _stream(command, program)
 
     def _allowed(self, name: str, env: dict[str, str]) -> str:
-        """The file that `name` means. It is what is run: nothing is looked for a second time."""
+        """The file that `name` means. This file is what is run: there is no second lookup."""
         assert self._allow is not None
         if env:
             raise CommandError(
                 "program_forbidden",
-                "this agent runs listed programs only and takes no env for them: leave env out",
+                "this agent runs only listed programs, and takes no env for them: leave env out",
                 key="exec.allow",
             )
         found = shutil.which(name)
@@ -74,21 +74,21 @@ class Exec:
             return place
         raise CommandError(
             "program_forbidden",
-            f"{name!r} is not among the programs that this agent's configuration allows: add its path to exec.allow "
-            "there, or run one of those",
+            f"this agent's configuration does not allow {name!r}: run a program of exec.allow, or add the path of this "
+            "one there",
             key="exec.allow",
         )
 
 
 def program_path(path: str) -> str:
-    """`path` without links in its folder, since /bin may be /usr/bin. The last name stays: behind it may be a program
-    that looks at the name it is called by.
+    """`path` with the links in its folder resolved, since /bin may be /usr/bin. The last name stays: the program may
+    look at the name by which it is called.
     """
     folder, name = os.path.split(os.path.abspath(path))
     return os.path.join(os.path.realpath(folder), name)
 
 
-async def _streamed(command: Command, program: Program) -> dict[str, int]:
+async def _stream(command: Command, program: Program) -> dict[str, int]:
     stdin, stdout, stderr = (_pipe(file) for file in program.pipes())
     assert stdout is not None
     assert stderr is not None
@@ -101,8 +101,8 @@ async def _streamed(command: Command, program: Program) -> dict[str, int]:
     try:
         await program.exited()
         await asyncio.wait(pumps, timeout=LINGER)
-        # What the program itself wrote is in the pipes by now. It is read to the end however long credit takes,
-        # but not what others write behind it.
+        # What the program itself wrote is in the pipes by now. It is read to the end however long credit takes, but
+        # what others write after it is not.
         stdout.finish()
         stderr.finish()
         await asyncio.gather(*pumps)
@@ -121,7 +121,7 @@ async def _streamed(command: Command, program: Program) -> dict[str, int]:
 
 
 def _pipe(file: IO[bytes] | None) -> Pipe | None:
-    """A descriptor of our own, so that only one of the two owns it."""
+    """A Pipe with a duplicate of the descriptor, so that each descriptor has one owner."""
     if file is None:
         return None
     with file:
@@ -129,7 +129,7 @@ def _pipe(file: IO[bytes] | None) -> Pipe | None:
 
 
 async def _feed(command: Command, pipe: Pipe) -> None:
-    """Input to the program; one that does not want it any more is no error."""
+    """Pass the input to the program; it is no error when the program has closed its end."""
     try:
         async for data in command.stdin:
             await pipe.write(data)

@@ -1,7 +1,7 @@
-"""`file.get`: stream a file, and say at its end whether it was one file all the time.
+"""`file.get`: streams a file, and reports at the end whether it stayed the same meanwhile.
 
-A block is read in a thread when the gateway's credit has taken the last one, so that a slow reader costs 256 KiB and
-no disk. A file that is written to meanwhile would arrive as a mixture of two: then the end is an error.
+A block is read in a thread when the gateway's credit has taken the last one, so that a slow reader costs 256 KiB and no
+disk. A file that is written to meanwhile would arrive as a mixture of two versions: then the end is an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fairlead.agent.commands.output import to_json
 from fairlead.agent.errors import CommandError
 
 BLOCK = 256 << 10
-"""Bytes of one read: four chunks, so that the hop to a thread is paid once for them."""
+"""Bytes of one read: four chunks for one switch to a thread."""
 
 Offset = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -38,8 +38,8 @@ class FileGet:
         self._max = options.max_bytes
 
     async def execute(self, command: Command, path: str, offset: Offset = 0) -> dict[str, object]:
-        """{"size", "sha256"} of what was sent. Raises CommandError, see `faults` and `roots`, and `file_changed`,
-        `offset_out_of_range`, `too_large`.
+        """Returns {"size", "sha256"} of what was sent. Raises CommandError as `path_resolver` and `os_errors` do, and
+        `file_changed`, `offset_out_of_range`, `too_large`.
         """
         source = FileReader(path, self._roots)
         try:
@@ -54,7 +54,7 @@ class FileGet:
 
 
 class FileReader:
-    """The file, and what it was when it was opened. Errors are CommandError."""
+    """An open file, and its state when it was opened. Its methods block, and raise CommandError."""
 
     def __init__(self, path: str, roots: PathResolver) -> None:
         self.path = path
@@ -66,13 +66,13 @@ class FileReader:
         self._left = 0
 
     def open(self, offset: int, most: int | None) -> None:
-        """Begin at `offset`."""
-        self._place = place = self._roots.find(self.path)
+        """Open the file and begin at `offset`."""
+        self._place = place = self._roots.resolve(self.path)
         if place.status is None:
             raise command_error(self.path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT)))
-        require_regular_file(self.path, place.status)  # before it is opened, which does something to a device
+        require_regular_file(self.path, place.status)  # before it is opened: opening a device has effects
         try:
-            # O_NONBLOCK: should it have become a pipe in this instant, its opening must not wait for a writer.
+            # O_NONBLOCK: if it has become a pipe in this instant, opening it must not wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             self._fd = os.open(place.name, flags, dir_fd=place.folder)
         except OSError as e:
@@ -84,15 +84,15 @@ class FileReader:
         if most is not None and size > most:
             raise CommandError(
                 "too_large",
-                f"{self.path} has {size} bytes, and file_get.max_bytes of this agent's configuration allows {most}: "
-                "raise it there",
+                f"{self.path} has {size} bytes: this agent's configuration allows {most} "
+                "(raise file_get.max_bytes there)",
                 path=self.path,
                 size=size,
             )
         if offset > size:
             raise CommandError(
                 "offset_out_of_range",
-                f"{self.path} has {size} bytes, so it cannot be sent from {offset} on: begin at {size} or before",
+                f"offset {offset} is beyond the end of {self.path}: expected at most its size, {size}",
                 path=self.path,
                 size=size,
             )
@@ -100,7 +100,7 @@ class FileReader:
         self._left = size - offset
 
     def facts(self) -> dict[str, object]:
-        """The first row."""
+        """The first row of the output."""
         status = self._status
         return {
             "path": self.path,
@@ -125,7 +125,7 @@ class FileReader:
         return block
 
     def check(self) -> None:
-        """Raises CommandError `file_changed` when it is not what it was."""
+        """Raises CommandError `file_changed` when the file is not what it was."""
         before, now = self._status, os.fstat(self._fd)
         if now.st_size != before.st_size or os.read(self._fd, 1):
             raise self._changed(f"had {before.st_size} bytes and has {now.st_size}")
@@ -142,8 +142,8 @@ class FileReader:
     def _changed(self, how: str) -> CommandError:
         return CommandError(
             "file_changed",
-            f"{self.path} {how} while it was read, after {self.sent} bytes: what was sent is no state that it was in; "
-            "get it again when nobody writes to it",
+            f"{self.path} {how} while it was read, after {self.sent} bytes: what was sent is inconsistent (get it "
+            "again when nobody writes to it)",
             temporary=True,
             path=self.path,
             bytes=self.sent,

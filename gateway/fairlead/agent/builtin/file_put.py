@@ -1,7 +1,7 @@
-"""`file.put`: the input becomes a file, all of it or nothing.
+"""`file.put`: writes the input to a file, atomically.
 
-It is written beside its place under a name of its own, checked, synced, and only then renamed: whoever opens the path
-sees the old file or the new one, after a power cut too. Whatever goes wrong, the temporary file is removed.
+A temporary file in the same folder is written, checked, synced, and only then renamed: whoever opens the path sees
+the old file or the new one, after a power cut too. Whatever goes wrong, the temporary file is removed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fairlead.agent.commands.command import Command
 from fairlead.agent.errors import CommandError
 
 NAME_KEPT = 200
-"""Bytes of the name that the temporary one repeats: file systems allow 255."""
+"""Bytes of the name that the temporary name repeats: file systems allow 255."""
 
 Size = Annotated[int, msgspec.Meta(ge=0)]
 Mode = Annotated[str, msgspec.Meta(pattern=r"^0?[0-7]{3}\Z|^[0-7]{4}\Z")]
 PERMISSIONS = 0o777
-"""What a mode may set: setuid and setgid would lend the agent's user to everybody on the host."""
+"""The bits that a mode may set: setuid and setgid would give everybody on the host the rights of the agent's user."""
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{64}\Z")]
 
 
@@ -50,44 +50,44 @@ class FilePut:
         overwrite: bool = True,
         parents: bool = False,
     ) -> dict[str, object]:
-        """{"path", "size", "sha256"}. Raises CommandError, see `faults` and `roots`, and `invalid_arguments`,
-        `digest_mismatch`, `size_mismatch`, `too_large`, `file_exists`.
+        """Returns {"path", "size", "sha256"}. Raises CommandError as `path_resolver` and `os_errors` do, and
+        `invalid_arguments`, `digest_mismatch`, `size_mismatch`, `too_large`, `file_exists`.
         """
         if int(mode, 8) & ~PERMISSIONS:
             raise CommandError(
                 "invalid_arguments",
-                f"mode {mode} of {path} sets setuid, setgid or the sticky bit, which are never set from the platform: "
-                f"send the permissions alone, {int(mode, 8) & PERMISSIONS:04o}",
+                f"mode {mode} of {path} includes setuid, setgid or the sticky bit, which the platform cannot set: "
+                f"expected permissions only, {int(mode, 8) & PERMISSIONS:04o}",
                 path=path,
                 field="mode",
             )
         self._check_size(path, size or 0, size)
-        draft = AtomicWriter(path, self._roots, int(mode, 8), overwrite)
+        writer = AtomicWriter(path, self._roots, int(mode, 8), overwrite)
         try:
-            await self._disk.run(draft.begin, parents)
+            await self._disk.run(writer.begin, parents)
             async for data in command.stdin:
-                self._check_size(path, draft.size + len(data), size)
-                await self._disk.run(draft.write, data)
-            if size is not None and draft.size != size:
-                raise _mismatch(path, draft.size, size)
-            if sha256 is not None and draft.digest.hexdigest() != sha256.lower():
+                self._check_size(path, writer.size + len(data), size)
+                await self._disk.run(writer.write, data)
+            if size is not None and writer.size != size:
+                raise _mismatch(path, writer.size, size)
+            if sha256 is not None and writer.digest.hexdigest() != sha256.lower():
                 raise CommandError(
                     "digest_mismatch",
-                    f"{path}: {draft.size} bytes came with the SHA-256 {draft.digest.hexdigest()} and not "
-                    f"{sha256.lower()}, so nothing was kept: send it again",
+                    f"{path}: {writer.size} bytes came with the SHA-256 {writer.digest.hexdigest()}: expected "
+                    f"{sha256.lower()} (nothing was kept; send the file again)",
                     path=path,
-                    sha256=draft.digest.hexdigest(),
+                    sha256=writer.digest.hexdigest(),
                 )
-            await self._disk.run(draft.keep)
+            await self._disk.run(writer.keep)
         finally:
-            await self._disk.run(draft.close)
-        return {"path": path, "size": draft.size, "sha256": draft.digest.hexdigest()}
+            await self._disk.run(writer.close)
+        return {"path": path, "size": writer.size, "sha256": writer.digest.hexdigest()}
 
     def _check_size(self, path: str, came: int, size: int | None) -> None:
         if self._max is not None and came > self._max:
             raise CommandError(
                 "too_large",
-                f"{path}: file_put.max_bytes of this agent's configuration allows {self._max} bytes: raise it there",
+                f"{path}: this agent's configuration allows {self._max} bytes (raise file_put.max_bytes there)",
                 path=path,
                 size=came,
             )
@@ -96,7 +96,9 @@ class FilePut:
 
 
 class AtomicWriter:
-    """The temporary file. Its methods are called in a thread, one at a time; errors are CommandError."""
+    """A temporary file that replaces the path at the end. Its methods block and raise CommandError; one runs at a
+    time.
+    """
 
     def __init__(self, path: str, roots: PathResolver, mode: int, overwrite: bool) -> None:
         self.size = 0
@@ -107,11 +109,11 @@ class AtomicWriter:
         self._overwrite = overwrite
         self._place: ResolvedPath | None = None
         self._name = ""
-        """Of the temporary file, while it is there."""
+        """The name of the temporary file, while it exists."""
         self._fd = -1
 
     def begin(self, make_folders: bool) -> None:
-        self._place = place = self._roots.find(self._path, make_folders=make_folders)
+        self._place = place = self._roots.resolve(self._path, make_folders=make_folders)
         try:
             if place.status is not None:
                 require_regular_file(self._path, place.status)
@@ -137,7 +139,7 @@ class AtomicWriter:
         self.digest.update(data)
 
     def keep(self) -> None:
-        """Make it the file. The folder is synced too, or a power cut might undo the rename."""
+        """Replace the path. The folder is synced too, or a power cut might undo the rename."""
         place = self._place
         assert place is not None
         try:
@@ -148,7 +150,7 @@ class AtomicWriter:
                 os.replace(self._name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder)
                 self._name = ""
             else:
-                # A rename would replace what came meanwhile; a link refuses to.
+                # A rename would replace a file that appeared meanwhile; a link does not.
                 os.link(self._name, place.name, src_dir_fd=place.folder, dst_dir_fd=place.folder, follow_symlinks=False)
             folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.folder)
             try:
@@ -159,7 +161,7 @@ class AtomicWriter:
             raise command_error(self._path, e, self.size) from e
 
     def close(self) -> None:
-        """Nothing but the file itself stays."""
+        """Remove the temporary file, unless it has become the file."""
         place = self._place
         if place is None:
             return
@@ -177,7 +179,8 @@ class AtomicWriter:
 def _mismatch(path: str, came: int, size: int) -> CommandError:
     return CommandError(
         "size_mismatch",
-        f"{path}: {came} bytes came where size says {size}, so nothing was kept: send the whole file, or its true size",
+        f"{path}: {came} bytes came: expected {size}, as `size` says (nothing was kept; send the whole file, or "
+        "correct size)",
         path=path,
         size=came,
     )

@@ -1,7 +1,8 @@
-"""What the agent's configuration says of each built-in method: on or off, and within which bounds.
+"""The options of the built-in methods: whether each is on, and its bounds.
 
-Plain values, made by `configuration` or by the user of the SDK, taken by `builtin_agent`. The defaults let the
-platform do what the agent's user may do, for that is what an agent is installed for; whoever wants less says so.
+Plain values, made by `fairlead.agent.settings` or by a user of the SDK, and taken by `builtin_agent`. A field of
+`Options` is the table of one method (`file.get` has `file_get`), and its fields are that table's settings. The defaults
+allow the platform whatever the agent's user may do, because that is what an agent is installed for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 EVERYWHERE = ("/",)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodOptions:
+    """Of a method that can only be switched on or off."""
+
+    enabled: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,14 +28,14 @@ class ExecOptions:
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """Of `file.get` and of `file.put`, apart."""
+    """Of `file.get` and of `file.put`, separately."""
 
     enabled: bool | None = None
     """None: on, but `file.put` without roots of its own is off when `exec` has an allow list."""
     roots: tuple[str, ...] | None = None
     """Folders: only what really lies beneath one of them is touched. None for all."""
     max_bytes: int | None = None
-    """The largest file; None for all."""
+    """The largest file; None for no limit."""
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -39,12 +47,7 @@ class ShellOptions:
     enabled: bool | None = None
     """None: as `exec`, but off when that has an allow list."""
     argv: tuple[str, ...] | None = None
-    """The one program that is run; None for what the caller names, or the login shell."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProcListOptions:
-    enabled: bool = True
+    """The only program that is run; None for what the caller names, or the login shell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +56,35 @@ class Options:
     file_get: FileOptions = field(default_factory=FileOptions)
     file_put: FileOptions = field(default_factory=FileOptions)
     shell: ShellOptions = field(default_factory=ShellOptions)
-    proc_list: ProcListOptions = field(default_factory=ProcListOptions)
+    proc_list: MethodOptions = field(default_factory=MethodOptions)
     env_keep: tuple[str, ...] = ()
-    """Variables of the agent's environment that programs and shells get, beside those of a login."""
+    """Variables of the agent's environment that programs and shells inherit, besides those of a login."""
 
     @property
     def confined(self) -> bool:
-        """Whether `exec` runs listed programs only. Whoever said so has left no other way open on purpose."""
+        """Whether `exec` runs listed programs only."""
         return self.exec.enabled and self.exec.allow is not None
 
-    @property
-    def shell_enabled(self) -> bool:
-        given = self.shell.enabled
-        return given if given is not None else self.exec.enabled and not self.confined
+    def enabled(self, method: str) -> bool:
+        """Whether a method is on. A method without options always is."""
+        options = getattr(self, _table(method), None)
+        given = True if options is None else options.enabled
+        if given is not None:
+            return bool(given)
+        if method == "shell":
+            return self.exec.enabled and not self.confined
+        if method == "file.put":
+            return not self.confined or self.file_put.roots is not None
+        return True
 
-    @property
-    def file_put_enabled(self) -> bool:
-        given = self.file_put.enabled
-        return given if given is not None else not self.confined or self.file_put.roots is not None
+    def reason_disabled(self, method: str) -> str:
+        """Which setting has switched off a method that is off."""
+        table = _table(method)
+        if getattr(self, table).enabled is not None:
+            return f"{table}.enabled = false"
+        return "exec has an allow list, exec.allow" if self.confined else "exec.enabled = false"
+
+
+def _table(method: str) -> str:
+    """The table of a method in the configuration: that of file.get is file_get."""
+    return method.replace(".", "_")

@@ -1,6 +1,6 @@
-"""`proc.list`: the processes of this machine, one row each, as /proc shows them to the agent's user.
+"""`proc.list`: lists the processes of this machine, one row each, as /proc shows them to the agent's user.
 
-Read in a thread, since a busy machine has thousands of files there. A process that ends while it is read is left out.
+/proc is read in a thread, since a busy machine has thousands of files there. A process that ends meanwhile is left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fairlead.agent.builtin.process.descendants import stat
 from fairlead.agent.errors import CommandError
 
 ARGV = 8 << 10
-"""Bytes of a command line that are told: a row has to fit one chunk, and some programs keep a book in there."""
+"""Bytes of a command line that are sent: a row has to fit one chunk, and some command lines are very long."""
 
 
 class ProcList:
@@ -26,21 +26,21 @@ class ProcList:
         self._disk = disk
 
     async def execute(self) -> AsyncIterator[dict[str, object]]:
-        """Rows of pid, ppid, user, state, cpu_s, rss_bytes, started, argv. Raises CommandError `unsupported`."""
+        """Yields rows of pid, ppid, user, state, cpu_s, rss_bytes, started, argv. Raises CommandError `unsupported`."""
         for row in await self._disk.run(processes):
             yield row
 
 
 def processes(proc: str = "/proc") -> list[dict[str, object]]:
-    """By process id. Raises CommandError `unsupported`."""
+    """The rows, by process id. Raises CommandError `unsupported`."""
     advice = "mount it, or use exec with ps"
     try:
         pids = sorted(int(name) for name in os.listdir(proc) if name.isdigit())
     except OSError as e:
-        raise CommandError("unsupported", f"proc.list reads {proc}, which cannot be read ({e}): {advice}") from e
+        raise CommandError("unsupported", f"cannot read {proc}, which proc.list needs ({e}): {advice}") from e
     if os.getpid() not in pids:
-        raise CommandError("unsupported", f"proc.list reads {proc}, where nothing is mounted: {advice}")
-    # When the machine was started, as the clock stands now.
+        raise CommandError("unsupported", f"nothing is mounted at {proc}, which proc.list needs: {advice}")
+    # When the machine was started, by the current clock.
     booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
     rows = []
     for pid in pids:
@@ -57,7 +57,7 @@ def _row(pid: int, booted: float) -> dict[str, object]:
     return {
         "pid": pid,
         "ppid": int(fields[1]),
-        # The agent, which keeps its memory to itself, would be root's: see `privacy`.
+        # The agent itself would seem to be root's, because it is not dumpable: see `host.process_secrets`.
         "user": _user(os.geteuid() if pid == os.getpid() else os.stat(f"/proc/{pid}").st_uid),
         "state": fields[0].decode(),
         "cpu_s": round((int(fields[11]) + int(fields[12])) / ticks, 2),
@@ -68,7 +68,7 @@ def _row(pid: int, booted: float) -> dict[str, object]:
 
 
 def _argv(pid: int) -> list[str]:
-    """A thread of the kernel, which has none, is told by its name in brackets, as ps does."""
+    """The arguments. A kernel thread has none: it is shown by its name in brackets, as ps does."""
     with open(f"/proc/{pid}/cmdline", "rb") as file:
         line = file.read(ARGV)
     if line:
@@ -79,7 +79,7 @@ def _argv(pid: int) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _user(uid: int) -> str:
-    """The name, or the number when the user has no name. Kept: a directory service may take its time for each."""
+    """The user's name, or the number if there is none. Cached: a directory service may be slow."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -1,9 +1,8 @@
-"""`shell`: a program on a terminal of its own, with input, resizing and the job control that people expect.
+"""`shell`: runs a program on a terminal of its own, with input, resizing and the job control that people expect.
 
-The terminal is read only when the gateway's credit takes what it shows: then the program waits, as before a screen
-that scrolls too fast. Its session gets SIGHUP, then SIGKILL, when the command is cancelled, when the terminal is
-gone though the program lives, and when the agent stops. A shell that exits by itself leaves behind what was told to
-stay (nohup, setsid), as everywhere.
+The terminal is read only when the gateway's credit takes its output: otherwise the program waits. Its session gets
+SIGHUP, then SIGKILL, when the command is cancelled, when the program closes its terminal and lives on, and when the
+agent stops. A shell that exits by itself leaves running what was detached from it (nohup, setsid), as everywhere.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import CHUNK_LIMIT
 
 SHELLS = 32
-"""At once: people, not programs, sit before them; the next one is refused, for nobody waits before an empty screen."""
+"""Shells at once. The next one is refused at once: people use them, and nobody waits before an empty screen."""
 LINGER = 0.5
-"""Seconds between the end of the terminal and that of the program, whichever comes first."""
+"""Seconds allowed between the end of the terminal and that of the program, in either order."""
 BACKLOG = 128 << 10
-"""Bytes that a terminal may still hold when its program has exited: the kernel's buffers have 68 KiB, and no way to
-ask how much is in them."""
+"""Bytes that a terminal may still contain when its program has exited: the kernel's buffers have 68 KiB, and there is
+no way to ask how much is in them."""
 DATA, RESIZE = 0, 1
-"""The first octet of each chunk of input."""
+"""The first byte of each chunk of input."""
 END_OF_FILE = b"\x04"
-INSIST = 1.0
+REPEAT_END_OF_FILE = 1.0
 """Seconds between one end of file and the next: one that is typed while a shell changes its terminal's mode is lost,
-and one that ends a program leaves the shell behind it."""
+and one that ends a program does not end the shell that started it."""
 
 Cells = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 
 
 class TerminalSize(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of the window, in characters."""
+    """The size of the window, in characters."""
 
     cols: Cells
     rows: Cells
@@ -74,17 +73,17 @@ class Shell:
         rows: Cells = 24,
         term: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._+-]{1,64}\Z")] = "xterm-256color",
     ) -> dict[str, int]:
-        """{"exit_code": n} or {"signal": n}, as `exec`. Raises CommandError `exec_failed`, `program_forbidden`,
-        `pty_gone`, `invalid_input` or `busy`.
+        """Returns {"exit_code": n} or {"signal": n}, as `exec` does. Raises CommandError `exec_failed`,
+        `program_forbidden`, `pty_gone`, `invalid_input` or `busy`.
         """
         if self._argv is not None and (env or argv not in (None, list(self._argv))):
             raise CommandError(
                 "program_forbidden",
-                f"this agent's configuration lets shell run {self._argv[0]!r} alone: leave argv and env out",
+                f"this agent's configuration allows shell to run {self._argv[0]!r} only: leave argv and env out",
                 key="shell.argv",
             )
         if self._open >= SHELLS:
-            raise CommandError("busy", f"{SHELLS} shells are open, the limit: end one first", temporary=True)
+            raise CommandError("busy", f"{SHELLS} shells are open, the limit: close one first", temporary=True)
         environment = {
             **inherited_environment(os.environ, self._env_keep),
             "TERM": term,
@@ -94,13 +93,13 @@ class Shell:
         self._open += 1
         try:
             chosen = list(self._argv or argv or login_shell())
-            return await _attended(command, chosen, environment, cwd, TerminalSize(cols, rows))
+            return await _serve_terminal(command, chosen, environment, cwd, TerminalSize(cols, rows))
         finally:
             self._open -= 1
 
 
 def login_shell() -> list[str]:
-    """That of the agent's own user."""
+    """The login shell of the agent's own user."""
     try:
         program = pwd.getpwuid(os.getuid()).pw_shell
     except KeyError:  # a user id without a name, as in a container
@@ -108,13 +107,13 @@ def login_shell() -> list[str]:
     return [program or "/bin/sh", "-l"]
 
 
-async def _attended(
+async def _serve_terminal(
     command: Command, argv: list[str], env: dict[str, str], cwd: str | None, size: TerminalSize
 ) -> dict[str, int]:
-    terminal, program = _opened(argv, env, cwd, size)
+    terminal, program = _open_terminal(argv, env, cwd, size)
     exit_ = asyncio.create_task(program.exited())
-    screen = asyncio.create_task(_show(command, terminal))
-    keyboard = asyncio.create_task(_type(command, terminal))
+    screen = asyncio.create_task(_send_output(command, terminal))
+    keyboard = asyncio.create_task(_type_input(command, terminal))
     tasks = {exit_, screen, keyboard}
     try:
         while not (exit_.done() or screen.done()):
@@ -127,7 +126,7 @@ async def _attended(
             if not exit_.done():
                 raise CommandError(
                     "pty_gone",
-                    f"{argv[0]!r} closed its terminal and ran on, so it was ended: use exec for what needs none",
+                    f"{argv[0]!r} closed its terminal and continued, so it was ended: use exec if it needs none",
                 )
         await asyncio.wait({screen}, timeout=LINGER)
         terminal.finish(BACKLOG)
@@ -138,22 +137,22 @@ async def _attended(
     finally:
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)  # what else went wrong matters no more
+        await asyncio.gather(*tasks, return_exceptions=True)  # further errors no longer matter
         terminal.close()
         result = program.close()
     return result
 
 
-def _opened(argv: list[str], env: dict[str, str], cwd: str | None, size: TerminalSize) -> tuple[Pipe, Program]:
-    """A terminal, and a program that has it as its controlling terminal."""
+def _open_terminal(argv: list[str], env: dict[str, str], cwd: str | None, size: TerminalSize) -> tuple[Pipe, Program]:
+    """Open a terminal, and start the program with it as its controlling terminal."""
     try:
         ours, theirs = os.openpty()
     except OSError as e:
-        raise CommandError("exec_failed", f"no terminal can be had: {e}", temporary=True) from e
+        raise CommandError("exec_failed", f"cannot open a terminal: {e}", temporary=True) from e
     try:
         _resize(ours, size)
-        # The controlling terminal has to be taken in the child, after setsid. Between fork and exec nothing may wait
-        # for a lock that a thread of ours holds: this partial is of C alone, one system call without an allocation.
+        # The child has to take the controlling terminal, after setsid. Between fork and exec nothing may wait for a
+        # lock that another thread holds: this partial is C code only, one system call without an allocation.
         take = partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
         program = Program(argv, env, cwd, stdin=theirs, stdout=theirs, stderr=theirs, in_child=take)
     except BaseException:
@@ -165,17 +164,17 @@ def _opened(argv: list[str], env: dict[str, str], cwd: str | None, size: Termina
 
 
 def _resize(fd: int, size: TerminalSize) -> None:
-    """The kernel tells the foreground program by SIGWINCH."""
+    """The kernel notifies the foreground program with SIGWINCH."""
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", size.rows, size.cols, 0, 0))
 
 
-async def _show(command: Command, terminal: Pipe) -> None:
+async def _send_output(command: Command, terminal: Pipe) -> None:
     while data := await terminal.read(CHUNK_LIMIT):
         await command.write("pty", data)
 
 
-async def _type(command: Command, terminal: Pipe) -> None:
-    """Input to the terminal; its end is typed as Ctrl-D. Raises CommandError `invalid_input`."""
+async def _type_input(command: Command, terminal: Pipe) -> None:
+    """Type the input into the terminal, and its end as Ctrl-D. Raises CommandError `invalid_input`."""
     try:
         async for chunk in command.stdin:
             if chunk[0] == DATA:
@@ -184,17 +183,17 @@ async def _type(command: Command, terminal: Pipe) -> None:
                 _resize(terminal.fd, _size(chunk[1:]))
             else:
                 raise CommandError(
-                    "invalid_input", f"input that begins with octet {chunk[0]}: 0 goes before data, 1 before a resize"
+                    "invalid_input", f"input begins with byte {chunk[0]}: expected 0 before data, or 1 before a resize"
                 )
         while True:
             await terminal.write(END_OF_FILE)
-            await asyncio.sleep(INSIST)
+            await asyncio.sleep(REPEAT_END_OF_FILE)
     except BrokenPipeError:
-        pass  # the terminal is gone: whoever shows it finds that, too
+        pass  # the terminal is gone: reading its output finds that, too
 
 
 def _size(text: bytes) -> TerminalSize:
     try:
         return _decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError) as e:
-        raise CommandError("invalid_input", f'resize: {e}; send {{"cols": 80, "rows": 24}} behind octet 1') from e
+        raise CommandError("invalid_input", f'resize: {e}: expected {{"cols": 80, "rows": 24}} after byte 1') from e

@@ -1,7 +1,8 @@
-"""What runs in a handler's own process: call the function, send what it yields, and end with the agent.
+"""What runs in a handler's own process: calls the function, sends what it yields, and ends with the agent.
 
-Started by `process` through multiprocessing. Items are encoded here, where there is time for it. The socket is
-also the leash: when the agent is gone, a thread reads its end and leaves, since a busy handler would never look.
+Started by `processes` through multiprocessing. Items are encoded here, where it costs the event loop nothing. The
+socket also tells that the agent is gone: a thread reads its end and exits the process, because a busy handler would
+not look.
 """
 
 from __future__ import annotations
@@ -22,16 +23,16 @@ from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import CHUNK_LIMIT, Error
 
 NICE = 5
-"""Below the agent, whose heartbeats must not wait for its own work."""
+"""Below the agent, whose heartbeats must not wait for a handler."""
 
 READY = b"+"
-"""The first octet: the module was imported and the handler found. What fails before is not the handler's fault."""
+"""The first byte: the module was imported and the handler found. What fails before is not the handler's fault."""
 
 logger = logging.getLogger("fairlead.agent")
 
 
 class ChildMessage(msgspec.Struct, array_like=True, frozen=True):
-    """One item (`kind` is set), or the last: the result, or an error."""
+    """One item (`kind` is set), or the last message: the result, or an error."""
 
     kind: str = ""
     data: bytes = b""
@@ -42,13 +43,13 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def main(pipe: socket.socket, function: Callable[..., Any], arguments: dict[str, Any], streams: bool) -> None:
-    """The child's whole life."""
+    """Run the handler; the process ends when this returns."""
     os.setsid()
     os.nice(NICE)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     pipe.setblocking(True)
     pipe.sendall(READY)
-    threading.Thread(target=_hold_leash, args=(pipe,), daemon=True).start()
+    threading.Thread(target=_exit_with_the_agent, args=(pipe,), daemon=True).start()
     try:
         last = ChildMessage(data=_run(pipe, function, arguments, streams))
     except BrokenPipeError:
@@ -80,7 +81,7 @@ def _send(pipe: socket.socket, report: ChildMessage) -> None:
     pipe.sendall(struct.pack("!I", len(data)) + data)
 
 
-def _hold_leash(pipe: socket.socket) -> None:
+def _exit_with_the_agent(pipe: socket.socket) -> None:
     try:
         pipe.recv(1)
     except OSError:

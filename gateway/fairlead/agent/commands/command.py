@@ -1,7 +1,7 @@
-"""One command as its handler sees it: output with backpressure, input, time left, and whether it is still wanted.
+"""What a handler is given: `Command`, which writes output and says how much time is left, and `Stdin`, its input.
 
-Made by `CommandRunner` for each accepted command. `write` waits for the gateway's credit, so a handler that produces
-faster than its results can be stored is slowed, never buffered without bound.
+Made by `CommandRunner` for each command that is accepted. Writing waits for the gateway's credit, so that a handler
+that produces faster than its results can be stored is slowed down, and nothing is buffered without bound.
 """
 
 from __future__ import annotations
@@ -20,24 +20,33 @@ single bytes would fill a quarter of a million messages into it."""
 
 
 class OutputSender(Protocol):
-    """What a command uses of the way to the gateway."""
+    """What a command uses of `Sender`."""
 
     @property
     def chunk_limit(self) -> int: ...
     @property
     def has_room(self) -> bool: ...
     def post(self, message: Chunk) -> None: ...
-    def tell(self, message: Credit) -> None: ...
+    def send_now(self, message: Credit) -> None: ...
 
 
 class Command:
-    """Given to handlers whose first parameter is annotated `Command`.
+    """One command, given to handlers whose first parameter is annotated `Command`.
 
-    `cancelled` turns true when nobody wants the results any more: cancelled, out of time, or the agent stops.
-    A coroutine is cancelled then as well; a thread cannot be and has to look.
+    Attributes:
+        id: the command's id, the same on every attempt.
+        method: the name of the method.
+        payload: the payload as it came, as JSON.
+        lane: "interactive" or "bulk".
+        attempt: 1, or more when the command was begun again after a restart of the agent.
+        traceparent: the caller's W3C trace context, or empty.
+        stdin: the command's input, a `Stdin`.
+        cancelled: true once nobody wants the results: the command was cancelled, its deadline has passed, or the agent
+            is stopping. A coroutine is cancelled then as well; a thread cannot be, and must look at this attribute.
     """
 
     def __init__(self, cmd: Cmd, stream: CommandStream, sender: OutputSender) -> None:
+        """Made by the agent, not by handlers."""
         self.id = cmd.id
         self.method = cmd.method
         self.payload = cmd.payload
@@ -51,7 +60,7 @@ class Command:
         self._stream = stream
         self._sender = sender
         self._writing = asyncio.Lock()
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
 
     @property
     def time_left(self) -> float:
@@ -59,55 +68,62 @@ class Command:
         return max(0.0, self._deadline - self._loop.time())
 
     async def write(self, kind: str, data: bytes | str) -> None:
-        """Send `data` as one chunk or several; returns when all of it is on its way or kept to be sent.
+        """Send `data` as one chunk or several of this `kind`; "stdout", "stderr" and "row" are the usual ones.
 
-        Raises CancelledError when the command is over, JournalFailed when the agent's journal cannot keep the data.
+        Returns when all of it has been sent or kept to be sent. Raises CancelledError when the command is over, and
+        JournalFailed when the agent's journal cannot keep the data.
         """
         async with self._writing:  # the chunks of one write stay together
             rest = memoryview(octets(kind, data, self._sender.chunk_limit))
             while rest:
-                # A row is read whole; all else may be cut to fit.
+                # A row is read as a whole; anything else may be cut to fit.
                 room = await self._room(len(rest) if kind == ROW else 1)
                 size = min(len(rest), self._sender.chunk_limit, room)
                 self._sender.post(self._stream.chunk(kind, bytes(rest[:size])))
                 rest = rest[size:]
 
     async def _room(self, least: int) -> int:
-        """The credit there is, once it is `least` or more."""
+        """Wait until there are `least` bytes of credit; return how many there are."""
         stream = self._stream
         while not self.cancelled:
             if stream.room >= least and len(stream.pending) < UNSTORED and self._sender.has_room:
                 return stream.room
-            self._moved.clear()
-            await self._moved.wait()
+            self._changed.clear()
+            await self._changed.wait()
         raise asyncio.CancelledError(f"command {self.id} is over")
 
-    def moved(self) -> None:
-        """There may be more room, or more input, or neither any more."""
-        self._moved.set()
-        self.stdin.moved()
+    # `CommandRunner` calls these two.
 
-    def over(self) -> None:
-        """Whoever still writes or reads is let go."""
+    def _wake(self) -> None:
+        """There may be more credit or more input, or there will be no more of either."""
+        self._changed.set()
+        self.stdin._changed.set()
+
+    def _close(self) -> None:
+        """The command is over: a handler that still writes or reads gets CancelledError."""
         self.cancelled = True
-        self.moved()
+        self._wake()
 
 
 class Stdin:
-    """The command's input: `async for data in command.stdin`; in a thread, a plain `for`."""
+    """The input of a command, as `command.stdin`.
+
+    In a coroutine: `async for data in command.stdin`, or `await command.stdin.read()`. In a thread: `for data in
+    command.stdin`. Chunks come as the platform sent them, and iteration ends with the end of the input. What has been
+    read is acknowledged to the gateway, which then sends more: a handler that does not read holds up nobody but its own
+    caller.
+    """
 
     def __init__(self, command: Command, stream: CommandStream, sender: OutputSender) -> None:
+        """Made by the agent, not by handlers."""
         self._command = command
         self._stream = stream
         self._sender = sender
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
 
-    def moved(self) -> None:
-        self._moved.set()
-
     async def read(self) -> bytes:
-        """The next chunk; empty at the end. Raises CancelledError when the command is over."""
+        """The next chunk; b"" at the end of the input. Raises CancelledError when the command is over."""
         stream = self._stream
         while not self._command.cancelled:
             if stream.input:
@@ -119,13 +135,13 @@ class Stdin:
             if stream.input_ended:
                 return b""
             self._grant(stream.settle())
-            self._moved.clear()
-            await self._moved.wait()
+            self._changed.clear()
+            await self._changed.wait()
         raise asyncio.CancelledError(f"command {self._command.id} is over")
 
     def _grant(self, credit: Credit | None) -> None:
         if credit is not None:
-            self._sender.tell(credit)
+            self._sender.send_now(credit)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while data := await self.read():

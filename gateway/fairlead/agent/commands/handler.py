@@ -1,8 +1,8 @@
-"""What a method is: a function, how its arguments are checked, and where it runs.
+"""A method's handler: the function, how its arguments are checked, and where it runs.
 
-Made by `Agent.command`, asked by `CommandRunner`. A handler's signature is its schema: the payload must
-be a JSON object with these names and types and no others. All that can be wrong with a handler is told here, when
-the agent is written, not when the first command comes.
+Made by `Agent.command` and used by `CommandRunner`. A handler's signature is its schema: the payload must be a JSON
+object with these names and types and no others. Everything that can be wrong with a handler is reported here, when the
+agent is written, not when the first command comes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fairlead.errors import ConfigError
 RunsIn: TypeAlias = Literal["loop", "thread", "process"]
 
 FIELD = re.compile(r"`\$\.([^`.\[]+)|field `([^`]+)`")
-"""Where msgspec's messages name the field."""
+"""Where messages of msgspec name the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """`takes_command`: the first parameter is the Command. `streams`: a generator, sync or async."""
+    """`takes_command`: the first parameter is the Command. `streams`: the function is a generator, sync or async."""
 
     method: str
     function: Callable[..., Any]
@@ -48,8 +48,8 @@ class Handler:
             raise CommandError("invalid_arguments", f"{self.method}: {message}", field=field) from e
         return {name: getattr(parsed, name) for name in parsed.__struct_fields__}
 
-    def check_runs_in(self) -> None:
-        """Raises ConfigError when the function cannot be sent to a child. Only known once its module is loaded."""
+    def check_importable(self) -> None:
+        """Raises ConfigError when the function cannot be sent to a child process; known once its module is loaded."""
         if self.runs_in != "process":
             return
         try:
@@ -62,24 +62,24 @@ class Handler:
 
 
 def make_handler(method: str, function: Callable[..., Any], runs_in: RunsIn | None) -> Handler:
-    """The handler that `function` is. Raises ConfigError when it cannot be one."""
+    """The handler that serves `method`. Raises ConfigError when `function` cannot be one."""
     if not 0 < len(method) <= 64:
-        raise ConfigError(f"method name {method[:70]!r} must have 1 to 64 characters")
+        raise ConfigError(f"invalid method name {method[:70]!r}: expected 1 to 64 characters")
     is_async = inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
     runs_in = runs_in or ("loop" if is_async else "thread")
     if is_async and runs_in != "loop":
-        raise ConfigError(f"{method}: a coroutine runs on the loop, not in a {runs_in}; make it a plain function")
+        raise ConfigError(f"{method}: a coroutine runs on the event loop, not in a {runs_in}: use a plain function")
     if not is_async and runs_in == "loop":
-        raise ConfigError(f"{method}: a plain function would block the loop; run it in a thread or a process")
+        raise ConfigError(f"{method}: a plain function would block the event loop: run it in a thread or a process")
     hints = get_type_hints(function, include_extras=True)
     parameters = list(inspect.signature(function).parameters.values())
     takes_command = bool(parameters) and hints.get(parameters[0].name) is Command
     if takes_command and runs_in == "process":
-        raise ConfigError(f"{method}: a handler in a process has no Command; yield what it should send")
+        raise ConfigError(f"{method}: a handler in a process has no Command: yield its output")
     fields: list[Any] = []
     for parameter in parameters[takes_command:]:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise ConfigError(f"{method}: parameter {parameter.name!r} cannot be given by name")
+            raise ConfigError(f"{method}: parameter {parameter.name!r} cannot be passed by name")
         kind = hints.get(parameter.name, Any)
         has_default = parameter.default is not parameter.empty
         fields.append((parameter.name, kind, parameter.default) if has_default else (parameter.name, kind))

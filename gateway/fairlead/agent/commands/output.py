@@ -1,7 +1,7 @@
-"""What a handler yields and returns, as the kinds and octets of the protocol.
+"""Encodes what a handler yields and returns as the kinds and bytes of the protocol.
 
-Used where the handler runs: on the loop, in a thread, in a child process. Octets and text may be cut anywhere, so
-they are; a row is one JSON value that its reader takes whole, so one that is too large is the handler's error.
+Used where the handler runs: on the event loop, in a thread, in a child process. Bytes and text may be cut anywhere, and
+are; a row is one JSON value that its reader takes as a whole, so one that is too large is the handler's error.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ KIND = re.compile(r"[a-z][a-z0-9_.-]{0,63}\Z")
 
 
 def octets(kind: str, data: bytes | str, limit: int) -> bytes:
-    """`data` as it goes into chunks of `kind`, which hold at most `limit` bytes each.
+    """`data` as it goes into chunks of `kind`, of at most `limit` bytes each.
 
     Raises CommandError for a row that does not fit one chunk, ValueError for an illegal kind.
     """
     if KIND.match(kind) is None:
-        raise ValueError(f"kind {kind[:70]!r} is not of the form {KIND.pattern}")
+        raise ValueError(f"invalid kind {kind[:70]!r}: expected {KIND.pattern}")
     made = data.encode() if isinstance(data, str) else bytes(data)
     if kind == ROW and len(made) > limit:
         raise CommandError("handler_failed", f"row of {len(made)} bytes exceeds max {limit}: yield smaller rows")
@@ -30,7 +30,7 @@ def octets(kind: str, data: bytes | str, limit: int) -> bytes:
 
 
 def item(value: object) -> tuple[str, bytes | str]:
-    """Kind and data of one value that a generator yielded: bytes and str are output, all else is a row."""
+    """Kind and data of one value that a generator yielded: bytes and str are output, anything else is a row."""
     if isinstance(value, bytes | bytearray | memoryview):
         return "stdout", bytes(value)
     if isinstance(value, str):
@@ -39,11 +39,13 @@ def item(value: object) -> tuple[str, bytes | str]:
 
 
 def to_json(value: object) -> bytes:
-    """`value` as UTF-8 JSON. Raises CommandError when it has no such form."""
+    """`value` as UTF-8 JSON. Raises CommandError when it cannot be encoded."""
     try:
         return msgspec.json.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as e:
-        raise CommandError("handler_failed", f"a {type(value).__name__} of the handler is not JSON: {e}") from e
+        raise CommandError(
+            "handler_failed", f"the handler's {type(value).__name__} cannot be encoded as JSON: {e}"
+        ) from e
 
 
 def result(value: object) -> bytes:

@@ -1,9 +1,9 @@
-"""CPU-bound functions and generators, each in a process of its own: started for one command, killed with it.
+"""Runs CPU-bound functions and generators, each in a process of its own: started for one command, killed with it.
 
 A pool's worker could not be killed at a deadline without harm to others, and a fork of a process with threads may
-deadlock: so each command takes a child of a fork server (or a fresh interpreter, where no server runs). The child is
-the leader of its own session and less urgent than the agent. What it yields comes through a socket, which fills when
-the gateway grants no credit: then the child waits. `child` is the other end.
+deadlock: so each command gets a child of a fork server (or a fresh interpreter, where there is no fork server). The
+child leads its own session and has a lower priority than the agent. What it yields comes through a socket, which
+fills up when the gateway grants no credit: then the child waits. `child_process` is the other end.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from fairlead.agent.errors import CommandError
 logger = logging.getLogger("fairlead.agent")
 
 PROCESSES = 16
-"""At once: the system shares its cores among them, below the agent in priority."""
+"""Processes at once: they share the cores, with a lower priority than the agent."""
 WAITING = 64
-"""Commands that wait for a process; more are refused as busy."""
+"""Commands that may wait for a process; more are refused as busy."""
 REAP_TIMEOUT = 5.0
-"""Seconds: the kernel ends a killed process at once, unless its disk hangs."""
+"""Seconds to wait for a killed process: the kernel ends it at once, unless its disk hangs."""
 
-GUARD = 'The agent\'s log says why; a module that calls agent.run() must do so under `if __name__ == "__main__":`'
+LOG_HINT = 'The agent\'s log says why; a module that calls agent.run() must do so under `if __name__ == "__main__":`'
 
 _decode = msgspec.msgpack.Decoder(child_process.ChildMessage).decode
 
 
 class ProcessRunner:
-    """Runs handlers whose place is a process."""
+    """Runs handlers that run in a process."""
 
     def __init__(self) -> None:
         self.slots = WorkerSlots(PROCESSES, WAITING)
@@ -52,19 +52,21 @@ class ProcessRunner:
         self._reaping: set[asyncio.Future[None]] = set()
 
     async def run(self, handler: Handler, command: Command, arguments: dict[str, Any]) -> bytes:
-        """The end's payload; what the handler raised comes as CommandError. Its slot is booked already."""
+        """Run a handler whose slot is reserved; returns the payload of the end. Raises CommandError for what it
+        raises.
+        """
         slots = self.slots
         try:
-            await slots.turn()
+            await slots.acquire()
         except asyncio.CancelledError:
-            slots.give_up()
+            slots.cancel_reservation()
             raise
         ours, theirs = socket.socketpair()
         process = self._context.Process(  # type: ignore[attr-defined]  # every real context has it
             target=child_process.main, args=(theirs, handler.function, arguments, handler.streams), daemon=True
         )
         loop = asyncio.get_running_loop()
-        # In a thread: the fork server is started with the first one, and imports the user's module.
+        # In a thread: the first one starts the fork server, which imports the user's module.
         starting = loop.run_in_executor(None, _start, process, theirs)
         try:
             await asyncio.shield(starting)
@@ -91,13 +93,13 @@ class ProcessRunner:
                 else:
                     return report.data
         except (asyncio.IncompleteReadError, ConnectionError) as e:
-            why = f"the handler's process ended {await _how(process)}"
-            raise CommandError("handler_failed", why if ready else f"{why}, before it began. {GUARD}") from e
+            why = f"the handler's process ended {await _how_it_ended(process)}"
+            raise CommandError("handler_failed", why if ready else f"{why}, before it began. {LOG_HINT}") from e
         finally:
             writer.close()
 
     async def _reap(self, starting: asyncio.Future[None], process: BaseProcess) -> None:
-        """Kill what still runs and wait for it, whatever became of the command."""
+        """Kill the process if it still runs, and wait for it."""
         try:
             await asyncio.wait({starting})
             if starting.exception() is None:
@@ -105,12 +107,12 @@ class ProcessRunner:
                 await asyncio.to_thread(process.join, REAP_TIMEOUT)
                 process.close()
         except ValueError:
-            logger.error("process %s does not end, although it was killed", process.pid)
+            logger.error("process %s does not end although it was killed", process.pid)
         finally:
-            self.slots.done()
+            self.slots.release()
 
     async def close(self) -> None:
-        """Wait for the last children; they are killed already."""
+        """Wait for the last children, which are killed already."""
         if self._reaping:
             await asyncio.wait(self._reaping, timeout=REAP_TIMEOUT)
 
@@ -126,24 +128,24 @@ def _start(process: BaseProcess, theirs: socket.socket) -> None:
     except (OSError, EOFError, RuntimeError) as e:
         raise CommandError(
             "handler_failed",
-            f"no process could be started: {e!r}. {GUARD}",
+            f"no process could be started: {e!r}. {LOG_HINT}",
         ) from e
     finally:
         theirs.close()
 
 
 def _kill(process: BaseProcess) -> None:
-    """With all that it started in its session."""
+    """Also kill everything that it started in its session."""
     assert process.pid is not None
     if process.is_alive():
         process.kill()
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
-        pass  # it had not yet made its session, or was alone in it
+        pass  # it had not created its session yet, or was alone in it
 
 
-async def _how(process: BaseProcess) -> str:
+async def _how_it_ended(process: BaseProcess) -> str:
     await asyncio.to_thread(process.join, REAP_TIMEOUT)
     code = process.exitcode
     if code is None:

@@ -1,8 +1,8 @@
-"""Plain functions and generators, in threads: they may block, the loop may not.
+"""Runs plain functions and generators in threads: they may block, the event loop may not.
 
 Each runs in a daemon thread of its own, as many at once as there are slots: the threads of a ThreadPoolExecutor are
-joined at exit, so that one handler that never returns would keep the agent from ending. A thread cannot be killed;
-when its command is over, a generator is closed at its next item and what a function returns is thrown away.
+joined at exit, so that one handler that never returns would keep the agent from ending. A thread cannot be killed; when
+its command is over, a generator is closed at its next item and what a function returns is discarded.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ WAITING = 64
 
 
 class ThreadRunner:
-    """Runs handlers whose place is a thread."""
+    """Runs handlers that run in a thread."""
 
     def __init__(self) -> None:
         self.slots = WorkerSlots(THREADS, WAITING)
 
     async def run(self, handler: Handler, command: Command, arguments: dict[str, Any]) -> bytes:
-        """The end's payload; whatever the handler raises goes through. Its slot is booked already."""
+        """Run a handler whose slot is reserved; returns the payload of the end and raises what the handler raises."""
         slots, loop = self.slots, asyncio.get_running_loop()
         try:
-            await slots.turn()
+            await slots.acquire()
         except asyncio.CancelledError:
-            slots.give_up()
+            slots.cancel_reservation()
             raise
         outcome: asyncio.Future[bytes] = loop.create_future()
 
         def ended(set_outcome: Callable[[Any], None], value: object) -> None:
-            slots.done()
+            slots.release()
             if not outcome.done():
                 set_outcome(value)
 
@@ -53,14 +53,14 @@ class ThreadRunner:
             try:
                 payload = _call(handler, command, arguments, loop)
                 report: tuple[Callable[[Any], None], object] = (outcome.set_result, payload)
-            except BaseException as e:  # the thread ends here: SystemExit, too, is only the handler's
+            except BaseException as e:  # the thread ends here: even SystemExit only concerns the handler
                 report = (outcome.set_exception, _sendable(e))
             try:
                 loop.call_soon_threadsafe(ended, *report)
             except RuntimeError:
                 pass  # the loop is closed: the agent has ended before its handler
 
-        # With the context of this task: what the handler traces belongs to the command.
+        # With the context of this task, so that what the handler traces belongs to the command.
         inside = contextvars.copy_context()
         threading.Thread(target=inside.run, args=(work,), name=f"fairlead-{handler.method}", daemon=True).start()
         return await outcome
@@ -85,7 +85,7 @@ def _call(handler: Handler, command: Command, arguments: dict[str, Any], loop: a
 
 
 def _sendable(e: BaseException) -> BaseException:
-    """What a future takes and a task survives."""
+    """An exception that a future accepts and a task survives."""
     if isinstance(e, StopIteration | KeyboardInterrupt | SystemExit | concurrent.futures.CancelledError):
         return RuntimeError(f"the handler raised {type(e).__name__}: {e}")
     return e

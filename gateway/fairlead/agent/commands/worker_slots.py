@@ -1,7 +1,7 @@
-"""Places for work that takes a thread or a process: so many at once, so many waiting, no more.
+"""Slots for work that takes a thread or a process: so many run at once, so many wait, and no more are taken.
 
-Each runner holds one. Those that wait are served in order. A place is free again when the work has really ended,
-which for a thread may be long after its command: the count stays true.
+Each runner has one of these. Whoever waits is served in order. A slot is released when the work has really ended, which
+for a thread may be long after its command: so the count stays true.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import asyncio
 
 class WorkerSlots:
     def __init__(self, limit: int, waiting: int) -> None:
-        self._turn = asyncio.Semaphore(limit)
+        self._running = asyncio.Semaphore(limit)
         self._free = limit + waiting
 
-    def book(self) -> bool:
-        """A place, at once or later; False when too many wait already."""
+    def reserve(self) -> bool:
+        """Reserve a slot, now or later; False when too many wait already."""
         if self._free == 0:
             return False
         self._free -= 1
         return True
 
-    async def turn(self) -> None:
-        """Wait for the place that was booked. When cancelled, the booking is still to be given up."""
-        await self._turn.acquire()
+    async def acquire(self) -> None:
+        """Wait for the slot that was reserved. When this is cancelled, the reservation is still to be cancelled."""
+        await self._running.acquire()
 
-    def give_up(self) -> None:
-        """Booked, and will not come."""
+    def cancel_reservation(self) -> None:
+        """Give back a slot that was reserved and not acquired."""
         self._free += 1
 
-    def done(self) -> None:
-        """Had its turn, and has ended."""
-        self._turn.release()
+    def release(self) -> None:
+        """Give back a slot that was acquired."""
+        self._running.release()
         self._free += 1

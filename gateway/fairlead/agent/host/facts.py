@@ -1,6 +1,6 @@
-"""What kind of machine this is: the facts of hello, and what `sys.info` answers.
+"""What kind of machine this is: the facts of hello, and the result of `sys.info`.
 
-Asked once at start for the facts. None, or left out, where the host does not tell.
+The agent reads the facts once, when it is made. A value is None where the host does not provide it.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Mapping
 
+from fairlead.agent.commands.output import to_json
+from fairlead.errors import ConfigError
 from fairlead.version import __version__
+from fairlead.wire.messages import FACTS_LIMIT
 
 
 def host_facts() -> dict[str, str]:
-    """What every agent tells of its host; the user's own facts go over these."""
+    """The facts that every agent has; the user's own facts override them."""
     return {
         "os": platform.system().lower(),
         "arch": platform.machine(),
@@ -21,6 +25,21 @@ def host_facts() -> dict[str, str]:
         "python": platform.python_version(),
         "sdk": __version__,
     }
+
+
+def check_facts(facts: Mapping[str, str]) -> dict[str, str]:
+    """`facts` with characters that UTF-8 can encode. Raises ConfigError when they exceed the protocol's limits: the
+    gateway would refuse every hello.
+    """
+    if len(facts) > 64:
+        raise ConfigError(f"too many facts ({len(facts)}): expected at most 64")
+    for key, value in facts.items():
+        if not (0 < len(key) <= 64 and len(value) <= 256):
+            raise ConfigError(f"invalid fact {key[:70]!r}: keys have 1 to 64 characters, values at most 256")
+    clean = {key: value.encode(errors="replace").decode() for key, value in facts.items()}
+    if (size := len(to_json(clean))) > FACTS_LIMIT:
+        raise ConfigError(f"facts of {size} bytes as JSON are too large: expected at most {FACTS_LIMIT} (use fewer)")
+    return clean
 
 
 def host_info() -> dict[str, object]:

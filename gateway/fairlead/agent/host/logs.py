@@ -1,6 +1,6 @@
-"""The log of `fairlead agent run`: a line on stderr for each thing that happened, as text or as JSON.
+"""The log of `fairlead agent run`: a line on stderr for each event, as text or as JSON.
 
-Set up once by the command line. An SDK's user has a logging of their own, which this never touches.
+Set up once by the command line. Programs that use the SDK have logging of their own, which this never touches.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class TextFormatter(logging.Formatter):
-    """One line, and behind it those of an exception: what a gateway or a handler has said makes none of its own."""
+    """One line, followed by those of an exception. Text from a gateway or a handler cannot begin a line of its own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.message = plain(record.message)
@@ -45,7 +45,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up(level: str, form: Literal["text", "json"] | str) -> None:
-    """For the whole process."""
+    """Configure logging for the whole process."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter(TEXT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

@@ -1,9 +1,9 @@
-"""What other processes of this machine can learn of the agent's secrets: as little as the kernel allows.
+"""Hides the agent's secrets from other processes of this machine, as far as the kernel allows.
 
 Called once by the command line, before the agent serves. The programs that the platform starts run as the agent's own
 user, and /proc shows them its arguments, its environment and its memory. A secret that was given by a flag or a
-variable is overwritten there, which holds against root as well; the memory is closed to all but root. Linux only;
-elsewhere nothing is done.
+variable is overwritten there, so that even root does not see it; the memory is closed to all but root. Linux only;
+elsewhere it does nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PR_SET_DUMPABLE = 4
 """prctl(2). A process that cannot be dumped belongs to root in /proc: no other process of its user may read its memory,
 environment or open files, or attach to it. It writes no core either. Programs that it starts are not concerned."""
 ARGUMENTS, ENVIRONMENT = slice(45, 47), slice(47, 49)
-"""Where /proc/PID/stat tells the first and last address of each, counted behind the name (proc(5), fields 48 to 51)."""
+"""The fields of /proc/PID/stat with the first and last address of each, counted after the name (proc(5), 48 to 51)."""
 
 
 def hide_secrets(secrets: Collection[str]) -> None:
@@ -39,7 +39,7 @@ def hide_secrets(secrets: Collection[str]) -> None:
 
 
 def _found(secrets: Collection[bytes]) -> Iterator[tuple[int, int]]:
-    """Address and length of each copy."""
+    """The address and length of each copy of a secret."""
     with open("/proc/self/stat", "rb") as file:
         fields = file.read().rpartition(b")")[2].split()
     for start, end in (map(int, fields[ARGUMENTS]), map(int, fields[ENVIRONMENT])):

@@ -1,8 +1,8 @@
-"""What the service manager is told: ready, how it stands, still turning, stopping. systemd's sd_notify protocol.
+"""systemd's notify protocol, sd_notify(3): ready, status, watchdog, stopping.
 
-Used by `Agent.run`, which owns the process; an agent without NOTIFY_SOCKET in its environment tells nobody. It is
-one datagram for each word, so that no library is needed. The watchdog is fed by the event loop: an agent whose loop
-hangs is started anew, one whose gateway is away is not.
+Used by `Agent.run`, which owns the process. Without NOTIFY_SOCKET in the environment nothing is sent. Each
+notification is one datagram, so no library is needed. The event loop feeds the watchdog: systemd restarts an agent
+whose loop hangs, but an unreachable gateway does not trip it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger("fairlead.agent")
 
 
 class SystemdNotifier:
-    """Silent until `attach`, and without a service manager for ever."""
+    """Sends nothing before `attach`, and never without a service manager."""
 
     def __init__(self) -> None:
         self._address = ""
@@ -29,7 +29,7 @@ class SystemdNotifier:
         self._socket: socket.socket | None = None
 
     def attach(self, environment: MutableMapping[str, str]) -> None:
-        """Take its variables out of `environment`: what the agent starts must not speak for it."""
+        """Take the protocol's variables out of `environment`: programs that the agent starts must not use them."""
         address = environment.pop("NOTIFY_SOCKET", "")
         period = environment.pop("WATCHDOG_USEC", "")
         watched = environment.pop("WATCHDOG_PID", "")
@@ -42,26 +42,26 @@ class SystemdNotifier:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
 
-    def begin(self) -> None:
-        """Feed the watchdog from the running loop, twice in each period."""
+    def start_watchdog(self) -> None:
+        """Feed the watchdog from the running loop, twice in each period, if systemd wants it."""
         if self._period:
             self._feed(asyncio.get_running_loop())
 
     def _feed(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._say("WATCHDOG=1")
+        self._send("WATCHDOG=1")
         self._timer = loop.call_later(self._period / 2, self._feed, loop)
 
     def linked(self, status: str) -> None:
-        """The gateway has welcomed this agent: from the first time on it is ready."""
-        self._say(f"STATUS={plain(status)}" if self._ready else f"READY=1\nSTATUS={plain(status)}")
+        """The gateway has welcomed this agent; the first time, the service is ready."""
+        self._send(f"STATUS={plain(status)}" if self._ready else f"READY=1\nSTATUS={plain(status)}")
         self._ready = True
 
     def waiting(self, status: str) -> None:
-        """A line end in `status`, which may quote the gateway, would begin a word of its own."""
-        self._say(f"STATUS={plain(status)}")
+        # `plain`, because a line end in the status, which may quote the gateway, would begin another assignment.
+        self._send(f"STATUS={plain(status)}")
 
     def stopping(self) -> None:
-        self._say("STOPPING=1\nSTATUS=ending what runs")
+        self._send("STOPPING=1\nSTATUS=ending running commands")
 
     def close(self) -> None:
         self._period, self._ready = 0.0, False
@@ -71,10 +71,10 @@ class SystemdNotifier:
             self._socket.close()
             self._socket = None
 
-    def _say(self, text: str) -> None:
+    def _send(self, text: str) -> None:
         if self._socket is None:
             return
         try:
             self._socket.sendto(text.encode(errors="replace"), self._address)
         except OSError as e:
-            logger.debug("the service manager was not told %r: %s", text, e)
+            logger.debug("cannot notify systemd of %r: %s", text, e)

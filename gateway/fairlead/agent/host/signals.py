@@ -1,13 +1,12 @@
-"""Ignored signals, kept from the programs that this process starts.
+"""Makes sure that the programs this process starts do not inherit ignored signals.
 
-A process that was started by nohup, or as a background job of a script, ignores SIGHUP, or SIGINT and SIGQUIT. What it
-starts inherits that at exec, so that Ctrl-C would do nothing in a shell on an agent and a hangup would not be heard,
-whereas a signal with a handler is at its default again. Called once by whoever owns the process: `Agent.run`, and the
-tests.
+A process that was started by nohup, or as a background job of a script, ignores SIGHUP, or SIGINT and SIGQUIT. A
+program that it starts would inherit that at exec: Ctrl-C would do nothing in a shell on an agent, and a hangup would
+have no effect. A signal with a handler, however, is reset to its default at exec. Called once by whoever owns the
+process: `Agent.run`, and the tests.
 
-It covers `signal.valid_signals()`, the signals that a program can set. The C library keeps a few for its threads (32
-and 33 with glibc) and refuses to change them: one of these that was ignored at the start remains ignored in what is
-started.
+It covers `signal.valid_signals()`, the signals that a program can set. The C library reserves a few for its threads (32
+and 33 with glibc): one of these that was ignored at the start stays ignored in started programs.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ INHERITED = frozenset(
 
 
 def reset_ignored_signals() -> None:
-    """Replace "ignore" by a handler that does nothing: the same for this process, the default for its children. Only
-    in the main thread, as Python has it.
+    """Replace "ignore" by a handler that does nothing: the same for this process, the default for its children. Python
+    allows this in the main thread only.
     """
     for number in signal.valid_signals() - INHERITED:
         if signal.getsignal(number) is signal.SIG_IGN:
@@ -31,4 +30,4 @@ def reset_ignored_signals() -> None:
 
 
 def _ignored(number: int, frame: FrameType | None) -> None:
-    """Nothing is done about it."""
+    """Do nothing, as for an ignored signal."""

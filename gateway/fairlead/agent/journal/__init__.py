@@ -1,3 +1,6 @@
-"""The agent's durable memory: `journal` decides what is written and when it is synced, `records` defines the records
-and reads them back, and `journal_file` is the locked folder and the append-only file on disk.
+"""The agent's durable memory: `journal` records commands, output and events, and restores them in a new process.
+
+`writer` appends the records, syncs them in groups and rewrites the file; `journal_file` is the locked folder and the
+file on disk. `records` defines the records and their encoding, and `state` is what they add up to, read back by
+`replay`.
 """

@@ -1,8 +1,8 @@
-"""The folder of a journal on disk: one file that grows, its lock, and its replacement by a shorter one.
+"""The journal on disk: a folder with one file that grows, its lock, and its replacement by a shorter one.
 
-Used by `journal` alone, which decides what stands in the file. Appending happens on the event loop, since octets
+Used by `writer` and `journal`, which decide what is in the file. Appending happens on the event loop, because bytes
 handed to the kernel survive the process and cost less than the socket that follows; what waits for a disk (`sync`,
-`prepare`) is for a thread. A failed append leaves the file as it was.
+`prepare`) must run in a thread. A failed append leaves the file as it was.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from fairlead.errors import ConfigError
 logger = logging.getLogger("fairlead.agent")
 
 BLOCK = 1 << 20
-"""Octets of one write while a file is prepared, or its tail copied."""
+"""Bytes of one write while a file is prepared or its tail copied."""
 
 
 class JournalFile:
     def __init__(self, path: Path) -> None:
-        """Make it, if need be, and lock it. Raises ConfigError when another process has it, or it cannot be used."""
+        """Create the folder if necessary, and lock it. Raises ConfigError when another process uses it, or nobody
+        can.
+        """
         self.path = path
         self.size = 0
         self._file = path / "journal"
         self._fresh = path / "journal.new"
         self._fd = -1
         self._renamed = False
-        """The folder itself has to be synced."""
+        """Whether the folder itself has to be synced."""
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = os.open(path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -59,7 +61,7 @@ class JournalFile:
             return b""
 
     def open(self, size: int) -> None:
-        """Write on behind the first `size` octets; what follows them is cut off."""
+        """Continue after the first `size` bytes; what follows them is cut off."""
         self._fd = os.open(self._file, os.O_RDWR | os.O_CLOEXEC)
         os.ftruncate(self._fd, size)
         self.size = size
@@ -74,7 +76,7 @@ class JournalFile:
         self.size += len(data)
 
     def sync(self) -> None:
-        """Wait until the disk has all that was appended. For a thread."""
+        """Wait until the disk has everything that was appended. Run it in a thread."""
         os.fsync(self._fd)
         if self._renamed:
             folder = os.open(self.path, os.O_RDONLY)
@@ -85,7 +87,7 @@ class JournalFile:
             self._renamed = False
 
     def prepare(self, pieces: Iterable[bytes]) -> tuple[int, int]:
-        """Write and sync a file that is to replace this one: its descriptor and size. For a thread."""
+        """Write and sync a file that is to replace this one; returns its descriptor and size. Run it in a thread."""
         fd = os.open(self._fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         size, block = 0, bytearray()
         try:
@@ -102,7 +104,7 @@ class JournalFile:
         return fd, size
 
     def replace(self, prepared: tuple[int, int], since: int) -> None:
-        """Go on with the prepared file, behind which comes what was appended `since` that size of this one.
+        """Continue with the prepared file, extended by what was appended to this one `since` it had that size.
 
         Nobody was promised that tail yet: whoever waits for a sync gets it after the next one, of the new file.
         """
@@ -121,7 +123,7 @@ class JournalFile:
         self._fd, self.size, self._renamed = fd, size, True
 
     def close(self) -> None:
-        """Another process may have it."""
+        """Release the folder: another process may use it."""
         for fd in (self._fd, self._lock):
             if fd >= 0:
                 os.close(fd)
@@ -133,7 +135,7 @@ class JournalFile:
 
 
 def _write(fd: int, data: bytes | bytearray, at: int) -> int:
-    """All of `data`; a disk that runs full takes a part first and tells only then."""
+    """Write all of `data` at this position: a disk that runs full takes a part first, and reports it only then."""
     with memoryview(data) as view:
         done = 0
         while done < len(view):

@@ -1,9 +1,9 @@
-"""Every number that a gateway sends, brought within the agent's own bounds before anything is done with it.
+"""Limits every number that a gateway sends to the agent's own bounds, before anything is done with it.
 
-Called by the session for each message, before its state machine. A gateway may be defective or taken over: what it
-asks for must not fill the agent's memory, hold its handlers for ever or leave it on a dead link. A number beyond its
-bound is taken for the bound, so that an agent goes on serving a gateway that is only set oddly. The pace of reconnects
-is bounded in `wire.retry`, the size of messages by the carrier, the input of a stream by its window.
+The session calls it for each message, before the state machine. A gateway may be defective or compromised: what it asks
+for must not fill the agent's memory, occupy its handlers for ever or leave it on a dead link. A number beyond its bound
+is replaced by the bound, so that an agent still serves a gateway that is only configured oddly. The pace of reconnects
+is bounded in `wire.retry`, the size of messages by the carrier, and the input of a stream by its window.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from fairlead.wire.messages import (
 from fairlead.wire.outbox import Outbox
 
 HEARTBEAT_LEAST = 100
-"""Milliseconds: ten small messages a second are no load, and a gateway that wants more of them gains nothing."""
+"""Milliseconds: ten small messages a second are no load, and more of them would not help any gateway."""
 HEARTBEAT_MOST = 3_600_000
-"""Milliseconds, the largest that a gateway can be set to: without a bound a dead link would be held for ever."""
+"""Milliseconds, the largest that a gateway accepts as a setting: without a bound a dead link would be held for ever."""
 MESSAGE_LEAST = 128 << 10
-"""Bytes: the protocol promises so much. With less an agent could not tell its results."""
+"""Bytes: the protocol promises as much. With less an agent could not send its results."""
 WINDOW_MOST = 64 << 20
-"""Bytes, the largest that a gateway can be set to: so much of one stream may be kept in memory in each direction."""
+"""Bytes, the largest that a gateway accepts as a setting: one stream keeps as much in memory in each direction."""
 DEADLINE_MOST = 86_400_000
-"""Milliseconds, the longest that the platform's API takes: a handler must not hold its place for ever."""
+"""Milliseconds, the longest that the platform's API accepts: a handler must not occupy its slot for ever."""
 SLOT_MOST = 3_600_000
 """Milliseconds until a drained link is left: no drain takes an hour."""
 
 
 def bounded(message: FromGateway | None, outbox: Outbox) -> FromGateway | None:
-    """`message`, or one like it with the largest numbers that are allowed; `outbox` tells what was granted before."""
-    # By type and not by pattern: this is done for each message, and of most of them nothing is asked.
+    """`message`, or a copy with its numbers within their bounds. `outbox` has the credit that was granted before."""
+    # By type and not by pattern: this runs for each message, and most of them have nothing to bound.
     kind = type(message)
     if kind is Credit:
         return _credit(cast(Credit, message), outbox)
@@ -68,7 +68,7 @@ def _cmd(cmd: Cmd) -> Cmd:
 
 
 def _limits(limits: Limits) -> Limits:
-    """A chunk or window of few bytes is obeyed: output that trickles costs the gateway more than the agent."""
+    """A chunk or window of few bytes is accepted: output that trickles costs the gateway more than the agent."""
     return msgspec.structs.replace(
         limits,
         message=min(max(limits.message, MESSAGE_LEAST), MESSAGE_LIMIT),

@@ -1,9 +1,9 @@
-"""The accept rate: how many new links a second, and who gets them when more want in.
+"""The accept rate: how many new links a node accepts each second, and which addresses get them when more ask.
 
-Asked by the link endpoint once a token was right. One bucket for the node; each address has a share of it, and what is
-left of the shares goes to whoever comes. A reserve on top of the bucket is kept for addresses below their share: so one
-address may use the whole rate while it is alone, and cannot keep another out that comes for the first time. Pure: the
-time comes in as an argument.
+The link endpoint asks after it has checked the token. The node has one token bucket. Each address has a share of it,
+and what the others do not use of their shares is free for all. A reserve on top of the bucket is kept for addresses
+below their share, so that one address can use the whole rate while it is alone but cannot keep a new address out. It is
+pure: the time is an argument.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 BURST_SECONDS: Final = 2.0
-"""The accept rate may be used up for so many seconds at once."""
+"""The bucket holds as many links as the rate allows in this time."""
 WINDOW: Final = 10.0
-"""Seconds that an address counts as present after its last attempt."""
+"""Seconds for which an address counts as present after its last attempt."""
 ADDRESSES: Final = 4_096
-"""Addresses that are told apart at once, some 200 bytes each."""
+"""Maximum number of addresses that are counted separately, at some 200 bytes each."""
 
 
 class AcceptRate:
@@ -32,7 +32,7 @@ class AcceptRate:
         came last is last."""
 
     def take(self, key: str, now: float) -> bool:
-        """Whether one more link from this address is accepted now."""
+        """Take one link for this address; False if it is not accepted now."""
         self._budget = min(self._burst + self._reserve, self._budget + (now - self._filled) * self.rate)
         self._filled = now
         while self._present:
@@ -41,7 +41,7 @@ class AcceptRate:
                 break
             del self._present[first]
         used, at = self._present.pop(key, (0.0, now))
-        # One more than are present: there is always room for a newcomer.
+        # Divide by one more than are present, so that there is always room for a new address.
         share = 1 / (len(self._present) + 2)
         used = max(used - (now - at) * self.rate * share, 0.0)
         needed = 1.0 if used < self._burst * share else 1.0 + self._reserve

@@ -1,21 +1,22 @@
-"""The guard of a port: Host and Origin first, then the token, with penalties for an address that fails.
+"""The guard of a port: it checks Host and Origin, then the token, and delays the answers to an address that fails.
 
-Asked by the link endpoint and by the API before anything else of a request is looked at. The token is compared before
-the address is: whoever has the right one passes at once, even from an address that an attacker shares. The guards of a
-node share their penalties, so that nobody guesses on one port what costs too much on the other.
+The link endpoint and the API call it before they look at anything else in a request. The token is compared before the
+address is looked up, so that a caller with the right token passes at once, even from an address that an attacker
+shares. The guards of a node share one `CredentialFailures`, so that an attacker gains nothing by guessing on the other
+port.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from prometheus_client import Counter
 
-from fairlead.app.access.bearer_token import BearerToken
 from fairlead.app.access.hosts import HostRules
 from fairlead.app.access.penalties import Penalties
 from fairlead.carrier.http_server.admission import authenticated
@@ -26,12 +27,29 @@ from fairlead.telemetry.logs import LogAggregator
 logger = logging.getLogger(__name__)
 
 WAITING: Final = 1_024
-"""Answers that are held back at once, some 5 KB each; beyond that they are given at once. More than the connections
-without a token that the defaults allow: who comes with many must not be answered at once on the rest of them."""
+"""Maximum number of delayed answers, of some 5 KB each; further ones are sent at once. The number is above the default
+limit of connections without a token, so that an attacker with many connections is delayed on all of them."""
+
+
+class BearerToken:
+    """A secret that all agents share, or that the platform has. It is compared in constant time."""
+
+    def __init__(self, secret: str, whose: str) -> None:
+        self._header = b"Bearer " + secret.encode()
+        self._whose = whose
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raises Unauthorized unless the raw ASGI headers carry this token."""
+        given = next((value for name, value in headers if name == b"authorization"), None)
+        if given is None:
+            raise Unauthorized(f"missing credential: send `Authorization: Bearer <{self._whose} token>`")
+        scheme, _, secret = given.partition(b" ")
+        if not hmac.compare_digest(scheme.capitalize() + b" " + secret.strip(), self._header):
+            raise Unauthorized(f"wrong credential: expected the {self._whose} token")
 
 
 class CredentialFailures:
-    """The failures of all ports of a node: who fails waits, and is named in the log once a second."""
+    """Failed authentications on all ports of a node: their answers are delayed, and the log names the addresses."""
 
     def __init__(self, refused: Counter) -> None:
         self._penalties = Penalties()
@@ -40,7 +58,7 @@ class CredentialFailures:
         self._waiting = 0
 
     async def note(self, port: str, key: str, error: Unauthorized) -> Unauthorized | Throttled:
-        """Count a failure and hold back its answer, which is returned."""
+        """Count a failure, wait as long as its address has to, and return the error to answer with."""
         self._refused.labels(port).inc()
         who = key or "an unknown address"
         self._log_aggregator.note(
@@ -58,7 +76,7 @@ class CredentialFailures:
             return error
         after = penalty.retry_after + random.randint(0, penalty.retry_after)
         return Throttled(
-            f"too many wrong credentials from {who}: {error.message}; the right one is accepted at once",
+            f"too many wrong credentials from {who}: {error.message}; the right one is still accepted at once",
             retry_after=after,
         )
 
@@ -67,7 +85,7 @@ class CredentialFailures:
 
 
 class AccessGuard:
-    """`port` is its name in metrics and in the log: link or api."""
+    """`port` is the port's name in metrics and logs: link or api."""
 
     def __init__(self, port: str, token: BearerToken, hosts: HostRules, failures: CredentialFailures) -> None:
         self._port = port
@@ -76,7 +94,7 @@ class AccessGuard:
         self._failures = failures
 
     async def admit(self, scope: Mapping[str, Any]) -> None:
-        """Raises Forbidden, Unauthorized or Throttled, the last two as late as the address has deserved."""
+        """Raises Forbidden at once, and Unauthorized or Throttled after the delay for the address."""
         headers = scope["headers"]
         self._hosts.check(headers)
         try:
@@ -87,6 +105,6 @@ class AccessGuard:
 
 
 def client_key(scope: Mapping[str, Any]) -> str:
-    """What the client's address is counted by, "" when it has none."""
+    """The key under which the client's address is counted; "" if the client has no address."""
     client = scope.get("client")
     return address_key(client[0]) if client else ""

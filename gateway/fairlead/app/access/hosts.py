@@ -1,9 +1,8 @@
-"""Host and Origin: by which names a port may be addressed, and from which web pages.
+"""Which values of Host and Origin a port accepts.
 
-Asked by `guard` before the token is looked at. A browser sends the Host that the page's author chose (DNS rebinding)
-and tells the page in Origin; no agent and no program of a platform sends an Origin. So a request with one is refused
-unless its origin is listed; and with a development token, which everybody knows, only names of this machine are
-answered to.
+The guard checks them before the token. A browser sends the Host that the author of a page chose (DNS rebinding) and
+names the page in Origin; agents and programs of a platform send no Origin. A request with an Origin is therefore
+refused unless its origin is listed. With a development token, which is public, only names of this machine are accepted.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ class HostRules:
             if self._trusts(origin.lower()):
                 continue
             raise Forbidden(
-                f"the origin {_shown(origin)} may not use this port: only programs do, which send no "
-                "Origin; if a web page or a library of yours must, list it in allowed_origins"
+                f"origin {_shown(origin)} is not allowed: programs send no Origin header; to allow a web page or a "
+                "library that does, add its origin to allowed_origins"
             )
 
     def _knows(self, host: str) -> bool:
@@ -66,12 +65,10 @@ class HostRules:
     def _refuse_host(self, host: str) -> None:
         if self._loopback_only:
             raise Forbidden(
-                f"the host {_shown(host)} is not this machine, and a development token is good on this machine alone: "
+                f"host {_shown(host)} is not allowed: the development token works only on this machine; "
                 "use 127.0.0.1 or localhost, or set a token of your own"
             )
-        raise Forbidden(
-            f"this node is not called {_shown(host)}: use one of the names in allowed_hosts, or add this one"
-        )
+        raise Forbidden(f"host {_shown(host)} is not allowed: use one of the names in allowed_hosts, or add this one")
 
 
 def _without_port(host: str) -> str:

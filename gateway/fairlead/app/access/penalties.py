@@ -1,10 +1,10 @@
-"""Penalties: what an address has to wait that has shown wrong tokens, or comes over the accept rate.
+"""How long an address has to wait that showed wrong tokens, or that exceeds the accept rate.
 
-Asked by `guard` for each refused credential, and by `link`, which keeps its own, for each link over the rate: what is
-accepted is never delayed, whoever else comes from its address. Pure: the time and a random number come in as arguments.
-A score grows by one with each failure and halves every HALF_LIFE seconds, so that a typing error costs nothing, an
-agent with an old token is answered a little later, and a guesser learns one thing every MOST seconds or so on each of
-its few connections.
+The guard asks for each refused credential; the link endpoint, which has an instance of its own, asks for each link over
+the rate. A request that is accepted is never delayed, whoever else shares its address. The score of an address grows by
+one with each failure and halves every HALF_LIFE seconds: a typing error costs nothing, an agent with an old token is
+answered a little later, and an attacker can make one guess every MOST seconds or so on each of its few connections. It
+is pure: the time and a random number are arguments.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class Penalties:
         return len(self._scores)
 
     def fail(self, key: str, now: float, draw: float) -> Penalty:
-        """The address has shown a wrong token or none. What it must wait, for a `draw` in [0, 1).
+        """Count one failure of an address and return its penalty, for a `draw` in [0, 1).
 
-        The delay is drawn from the later half of what it comes to: the answers to hundreds who come together would
-        otherwise fall due at the same moment, and their next attempts too.
+        The delay is drawn from the later half of its range: otherwise hundreds of clients that fail together would be
+        answered at the same moment, and would try again at the same moment.
         """
         score, at = self._scores.pop(key, (0.0, now))
         score = min(score * 0.5 ** ((now - at) / HALF_LIFE) + 1, CEILING)

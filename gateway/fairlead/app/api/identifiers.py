@@ -1,8 +1,9 @@
-"""The strings that name things in the API: which ones are legal, for msgspec, for the document and for people.
+"""The identifiers of the API and their rules: as patterns for msgspec and the OpenAPI document, and in words for
+people.
 
-Used by `shapes`. A description is the rule in words: `body` says it of a string that does not match, after "is not",
-and the document shows it beside the pattern. Patterns end in `\\Z`, since Python's `$` also matches before a final line
-end; `openapi` writes `$`, the only one that other dialects know.
+`schemas` uses them. `request_body` puts the description of an identifier after "expected" in its errors, and the
+document shows it beside the pattern. Patterns end with `\\Z` because Python's `$` also matches before a final line end;
+`openapi` writes `$`, which is all that other dialects know.
 """
 
 from __future__ import annotations

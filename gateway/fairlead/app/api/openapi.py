@@ -1,7 +1,7 @@
-"""The OpenAPI 3.1 document of the API, made of its operations and of the types that its handlers use.
+"""The OpenAPI 3.1 document of the API, generated from `operations` and from the types that the handlers use.
 
-Served at `/v1/openapi.json`. A test holds it against the routes, and another plays generated requests against a real
-server and the document.
+It is served at `/v1/openapi.json`. One test compares it with the routes, and another sends generated requests to a real
+server and validates the answers against it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,29 @@ PATH_PARAMS = {
     "agent": {"type": "string", "pattern": "^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$"},
 }
 FOLLOW = ("getCommand", "cancelCommand", "getResults", "postInput")
-"""What may be done with a command that was accepted."""
+"""The operations on a command that was accepted."""
 ALWAYS = (400, 401, 403, 405, 422, 429)
-"""400: at least for a path that encodes what it must not; 422: at least for a query parameter that it does not know."""
+"""400, at least for a path with a forbidden encoding; 422, at least for an unknown query parameter."""
 FAULTS = {
-    400: "The body is not JSON, or has a member twice; or (as text) the path encodes a slash, a backslash or what "
-    "needs no encoding.",
-    401: "No or a wrong credential.",
-    403: "The Host or the Origin of the request is not served.",
-    404: "There is no such thing.",
-    405: "The path knows other methods.",
-    409: "The agent is offline, or online where it must not be; or an input chunk came before, with other octets.",
-    410: "It was there and is gone: results that have been read, or the record of a command that was posted before.",
-    413: "The body is larger than the operation takes.",
-    422: "Something of the request is not as it must be, or there is more in its query; `field` names it.",
-    429: "Too many wrong credentials came from this address. A right one is accepted at once.",
-    503: "Not now: Redis is away, the agent is overloaded, or the node drains. Repeat it later; `outcome_unknown`: it "
-    "may have been done.",
+    400: "The body is not JSON or has a duplicate member; or (as text) the path encodes a slash, a backslash or a "
+    "character that needs no encoding.",
+    401: "The credential is missing or wrong.",
+    403: "The Host or Origin of the request is not allowed.",
+    404: "The agent, the command or the path does not exist.",
+    405: "The path does not support this method; `Allow` lists those that it does.",
+    409: "The agent is offline, or online where it must not be; or the input chunk was stored before with different "
+    "bytes.",
+    410: "The results have been read and removed, or the record of the earlier command has expired.",
+    413: "The body is larger than the operation accepts.",
+    422: "A member of the body, a header or a query parameter is invalid or unknown; `field` names it.",
+    429: "This address has sent too many wrong credentials. The right one is still accepted at once.",
+    503: "Temporarily unavailable: Redis does not answer, the agent is overloaded, or the node is draining. Repeat the "
+    "request later. With the code `outcome_unknown` the request may have been carried out.",
 }
 
 
 def document() -> bytes:
-    """As JSON."""
+    """The document as JSON."""
     types = [t for o in OPERATIONS for t in (o.gives, o.takes) if t not in (None, dict)]
     _, components = msgspec.json.schema_components(
         [*types, schemas.Problem, schemas.CommandEnd], ref_template="#/components/schemas/{name}"
@@ -72,7 +73,7 @@ def _problem(text: str) -> dict[str, Any]:
 
 
 def _malformed(text: str) -> dict[str, Any]:
-    """What is refused before the application has seen the request is told as a line of text."""
+    """A request that is refused before the application sees it is answered with a line of text."""
     made = _problem(text)
     made["content"]["text/plain"] = {"schema": {"type": "string"}}
     return made
@@ -88,12 +89,12 @@ def _operation(operation: Operation) -> dict[str, Any]:
     elif operation.gives is not None:
         content = {"application/json": {"schema": _ref(operation.gives)}}
     answers: dict[str, dict[str, Any]]
-    answers = {str(operation.status): {"description": "As asked.", **({"content": content} if content else {})}}
+    answers = {str(operation.status): {"description": operation.answer, **({"content": content} if content else {})}}
     if operation.gives is schemas.AcceptedCommand:
         answers[str(operation.status)]["links"] = {name: _link(name) for name in FOLLOW}
     if operation.streams:
         lines = {kind: {"schema": {"type": "string"}} for kind in (NDJSON, SSE)}
-        answers["200"] = {"description": "A stream of lines, as the caller accepts.", "content": lines}
+        answers["200"] = {"description": "A stream of lines in the format that the request accepts.", "content": lines}
     faults = sorted({*ALWAYS, *operation.faults})
     made: dict[str, Any] = {
         "operationId": operation.name,

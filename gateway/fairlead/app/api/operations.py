@@ -1,7 +1,7 @@
-"""The operations of the API: for each its path, what it takes and gives, and how it may fail.
+"""The operations of the HTTP API: the path of each, what it accepts and returns, and how it can fail.
 
-The one declaration of them. `factory` makes the routes of it and refuses query parameters that are not in it, `openapi`
-makes the document; so neither can know what the other does not. What a body holds is said by `schemas`.
+This is their only declaration. `factory` makes the routes from it and rejects query parameters that are not in it, and
+`openapi` makes the document from it, so the two cannot differ. `schemas` declares the bodies.
 """
 
 from __future__ import annotations
@@ -29,26 +29,27 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`gives`: the type of the answer with `status`, None for no content. `faults`: the statuses of problems beside
-    those that every operation knows."""
+    """`gives` is the type of the answer with `status`, None if it has no content, and `answer` describes that answer.
+    `faults` are the statuses of problems in addition to those that every operation can return."""
 
     method: str
     path: str
     name: str
     text: str
+    answer: str
     status: int
     gives: type | None
     takes: type | None = None
     octets: bool = False
-    """The body is octets, not JSON."""
+    """The request body is bytes, not JSON."""
     streams: bool = False
-    """The answer is a stream of lines, as NDJSON or as server-sent events."""
+    """The answer is a stream of results, as NDJSON or as server-sent events."""
     params: tuple[Param, ...] = ()
     faults: tuple[int, ...] = ()
 
     @property
     def query(self) -> tuple[str, ...]:
-        """The names of its query parameters."""
+        """The names of the query parameters."""
         return tuple(param.name for param in self.params if param.where == "query")
 
 
@@ -64,78 +65,110 @@ OPERATIONS = (
         "post", "/v1/commands", "postCommand",
         "Run a command on an agent. With `Accept: application/x-ndjson` or `text/event-stream` the answer is the "
         "stream of its results, after a first line with its id.",
+        "The command is stored and will be delivered to the agent.",
         202, schemas.AcceptedCommand, takes=schemas.NewCommand, streams=True, faults=(400, 409, 410, 413, *KNOWN),
         params=(
-            Param("Idempotency-Key", "Under one key a post may be repeated.", {**TEXT, "maxLength": 255}, "header"),
-            Param("traceparent", "W3C trace context; a malformed one is ignored.", TEXT, "header"),
+            Param(
+                "Idempotency-Key", "A request that is repeated with the same key returns the first command.",
+                {**TEXT, "maxLength": 255}, "header",
+            ),
+            Param("traceparent", "W3C trace context. Invalid values are ignored.", TEXT, "header"),
         ),
     ),
     Operation(
-        "get", "/v1/commands/{command}", "getCommand", "A command as it stands.", 200, schemas.Command, faults=KNOWN
+        "get", "/v1/commands/{command}", "getCommand", "Get the state of a command.",
+        "The current state of the command.", 200, schemas.Command, faults=KNOWN,
     ),
     Operation(
         "delete", "/v1/commands/{command}", "cancelCommand",
-        "Ask for the end of a command. What is over stays as it is.", 202, schemas.CancelledCommand, faults=KNOWN,
+        "Cancel a command. A command that has already ended is not changed.",
+        "Cancellation was requested; `state` is the current state.",
+        202, schemas.CancelledCommand, faults=KNOWN,
     ),
     Operation(
         "get", "/v1/commands/{command}/results", "getResults",
-        "Results from an offset on, as lines; with `follow` until the command has ended. The last line is its end.",
+        "Get the results of a command from an offset on, as lines; with `follow`, wait for further results until the "
+        "command ends. The last line has the end of the command.",
+        "A stream of lines in the format that the request accepts.",
         200, None, streams=True, faults=(410, *KNOWN),
         params=(
-            Param("from", "The first offset.", WHOLE),
-            Param("follow", "Wait for what is still to come.", FLAG),
-            Param("Last-Event-ID", "As `from` less 1, for server-sent events.", EVENT_ID, "header"),
+            Param("from", "The first offset to return.", WHOLE),
+            Param("follow", "Wait for further results until the command ends.", FLAG),
+            Param(
+                "Last-Event-ID", "For server-sent events: the last offset that was received.", EVENT_ID, "header"
+            ),
         ),
     ),
     Operation(
-        "post", "/v1/commands/{command}/input", "postInput", "Chunk `n` of the input, at most 64 KiB.",
+        "post", "/v1/commands/{command}/input", "postInput", "Send chunk `n` of the input, at most 64 KiB.",
+        "The chunk is stored and will be delivered to the agent.",
         204, None, octets=True, faults=(400, 409, 413, *KNOWN),
         params=(
-            Param("n", "Number of the chunk, from 0; a number may be repeated.", {**WHOLE, "maximum": 1 << 31}),
-            Param("end", "This was the last.", FLAG),
+            Param(
+                "n", "Number of the chunk, starting at 0. The same chunk may be sent again.",
+                {**WHOLE, "maximum": 1 << 31},
+            ),
+            Param("end", "This is the last chunk.", FLAG),
         ),
     ),
     Operation(
-        "get", "/v1/agents", "listAgents", "Agents page by page, ordered by shard and name.",
+        "get", "/v1/agents", "listAgents", "List agents page by page, ordered by shard and name.",
+        "One page of agents, with the cursor of the next page.",
         200, schemas.AgentPage, faults=LATER,
         params=(
-            Param("selector", "`env in (prod,dev),os=linux,!retired`: labels and facts.", {**TEXT, "maxLength": 1024}),
-            Param("state", "Only those in this state.", {**TEXT, "enum": ["online", "away", "offline"]}),
-            Param("limit", "Agents of one page.", {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}),
-            Param("cursor", "That of the page before.", TEXT),
+            Param(
+                "selector", "Only agents whose labels and facts match, such as `env in (prod,dev),os=linux,!retired`.",
+                {**TEXT, "maxLength": 1024},
+            ),
+            Param("state", "Only agents in this state.", {**TEXT, "enum": ["online", "away", "offline"]}),
+            Param(
+                "limit", "Maximum number of agents in the page.",
+                {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100},
+            ),
+            Param("cursor", "The cursor of the page before.", TEXT),
         ),
     ),
     Operation(
-        "get", "/v1/agents/{agent}", "getAgent", "One agent, and why it is not online.",
+        "get", "/v1/agents/{agent}", "getAgent", "Get one agent, and why it is not online.",
+        "The agent with its link, its open commands and its recent failures.",
         200, schemas.AgentDetail, faults=KNOWN,
     ),
     Operation(
-        "patch", "/v1/agents/{agent}", "labelAgent", "Set or remove labels of an agent; gives all of them.",
+        "patch", "/v1/agents/{agent}", "labelAgent", "Set or remove labels of an agent.", "All labels of the agent.",
         200, schemas.Labels, takes=schemas.Labels, faults=(400, 413, *KNOWN),
     ),
     Operation(
         "delete", "/v1/agents/{agent}", "deleteAgent",
-        "Forget an agent that left: its row, labels and facts, what is open for it, its events.",
+        "Delete an agent that has no link: its row, labels, facts and events, and its open commands.",
+        "The agent and everything stored about it are deleted.",
         200, schemas.DeletedAgent, faults=(409, *KNOWN),
     ),
     Operation(
-        "get", "/v1/agents/{agent}/link", "getLink", "How the agent's link is doing, from the node that holds it.",
+        "get", "/v1/agents/{agent}/link", "getLink",
+        "Get the state and latencies of the agent's link, as measured by the node that holds it.",
+        "The link as its node sees it.",
         200, schemas.Link, faults=(409, *KNOWN),
     ),
     Operation(
         "delete", "/v1/agents/{agent}/link", "disconnectAgent",
-        "Close the agent's link. It connects again, and goes on with what it runs.",
+        "Close the agent's link. The agent connects again, and its commands continue.",
+        "The node that holds the link was told to close it.",
         202, schemas.DisconnectedAgent, faults=(409, *KNOWN),
     ),
     Operation(
-        "get", "/v1/links", "rankLinks", "The worst links of the fleet by a measure, as their nodes rank them.",
+        "get", "/v1/links", "rankLinks", "Get the worst links of the fleet by a measure, as ranked by their nodes.",
+        "The worst links, and the nodes that did not answer in time.",
         200, schemas.LinkRanking, faults=LATER,
         params=(
             Param(
-                "by", "The measure: a p99 of latency, or a number.", {**TEXT, "enum": list(MEASURES), "default": "rtt"}
+                "by", "What to rank by: the p99 of a latency, or a number.",
+                {**TEXT, "enum": list(MEASURES), "default": "rtt"},
             ),
-            Param("limit", "Links.", {"type": "integer", "minimum": 1, "maximum": MAX_LINKS, "default": 20}),
+            Param(
+                "limit", "Maximum number of links.",
+                {"type": "integer", "minimum": 1, "maximum": MAX_LINKS, "default": 20},
+            ),
         ),
     ),
-    Operation("get", "/v1/openapi.json", "getOpenapi", "This document.", 200, dict),
+    Operation("get", "/v1/openapi.json", "getOpenapi", "Get this document.", "This document.", 200, dict),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Errors as HTTP answers: RFC 9457 problem documents, and the one table from error to status.
+"""Problem documents (RFC 9457), and the one table from errors to HTTP statuses.
 
-Used by the API for every request that fails. `code` is the stable word for programs; `detail` names what was wrong, the
-limit and what to do; members beside them come from the error's details.
+The API answers every request that fails with one of them. `code` is stable and meant for programs; `detail` says what
+was wrong, what was expected and what to do. Further members come from the details of the error.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
     errors.Forbidden: (403, "Forbidden"),
     errors.AgentUnknown: (404, "Unknown agent"),
     errors.CommandUnknown: (404, "Unknown command"),
-    errors.ResultsTrimmed: (410, "Results are gone"),
-    errors.RecordExpired: (410, "The command has ended and its record is gone"),
-    errors.InputConflict: (409, "Input chunk repeated with other octets"),
+    errors.ResultsTrimmed: (410, "Results have been trimmed"),
+    errors.RecordExpired: (410, "Command has ended and its record has expired"),
+    errors.InputConflict: (409, "Input chunk repeated with different bytes"),
     errors.AgentOnline: (409, "Agent is online"),
     errors.IdempotencyConflict: (422, "Idempotency-Key used with another body"),
     errors.InvalidRequest: (422, "Invalid request"),
     errors.OutcomeUnknown: (503, "Outcome unknown"),
-    errors.BusUnavailable: (503, "Redis is away"),
-    errors.Rebuilding: (503, "Agents are being claimed again"),
+    errors.BusUnavailable: (503, "Redis is unavailable"),
+    errors.Rebuilding: (503, "Rebuilding after data loss"),
     errors.AgentOffline: (409, "Agent is offline"),
     errors.NodeBusy: (503, "Node is busy"),
     errors.Throttled: (429, "Too many wrong credentials"),
@@ -39,31 +39,31 @@ STATUS: dict[type[FairleadError], tuple[int, str]] = {
 
 
 class MalformedBody(errors.InvalidRequest):
-    """The body is not JSON at all, or says a thing twice."""
+    """The body is not JSON, or has a duplicate member."""
 
     code = "malformed_body"
 
 
 class BodyTooLarge(errors.InvalidRequest):
-    """The body is larger than the operation takes; it was not looked at."""
+    """The body is larger than the operation accepts; it was not parsed."""
 
     code = "body_too_large"
 
 
 class NotFound(errors.InvalidRequest):
-    """No such path."""
+    """The path does not exist."""
 
     code = "not_found"
 
 
 class MethodNotAllowed(errors.InvalidRequest):
-    """The path is there, the method is not."""
+    """The path does not support the method."""
 
     code = "method_not_allowed"
 
 
 def status_of(error: FairleadError) -> tuple[int, str]:
-    """HTTP status and title of an error, by its nearest class in the table."""
+    """The HTTP status and title of an error, by the nearest of its base classes in the table."""
     if isinstance(error, MalformedBody):
         return 400, "Malformed body"
     if isinstance(error, BodyTooLarge):
@@ -93,7 +93,7 @@ def document(error: FairleadError, status: int, title: str) -> bytes:
 
 
 def problem(error: FairleadError, status: int = 0) -> Response:
-    """The answer to a request that failed with `error`; `status` in place of the table's."""
+    """The answer to a request that failed with `error`; `status` overrides the one in the table."""
     usual, title = status_of(error)
     status = status or usual
     headers = {}
@@ -110,13 +110,13 @@ def problem(error: FairleadError, status: int = 0) -> Response:
 
 
 def expected_problem(scope: Scope, error: FairleadError) -> Response:
-    """The answer to a request that failed as errors are meant to."""
+    """The answer to a request that failed with one of our errors."""
     if status_of(error)[0] == 500:
         logger.error("%s %s failed: %s", scope["method"], scope["path"], error.message, exc_info=error)
     return problem(error)
 
 
 def unexpected_problem(scope: Scope, error: Exception) -> Response:
-    """The answer to a request that met a defect: the caller learns nothing but that it was us."""
+    """The answer to a request that met a defect in the gateway: it reveals nothing about the defect."""
     logger.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
-    return problem(FairleadError("an internal error; the gateway's log tells more"))
+    return problem(FairleadError("internal error: see the gateway's log"))

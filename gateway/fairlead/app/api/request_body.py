@@ -1,8 +1,8 @@
-"""Bodies of requests: read whole, up to a limit, and decoded as the type that the API document promises.
+"""Request bodies: read whole, up to a limit, and decoded as the type that the OpenAPI document promises.
 
-Called by the handlers. Foreign errors end here: what msgspec refuses becomes an InvalidRequest that names the member,
-what it holds and the rule in words. msgspec's own message shows a regular expression, and of a map not even the key;
-so after a refusal, and only then, the body is gone through once more, member by member, for the one to blame.
+The handlers call it. A body that msgspec rejects becomes an InvalidRequest that names the member, its value and the
+rule in words. The message of msgspec itself shows a regular expression, and for a map not even the key. Therefore a
+body that was rejected, and only such a body, is validated a second time, member by member, to find the member at fault.
 """
 
 from __future__ import annotations
@@ -20,33 +20,35 @@ from fairlead.app.api.problems import BodyTooLarge, MalformedBody
 from fairlead.errors import InvalidRequest
 
 SHOWN = 80
-"""Characters of a wrong value that the error repeats."""
+"""Characters of an invalid value that the error repeats."""
 
 S = TypeVar("S", bound=Struct)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body, for whose arrival the carrier keeps the time. Raises BodyTooLarge above `limit` bytes, before
-    anything is read when its length is said in front."""
+    """The whole body. The carrier enforces the deadline for its arrival.
+
+    Raises BodyTooLarge above `limit` bytes, before anything is read if the request has a Content-Length.
+    """
     parts: list[bytes] = []
     size = 0
     said = request.headers.get("content-length", "")
     if said.isdecimal() and len(said) < 20 and int(said) > limit:
-        raise BodyTooLarge(f"a body of {said} bytes exceeds max {limit}", limit=limit)
+        raise BodyTooLarge(f"body of {said} bytes exceeds the maximum of {limit}", limit=limit)
     try:
         async for part in request.stream():
             size += len(part)
             if size > limit:
-                raise BodyTooLarge(f"the body exceeds max {limit} bytes", limit=limit)
+                raise BodyTooLarge(f"the body exceeds the maximum of {limit} bytes", limit=limit)
             parts.append(part)
     except ClientDisconnect as e:
-        raise MalformedBody("the caller left before the body was complete") from e
+        raise MalformedBody("the caller disconnected before the body was complete") from e
     return b"".join(parts)
 
 
 def decoded(decoder: msgspec.json.Decoder[S], raw: bytes) -> S:
-    """The body as its type. Raises InvalidRequest that names the member, MalformedBody when it is no JSON or has a
-    member twice."""
+    """The decoded body. Raises InvalidRequest, which names the member, and MalformedBody if the body is not JSON or has
+    a duplicate member."""
     try:
         try:
             made = decoder.decode(raw)
@@ -56,7 +58,7 @@ def decoded(decoder: msgspec.json.Decoder[S], raw: bytes) -> S:
             _check_repeated(_pairs(raw.decode()), decoder.type)
         return made
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as e:
-        raise MalformedBody(f"the body is not JSON: {e}") from e
+        raise MalformedBody(f"invalid JSON in the body: {e}") from e
 
 
 class _Object(list[tuple[str, object]]):
@@ -67,8 +69,11 @@ _pairs = json.JSONDecoder(object_pairs_hook=_Object).decode
 
 
 def _may_repeat(raw: bytes, kind: Any) -> bool:
-    """Whether a member that is ours may stand in the body twice. A quick look for every body, right when it says no:
-    nothing is written with an escape, and no name of ours comes twice in quotes."""
+    """Whether the body may have a duplicate of one of our members.
+
+    This is a quick test for every body. False is certain: the body has no escapes, and none of our names appears twice
+    in quotes.
+    """
     names = _names(kind)
     if names is None or b"\\u" in raw:
         return True
@@ -103,7 +108,7 @@ def _check_repeated(value: object, kind: Any, place: str = "") -> None:
     seen: set[str] = set()
     for name, _ in value:
         if name in seen:
-            raise MalformedBody(f"{place or 'the body'} has the member {_shown(name)} twice: give it once")
+            raise MalformedBody(f"duplicate member {_shown(name)} of {place or 'the body'}: give it once")
         seen.add(name)
     if _is_struct(inner):
         kinds = {field.encode_name: field.type for field in msgspec.structs.fields(inner)}
@@ -118,18 +123,18 @@ def _blame(value: object, kind: Any, place: str = "") -> InvalidRequest:
         fault = _blame_member(value, inner, place) if _is_struct(inner) else _blame_entry(value, inner, place)
         if fault is not None:
             return fault
-    return InvalidRequest(f"{place or 'the body'} {_shown(value)} is not {_rule(kind)}", field=place or "body")
+    return InvalidRequest(f"invalid {place or 'body'} {_shown(value)}: expected {_rule(kind)}", field=place or "body")
 
 
 def _blame_member(value: dict[str, object], kind: type[Struct], place: str) -> InvalidRequest | None:
     members = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     for name in value:
         if name not in members:
-            text = f"{place or 'the body'} has no member {_shown(name)}, only {', '.join(members)}"
+            text = f"unknown member {_shown(name)} of {place or 'the body'}: expected {', '.join(members)}"
             return InvalidRequest(text, field=_under(place, name))
     for name, field in members.items():
         if field.required and name not in value:
-            return InvalidRequest(f"{place or 'the body'} must have the member {name}", field=_under(place, name))
+            return InvalidRequest(f"missing member {name} of {place or 'the body'}", field=_under(place, name))
         if name in value and not _fits(value[name], field.type):
             return _blame(value[name], field.type, _under(place, name))
     return None
@@ -139,7 +144,7 @@ def _blame_entry(value: dict[str, object], kind: Any, place: str) -> InvalidRequ
     of_keys, of_values = get_args(_bare(kind))
     for key, one in value.items():
         if not _fits(key, of_keys):
-            return InvalidRequest(f"{place}: the key {_shown(key)} is not {_rule(of_keys)}", field=place)
+            return InvalidRequest(f"invalid key {_shown(key)} of {place}: expected {_rule(of_keys)}", field=place)
         if not _fits(one, of_values):
             return _blame(one, of_values, f"{place}[{key}]")
     return None

@@ -1,11 +1,13 @@
-"""What the API takes and gives, as types: handlers encode these, and the OpenAPI document is made of them.
+"""The bodies of requests and answers as types. The handlers encode them, and the OpenAPI document is generated from
+them.
 
-Read by the handlers and by `openapi`. One source, so that the document cannot say something else than the answers.
-Times are RFC 3339 in UTC with milliseconds; durations are seconds.
+They are the only source of both, so that the document cannot differ from the answers. Times are RFC 3339 in UTC with
+milliseconds; durations are seconds.
 """
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
@@ -15,44 +17,49 @@ from fairlead.fleet.schema import Presence, TargetState
 
 
 class Queue(Struct, forbid_unknown_fields=True):
-    """on_offline: wait for the agent so many seconds."""
+    """Wait up to `queue` seconds for an offline agent."""
 
     queue: Annotated[float, Meta(gt=0, le=7 * 86400)]
 
 
 class NewCommand(Struct, forbid_unknown_fields=True):
-    """A command to be run on one agent."""
+    """A command to run on one agent."""
 
     agent: AgentId
     method: Method
-    payload: Annotated[Raw, Meta(description="JSON for the agent, passed on as it is.")] = field(
+    payload: Annotated[Raw, Meta(description="JSON for the agent, passed on unchanged.")] = field(
         default_factory=lambda: Raw(b"{}")
     )
-    deadline: Annotated[float, Meta(ge=0.1, le=86400, description="Seconds for all of it.")] = 60.0
+    deadline: Annotated[
+        float, Meta(ge=0.1, le=86400, description="Seconds from the request until the command must have ended.")
+    ] = 60.0
     lane: Literal["interactive", "bulk"] = "interactive"
     on_offline: Annotated[
-        Literal["fail"] | Queue, Meta(description="What to do when the agent is offline: fail, or wait.")
+        Literal["fail"] | Queue, Meta(description="What to do if the agent is offline: fail, or wait for it.")
     ] = "fail"
     retain: Annotated[
         Literal["all", "window"],
-        Meta(description="`window`: results go as they are read, and the agent waits for its reader."),
+        Meta(
+            description="`all` keeps results after the end. `window` removes results as they are read, and makes the "
+            "agent wait for its reader."
+        ),
     ] = "all"
     retry: Annotated[
-        Literal["never", "safe"], Meta(description="`safe`: run it again when its outcome is unknown.")
+        Literal["never", "safe"], Meta(description="`safe` allows a second run if the outcome of the first is unknown.")
     ] = "never"
 
 
 class AcceptedCommand(Struct):
-    """The command is written down. `why` says in words why its agent is not online."""
+    """The command is stored. `why` says why its agent is not online, in words."""
 
     id: CommandId
     state: TargetState
-    presence: Annotated[str, Meta(description="online, away or offline; empty when the post was a repetition.")]
+    presence: Annotated[str, Meta(description="online, away or offline; empty if the request repeated an earlier one.")]
     why: str
 
 
 class CommandError(Struct):
-    """What went wrong, for a program (`code`, `temporary`) and for a person (`message`)."""
+    """What went wrong: `code` and `temporary` are for programs, `message` is for people."""
 
     code: str
     message: str
@@ -61,72 +68,74 @@ class CommandError(Struct):
 
 
 class CommandEnd(Struct):
-    """How a command ended at its agent. `payload` is what the agent returned. Where that is no JSON, `payload` is null
-    and `payload_base64` has its octets."""
+    """How a command ended at its agent. `payload` is what the agent returned. If that is not JSON, `payload` is null
+    and `payload_base64` has the bytes."""
 
     agent: AgentId
     state: TargetState
-    payload: Annotated[object, Meta(description="Any JSON, null when nothing was returned.")]
+    payload: Annotated[object, Meta(description="Any JSON; null if the agent returned nothing.")]
     error: CommandError | None
-    total: Annotated[int, Meta(ge=0, description="Chunks of output.")]
-    truncated: Annotated[bool, Meta(description="Output beyond the limit was dropped.")]
+    total: Annotated[int, Meta(ge=0, description="Number of output chunks.")]
+    truncated: Annotated[bool, Meta(description="Output beyond the limit was discarded.")]
     payload_base64: Annotated[
-        str | UnsetType, Meta(description="Only when what the agent returned is no JSON: its octets.")
+        str | UnsetType, Meta(description="The bytes that the agent returned; present only if they are not JSON.")
     ] = UNSET
 
 
 class Target(Struct):
-    """One agent of a command."""
+    """The agent that a command runs on."""
 
     agent: AgentId
     state: TargetState
-    attempt: Annotated[int, Meta(ge=0, description="How often it was sent.")]
-    total: Annotated[int, Meta(ge=0, description="Chunks of output stored so far.")]
+    attempt: Annotated[int, Meta(ge=0, description="How often the command was sent to the agent.")]
+    total: Annotated[int, Meta(ge=0, description="Number of output chunks stored so far.")]
     end: CommandEnd | None
 
 
 class Command(Struct):
-    """A command as it stands. Every target is in exactly one state, and `counts` add up to their number."""
+    """The state of a command. Every target is in exactly one state, and `counts` add up to the number of targets."""
 
     id: CommandId
     method: str
     lane: str
-    state: Annotated[TargetState | None, Meta(description="That of the only target; null when there are several.")]
+    state: Annotated[
+        TargetState | None, Meta(description="The state of the only target; null if there are several targets.")
+    ]
     created: str | None
     expires: str | None
     cancel_asked: bool
-    results: Annotated[int, Meta(ge=0, description="Result lines: the next offset.")]
+    results: Annotated[int, Meta(ge=0, description="Number of result lines, which is the next offset.")]
     truncated: bool
     counts: dict[TargetState, int]
     targets: list[Target]
 
 
 class CancelledCommand(Struct):
-    """The end of the command was asked for; `state` is what it is now."""
+    """Cancellation was requested; `state` is the current state."""
 
     id: CommandId
     state: TargetState
 
 
 class Agent(Struct):
-    """An agent as the platform sees it. `facts` are its own words, `labels` the platform's."""
+    """An agent. The agent reports `facts` about itself; the platform sets `labels`."""
 
     id: AgentId
     state: Presence
     node: str | None
-    since: Annotated[str | None, Meta(description="Linked since, or last seen.")]
+    since: Annotated[str | None, Meta(description="When its link began, or when it was last seen.")]
     why: Annotated[str | None, Meta(description="Why it is not online, in words.")]
-    last_close: Annotated[str | None, Meta(description="Close code of its last link, in words.")]
+    last_close: Annotated[str | None, Meta(description="The close code of its last link, with its meaning.")]
     facts: dict[str, str]
     labels: dict[str, str]
     labels_lost: Annotated[
         str | None,
-        Meta(description="Since when its labels are missing, which were lost with Redis's data; set them again."),
+        Meta(description="When its labels were lost together with the data in Redis; set them again."),
     ]
 
 
 class LastLink(Struct):
-    """The agent's link: the last one when it has none. `conn` counts the attempts of this boot."""
+    """The agent's current or last link. `conn` counts the connection attempts of this start of the agent."""
 
     sid: str
     gen: int
@@ -134,107 +143,107 @@ class LastLink(Struct):
     conn: int
     rtt: Annotated[
         float | None,
-        Meta(description="Last round trip in seconds; null without one, and when its node does not answer."),
+        Meta(description="Last round trip in seconds; null if none is known, or if the node does not answer."),
     ]
 
 
 class Latency(Struct):
-    """Quantiles of the latest durations, in seconds; right to within a tenth."""
+    """Quantiles of the latest durations in seconds, accurate to 10 %."""
 
     p50: float
     p99: float
 
 
 class Link(Struct):
-    """A link as the node that holds it sees it. Times in seconds, sizes in bytes."""
+    """A link as the node that holds it sees it."""
 
     node: str
     sid: str
     age: float
-    rtt: Annotated[float | None, Meta(description="Last round trip; null before the first heartbeat.")]
-    round_trips: Annotated[Latency | None, Meta(description="Of the latest heartbeats.")]
+    rtt: Annotated[float | None, Meta(description="Last round trip in seconds; null before the first heartbeat.")]
+    round_trips: Annotated[Latency | None, Meta(description="Round trips of the latest heartbeats.")]
     latency: Annotated[
         dict[str, Latency],
-        Meta(description="Of the latest commands, by stage: deliver, ack, first_byte, run, store."),
+        Meta(description="Latencies of the latest commands by stage: deliver, ack, first_byte, run, store."),
     ]
-    ended: Annotated[int, Meta(ge=0, description="Commands that ended on it.")]
-    failed: Annotated[int, Meta(ge=0, description="Those of them that failed.")]
-    reconnects: Annotated[int, Meta(ge=0, description="Attempts of this start of the agent before this one.")]
-    last_close: Annotated[str | None, Meta(description="Close code of the link before, in words.")]
-    last_reason: Annotated[str | None, Meta(description="What was said when that one closed.")]
+    ended: Annotated[int, Meta(ge=0, description="Commands that ended on this link.")]
+    failed: Annotated[int, Meta(ge=0, description="Commands that ended on this link and failed.")]
+    reconnects: Annotated[int, Meta(ge=0, description="Earlier connection attempts of this start of the agent.")]
+    last_close: Annotated[str | None, Meta(description="The close code of the previous link, with its meaning.")]
+    last_reason: Annotated[str | None, Meta(description="The reason that was given when the previous link closed.")]
     encoding: str
-    messages: Annotated[int, Meta(ge=0, description="Numbered messages received.")]
-    commands: Annotated[int, Meta(ge=0, description="Commands open on it.")]
-    unstored: Annotated[int, Meta(ge=0, description="Received, not yet in Redis.")]
-    undelivered: Annotated[int, Meta(ge=0, description="Commands that wait to be written to it.")]
-    congested: Annotated[bool, Meta(description="The agent does not read as fast as it is sent.")]
+    messages: Annotated[int, Meta(ge=0, description="Numbered messages received from the agent.")]
+    commands: Annotated[int, Meta(ge=0, description="Commands that are open on this link.")]
+    unstored: Annotated[int, Meta(ge=0, description="Messages received and not stored in Redis yet.")]
+    undelivered: Annotated[int, Meta(ge=0, description="Commands waiting to be written to this link.")]
+    congested: Annotated[bool, Meta(description="The agent reads more slowly than the node sends.")]
 
 
 class RankedLink(Link, kw_only=True):
-    """One of the worst links of the fleet."""
+    """One of the worst links of the fleet, with its agent."""
 
     agent: AgentId
 
 
 class LinkRanking(Struct):
-    """The worst links, the worst first."""
+    """The worst links of the fleet, the worst one first."""
 
     links: list[RankedLink]
     missing: Annotated[list[str], Meta(description="Nodes that did not answer in time.")]
 
 
 class FailedCommand(Struct):
-    """A command that failed on this agent."""
+    """A command that failed on this agent: when, and what went wrong."""
 
     at: str
     what: str
 
 
 class AgentDetail(Agent, kw_only=True):
-    """An agent with its link, what is open for it, and what went wrong last."""
+    """An agent with its link, its open commands and its recent failures."""
 
     link: LastLink
-    last_reason: Annotated[str | None, Meta(description="What was said when its last link closed.")]
-    recent_failures: Annotated[list[FailedCommand], Meta(max_length=5, description="The latest first.")]
+    last_reason: Annotated[str | None, Meta(description="The reason that was given when its last link closed.")]
+    recent_failures: Annotated[
+        list[FailedCommand], Meta(max_length=5, description="The last commands that failed, the latest one first.")
+    ]
     open_commands: list[CommandId]
 
 
 class AgentPage(Struct):
-    """One page; `cursor` asks for the next, null: that was all."""
+    """One page of agents. `cursor` gets the next page; null on the last page."""
 
     agents: list[Agent]
     cursor: str | None
     undecided: Annotated[
         int,
-        Meta(
-            ge=0, description="Agents that are left out because their labels were lost and the selector asks for them."
-        ),
+        Meta(ge=0, description="Agents left out because the selector asks for labels that were lost."),
     ]
 
 
 class Labels(Struct, forbid_unknown_fields=True):
-    """Labels to set; null removes one."""
+    """Labels to set; null removes a label."""
 
     labels: Annotated[dict[LabelKey, LabelValue | None], Meta(max_length=64)]
 
 
 class DeletedAgent(Struct):
-    """The agent was forgotten, and what was stored of it is gone."""
+    """The agent and everything stored about it were deleted."""
 
     id: AgentId
-    commands: Annotated[int, Meta(ge=0, description="Commands that were open for it and have been ended.")]
-    events: Annotated[int, Meta(ge=0, description="Events of it that were removed.")]
+    commands: Annotated[int, Meta(ge=0, description="Number of open commands that were ended.")]
+    events: Annotated[int, Meta(ge=0, description="Number of events that were removed.")]
 
 
 class DisconnectedAgent(Struct):
-    """The agent was told to connect anew."""
+    """The agent's node was told to close the link."""
 
     id: AgentId
     node: str
 
 
 class Problem(Struct):
-    """RFC 9457. `code` is stable and for programs; more members may stand beside these."""
+    """A problem document (RFC 9457). `code` is stable and meant for programs. Further members depend on the code."""
 
     type: str
     title: str
@@ -243,3 +252,10 @@ class Problem(Struct):
     detail: str
     temporary: bool
     field_: str | None = field(default=None, name="field")
+
+
+def iso(ms: int) -> str | None:
+    """RFC 3339 with milliseconds, in UTC; None for 0, which stands for never."""
+    if not ms:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

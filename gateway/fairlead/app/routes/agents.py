@@ -1,7 +1,7 @@
-"""`/v1/agents`: who is there, where, since when, and why not; labels; the end of a link, and of an agent.
+"""The handlers of `/v1/agents` and `/v1/links`: list agents, look one up, label, disconnect and delete it, rank links.
 
-Lists are served from the directory's index, never by asking the nodes: a slow node cannot make them wait. Only who asks
-for one agent hears of its link what its node alone knows.
+Lists are read from the index in Redis and never ask the nodes, so a slow node cannot delay them. Only requests for one
+agent, or for the worst links, ask the nodes for what they alone know.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from starlette.responses import Response
 
 from fairlead.app.api import schemas
 from fairlead.app.api.request_body import decoded, read_body
-from fairlead.app.api.timestamps import iso
+from fairlead.app.api.schemas import iso
 from fairlead.app.routes.commands import whole
 from fairlead.app.routes.list_scheduler import ListScheduler
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
-from fairlead.fleet.directory import LimitReached
+from fairlead.fleet.directory_replies import LimitReached
 from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence, index_shard
 from fairlead.node import Node
 from fairlead.routing.observability.link_stats import MEASURES, LinkStats
@@ -33,17 +33,19 @@ from fairlead.wire.ids import check_agent_id
 PAGE = 100
 PAGE_LIMIT = 1_000
 SCAN = 2_000
-"""Agents that one request goes through at most: a selector that few match gives short pages, not slow ones."""
+"""Maximum number of agents that one request examines: a selector that few agents match gives short pages, not slow
+ones."""
 PAGE_TIME = 5.0
-"""Seconds that the making of one page may take, on a busy node or with a slow Redis: then it is given as it is, with
-the cursor of the rest. Below what callers and proxies wait for."""
+"""Seconds that one page may take. When a busy node or a slow Redis takes longer, the answer is what was found so far,
+with a cursor for the rest. This is shorter than the timeouts of callers and proxies."""
 SLICE = 32
-"""Agents of a list that are dealt with in one turn: some 0.5 ms of the event loop's time."""
+"""Agents of a list that are handled in one turn: some 0.5 ms of the event loop's time."""
 TOP = 20
-"""Links that a ranking shows unless told otherwise: a screen."""
+"""Default number of links in a ranking: as many as fit on a screen."""
 LABELS_LIMIT = 64 << 10
 ASIDE = 0.5
-"""Seconds that an agent's page waits for its node: what it tells besides must be told when that node is ill, too."""
+"""Seconds to wait for the agent's node. The rest of the answer does not depend on that node, which may be in
+trouble."""
 
 _encode = msgspec.json.Encoder().encode
 _labels = msgspec.json.Decoder(schemas.Labels)
@@ -62,12 +64,12 @@ class AgentRoutes:
         self._turns = ListScheduler()
 
     async def list(self, request: Request) -> Response:
-        """One page, and the cursor of the next; no cursor: that was all. Ordered by shard, then by name."""
+        """One page of agents, ordered by shard and name, with the cursor of the next page, if there is one."""
         limit = whole(request, "limit", PAGE, PAGE_LIMIT, least=1)
         shard, after = _cursor(request.query_params.get("cursor", ""))
         wanted = selector.parse(request.query_params.get("selector", ""))
         state = _state(request.query_params.get("state"))
-        # Each is encoded in its own turn: a thousand at once would take one long turn.
+        # Each agent is encoded in its own turn: encoding a thousand at once would block the event loop.
         found: list[msgspec.Raw] = []
         left, undecided = SCAN, 0
         begun = shard, after
@@ -99,23 +101,24 @@ class AgentRoutes:
         except TimeoutError as e:
             if (shard, after) == begun:
                 raise Unavailable(
-                    f"no agent could be read in {PAGE_TIME:g} s: {self._turns.places_taken} lists are under way on "
-                    "this node, or Redis answers too slowly; try again later"
+                    f"no agent could be read within {PAGE_TIME:g} s: this node is serving "
+                    f"{self._turns.places_taken} lists, or Redis is slow; try again later"
                 ) from e
         cursor = f"{shard}:{after}" if shard < INDEX_SHARDS else None
         await (
             self._data_check.check_index()
-        )  # behind the rows: none of them was read after a loss that is not known yet
+        )  # after the rows, so that none of them was read after a data loss that this node has not noticed yet
         page = schemas.AgentPage(cast("list[schemas.Agent]", found), cursor, undecided)
         return Response(_encode(page), media_type="application/json")
 
     def _listed(
         self, row: AgentRow, wanted: selector.Selector, state: Presence | None
     ) -> tuple[schemas.Agent | None, bool | None]:
-        """The agent of `row`, None when it is not meant; and whether it is meant, None when nobody can know."""
+        """The agent of `row`, or None if it does not match; and whether it matches, None if its lost labels decide
+        that."""
         meant: bool | None = True
         if wanted.terms:
-            # Before anything is made of the row: a selector that few match goes through thousands.
+            # Match before building anything: a selector that few agents match examines thousands of rows.
             labels = None if row.labels_lost else _decode_map(row.labels)
             meant = wanted.matches(labels, _decode_map(row.facts))
             if meant is False:
@@ -136,18 +139,18 @@ class AgentRoutes:
         return Response(_encode(answer), media_type="application/json")
 
     async def label(self, request: Request) -> Response:
-        """Set or remove labels; all that the agent has afterwards."""
+        """Set or remove labels; the answer has all labels of the agent."""
         agent = check_agent_id(request.path_params["agent"])
         changes = decoded(_labels, await read_body(request, LABELS_LIMIT)).labels
         labels = await self._directory.label(agent, changes)
         if labels is None:
             raise self._unknown(agent)
         if isinstance(labels, LimitReached):
-            raise InvalidRequest(f"{labels.count} labels exceed max {LABEL_LIMIT}", field="labels")
+            raise InvalidRequest(f"{labels.count} labels exceed the maximum of {LABEL_LIMIT}", field="labels")
         return Response(_encode(schemas.Labels(dict(labels))), media_type="application/json")
 
     async def link(self, request: Request) -> Response:
-        """How the agent's link is doing, from the node that holds it."""
+        """The state of the agent's link, as measured by the node that holds it."""
         row = await self._row(request)
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
@@ -162,19 +165,19 @@ class AgentRoutes:
         """The worst links of the fleet, as their nodes rank them."""
         by = request.query_params.get("by", MEASURES[0])
         if by not in MEASURES:
-            raise InvalidRequest(f"by={by[:32]!r} is not one of {', '.join(MEASURES)}", field="by")
+            raise InvalidRequest(f"invalid by {by[:32]!r}: expected one of {', '.join(MEASURES)}", field="by")
         worst, missing = await self._worst_links.find(by, whole(request, "limit", TOP, MAX_LINKS, least=1))
         sessions = [schemas.RankedLink(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
         return Response(_encode(schemas.LinkRanking(sessions, missing)), media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
-        """Forget an agent that left, with all that is stored of it."""
+        """Delete an agent that has no link, with everything that is stored about it."""
         row = await self._row(request)
         commands, events = await self._removal.delete(row)
         return Response(_encode(schemas.DeletedAgent(row.agent, commands, events)), media_type="application/json")
 
     async def disconnect(self, request: Request) -> Response:
-        """Close the link; the agent connects again."""
+        """Close the agent's link; the agent connects again."""
         row = await self._row(request)
         presence, _, why = self._membership.table.presence(row, self._membership.now())
         if presence is not Presence.ONLINE:
@@ -184,7 +187,7 @@ class AgentRoutes:
         return Response(_encode(answer), 202, media_type="application/json")
 
     async def _round_trip(self, row: AgentRow) -> float | None:
-        """Seconds; None without a link, before its first heartbeat, and when its node does not answer."""
+        """Seconds; None if the agent has no link or has sent no heartbeat yet, and if its node does not answer."""
         presence, _, _ = self._membership.table.presence(row, self._membership.now())
         state = await self._link_query.fetch(row, ASIDE) if presence is Presence.ONLINE else None
         return None if state is None else _seconds(state.rtt)
@@ -198,7 +201,7 @@ class AgentRoutes:
         return row
 
     def _unknown(self, agent: str) -> AgentUnknown:
-        return AgentUnknown(f"no agent {agent!r} was ever seen here", agent=agent)
+        return AgentUnknown(f"unknown agent {agent!r}: no agent with this id has ever connected", agent=agent)
 
     def _describe(self, row: AgentRow) -> dict[str, Any]:
         presence, since, why = self._membership.table.presence(row, self._membership.now())
@@ -252,7 +255,9 @@ def _state(text: str | None) -> Presence | None:
     try:
         return Presence(text)
     except ValueError as e:
-        raise InvalidRequest(f"state {text[:32]!r} is not one of {', '.join(Presence)}", field="state") from e
+        raise InvalidRequest(
+            f"invalid state {text[:32]!r}: expected one of {', '.join(Presence)}", field="state"
+        ) from e
 
 
 def _cursor(text: str) -> tuple[int, str]:
@@ -260,7 +265,10 @@ def _cursor(text: str) -> tuple[int, str]:
         return 0, ""
     shard, colon, after = text.partition(":")
     if not colon or not shard.isascii() or not shard.isdigit() or len(shard) > 2 or int(shard) >= INDEX_SHARDS:
-        raise InvalidRequest(f"cursor {text[:64]!r} is malformed: begin again without one", field="cursor")
+        raise InvalidRequest(
+            f"invalid cursor {text[:64]!r}: expected the cursor of the page before; start again without one",
+            field="cursor",
+        )
     if after:
         check_agent_id(after)
     return int(shard), after

@@ -1,6 +1,6 @@
-"""`/v1/commands`: post, look at, read results, cancel, send input.
+"""The handlers of `/v1/commands`: post a command, look it up, read its results, cancel it, send input to it.
 
-HTTP in, routing out: bodies and parameters are checked here, and every fault names its field and limit.
+They check bodies and parameters and call `routing`. Every error names the field at fault and its limit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from fairlead.app.api import schemas
 from fairlead.app.api.body_fingerprint import fingerprint
 from fairlead.app.api.request_body import decoded, read_body
-from fairlead.app.api.timestamps import iso
+from fairlead.app.api.schemas import iso
 from fairlead.app.routes.result_stream import LINES, ResultStream, end_of, opening, wanted
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.command_record import CommandRecord
@@ -29,10 +29,10 @@ from fairlead.wire.messages import CHUNK_LIMIT
 
 BODY_LIMIT = 768 << 10
 PAYLOAD_LIMIT = 512 << 10
-"""In base64, with its envelope, a payload of this size still fits one message of 1 MiB of the JSON twin."""
+"""In base64 and with its envelope, a payload of this size still fits into one message of 1 MiB in the JSON encoding."""
 KEY_LIMIT = 255
 ASIDE_BYTES = 32 << 10
-"""A larger payload is read for its fingerprint in a thread: one of many small members takes 0.1 s."""
+"""The fingerprint of a larger payload is computed in a thread: a payload of many small members takes 0.1 s."""
 
 _new_command = msgspec.json.Decoder(schemas.NewCommand)
 _encode = msgspec.json.Encoder().encode
@@ -46,7 +46,7 @@ class CommandRoutes:
         self._tracing = node.tracing
 
     async def post(self, request: Request) -> ASGIApp:
-        """202 and the id, or the stream of its results when the caller accepts one."""
+        """Post a command: the answer is 202 with its id, or the stream of its results if the caller accepts one."""
         request_trace = RequestTrace(self._tracing) if self._tracing.on else None
         raw = await read_body(request, BODY_LIMIT)
         form = wanted(request)
@@ -66,7 +66,7 @@ class CommandRoutes:
         return Response(_encode(describe(found)), media_type="application/json")
 
     async def results(self, request: Request) -> ASGIApp:
-        """From offset `from` on, as NDJSON; with `follow` until the command ends."""
+        """Stream the results from offset `from` on; with `follow`, until the command ends."""
         command = check_command_id(request.path_params["command"])
         offset = whole(request, "from", 0, 1 << 53)
         last = request.headers.get("last-event-id")
@@ -78,13 +78,14 @@ class CommandRoutes:
         return ResultStream(request, wanted(request) or LINES, None, self._results.read(command, offset, follow))
 
     async def delete(self, request: Request) -> Response:
-        """Ask for the end; 202 with the state now. Deleting what is over changes nothing."""
+        """Cancel a command: the answer is 202 with its current state. Cancelling a command that has ended changes
+        nothing."""
         command = check_command_id(request.path_params["command"])
         state = await self._dispatch.cancel(command)
         return Response(_encode(schemas.CancelledCommand(command, state)), 202, media_type="application/json")
 
     async def input(self, request: Request) -> Response:
-        """Chunk `n` of the input, then the end of it when `end` is set."""
+        """Add chunk `n` of the input, and the end of the input if `end` is set."""
         command = check_command_id(request.path_params["command"])
         n, end = whole(request, "n", 0, 1 << 31), flag(request, "end")
         payload = await read_body(request, CHUNK_LIMIT)
@@ -100,11 +101,11 @@ async def _order(raw: bytes, request: Request) -> CommandRequest:
     body = decoded(_new_command, raw)
     payload = bytes(body.payload)
     if len(payload) > PAYLOAD_LIMIT:
-        raise InvalidRequest(f"a payload of {len(payload)} bytes exceeds max {PAYLOAD_LIMIT}", field="payload")
+        raise InvalidRequest(f"payload of {len(payload)} bytes exceeds the maximum of {PAYLOAD_LIMIT}", field="payload")
     key = request.headers.get("idempotency-key", "")
     if len(key) > KEY_LIMIT:
         raise InvalidRequest(
-            f"an Idempotency-Key of {len(key)} characters exceeds max {KEY_LIMIT}", field="Idempotency-Key"
+            f"Idempotency-Key of {len(key)} characters exceeds the maximum of {KEY_LIMIT}", field="Idempotency-Key"
         )
     deadline = int(body.deadline * 1000)
     queue = int(body.on_offline.queue * 1000) if isinstance(body.on_offline, schemas.Queue) else None
@@ -138,7 +139,7 @@ def _accepted(accepted: DispatchedCommand, body: bytes) -> Response:
 
 
 def describe(command: CommandRecord) -> schemas.Command:
-    """A command as GET shows it."""
+    """The body of `GET /v1/commands/{command}`."""
     counts: dict[TargetState, int] = {}
     targets = []
     for target in command.targets:
@@ -153,7 +154,7 @@ def describe(command: CommandRecord) -> schemas.Command:
 
 
 def whole(request: Request, name: str, default: int, most: int, least: int = 0) -> int:
-    """A query parameter that is a whole number from `least` to `most`."""
+    """A query parameter that is a whole number from `least` to `most`. Raises InvalidRequest."""
     given = request.query_params.get(name)
     return default if given is None else number(name, given, most, least)
 
@@ -161,12 +162,14 @@ def whole(request: Request, name: str, default: int, most: int, least: int = 0) 
 def number(name: str, given: str, most: int, least: int = 0) -> int:
     legal = given.isascii() and given.isdigit() and len(given) <= 20
     if not legal or not least <= int(given) <= most:
-        raise InvalidRequest(f"{name}={given[:32]!r} is not a whole number from {least} to {most}", field=name)
+        raise InvalidRequest(
+            f"invalid {name} {given[:32]!r}: expected a whole number from {least} to {most}", field=name
+        )
     return int(given)
 
 
 def flag(request: Request, name: str) -> bool:
     given = request.query_params.get(name, "false")
     if given not in ("true", "false", "1", "0", ""):
-        raise InvalidRequest(f"{name}={given[:32]!r} is neither true nor false", field=name)
+        raise InvalidRequest(f"invalid {name} {given[:32]!r}: expected true or false", field=name)
     return given in ("true", "1", "")

@@ -1,7 +1,8 @@
-"""Results over HTTP, line by line as they come: as NDJSON, or as server-sent events for browsers.
+"""Streams of results over HTTP: as NDJSON, or as server-sent events for browsers.
 
-Not Starlette's StreamingResponse: that one starts two tasks for each response, and tells of a caller who left only
-when something is written. Here the caller's absence is looked for whenever there is nothing to send for a while.
+`ResultStream` replaces Starlette's StreamingResponse, which starts two tasks for each response and notices that the
+caller has disconnected only when it writes. `ResultStream` checks for that whenever it has had nothing to send for a
+while.
 """
 
 from __future__ import annotations
@@ -155,7 +156,9 @@ class ResultStream:
             body = (b"" if begun else body) + form.line(_error(e))
         except asyncio.CancelledError:
             # The server stops and has waited long enough: for Redis, or for a caller that does not read.
-            body = form.line(_error(Unavailable("this node stops: ask another one, behind the last offset")))
+            body = form.line(
+                _error(Unavailable("this node is stopping: continue at another node, after the last offset"))
+            )
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_LINE):
                     if not begun:
@@ -164,7 +167,7 @@ class ResultStream:
             return
         except Exception:
             logger.exception("a stream of results failed")
-            body = form.line(_error(FairleadError("an internal error; the gateway's log tells more")))
+            body = form.line(_error(FairleadError("internal error: see the gateway's log")))
         if not begun:
             if len(body) > SHORT:
                 await asyncio.sleep(opens - clock())

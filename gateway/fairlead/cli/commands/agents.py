@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Group)
 def agents() -> None:
-    """List and label agents, close their links, remove those that have left."""
+    """List, label, disconnect and remove agents."""
 
 
 @agents.command("ls", short_help="List agents.")
@@ -112,7 +112,7 @@ def rm(ctx: click.Context, api: str, token: str | None, yes: bool, agent_ids: tu
     names = tuple(dict.fromkeys(agent_ids))
     if not yes:
         if not sys.stdin.isatty():
-            raise click.UsageError("cannot ask for confirmation, because stdin is no terminal: add --yes to skip it")
+            raise click.UsageError("cannot ask for confirmation, because stdin is not a terminal: add --yes to skip it")
         what = names[0] if len(names) == 1 else f"{len(names)} agents ({', '.join(names[:5])}{'…' * (len(names) > 5)})"
         click.confirm(f"Remove {what} with all labels, facts and events?", abort=True, err=True)
 

@@ -16,7 +16,7 @@ from fairlead.cli.click_extensions import IntegerRange, NumberRange
 
 if TYPE_CHECKING:
     from fairlead.mock.comparison import Violation
-    from fairlead.mock.runner import Outcome
+    from fairlead.mock.runner import ConversationResult
     from fairlead.mock.script import Conversation
 
 TIMEOUT = 10.0
@@ -64,9 +64,9 @@ def mock_gateway(
     """
     import asyncio
 
-    from fairlead.mock.script import load, violations
+    from fairlead.mock.script import load_conversations, violation_conversations
 
-    offered = [*(c for c in load() if c.for_agents), *violations(encoding)]
+    offered = [*(c for c in load_conversations() if c.for_agents), *violation_conversations(encoding)]
     chosen = [c for c in offered if not only or any(fnmatch.fnmatchcase(c.name, n) for n in only)]
     if not chosen:
         raise click.BadParameter("no conversation has this name: expected one that --list shows", param_hint="--only")
@@ -89,15 +89,15 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
     if process is None:
         click.echo("waiting for your agent to connect, with any token")
     runner = ConformanceRunner(listener, process, timeout)
-    outcomes: list[Outcome] = []
+    outcomes: list[ConversationResult] = []
     try:
         for conversation in chosen:
             if process is not None:
                 process.printed.clear()
             outcomes.append(await runner.play(conversation))
             _print_outcome(outcomes[-1])
-            fault = outcomes[-1].fault
-            if fault is not None and process is not None:
+            violation = outcomes[-1].violation
+            if violation is not None and process is not None:
                 for line in process.printed:
                     click.echo(f"      agent: {line}")
                 await process.kill()  # whatever state it is in: the next conversation begins with a new process
@@ -105,20 +105,20 @@ async def _play(chosen: list[Conversation], command: tuple[str, ...], encoding: 
         if process is not None:
             await process.kill()
         await listener.stop()
-    failed = sum(outcome.fault is not None for outcome in outcomes)
+    failed = sum(outcome.violation is not None for outcome in outcomes)
     skipped = sum(bool(outcome.skipped) for outcome in outcomes)
     succeeded = len(outcomes) - failed - skipped
     click.echo(f"{len(outcomes)} conversations: {succeeded} ok, {failed} failed, {skipped} skipped")
     return exit_codes.OK if succeeded and not failed else exit_codes.FAILED
 
 
-def _print_outcome(outcome: Outcome) -> None:
+def _print_outcome(outcome: ConversationResult) -> None:
     if outcome.skipped:
         click.echo(f"skip  {outcome.conversation.name}: {outcome.skipped}")
-    elif outcome.fault is None:
+    elif outcome.violation is None:
         click.echo(f"ok    {outcome.conversation.name}")
     else:
-        _print_violation(outcome.conversation, outcome.fault)
+        _print_violation(outcome.conversation, outcome.violation)
 
 
 def _print_violation(conversation: Conversation, violation: Violation) -> None:

@@ -63,8 +63,8 @@ def shell(
 ) -> None:
     """Open a terminal on an agent: the login shell of the agent's user, or another program.
 
-    At the start of a line, ~. leaves and ends the program, ~? shows these escapes, and ~~ types one ~. If stdin is no
-    terminal, its content is typed, followed by end of file.
+    At the start of a line, ~. leaves and ends the program, ~? shows these escapes, and ~~ types one ~. If stdin is not
+    a terminal, its content is typed, followed by end of file.
     """
     from fairlead.cli.terminal.attach import follow_command, pipe_stdin
     from fairlead.cli.terminal.raw_terminal import RawTerminal, is_terminal

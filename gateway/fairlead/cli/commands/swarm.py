@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fairlead.swarm.counters import Counters
 
 QUIET = 5.0
-"""Seconds between two lines of progress when stderr is no terminal."""
+"""Seconds between two lines of progress when stderr is not a terminal."""
 
 
 @click.command(
@@ -75,9 +75,10 @@ def swarm(
     import asyncio
 
     from fairlead.swarm.coordinator import Coordinator
-    from fairlead.swarm.options import SwarmOptions, check_open_files, check_ports, needed_processes, parse_sources
+    from fairlead.swarm.options import SwarmOptions, parse_sources
     from fairlead.swarm.profile import parse_mix
     from fairlead.swarm.report import as_json, as_table
+    from fairlead.swarm.system import check_open_files, check_ports, needed_processes
     from fairlead.wire.ids import check_agent_id
 
     check_agent_id(f"{id_prefix}-{agents - 1}")
@@ -108,7 +109,7 @@ def swarm(
         click.echo(json.dumps(as_json(result), indent=2))
     else:  # the last refusal is quoted from the gateway
         click.echo("\n".join(map(plain, as_table(result).split("\n"))))
-    ctx.exit(0 if result.well else 1)
+    ctx.exit(0 if result.ok else 1)
 
 
 def _address(url: str) -> str:

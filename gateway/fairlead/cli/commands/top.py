@@ -55,7 +55,7 @@ AROUND = 4
     metavar="SECONDS",
     help="Time between two refreshes.",
 )
-@click.option("--once", is_flag=True, help="Print the table once; always so when stdout is no terminal.")
+@click.option("--once", is_flag=True, help="Print the table once; the default if stdout is not a terminal.")
 @report_option
 def top(api: str, token: str | None, by: str, limit: int | None, interval: float, once: bool, output: str) -> None:
     """Show the links of the fleet that are slowest, or worst by another measure.

@@ -30,7 +30,7 @@ def format_table(
     """The lines of a table. The columns in `numeric`, counted from 0, are aligned to the right.
 
     A table that is wider than `width` has its widest columns shortened to fit, except the first one, which names the
-    row. None is the terminal's width, or no limit at all when stdout is none.
+    row. None is the terminal's width, or no limit when stdout is not a terminal.
     """
     from rich.console import Console
     from rich.table import Table

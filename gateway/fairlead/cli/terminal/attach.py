@@ -24,7 +24,7 @@ from fairlead.errors import FairleadError, InvalidRequest
 CANCEL_TIMEOUT = 10.0
 """Seconds: the time that an agent has to end a cancelled program."""
 UNREAD_INPUT = 1.0
-"""Seconds before a refusal of input is reported: a program that ends without reading its stdin is no error."""
+"""Seconds before a refusal of input is reported: a program that ends without reading its stdin has not failed."""
 
 Feed = Callable[[Command], Awaitable[None]]
 """Sends the user's input to a command, until there is no more."""
@@ -131,7 +131,7 @@ async def cancel_tasks(*tasks: asyncio.Task[End] | asyncio.Task[None] | asyncio.
 
 
 def is_piped() -> bool:
-    """Whether stdin is open and no terminal."""
+    """Whether stdin is open and is not a terminal."""
     try:
         return not os.isatty(0) and os.fstat(0) is not None
     except OSError:

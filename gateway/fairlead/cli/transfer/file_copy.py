@@ -121,7 +121,10 @@ async def upload(client: Client, source: str, target: RemotePath, options: CopyO
             async with _cancelled_on_failure(command):
                 end, digest, size = await _send(command, local, progress)
         if end.state != "ok":
-            return report_end(end, command.id)
+            code = report_end(end, command.id)
+            if end.error is not None and end.error.code == "not_found" and not options.parents:
+                notify("--parents creates the missing folders on the agent")
+            return code
         _compare(end, size, digest, target, f"remove {target}")
         return exit_codes.OK
     finally:

@@ -28,7 +28,7 @@ _ADVICE = {
     errno.EPERM: "choose a place that you may use, or change its permissions",
     errno.EROFS: "choose a place that can be written to",
     errno.ENOENT: "check the spelling, and whether its folder exists",
-    errno.ENOTDIR: "check the spelling: a part of the path is no folder",
+    errno.ENOTDIR: "check the spelling: a part of the path is not a folder",
     errno.EISDIR: "it is a folder: name a file",
 }
 

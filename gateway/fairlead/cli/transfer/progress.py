@@ -40,7 +40,7 @@ class CopyProgress:
 
 
 def _progress() -> Progress | None:
-    """None when stderr is no terminal that can redraw a line."""
+    """None if stderr is not a terminal that can redraw a line."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,

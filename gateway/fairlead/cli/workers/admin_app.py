@@ -41,10 +41,10 @@ class Worker:
     path: Path
 
 
-def admin_app(workers: Sequence[Worker], status: SharedStatus) -> Starlette:
+def shared_admin_app(workers: Sequence[Worker], status: SharedStatus) -> Starlette:
     async def livez(request: Request) -> Response:
         if (since := status.since_pass) > STUCK:
-            return PlainTextResponse(f"the supervisor has had no pass for {since:.0f} s\n", 503)
+            return PlainTextResponse(f"the supervisor's loop has been stuck for {since:.0f} s\n", 503)
         return PlainTextResponse("ok\n")
 
     async def readyz(request: Request) -> Response:

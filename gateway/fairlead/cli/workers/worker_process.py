@@ -22,7 +22,7 @@ from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.cli.serve.node_server import serve_node
 from fairlead.cli.serve.sockets import NodeSockets, bind
-from fairlead.cli.workers.admin_app import Worker, admin_app
+from fairlead.cli.workers.admin_app import Worker, shared_admin_app
 from fairlead.cli.workers.shared_status import SharedStatus
 from fairlead.settings import Settings
 from fairlead.telemetry.logs import configure_logging
@@ -71,7 +71,10 @@ def run_admin(
         async with TimerWheel() as timer_wheel:
             server = Server(
                 config(
-                    admin_app(workers, status), timer_wheel=timer_wheel, admission=admin_admission(), stop_timeout=1
+                    shared_admin_app(workers, status),
+                    timer_wheel=timer_wheel,
+                    admission=admin_admission(),
+                    stop_timeout=1,
                 ),
                 own_signals=False,
             )

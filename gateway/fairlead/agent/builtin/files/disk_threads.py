@@ -1,8 +1,9 @@
-"""Calls that wait for a disk, in threads: a network file system may let them wait for ever, the loop may not.
+"""Runs calls that wait for a disk in threads: a network file system may block them for ever, which the event loop
+must not.
 
-Used by the methods that touch files. A call is never left behind while its thread works on a descriptor: whoever is
-cancelled waits for it first. The threads are daemons, so that a disk which hangs does not keep the agent from ending,
-and each lives for one call: an idle agent has none.
+Used by the methods that touch files. A call is never abandoned while its thread works on a descriptor: a caller that
+is cancelled waits for it first. The threads are daemons, so that a disk that hangs does not keep the agent from
+ending, and each lives for one call: an idle agent has none.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CALLS = 8
-"""At once: disks serve few at a time, and the next call is 256 KiB away."""
+"""Calls at once: disks serve few at a time, and each call is for 256 KiB at most."""
 
 
 class DiskThreads:
@@ -24,21 +25,21 @@ class DiskThreads:
         self._turn = asyncio.Semaphore(CALLS)
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `function` returns or raises."""
+        """Return what `function` returns, or raise what it raises."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
 
         def work() -> None:
             try:
                 value = function(*args, **kwargs)
-            except BaseException as e:  # goes to whoever waits
+            except BaseException as e:  # raised to the caller
                 report: tuple[Callable[..., None], object] = (_fail, e)
             else:
                 report = (_succeed, value)
             try:
                 loop.call_soon_threadsafe(report[0], outcome, report[1])
             except RuntimeError:
-                pass  # the loop is closed: the agent has ended before its disk
+                pass  # the loop is closed: the agent has ended before this call
 
         async with self._turn:
             threading.Thread(target=work, name="fairlead-disk", daemon=True).start()
@@ -47,7 +48,7 @@ class DiskThreads:
             except asyncio.CancelledError:
                 await asyncio.wait({outcome})
                 if not outcome.cancelled():
-                    outcome.exception()  # seen: nobody asks for it any more
+                    outcome.exception()  # retrieved, so that asyncio does not log it
                 raise
 
 

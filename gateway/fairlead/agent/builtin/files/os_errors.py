@@ -1,6 +1,6 @@
-"""What the system says of a file, as the error of a command: a stable code, the path, and what to do.
+"""Turns an OSError about a file into the error of a command: a stable code, the path, and what to do.
 
-Used by the methods that touch files, which know what they did; here is only what the number means.
+Used by the methods that touch files.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import stat
 
 from fairlead.agent.errors import CommandError
 
-_NOT_FOUND = "not_found", "check the spelling; when a file is put, parents=true makes the folders that are missing"
-_DENIED = "permission_denied", "let the agent's user have it, or choose another path"
+_NOT_FOUND = "not_found", "check the spelling; file.put creates missing folders with parents=true"
+_DENIED = "permission_denied", "give the agent's user access, or choose another path"
 _FULL = "disk_full", "free some space there, or choose another path"
 
 _MEANING: dict[int, tuple[str, str]] = {
     errno.ENOENT: _NOT_FOUND,
     errno.ENOTDIR: _NOT_FOUND,
-    errno.ELOOP: ("not_found", "its links lead in a circle, or were exchanged meanwhile"),
+    errno.ELOOP: ("not_found", "its links form a loop, or were replaced meanwhile"),
     errno.EACCES: _DENIED,
     errno.EPERM: _DENIED,
     errno.EROFS: _DENIED,
@@ -32,8 +32,8 @@ _MEANING: dict[int, tuple[str, str]] = {
 
 
 def command_error(path: str, e: OSError, done: int | None = None) -> CommandError:
-    """`done`: bytes that were written before."""
-    code, advice = _MEANING.get(e.errno or 0, ("io_failed", "look at the disk, or try again"))
+    """The error of a command for `e`. `done`: bytes that were written before it."""
+    code, advice = _MEANING.get(e.errno or 0, ("io_failed", "check the disk, or try again"))
     details: dict[str, str | int] = {"path": path, "errno": errno.errorcode.get(e.errno or 0, "")}
     after = ""
     if done is not None:
@@ -46,7 +46,7 @@ def require_regular_file(path: str, status: os.stat_result) -> None:
     """Raises CommandError `not_a_file`."""
     if not stat.S_ISREG(status.st_mode):
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
-        raise CommandError("not_a_file", f"{path} is {kind}, and only files are transferred: name a file", path=path)
+        raise CommandError("not_a_file", f"{path} is {kind}: expected a regular file", path=path)
 
 
 _KINDS = {

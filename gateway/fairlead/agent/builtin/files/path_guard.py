@@ -1,9 +1,9 @@
-"""Whether a place that was walked to is a guarded one, told by what the file system says it is and not by its name.
+"""Recognizes protected paths by their identity in the file system, and not by their names.
 
 Used by `PathResolver` at the end of each walk, and where a folder is made, in a thread. Device and inode are compared:
 of the file, so that a hard link is the file itself, and of all folders on the way, which the walk holds open, so that a
-folder that was renamed or mounted elsewhere is the same folder. A guarded path where nothing is yet is known by its
-folder and its name.
+folder that was renamed or mounted elsewhere is the same folder. A protected path that does not exist yet is known by
+its folder and its name.
 """
 
 from __future__ import annotations
@@ -19,33 +19,35 @@ Identity = tuple[int, int]
 
 
 class PathGuard:
-    def __init__(self, guarded: Iterable[ProtectedPath] = ()) -> None:
-        self._guarded = tuple(guarded)
+    def __init__(self, protected: Iterable[ProtectedPath] = ()) -> None:
+        self._protected = tuple(protected)
         self._seen: dict[str, set[Identity]] = {}
-        """What each path last was: it is still guarded when its folder is renamed. Asked for at the start, too."""
+        """What each path last was, beginning at the start: it stays protected when its folder is renamed."""
         self._look()
 
-    def why(self, folders: Sequence[os.stat_result], name: str, status: os.stat_result | None) -> str:
-        """What the place is, in words; empty when it is not guarded. `folders` are those on the way, from / on."""
+    def reason(self, folders: Sequence[os.stat_result], name: str, status: os.stat_result | None) -> str:
+        """Why the file `name` is protected, in words; empty when it is not. `folders` are those on the way, from /
+        on.
+        """
         names, files, wholes = self._look()
         way = [identity(folder) for folder in folders]
         for folder in way:
             if folder in wholes:
                 return wholes[folder]
-        if way and (told := names.get((way[-1], name))):
-            return told
-        return self.file(status, files) if status is not None else ""
+        if way and (what := names.get((way[-1], name))):
+            return what
+        return self.reason_for(status, files) if status is not None else ""
 
-    def file(self, status: os.stat_result, files: dict[Identity, str] | None = None) -> str:
-        """As `why`, of a file that was opened."""
+    def reason_for(self, status: os.stat_result, files: dict[Identity, str] | None = None) -> str:
+        """As `reason`, for a file that was opened."""
         return (self._look()[1] if files is None else files).get(identity(status), "")
 
     def _look(self) -> tuple[dict[tuple[Identity, str], str], dict[Identity, str], dict[Identity, str]]:
-        """Guarded places by folder and name, files (and whole folders) by identity, whole folders alone."""
+        """Protected paths by folder and name, files (and whole folders) by identity, and whole folders alone."""
         names: dict[tuple[Identity, str], str] = {}
         files: dict[Identity, str] = {}
         wholes: dict[Identity, str] = {}
-        for one in self._guarded:
+        for one in self._protected:
             passed = resolve_links(one.path)
             for way in passed:
                 folder, name = os.path.split(way)
@@ -75,7 +77,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _entries(folder: str) -> set[Identity]:
-    """The files in it, which a hard link may name from elsewhere."""
+    """The files in a folder: a hard link may name them from elsewhere."""
     try:
         with os.scandir(folder) as entries:
             return {identity(entry.stat(follow_symlinks=False)) for entry in entries}

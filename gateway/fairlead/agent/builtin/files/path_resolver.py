@@ -1,9 +1,9 @@
-"""Which files the platform may touch: a path is walked name by name, and what it really means must lie in a root.
+"""Resolves a path of the platform's name by name; what it really means must lie beneath one of the allowed roots.
 
-Used by `file.get` and `file.put`, in a thread. Guarded places are refused inside the roots, too: see `guard`. The walk
-holds each folder open and never lets the kernel follow a link: links are read here and their names walked in turn, so
-that nobody can exchange a folder for a link between the check and the use. What was opened is what was checked. Links
-that stay inside the roots are followed like any other.
+Used by `file.get` and `file.put`, in a thread. Protected paths are refused inside the roots, too: see `path_guard`.
+The walk holds each folder open and never lets the kernel follow a link: links are read here and their names walked in
+turn, so that nobody can replace a folder by a link between the check and the use. What is opened is what was checked.
+Links that stay inside the roots are followed like any other.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fairlead.agent.errors import CommandError
 LINKS = 40
 """As many as Linux follows."""
 NAMES = 64
-"""Folders on the way: each is held open, and eight walks at once shall not take the agent's descriptors."""
-# Where there is no O_PATH, folders that may only be passed through cannot be.
+"""Folders on the way: each is held open, and eight walks at once must not exhaust the agent's descriptors."""
+# Without O_PATH, folders that may be passed through but not read cannot be opened.
 FOLDER = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Names = tuple[str, ...]
@@ -30,7 +30,7 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPath:
-    """A folder, open, and the name in it that was meant; `status` is None where there is nothing of that name."""
+    """An open folder and a name in it; `status` is None where nothing has that name."""
 
     folder: int
     name: str
@@ -42,18 +42,20 @@ class ResolvedPath:
 
 class PathResolver:
     def __init__(self, roots: Iterable[str], key: str, guard: PathGuard | None = None) -> None:
-        """`key` is the setting that names them, for errors."""
+        """`key` is the setting that names the roots, for errors."""
         self._roots = tuple(roots)
         self._key = key
         self._guard = guard or PathGuard()
 
-    def find(self, path: str, *, make_folders: bool = False) -> ResolvedPath:
-        """The place that `path` means; the caller closes it. With `make_folders` those that are missing are made.
+    def resolve(self, path: str, *, make_folders: bool = False) -> ResolvedPath:
+        """What `path` means; the caller closes it. With `make_folders`, missing folders are created.
 
         Raises CommandError: `path_forbidden`, `not_found`, `permission_denied`, `invalid_arguments` or `io_failed`.
         """
         if not path.startswith("/") or "\0" in path:
-            raise CommandError("path_forbidden", f"{path!r}: a path must begin with / and hold no NUL", path=path)
+            raise CommandError(
+                "path_forbidden", f"invalid path {path!r}: expected an absolute path without NUL", path=path
+            )
         walk = _Walk(path, [_names(os.path.realpath(root)) for root in self._roots], self._guard)
         try:
             if path.endswith("/"):
@@ -61,27 +63,27 @@ class PathResolver:
             return walk.go(make_folders)
         except OSError as e:
             if not walk.inside:
-                raise self._forbidden(path) from e  # what is there, and whether anything is, is nobody's business
+                raise self._forbidden(path) from e  # whether anything is there must not be revealed
             raise command_error(path, e) from e
         except _Outside as e:
             raise self._forbidden(path) from e
-        except _Guarded as e:
-            raise _guarded(path, str(e)) from e
+        except _Protected as e:
+            raise _protected_error(path, str(e)) from e
         finally:
             walk.close()
 
     def check(self, path: str, status: os.stat_result) -> None:
-        """That what was opened at `path` is no guarded file: it may have been exchanged behind the walk. Raises
+        """Check that what was opened at `path` is not protected: it may have been replaced after the walk. Raises
         CommandError `path_forbidden`.
         """
-        if why := self._guard.file(status):
-            raise _guarded(path, why)
+        if why := self._guard.reason_for(status):
+            raise _protected_error(path, why)
 
     def check_again(self, path: str, place: ResolvedPath) -> None:
-        """That `path` still means this place: a folder above may have been renamed or exchanged behind the walk. Raises
-        CommandError as `find`.
+        """Check that `path` still means the same: a folder above may have been renamed or replaced after the walk.
+        Raises CommandError as `resolve` does.
         """
-        now = self.find(path)
+        now = self.resolve(path)
         try:
             same = os.path.samestat(os.fstat(now.folder), os.fstat(place.folder)) and now.name == place.name
         finally:
@@ -89,8 +91,8 @@ class PathResolver:
         if not same:
             raise CommandError(
                 "path_forbidden",
-                f"{path} led to another folder than at the beginning, so nothing was kept: send it again when nobody "
-                "moves the folders above it",
+                f"{path} leads to another folder than at the beginning (nothing was kept; send it again when "
+                "nobody moves the folders above it)",
                 temporary=True,
                 path=path,
             )
@@ -99,17 +101,17 @@ class PathResolver:
         roots = ", ".join(self._roots) or "none"
         return CommandError(
             "path_forbidden",
-            f"{path} lies outside the folders that this agent's configuration allows: choose a path beneath "
-            f"{self._key} ({roots}), or add its folder there",
+            f"{path} is outside the folders that this agent's configuration allows: expected a path beneath "
+            f"{self._key} ({roots}), or its folder to be added there",
             path=path,
             key=self._key,
         )
 
 
-def _guarded(path: str, why: str) -> CommandError:
+def _protected_error(path: str, why: str) -> CommandError:
     return CommandError(
         "path_forbidden",
-        f"{path} is {why}, or lies in it, which is never touched from the platform: choose another path",
+        f"{path} is {why}, or lies in it, which the platform cannot access: choose another path",
         path=path,
     )
 
@@ -122,12 +124,12 @@ class _Outside(Exception):
     """The path leads out of the roots."""
 
 
-class _Guarded(Exception):
-    """The path leads to something that is guarded; its text says what it is."""
+class _Protected(Exception):
+    """The path leads to something that is protected; the message says what it is."""
 
 
 class _Walk:
-    """One path, from / on."""
+    """The walk along one path, from / on."""
 
     def __init__(self, path: str, allowed: list[Names], guard: PathGuard) -> None:
         self._allowed = allowed
@@ -139,7 +141,7 @@ class _Walk:
 
     @property
     def inside(self) -> bool:
-        """Whether what is left to walk would end in a root, if no more links come."""
+        """Whether the rest of the walk would end in a root, if no more links come."""
         names = list(self._names)
         for name in reversed(self._left):
             if name == "..":
@@ -152,7 +154,7 @@ class _Walk:
         return any(names[: len(root)] == root for root in self._allowed)
 
     def go(self, make_folders: bool) -> ResolvedPath:
-        """Raises OSError where the way ends, _Outside when it leads elsewhere."""
+        """Walk to the end. Raises OSError where the path ends early, _Outside when it leads out of the roots."""
         while self._left:
             name = self._left[-1]
             if name == "..":
@@ -167,7 +169,7 @@ class _Walk:
             elif len(self._left) == 1:
                 if not self._allows((*self._names, name)):
                     raise _Outside
-                self._require_unguarded(name, status)
+                self._require_unprotected(name, status)
                 return ResolvedPath(os.dup(self._folders[-1]), name, status)
             else:
                 self._enter(name, status, make_folders)
@@ -176,9 +178,9 @@ class _Walk:
             raise _Outside
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
 
-    def _require_unguarded(self, name: str, status: os.stat_result | None) -> None:
-        if why := self._guard.why([os.fstat(folder) for folder in self._folders], name, status):
-            raise _Guarded(why)
+    def _require_unprotected(self, name: str, status: os.stat_result | None) -> None:
+        if why := self._guard.reason([os.fstat(folder) for folder in self._folders], name, status):
+            raise _Protected(why)
 
     def _status(self, name: str) -> os.stat_result | None:
         try:
@@ -194,7 +196,7 @@ class _Walk:
             target = os.readlink(name, dir_fd=self._folders[-1])
         except OSError as e:
             if e.errno == errno.EINVAL:
-                return  # it is no link any more: look again
+                return  # it is not a link any more: look again
             raise
         self._left.pop()
         self._left += reversed(_names(target))
@@ -211,11 +213,11 @@ class _Walk:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             if not self._allows((*self._names, name)):
                 raise _Outside
-            self._require_unguarded(name, None)
+            self._require_unprotected(name, None)
             try:
                 os.mkdir(name, 0o755, dir_fd=self._folders[-1])
             except FileExistsError:
-                pass  # somebody else made it meanwhile: the next line sees what it is
+                pass  # somebody else created it meanwhile: the next line sees what it is
         self._folders.append(os.open(name, FOLDER, dir_fd=self._folders[-1]))
         self._names.append(name)
 

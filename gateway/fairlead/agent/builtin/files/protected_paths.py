@@ -1,9 +1,10 @@
-"""The paths that the platform never touches through `file.get` and `file.put`: the agent's own, and what it may run.
+"""The paths that the platform cannot access through `file.get` and `file.put`: the agent's own files, and what it may
+run.
 
 Made by `builtin_agent`. The agent's own files (token, configuration, journal, unit) are neither read nor written,
-whatever the roots are. The list of `exec.allow` would be worth nothing if files could be put where its programs are,
-where they load their parts from, or where the host runs things by itself: with it, no root of `file.put` may hold or
-lie in such a place.
+whatever the roots are. The list of `exec.allow` would be worthless if files could be put where its programs are,
+where they load their parts from, or where the host runs programs by itself: with it, no root of `file.put` may
+contain such a path or lie in one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ LINKS = 40
 
 @dataclass(frozen=True, slots=True)
 class ProtectedPath:
-    """A path and what it is, in words. `whole`: all that is beneath it, too. `secret`: it must not be read either."""
+    """A path and what it is, in words. `whole`: everything beneath it, too. `secret`: it must not be read either."""
 
     path: str
     what: str
@@ -48,11 +49,11 @@ _HOST = (
 )  # fmt: skip
 """Programs, the libraries that they load, and what the host or a login runs by itself."""
 _HOST_FILES = "/etc", "/home", "~"
-"""Folders whose own files are of that kind (/etc/ld.so.preload, ~/.profile); not all of the folders in them are."""
+"""Folders whose own files are of that kind (/etc/ld.so.preload, ~/.profile), but not all folders in them."""
 
 
-def own(files: Iterable[Path | str], journal: str | os.PathLike[str] | None) -> list[ProtectedPath]:
-    """What belongs to the agent: the files it was given, its journal, and the unit that it runs as."""
+def own_paths(files: Iterable[Path | str], journal: str | os.PathLike[str] | None) -> list[ProtectedPath]:
+    """What belongs to the agent: the files that it was given, its journal, and the systemd unit that it runs as."""
     found = [ProtectedPath(os.path.abspath(path), "one of the agent's own files", secret=True) for path in files]
     if journal is not None:
         found.append(ProtectedPath(os.path.abspath(journal), "the agent's journal", whole=True, secret=True))
@@ -60,10 +61,10 @@ def own(files: Iterable[Path | str], journal: str | os.PathLike[str] | None) -> 
         cgroups = Path("/proc/self/cgroup").read_text()
     except OSError:
         return found
-    return found + unit(cgroups)
+    return found + unit_paths(cgroups)
 
 
-def unit(cgroups: str) -> list[ProtectedPath]:
+def unit_paths(cgroups: str) -> list[ProtectedPath]:
     """The systemd unit of a process, by its /proc/PID/cgroup."""
     names = set(re.findall(r"(?m)/([^/\n]+\.service)$", cgroups))
     return [
@@ -78,7 +79,7 @@ def unit(cgroups: str) -> list[ProtectedPath]:
 
 
 def program_paths(programs: Iterable[str]) -> list[ProtectedPath]:
-    """What decides about the effect of listed programs: they, their folders and interpreters, the agent, the host."""
+    """What decides what listed programs do: the programs, their folders and interpreters, the agent, and the host."""
     found = []
     for program in programs:
         found += _program(program, f"the allowed program {program}")
@@ -90,7 +91,7 @@ def program_paths(programs: Iterable[str]) -> list[ProtectedPath]:
             ]
     here = os.getcwd()
     for path in dict.fromkeys(map(os.path.abspath, sys.path)):  # "" is the working directory
-        # What is in a folder below that of `python -m` is not imported, and somebody's data may well be there.
+        # Folders below that of `python -m` are not imported from, and may well contain somebody's data.
         found.append(ProtectedPath(path, "a folder that the agent loads modules from", whole=path not in ("/", here)))
     found += [
         ProtectedPath(os.path.expanduser(path), "a folder that this host runs programs from", True) for path in _HOST
@@ -102,7 +103,7 @@ def program_paths(programs: Iterable[str]) -> list[ProtectedPath]:
 
 
 def _program(path: str, what: str) -> list[ProtectedPath]:
-    """With its folder, from which a script or a loader may take more; / alone is too much to keep whole."""
+    """The program and its folder, from which a script or a loader may load more; / as a whole is too much."""
     folders = {os.path.realpath(os.path.dirname(path)), os.path.dirname(os.path.realpath(path))} - {"/"}
     return [
         ProtectedPath(path, what),
@@ -111,7 +112,7 @@ def _program(path: str, what: str) -> list[ProtectedPath]:
 
 
 def _interpreters(program: str) -> Iterator[str]:
-    """Those that the first line of a script names."""
+    """The interpreters that the first line of a script names."""
     try:
         with open(program, "rb") as file:
             line = file.readline(512)
@@ -129,7 +130,7 @@ def _interpreters(program: str) -> Iterator[str]:
 
 
 def resolve_links(path: str) -> list[str]:
-    """The links that are passed on the way to what `path` means, and what it means, which need not be there."""
+    """The links on the way to what `path` means, and at last what it means, which need not exist."""
     left = list(reversed(path.split("/")))
     passed: list[str] = []
     at = "/"
@@ -144,7 +145,7 @@ def resolve_links(path: str) -> list[str]:
         try:
             target = os.readlink(here) if len(passed) < LINKS else None
         except OSError:
-            target = None  # no link
+            target = None  # not a link
         if target is None:
             at = here
             continue
@@ -160,7 +161,7 @@ def is_beneath(path: str, folder: str) -> bool:
 
 
 def conflicts(root: str, guarded: Iterable[ProtectedPath]) -> Iterator[ProtectedPath]:
-    """Those that a folder holds, or lies in."""
+    """The protected paths that a folder contains, or lies in."""
     real = os.path.realpath(root)
     for one in guarded:
         passed = resolve_links(one.path)

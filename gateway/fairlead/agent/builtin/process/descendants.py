@@ -1,7 +1,8 @@
-"""All processes that came of one program, found through /proc: also those that left its group, or became daemons.
+"""Finds all descendants of a program through /proc, including those that left its process group or became daemons.
 
-Used to kill what a cancelled `exec` has started. Three signs, since each can be shed: the parent (an orphan's is
-init), the session (setsid leaves it), and a mark in the environment, which a daemon rarely cleans.
+Used to kill what a cancelled `exec` has started. There are three signs, since a process can lose each: the parent
+(that of an orphan is init), the session (setsid leaves it), and a variable in the environment, which a daemon rarely
+removes.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ import os
 import signal
 
 COMMAND_VARIABLE = "FAIRLEAD_COMMAND"
-"""Environment variable that holds the command's id in all that it starts; scripts may read it too."""
+"""Environment variable with the command's id in every process that it starts; scripts may read it too."""
 
 
 def descendants(leader: int, command: str) -> dict[int, int]:
-    """Process ids beside the leader's, each with its start time, since an id alone may be another's a second later.
+    """The process ids of all descendants of `leader`, each with its start time, since ids are reused.
 
-    Empty where there is no /proc. Reads two files per process of the machine: call it in a thread.
+    Empty without /proc. It reads two files for each process of the machine: call it in a thread.
     """
     children: dict[int, list[int]] = {}
     born: dict[int, int] = {}
@@ -34,7 +35,7 @@ def descendants(leader: int, command: str) -> dict[int, int]:
             if int(fields[3]) == leader or mark in _environment(pid):
                 found.add(pid)
         except (OSError, ValueError, IndexError):
-            continue  # it has ended, or is not ours to look at
+            continue  # it has ended, or must not be looked at
     waiting = [leader, *found]
     while waiting:
         for child in children.get(waiting.pop(), ()):
@@ -44,9 +45,9 @@ def descendants(leader: int, command: str) -> dict[int, int]:
     return {pid: born[pid] for pid in found if pid in born and pid not in (leader, os.getpid())}
 
 
-def kill(family: dict[int, int]) -> None:
-    """SIGKILL to those that are still the same processes."""
-    for pid, born in family.items():
+def kill(processes: dict[int, int]) -> None:
+    """Send SIGKILL to those that are still the same processes."""
+    for pid, born in processes.items():
         try:
             if int(stat(pid)[19]) == born:
                 os.kill(pid, signal.SIGKILL)
@@ -55,7 +56,9 @@ def kill(family: dict[int, int]) -> None:
 
 
 def stat(pid: int) -> list[bytes]:
-    """State, parent, group, session … The name before them may hold anything: read behind its last bracket."""
+    """State, parent, group, session … of /proc/PID/stat. The name before them may contain anything but a last
+    bracket.
+    """
     with open(f"/proc/{pid}/stat", "rb") as file:
         return file.read().rpartition(b")")[2].split()
 
@@ -65,4 +68,4 @@ def _environment(pid: int) -> list[bytes]:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
     except OSError:
-        return []  # another user's
+        return []  # it belongs to another user

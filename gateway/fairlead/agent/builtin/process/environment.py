@@ -1,8 +1,7 @@
-"""The environment of the programs that the platform starts: what a login would have, and what the configuration names.
+"""The environment of the programs that the platform starts: what a login sets, and what the configuration names.
 
-Used by `exec` and `shell`. The agent's own environment may hold its token, a proxy's password, the credentials that its
-service manager gave it, or a library to preload: none of that is the platform's business, so nothing is inherited that
-is not named here.
+Used by `exec` and `shell`. The agent's own environment may contain its token, a proxy's password, credentials from its
+service manager, or a library to preload. None of that is for the platform, so nothing is inherited that is not listed.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ OWN_PREFIX = "FAIRLEAD_"
 
 
 def inherited_environment(environment: Mapping[str, str], keep: Iterable[str] = ()) -> dict[str, str]:
-    """What of `environment` a program gets; `keep` names more of it. There is always a PATH."""
+    """The part of `environment` that a program inherits; `keep` names more of it. There is always a PATH."""
     names = INHERITED.union(keep)
     found = {
         name: value

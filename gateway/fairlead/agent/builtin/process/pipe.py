@@ -1,7 +1,7 @@
-"""Our end of a pipe or a terminal, read or written only when asked to: what is not read waits where it was written.
+"""The agent's end of a pipe or a terminal, which is read or written only on request.
 
-Used by `exec` and `shell`. It adds its descriptor to the loop for one wait at a time, so that a program whose output
-nobody takes costs nothing and is stopped by its own full pipe.
+Used by `exec` and `shell`. It adds its descriptor to the event loop for one wait at a time, so that a program whose
+output nobody takes costs nothing and blocks on its own full pipe.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import termios
 
 class Pipe:
     def __init__(self, fd: int) -> None:
-        """Owns `fd` from now on."""
+        """Takes ownership of `fd`."""
         self._fd = fd
         self._quota: int | None = None
-        self._news = asyncio.Event()
+        self._readable_event = asyncio.Event()
         os.set_blocking(fd, False)
 
     @property
@@ -27,7 +27,7 @@ class Pipe:
         return self._fd
 
     async def read(self, limit: int) -> bytes:
-        """What there is; empty at the end."""
+        """Read what there is, at most `limit` bytes; b"" at the end."""
         while self._quota is None or self._quota > 0:
             try:
                 data = os.read(self._fd, limit if self._quota is None else min(limit, self._quota))
@@ -38,7 +38,7 @@ class Pipe:
                 continue
             except OSError as e:
                 if e.errno == errno.EIO:
-                    return b""  # a terminal that nobody has open on the other side
+                    return b""  # nobody has the other side of the terminal open
                 raise
             if self._quota is not None:
                 self._quota -= len(data)
@@ -46,25 +46,27 @@ class Pipe:
         return b""
 
     async def _readable(self) -> None:
-        self._news.clear()
+        self._readable_event.clear()
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._fd, self._news.set)
+        loop.add_reader(self._fd, self._readable_event.set)
         try:
-            await self._news.wait()
+            await self._readable_event.wait()
         finally:
             loop.remove_reader(self._fd)
 
     def finish(self, most: int | None = None) -> None:
-        """The end comes behind what can be read now: what is counted in a pipe, `most` bytes where none can count."""
+        """The end follows what can be read now: what the kernel counts in a pipe, or `most` bytes where it cannot
+        count.
+        """
         if most is None:
             unread = bytearray(4)
             fcntl.ioctl(self._fd, termios.FIONREAD, unread)
             most = int.from_bytes(unread, sys.byteorder)
         self._quota = most
-        self._news.set()
+        self._readable_event.set()
 
     async def write(self, data: bytes | memoryview) -> None:
-        """All of `data`. Raises BrokenPipeError when nobody reads any more."""
+        """Write all of `data`. Raises BrokenPipeError when nobody reads any more."""
         rest = memoryview(data)
         while rest:
             try:

@@ -1,8 +1,8 @@
-"""A started process: its exit, signals to its group, and an end that leaves nothing of it behind.
+"""A started program: its exit, signals to its process group, and how it is ended with everything that it started.
 
-Used by `exec` and `shell`. asyncio's own subprocess is not: its `wait` may wait for the pipes too, and its readers
-run ahead of credit. The process stays a zombie until `close`, so that its id, which is its group's too, cannot
-become another's while signals are sent.
+Used by `exec` and `shell`. asyncio's subprocess does not fit: its `wait` may wait for the pipes too, and its readers
+run ahead of credit. The process stays a zombie until `close`, so that its id, which is its group's too, is not reused
+while signals are sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GRACE = 3.0
 
 
 class Program:
-    """The leader of a session of its own. What it is connected to belongs to the caller."""
+    """Leads a session of its own. The descriptors that it is connected to belong to the caller."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Program:
         stderr: int = subprocess.PIPE,
         in_child: Callable[[], object] | None = None,
     ) -> None:
-        """`executable` is run, if given, and argv[0] only told to it. Raises CommandError `exec_failed`."""
+        """`executable` is what is run, if given, with argv[0] as its name. Raises CommandError `exec_failed`."""
         try:
             self._process = subprocess.Popen(
                 argv,
@@ -67,10 +67,10 @@ class Program:
         return self._process.stdin, self._process.stdout, self._process.stderr
 
     async def exited(self) -> None:
-        """Return when the process itself has ended, whoever holds what it had open."""
+        """Return when the process itself has exited, even if others keep its descriptors open."""
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
-        # A descriptor of its own for each who waits: the loop knows one reader for each.
+        # A descriptor of its own for each waiter: the event loop allows one reader for each.
         pidfd = os.dup(self._pidfd)
         loop.add_reader(pidfd, ended.set)
         try:
@@ -87,27 +87,27 @@ class Program:
             return False
         return True
 
-    def send(self, number: int) -> None:
-        """To the whole group."""
+    def send_signal(self, number: int) -> None:
+        """Send a signal to the whole process group."""
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
             pass
 
     async def end(self, command: str, first: int = signal.SIGTERM) -> None:
-        """End it and all that came of it: asked with the signal `first`, then killed."""
-        family = await asyncio.to_thread(descendants, self.pid, command)
-        self.send(first)
+        """End it and all its descendants: with the signal `first`, then with SIGKILL."""
+        found = await asyncio.to_thread(descendants, self.pid, command)
+        self.send_signal(first)
         await self.exited_within(GRACE)
-        family |= await asyncio.to_thread(descendants, self.pid, command)
-        self.send(signal.SIGKILL)
-        kill(family)
+        found |= await asyncio.to_thread(descendants, self.pid, command)
+        self.send_signal(signal.SIGKILL)
+        kill(found)
         await self.exited_within(GRACE)
 
     def close(self) -> dict[str, int]:
-        """Reap it; what the end of the command says of it."""
+        """Reap it; returns the result of the command."""
         os.close(self._pidfd)
         code = self._process.poll()
         if code is None:
-            code = -signal.SIGKILL  # killed, but still in the kernel's hands
+            code = -signal.SIGKILL  # killed, but not ended by the kernel yet
         return {"exit_code": code} if code >= 0 else {"signal": -code}

@@ -1,4 +1,5 @@
-"""The keeper and the sweep of the index on a real Valkey: they go on until nothing is due, and the fleet looks once."""
+"""The command sweeper and the index sweeper on a real Valkey: a sweep goes on until nothing is due, and each shard is
+swept by as few nodes as necessary."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import pytest
 
 from fairlead.bus.doorbell import CancelRequested, Doorbell
 from fairlead.bus.inbox import Inbox
+from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
 from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
@@ -39,7 +41,7 @@ FAR_MS = 600_000
 
 
 class World:
-    """One keeper without its loop, and what it stands on."""
+    """The sweepers of one node without their loops, and what they use."""
 
     def __init__(self, store: Pipeliner, url: str) -> None:
         self.store = store
@@ -47,25 +49,25 @@ class World:
         self.membership.epoch = "a"
         self.directory, self.due = Directory(store), DeadlineQueue(store)
         self.records = Commands(store, 1 << 24)
-        self.heard: list[Doorbell] = []
-        self.inbox = Inbox(store, url, "node-1", "a", self.heard.extend)
+        self.doorbells: list[Doorbell] = []
+        self.inbox = Inbox(store, url, "node-1", "a", self.doorbells.extend)
         metrics = Metrics()
         completion = Completion(
             self.directory, self.due, self.inbox, metrics, TelemetryRecorder(Tracing(), metrics, self.membership)
         )
-        self.keeper = CommandSweeper(self.directory, self.records, self.due, self.inbox, completion, self.membership)
+        self.sweeper = CommandSweeper(self.directory, self.records, self.due, self.inbox, completion, self.membership)
         removal = AgentRemoval(self.directory, self.records, completion, self.membership, metrics, 30 * DAY_MS)
         self.index = IndexSweeper(self.directory, removal, self.membership, metrics)
 
     async def now(self) -> int:
-        """Redis TIME in ms, told to the node as its beat does."""
+        """Redis TIME in ms, which the node is told as by its heartbeat."""
         seconds, micros = items(await self.store.submit("TIME"))
         now = integer(seconds) * 1000 + integer(micros) // 1000
         self.membership.heartbeat_answered(now)
         return now
 
     async def hang(self, count: int, payload: bytes = b"{}") -> list[str]:
-        """Commands that their agents have and the keeper is to look at now. All agents are on this node."""
+        """Send commands that are due for a sweep now to agents of this node; returns their ids."""
         now = await self.now()
         made: list[str] = []
         calls: list[Awaitable[Any]] = []
@@ -88,7 +90,7 @@ class World:
         return made
 
     async def pass_deadline(self, commands: list[str]) -> None:
-        """As if the time had passed: the deadline in each record is set to two seconds ago."""
+        """Set the deadline in each record to two seconds ago."""
         past = await self.now() - 2_000
         all_terms = [self.store.submit("HGET", schema.cmd_key(command), "terms") for command in commands]
         for command, terms in zip(commands, all_terms, strict=True):
@@ -97,15 +99,15 @@ class World:
         await last
 
     async def left(self) -> int:
-        """Entries in the keeper's list."""
+        """Targets in the list of deadlines."""
         for reply in self.due.flush():
             await reply
         return sum(
             [integer(await self.store.submit("ZCARD", schema.deadlines_key(s))) for s in range(schema.DEADLINE_SHARDS)]
         )
 
-    async def look(self) -> None:
-        await self.keeper.keep(range(schema.DEADLINE_SHARDS))
+    async def sweep(self) -> None:
+        await self.sweeper.sweep(range(schema.DEADLINE_SHARDS))
 
 
 @pytest.fixture
@@ -113,11 +115,11 @@ async def world(own_valkey: EmbeddedValkey, redis_of: Callable[[EmbeddedValkey],
     return World(await redis_of(own_valkey), own_valkey.url)
 
 
-async def test_one_look_goes_on_until_nothing_is_due(world: World) -> None:
-    """More than one take brings: sixteen shards of 64. None is left for a later look."""
+async def test_one_sweep_goes_on_until_nothing_is_due(world: World) -> None:
+    """More targets are due than one take returns (sixteen shards of 64). None is left for a later sweep."""
     commands = await world.hang(1_500)
     await world.pass_deadline(commands)
-    await world.look()
+    await world.sweep()
     assert await world.left() == 0
     for command in commands:
         found = await world.records.look_up(command)
@@ -128,21 +130,40 @@ async def test_one_look_goes_on_until_nothing_is_due(world: World) -> None:
         row = await world.directory.look_up(found.agent)
         assert row is not None
         assert row.last_failure.partition(" ")[2] == f"command {command} ended as timeout: deadline"
-    stopped = [bell for bell in world.heard if isinstance(bell, CancelRequested)]
+    stopped = [bell for bell in world.doorbells if isinstance(bell, CancelRequested)]
     assert sorted(bell.command for bell in stopped) == sorted(commands)
     assert {bell.why for bell in stopped} == {"deadline"}
 
 
-async def test_the_keeper_reads_no_payloads(world: World) -> None:
-    """20 MiB of payloads are due, most of them not over yet: what Redis sends for that are some kilobytes."""
+async def test_the_command_sweeper_reads_no_payloads(world: World) -> None:
+    """The commands that are due have 20 MiB of payloads, and most are not over yet: Redis sends some kilobytes."""
     commands = await world.hang(40, b"x" * (512 << 10))
     await world.pass_deadline(commands[:10])
     before = await _sent(world.store)
-    await world.look()
+    await world.sweep()
     assert await _sent(world.store) - before < 100_000
     states = [found.targets[0].state for c in commands if (found := await world.records.look_up(c)) is not None]
     assert states == [TargetState.TIMEOUT] * 10 + [TargetState.SENT] * 30
     assert await world.left() == 30
+
+
+async def test_an_error_of_redis_for_one_target_leaves_none_of_the_others_unfinished(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error is raised once the others are handled: they do not go on beside the next sweep."""
+    failing, *others = await world.hang(5)
+    reschedule, finished = world.due.reschedule, []
+
+    async def fail_for_one(command: str, agent: str, taken: int, at: int) -> None:
+        if command == failing:
+            raise BusUnavailable("Redis did not answer this one")
+        await reschedule(command, agent, taken, at)
+        finished.append(command)
+
+    monkeypatch.setattr(world.due, "reschedule", fail_for_one)
+    with pytest.raises(BusUnavailable, match="this one"):
+        await world.sweep()
+    assert sorted(finished) == sorted(others)
 
 
 async def _sent(store: Pipeliner) -> int:
@@ -152,7 +173,7 @@ async def _sent(store: Pipeliner) -> int:
 
 
 def _fleet(nodes: int, now: int) -> list[Membership]:
-    """All alive, and of one mind about that."""
+    """Live nodes that all read the same table of nodes."""
     rows = {f"n{i}": NodeRow(f"n{i}", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0) for i in range(nodes)}
     fleet = []
     for name in rows:

@@ -1,4 +1,4 @@
-"""The command line's questions about agents, against a real gateway: why, ls with selectors, label."""
+"""The commands `why`, `agents ls` and `agents label` against a real gateway."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_why_of_an_agent_that_has_gone(
 async def test_why_of_nobody(gateway: GatewayProcess) -> None:
     code, out, err = await fairlead(gateway, "why", "nobody-at-all")
     assert (code, out) == (2, "")
-    assert "was ever seen" in err
+    assert "has ever connected" in err
 
 
 async def test_ls_and_labels(gateway: GatewayProcess, dial: Dial) -> None:
@@ -80,6 +80,6 @@ async def test_ls_and_labels(gateway: GatewayProcess, dial: Dial) -> None:
     code, out, err = await fairlead(gateway, "agents", "ls", "-l", f"fleet={peer.agent},env=dev")
     assert (code, out.splitlines()[1:], "no agent is meant" in err) == (0, [], True)
     code, _, err = await fairlead(gateway, "agents", "ls", "-l", "env>prod")
-    assert (code, "is not understood from position" in err) == (2, True)
+    assert (code, "at position" in err) == (2, True)
     code, _, err = await fairlead(gateway, "agents", "label", peer.agent, "nonsense")
     assert (code, "neither KEY=VALUE nor KEY-" in err) == (2, True)

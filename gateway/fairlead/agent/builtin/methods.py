@@ -1,0 +1,90 @@
+"""The registry of built-in methods, and the agent that serves them.
+
+A method is one entry of METHODS. It is on unless `Options.enabled` says otherwise; a method that is switched off is
+refused with a text that names the setting. Called by the command line, and by users of the SDK who want these methods
+beside their own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl as tls
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fairlead.agent.agent import Agent
+from fairlead.agent.builtin.confinement import check_confinement
+from fairlead.agent.builtin.exec import Exec
+from fairlead.agent.builtin.file_get import FileGet
+from fairlead.agent.builtin.file_put import FilePut
+from fairlead.agent.builtin.files.disk_threads import DiskThreads
+from fairlead.agent.builtin.files.path_guard import PathGuard
+from fairlead.agent.builtin.files.protected_paths import own_paths, program_paths
+from fairlead.agent.builtin.options import Options
+from fairlead.agent.builtin.proc_list import ProcList
+from fairlead.agent.builtin.shell import Shell
+from fairlead.agent.builtin.sys_info import system_info
+
+logger = logging.getLogger("fairlead.agent")
+
+
+@dataclass(frozen=True, slots=True)
+class MethodContext:
+    """What a method may need: its options, threads for blocking calls, and the paths that it must not touch."""
+
+    options: Options
+    disk: DiskThreads
+    unreadable: PathGuard
+    """The agent's own files: they are neither read nor written."""
+    unwritable: PathGuard
+    """These, and with an allow list whatever decides what the listed programs do."""
+
+
+METHODS: Mapping[str, Callable[[MethodContext], Callable[..., Any]]] = {
+    "exec": lambda context: Exec(context.options.exec, context.options.env_keep).execute,
+    "file.get": lambda context: FileGet(context.disk, context.options.file_get, context.unreadable).execute,
+    "file.put": lambda context: FilePut(context.disk, context.options.file_put, context.unwritable).execute,
+    "proc.list": lambda context: ProcList(context.disk).execute,
+    "shell": lambda context: Shell(context.options.shell, context.options.env_keep).execute,
+    "sys.info": lambda context: system_info,
+}
+"""Each method's name, and what makes its handler: a function as `Agent.command` takes it."""
+
+
+def builtin_agent(
+    url: str,
+    id: str,
+    token: str | Callable[[], str],
+    *,
+    facts: Mapping[str, str] | None = None,
+    encoding: Literal["msgpack", "json"] = "msgpack",
+    ssl: tls.SSLContext | None = None,
+    proxy: str | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    options: Options = Options(),  # noqa: B008  # frozen
+    private: Iterable[Path] = (),
+) -> Agent:
+    """An agent with the built-in methods. More methods may be added to it; the other arguments are those of Agent.
+
+    `private` are files of the agent's own that the platform must neither read nor write: its token, its configuration.
+    Raises ConfigError as Agent does, and when `options` would allow an allow list of `exec` to be bypassed.
+    """
+    agent = Agent(url, id, token, facts=facts, encoding=encoding, ssl=ssl, proxy=proxy, journal=journal)
+    own = own_paths(private, journal)
+    unwritable = own + (program_paths(options.exec.allow or ()) if options.confined else [])
+    check_confinement(options, unwritable)
+    context = MethodContext(options, DiskThreads(), PathGuard(own), PathGuard(unwritable))
+    on, off = [], []
+    for method, make in METHODS.items():
+        if options.enabled(method):
+            on.append(method)
+            agent.command(method)(make(context))
+        else:
+            off.append(method)
+            reason = options.reason_disabled(method)
+            agent.switch_off(method, f"the agent's configuration disables {method} ({reason})")
+    logger.info("built-in methods: %s%s", ", ".join(on), f"; disabled: {', '.join(off)}" if off else "")
+    return agent

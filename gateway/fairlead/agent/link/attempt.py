@@ -1,0 +1,115 @@
+"""How an attempt to hold a link ended, in words and with what follows, and the log of the reasons.
+
+Used by `connector`. A reason is logged once and then only at level debug, until an hour has passed or a link was
+welcomed: a gateway that is away for a night must not fill a thousand disks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.agent.link.session import AgentSession
+from fairlead.errors import ConnectionRefused
+from fairlead.text import plain
+from fairlead.wire.close_codes import describe, may_reconnect
+
+logger = logging.getLogger("fairlead.agent")
+
+MISCONFIGURED = (400, 401, 403, 407, 409, 426, 431)
+"""HTTP refusals that somebody has to correct."""
+REMIND = 3600.0
+"""Seconds until a reason that persists is logged again."""
+REASONS = 64
+"""Reasons that are remembered; a gateway that invents more of them gets its log lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    reason: str
+    delay: float | None = None
+    """Milliseconds until the next attempt, if the gateway named them."""
+    slow: bool = False
+    """Somebody has to correct something first."""
+    final: bool = False
+    """The gateway does not want this agent back."""
+    moved: bool = False
+    """A settled link was drained: this is no failure, and the next attempt follows at once."""
+    lived: float = 0.0
+    """Seconds since welcome."""
+    detail: str = ""
+    """What the other end said. It may contain a number or a time, so it does not make a reason of its own."""
+
+
+def end_of_refusal(e: ConnectionRefused) -> AttemptEnd:
+    """The connection or its upgrade was refused."""
+    delay = None
+    if e.retry_after is not None:
+        # The header has whole seconds only: agents that got the same are spread over half as long again.
+        delay = e.retry_after * 1000 * random.uniform(1.0, 1.5)
+    reason = plain(e.message)
+    if e.status == 401:
+        reason += (
+            ": the gateway does not accept the agent's token; correct it where the agent gets it from (a token_file is "
+            "read again at each attempt)"
+        )
+    return AttemptEnd(reason, delay, slow=e.status in MISCONFIGURED, detail=_detail(e.body))
+
+
+def end_of_session(session: AgentSession, lived: float) -> AttemptEnd:
+    """The connection was closed; `lived` in seconds since welcome."""
+    code, words = session.closed.result()
+    reason = f"the link closed with {describe(code)}" + (f": {plain(words)}" if words else "")
+    if session.by_us:
+        # The gateway broke the protocol or fell silent: the next node may run another version.
+        return AttemptEnd(reason, lived=lived)
+    if not may_reconnect(code):
+        return AttemptEnd(reason, final=True)
+    delay = None
+    if session.bye is not None and session.bye.retry is not None:
+        delay = float(session.bye.retry)
+    return AttemptEnd(reason, delay, lived=lived)
+
+
+class AttemptLog:
+    """Logs how attempts end."""
+
+    def __init__(self) -> None:
+        self._logged: dict[str, float] = {}
+        """Reasons since the last link, and when each was logged."""
+
+    def welcomed(self) -> None:
+        """A link was made: every reason is news again."""
+        self._logged.clear()
+
+    def record(self, end: AttemptEnd, delay: float) -> str:
+        """Log how an attempt ended, and that the next one follows in `delay` seconds. Returns a status line."""
+        now = asyncio.get_running_loop().time()
+        logged = self._logged.get(end.reason)
+        repeated = logged is not None and now - logged < REMIND
+        if not repeated:
+            if len(self._logged) >= REASONS:
+                self._logged.clear()
+            self._logged[end.reason] = now
+        level = logging.DEBUG if repeated else logging.WARNING if end.slow or not end.lived else logging.INFO
+        detail = f" ({end.detail})" if end.detail else ""
+        when = f"in {delay:.1f} s" if delay >= 0.05 else "at once"
+        logger.log(level, "%s%s; connecting again %s", end.reason, detail, when)
+        return f"not linked: {end.reason}{detail}"
+
+
+def _detail(body: bytes) -> str:
+    """A refusal's body in one line: the detail of a problem document (RFC 9457), or the beginning of the body."""
+    try:
+        text = msgspec.json.decode(body, type=_Problem).detail
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        text = body[:200].decode(errors="replace")
+    return plain(" ".join(text.split()))[:300]
+
+
+class _Problem(msgspec.Struct):
+    detail: str

@@ -1,0 +1,42 @@
+"""How the gateway is reached: its URL, the token, TLS and the proxy. Checked when the agent is made."""
+
+from __future__ import annotations
+
+import ssl as tls
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import urlsplit, urlunsplit
+
+from fairlead.carrier.proxy_tunnel import parse_proxy
+from fairlead.errors import ConfigError
+
+LINK_PATH = "/v1/link"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """`token` is called before each attempt; it raises ConfigError when there is no token."""
+
+    url: str
+    token: Callable[[], str]
+    ssl: tls.SSLContext | None = None
+    proxy: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.proxy is not None:
+            try:
+                parse_proxy(self.proxy)
+            except ValueError as e:
+                raise ConfigError(str(e)) from e
+
+
+def link_url(url: str) -> str:
+    """`url` with the link's path, unless it has one. Raises ConfigError when it is not a ws:// or wss:// URL."""
+    try:
+        parts = urlsplit(url)
+        legal = parts.scheme in ("ws", "wss") and parts.hostname and parts.port != 0
+    except ValueError:
+        legal = False
+    if not legal:
+        raise ConfigError(f"invalid gateway URL {url!r}: expected ws://host[:port] or wss://host[:port]")
+    return urlunsplit(parts._replace(path=parts.path if parts.path not in ("", "/") else LINK_PATH))

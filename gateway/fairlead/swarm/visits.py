@@ -1,0 +1,46 @@
+"""Visits each agent of a pool in turn, twice in each heartbeat interval: one timer for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from fairlead.swarm.simulated_agent import SimulatedAgent
+
+TICK = 0.05
+"""Seconds between two turns of the timer: with longer ones heartbeats would come in bursts, which no real fleet
+sends."""
+
+
+class Visits:
+    def __init__(
+        self, agents: Sequence[SimulatedAgent], heartbeat: Callable[[], float], late: Callable[[float], None]
+    ) -> None:
+        """`heartbeat` returns the current interval in seconds; `late` is called with how late each turn was."""
+        self._agents = agents
+        self._heartbeat = heartbeat
+        self._late = late
+        self._loop = asyncio.get_running_loop()
+        self._next, self._owed, self._due = 0, 0.0, 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        self._due = time.monotonic() + TICK
+        self._timer = self._loop.call_at(self._due, self._turn)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        self._late(max(0.0, now - self._due))
+        self._due = max(self._due + TICK, now)
+        self._timer = self._loop.call_at(self._due, self._turn)
+        # Twice in a heartbeat each agent is visited, so that none is silent for longer than one.
+        self._owed = min(self._owed + len(self._agents) * TICK / (self._heartbeat() / 2), len(self._agents))
+        while self._owed >= 1:
+            self._owed -= 1
+            self._agents[self._next].visit(now)
+            self._next = (self._next + 1) % len(self._agents)
