@@ -12,54 +12,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Final, cast
 
-from fairlead.carrier.listener import Connection, Listener
-from fairlead.carrier.reading.scheduler import ReadScheduler
-from fairlead.carrier.timer_wheel import VISITS, TimerWheel
+from fairlead.carrier.connection_context import ConnectionContext
+from fairlead.carrier.listener import Listener
+from fairlead.carrier.timer_wheel import VISITS
 from fairlead.wire import framing
 from fairlead.wire.framing import BINARY, CLOSE, COMPRESS_ABOVE, FIN, PING, PONG, RSV1, TEXT, Framing
 
-__all__ = ["Connection", "ConnectionContext", "FramedConnection", "ServerConnection"]
-
 logger = logging.getLogger("fairlead.carrier")
 
-HIGH_WATER: Final = 64 << 10
-"""The transports' own mark: below it a connection is never congested, so overflow is not even looked for."""
 SMALL: Final = 1024
 FREQUENT: Final = 64
 """The read scheduler does not account for a connection that is read less often than this between two visits of the
 timer wheel (some 16 s), with at most `SMALL` bytes each time: idle links, and most busy ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionContext:
-    """What all connections of one server, or of one client process, share. Without an `intake` whatever comes is
-    read."""
-
-    timer_wheel: TimerWheel
-    max_message: int = 1 << 20
-    max_buffered: int = 1 << 20
-    close_timeout: float = 5.0  # a peer that lives answers within its round trip; 5 s is a bad mobile link
-    deflate: bool = False
-    intake: ReadScheduler | None = None
-    slow: set[Connection] | None = None
-    """Where those that are congested are kept, whose peers do not read as fast as they are sent to. None keeps nobody:
-    a client has context for each connection, and no use for the set."""
-
-    def note(self, connection: Connection, congested: bool) -> None:
-        """Keep it among the slow ones, or no more."""
-        if self.slow is None:
-            return
-        if congested:
-            self.slow.add(connection)
-        else:
-            self.slow.discard(connection)
-
-    def __post_init__(self) -> None:
-        if self.max_buffered < HIGH_WATER:
-            raise ValueError(f"max_buffered of {self.max_buffered} bytes is below the transport's mark of {HIGH_WATER}")
 
 
 class FramedConnection(Framing, asyncio.Protocol):

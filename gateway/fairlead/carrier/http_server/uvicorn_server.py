@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import uvicorn
 
-from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.client_address import TrustedProxies
 from fairlead.carrier.http_server.http_connection import HttpConnection

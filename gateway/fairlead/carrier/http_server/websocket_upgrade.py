@@ -25,7 +25,8 @@ from uvicorn.protocols.utils import (
 )
 
 from fairlead.carrier.attach import EXTENSION, LISTENER
-from fairlead.carrier.connection import ConnectionContext, ServerConnection
+from fairlead.carrier.connection import ServerConnection
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.http_server.admission import Admission
 from fairlead.carrier.http_server.asgi_channel import AsgiChannel
 from fairlead.carrier.listener import Listener
