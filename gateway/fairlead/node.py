@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fairlead.bus.inbox import Inbox
-from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.reading.scheduler import ReadBudget, ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel

@@ -14,7 +14,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from fairlead.carrier.attach import attach
-from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing

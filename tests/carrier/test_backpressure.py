@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 

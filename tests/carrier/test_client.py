@@ -16,7 +16,7 @@ from starlette.websockets import WebSocket
 from websockets.asyncio.server import ServerConnection
 
 from fairlead.carrier.client import connect
-from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from support.carrier.heard import Heard

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.reading import scheduler as module
 from fairlead.carrier.reading.scheduler import CREDIT, SLICE, ReadBudget, ReadScheduler

@@ -11,7 +11,8 @@ import pytest
 
 from fairlead.app.routes.list_scheduler import PLACES, ListScheduler
 from fairlead.fleet import schema
-from fairlead.fleet.directory import Claimed, Directory
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.directory_replies import Claimed
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 

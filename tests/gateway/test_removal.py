@@ -9,7 +9,7 @@ import secrets
 import pytest
 from redis import asyncio as redis_async
 
-from fairlead.fleet.directory import Claimed
+from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.schema import INDEX_SHARDS, agent_key, index_shard, open_key
 from fairlead.node import Node
 from fairlead.routing.agents.index_sweeper import IndexSweeper

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairlead.carrier.connection import Connection
+from fairlead.carrier.listener import Connection
 
 
 class Heard:

@@ -8,7 +8,7 @@ from typing import Protocol, TypeAlias
 from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
-from fairlead.carrier.connection import ConnectionContext
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Listener
 
 from support.carrier.raw_client import Raw

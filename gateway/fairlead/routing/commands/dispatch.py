@@ -20,7 +20,7 @@ from fairlead.errors import (
     Unavailable,
 )
 from fairlead.fleet.command_record import CommandRecord, NewRecord, StoredEnd
-from fairlead.fleet.directory import LimitReached
+from fairlead.fleet.directory_replies import LimitReached
 from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, REMEMBERED_MS, AgentRow, Presence, TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.record_writer import RecordWriter, Written, outcome_unknown

@@ -12,7 +12,7 @@ from enum import Enum, auto
 
 from fairlead.errors import BusUnavailable, NotAnswered, OutcomeUnknown
 from fairlead.fleet.command_record import NewRecord
-from fairlead.fleet.directory import LimitReached
+from fairlead.fleet.directory_replies import LimitReached
 from fairlead.fleet.schema import AgentRow
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
