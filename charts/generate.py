@@ -136,8 +136,8 @@ def table(head: str, rows: Iterator[tuple[str, object, str]]) -> str:
 
 
 def rules_table() -> str:
-    lines = ["| rule | requires enough pods to |", "|---|---|"]
-    return "\n".join([*lines, *(f"| `{rule.name}` | {rule.description} |" for rule in RULES)])
+    lines = ["| rule | how many pods it takes to |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{rule.name}` | {rule.purpose} |" for rule in RULES)])
 
 
 def between(text: str, name: str, inner: str) -> str:

@@ -104,24 +104,24 @@ def test_the_map_names_every_room() -> None:
 ORDINARY = {
     "programming": """
         answer api background binary body builtin check checks child children class client comparison
-        conditions configuration consistency consume controller copy create details due error errors event
-        events exporter extensions factory fairlead field file files finish folder formats gauges get head
-        host hosts identifiers ids key leader limit line list loading local log logs lua main mark merge
-        metrics models name names notify object objects open operation operations option options os out
-        owner path paths plain port ports problem problems process processes program progress rate raw read
-        reader remove replies reply report reschedule resolver restart restarts route routes run runner
-        runtime schema schemas script scripts secret secrets serve server set setting settings shared
-        simulated slot slots socket sockets start status table take task tasks text thread threads time
-        timeout timeouts timestamps timing token tokens total totals type types unbind under utilisation
-        validation version watch writer
+        conditions configuration consistency consume context controller copy create details due error errors
+        event events exporter extensions factory fairlead field file files finish folder formats gauges get
+        head host hosts identifiers ids info key latency leader limit line list loading local log logs lua
+        main mark merge metrics models name names notify object objects open operation operations option
+        options os out owner path paths plain port ports problem problems process processes program progress
+        rate raw read reader remove replay replies reply report reschedule resolver restart restarts route
+        routes run runner running runtime schema schemas script scripts secret secrets serve server set
+        setting settings shared simulated slot slots socket sockets start status system table take task
+        tasks text thread threads time timeout timeouts timing token tokens total totals type types unbind
+        under utilisation validation version watch writer
     """,
     "networks and HTTP": """
-        accept access address admin app asgi bearer channel dial endpoint hosts http idle ingress layers
-        load network openapi proxy sender transport tunnel upgrade websocket
+        accept access address admin app asgi channel dial endpoint hosts http idle ingress layers load
+        network openapi proxy sender transport tunnel upgrade websocket
     """,
     "operating systems": """
         confinement descendants disk environment escapes exec exit forked pipe pool private proc protected
-        sd shell signals stdio supervisor terminal
+        sd shell signals stdio supervisor sys terminal
     """,
     "Kubernetes": """
         applier autoscaler cluster crd deployment down election executor failure informer kube operator pod

@@ -21,7 +21,7 @@ Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 @dataclass
 class Node:
-    """An inbox with its own connections, as a node has, and what it heard."""
+    """An inbox with connections of its own, as a node has, and the doorbells that it received."""
 
     pipeliner: Pipeliner
     heard: list[Doorbell] = field(default_factory=list)
@@ -53,9 +53,9 @@ async def join(connect: Connect) -> AsyncIterator[Join]:
 
 
 class Pipe:
-    """A TCP forwarder that can go mute: it keeps connections open and swallows what they carry.
+    """A TCP forwarder that can go silent: it keeps connections open and drops what they carry.
 
-    That is what a NAT table or a firewall does when it forgets a connection.
+    A NAT table or a firewall does the same when it forgets a connection.
     """
 
     def __init__(self, socket_path: str) -> None:

@@ -258,7 +258,7 @@ def test_a_node_that_is_not_ready_says_why(run: Run, fleet: Fleet) -> None:
         (["--api", "http://192.0.2.1", "--token", "t"], "--links wss://HOST"),
         (["--links", "wss://gateway.example"], "FAIRLEAD_AGENT_TOKEN"),
         (["--agent-token-file", "/nowhere/t"], "cannot be read"),
-        (["--agent-token-file", "t", "--agent-token", "t"], "only one of them can hold"),
+        (["--agent-token-file", "t", "--agent-token", "t"], "set only one of them"),
         (["--idle", "-1"], "idle"),
     ],
 )

@@ -16,7 +16,8 @@ from hypothesis.stateful import run_state_machine_as_test
 from fairlead.fleet import commands, schema
 from fairlead.fleet.command_record import Delivery, NewRecord, OutOfRange, ResultPage, Settled, StoredEnd
 from fairlead.fleet.commands import Commands, data, ending
-from fairlead.fleet.directory import Claimed, Directory
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.schema import TargetState
 from fairlead.store.reply import integer
 

@@ -1,6 +1,6 @@
-"""The real thing for every test here: a Valkey, `fairlead serve` as a process, agents on real sockets.
+"""Fixtures of the gateway's tests: a real Valkey, `fairlead serve` as a process, and agents on real sockets.
 
-`gateway` is shared by the tests of a module that only use it; `own_gateway` belongs to one test that maltreats it.
+`gateway` is shared by the tests of a module that only use it; `own_gateway` belongs to one test that harms it.
 Scripted agents (`dial`) speak the protocol over the `websockets` library, so that they can do
 what the SDK never would.
 """
@@ -73,7 +73,7 @@ async def api(gateway: GatewayProcess, api_of: MakeApi) -> Api:
 
 @pytest.fixture
 async def dial() -> AsyncIterator[Dial]:
-    """Connect a scripted agent; without a name it gets one of its own."""
+    """Connect a scripted agent. Without a name it gets a unique one."""
     sockets: list[ClientConnection] = []
 
     async def connect(
@@ -102,7 +102,7 @@ Until = Callable[[Callable[[], Awaitable[bool]]], Awaitable[None]]
 
 @pytest.fixture
 def until() -> Until:
-    """Wait for a condition that has to be asked for."""
+    """Poll until a condition holds."""
 
     async def wait(condition: Callable[[], Awaitable[bool]]) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -114,7 +114,7 @@ def until() -> Until:
 
 @pytest.fixture
 async def redis_of() -> AsyncIterator[Callable[[EmbeddedValkey], Awaitable[Pipeliner]]]:
-    """Look into a Valkey."""
+    """A client of a Valkey."""
     made: list[Pipeliner] = []
 
     async def look(server: EmbeddedValkey) -> Pipeliner:

@@ -1,4 +1,4 @@
-"""The pure parts of the guard: penalties of an address, and the shares of the accept rate."""
+"""Penalties of an address and the shares of the accept rate, without a server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_penalty_is_bounded(failures: list[tuple[str, float, float]]) -> None:
 
 
 def accepted(rate: AcceptRate, tries: dict[str, float], seconds: float, began: float = 0.0) -> dict[str, int]:
-    """What each address gets that tries so often a second."""
+    """How many links each address gets that tries so many times a second."""
     due = sorted(
         (began + (n + random.Random(key).random()) / often, key)
         for key, often in tries.items()

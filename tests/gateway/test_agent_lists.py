@@ -1,4 +1,4 @@
-"""Lists of agents: one slice at a time beside others; when Redis is far away few turns to it, and an answer in time."""
+"""Lists of agents: lists take turns slice by slice, and need few round trips if Redis is far away."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from fairlead.app.routes.list_scheduler import PLACES, ListScheduler
 from fairlead.fleet import schema
-from fairlead.fleet.directory import Claimed, Directory
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.directory_replies import Claimed
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
@@ -66,7 +67,7 @@ async def test_the_index_of_a_small_fleet_takes_few_turns(own_valkey: EmbeddedVa
 
 
 class Line:
-    """TCP in between, on which what goes to the server takes `delay` seconds."""
+    """A TCP proxy that delays what goes to the server by `delay` seconds."""
 
     def __init__(self, port: int) -> None:
         self._far = port
@@ -103,7 +104,7 @@ class Line:
 async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
 ) -> None:
-    """Each turn takes 0.4 s: the 64 shards one after the other took half a minute, and callers gave up."""
+    """Each round trip takes 0.4 s: the 64 shards one after the other would take half a minute."""
     async with Line(own_valkey.port) as line:
         url = own_valkey.url.replace(f":{own_valkey.port}", f":{line.port}")
         node = await asyncio.to_thread(make_gateway, url)
@@ -117,7 +118,7 @@ async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
 
 @pytest.mark.timeout(60)
 async def test_lists_take_turns_and_a_short_one_is_not_kept_waiting_by_long_ones() -> None:
-    """Slices go round among the lists, none beside another, and nobody's begins within the pause after one."""
+    """The lists take turns slice by slice, one slice at a time, with a pause after each."""
     turns = ListScheduler()
     under_way, order = 0, []
 
@@ -157,7 +158,7 @@ async def test_a_list_beyond_the_places_waits_for_one_and_whoever_gives_up_takes
 async def test_many_lists_at_once_tell_every_agent_once_each(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
 ) -> None:
-    """More lists than there are places, over more agents than one slice, one call and one look at the index take."""
+    """More lists than there are places, over more agents than one slice, one call and one page of the index hold."""
     node = await asyncio.to_thread(make_gateway, own_valkey.url)
     store = Pipeliner(own_valkey.url)
     store.start()

@@ -1,4 +1,4 @@
-"""The command line's questions about agents, against a real gateway: why, ls with selectors, label."""
+"""The commands `why`, `agents ls` and `agents label` against a real gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The platform's view of agents: selectors, labels, the end of a link, streams for browsers."""
+"""Agents over the API: selectors, labels, disconnection, streams for browsers."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_label_that_is_given_twice_is_refused(gateway: GatewayProcess, a
 
 
 async def test_a_payload_is_passed_on_as_it_is(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
-    """Whatever it holds twice: only its agent reads it."""
+    """A payload with a member twice is not changed: only its agent reads it."""
     peer = await dial(gateway)
     await peer.greet()
     payload = b'{"agent": 1, "agent":  2}'

@@ -1,4 +1,4 @@
-"""Two bodies that mean the same have one fingerprint; two that do not have two."""
+"""Bodies with the same meaning have the same fingerprint, others have different ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_what_means_something_else_differs(one: object, other: object) -> None:
 
 
 def exact(text: str) -> str:
-    """A value that compares as JSON means it: numbers exactly, true is not 1."""
+    """A value that compares as JSON does: numbers exactly, and true is not 1."""
 
     def read(digits: str) -> list[str]:
         return ["number", str(Fraction(digits))]

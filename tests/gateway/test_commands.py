@@ -1,4 +1,4 @@
-"""Commands from the platform's side: accepted, streamed, read again, cancelled, refused, each as documented."""
+"""Commands over the API: accepted, streamed, read again, cancelled and refused as documented."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Redis loses all its data under agents that stay linked: what they said of themselves comes back, and lists wait."""
+"""Redis loses all its data while agents stay linked: their facts come back, and lists wait until they are complete."""
 
 from __future__ import annotations
 

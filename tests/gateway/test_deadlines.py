@@ -1,4 +1,5 @@
-"""Thousands of commands with one deadline, on real nodes that compete for them: each ends once, and none is left."""
+"""Thousands of commands with one deadline, on real nodes that compete for them: each ends once and none is left
+over."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ PATIENCE = 60.0
 
 
 class Crowd:
-    """COUNT commands that their agents have, and whose deadline passed two seconds ago. `targets`: command → agent."""
+    """COUNT commands that were sent to their agents and whose deadline passed two seconds ago. `targets`: command →
+    agent."""
 
     def __init__(self, store: Pipeliner) -> None:
         self.store = store
@@ -100,7 +102,7 @@ class Crowd:
             await watcher.aclose()
 
     async def fall_due(self) -> None:
-        """All of them in one moment: now."""
+        """Make all of them due now."""
         members: dict[int, list[str]] = {}
         for command, agent in self.targets.items():
             members.setdefault(schema.deadline_shard(command), []).extend(("1", f"{command} {agent}"))
@@ -108,7 +110,7 @@ class Crowd:
             await added
 
     async def all_dealt_with(self) -> None:
-        """Wait until no entry is left in the keepers' list, and every end was heard of."""
+        """Wait until the list of deadlines is empty and every end was counted."""
         async with asyncio.timeout(PATIENCE):
             while await self.left() or len(self.ends) < COUNT:
                 await asyncio.sleep(0.05)
@@ -129,7 +131,7 @@ class Crowd:
         return found
 
     async def stopped(self) -> Counter[str]:
-        """How often the nodes of the agents were told to stop each command, for its deadline."""
+        """How often the agents' nodes were told to stop each command because of its deadline."""
         told: Counter[str] = Counter()
         for entry in items(await self.store.submit("XRANGE", inbox_key(WATCHER), "-", "+")):
             for doorbell in decode(octets(table(items(entry)[1])[b"d"])):
@@ -139,7 +141,7 @@ class Crowd:
         return told
 
     async def are_closed(self, timed_out: set[str]) -> None:
-        """None is open for its agent any more, and the failure of those that have `timed_out` is told once."""
+        """No command is open for its agent any more, and each that has `timed_out` is reported as a failure once."""
         opened = [self.store.submit("EXISTS", schema.open_key(agent)) for agent in self.targets.values()]
         rows = [self.directory.look_up(agent) for agent in self.targets.values()]
         for command, still_open, reading in zip(self.targets, opened, rows, strict=True):
@@ -163,7 +165,7 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
     answered: list[str] = []
 
     async def answer(commands: list[str]) -> None:
-        """The agents' own ends, which come just then."""
+        """The ends that the agents send at that moment."""
         for command in commands:
             end = ending(0, TargetState.OK, StoredEnd(payload=b"1"))
             stored = await crowd.records.append(command, crowd.targets[command], GEN, end)
@@ -175,7 +177,7 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
     commands = list(crowd.targets)
     async with crowd.watched(own_valkey.url):
         await crowd.fall_due()
-        # From the end of the list, which the keepers come to last.
+        # From the end of the list, which the sweepers reach last.
         await asyncio.gather(*(answer(commands[part::8][::-1][:50]) for part in range(8)))
         await crowd.all_dealt_with()
     assert crowd.ends == dict.fromkeys(commands, 1)
@@ -192,7 +194,7 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
 async def test_a_sweeper_is_killed_among_thousands_and_the_other_ends_the_rest(
     crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: MakeGateway
 ) -> None:
-    """Also what the killed one had ended is finished: agents are told to stop it, and it is no longer open for them."""
+    """The other sweeper also settles what the killed one had ended: agents are told to stop, and nothing stays open."""
     victim, other = (make_gateway(own_valkey.url, name=f"node-{number}") for number in (1, 2))
     await crowd.gather()
     async with crowd.watched(own_valkey.url):

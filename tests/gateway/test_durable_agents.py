@@ -80,7 +80,7 @@ class Host:
                 await asyncio.sleep(0.02)
 
     async def opened(self) -> None:
-        """The process that runs now has the memory."""
+        """Wait until the process that runs now has opened the journal."""
         assert self._process is not None
         async with asyncio.timeout(20):
             while (self.memory / "lock").read_text() != str(self._process.pid):
@@ -167,7 +167,7 @@ async def test_a_lost_folder_is_told_by_the_gateway(
 async def test_a_link_to_another_process_of_the_same_memory_goes_on(
     gateway: GatewayProcess, api: Api, host: Host, until: Until
 ) -> None:
-    """Killed and started twice in a row: the second new process must still know what the first had restored."""
+    """The agent is killed and started twice: the second new process must still know what the first one had restored."""
     host.start(gateway)
     await until(lambda: online(api, host))
     command = await api.start(host.name, payload={"lines": 50, "hang": True})

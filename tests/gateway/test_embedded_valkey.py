@@ -1,4 +1,5 @@
-"""A node, or several workers, whose embedded Valkey dies: they stop, say why, and begin again with what was stored."""
+"""The embedded Valkey of a node, or of several workers, dies: they stop, say why, and start again with what was
+stored."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from support.gateway.scripted_agent import Dial
 
 
 def valkey_of(gateway: GatewayProcess) -> int:
-    """The process id, which stands in the file that is locked."""
+    """The process id, read from the lock file."""
     return int((gateway.folder / "data" / "valkey" / "valkey.lock").read_text())
 
 

@@ -1,4 +1,4 @@
-"""`fairlead exec` with the APIs of two nodes: the one it talks to is killed, and nobody notices."""
+"""`fairlead exec` with the APIs of two nodes: the node that it uses is killed, and the user sees nothing of it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def two_nodes(
     until: UntilAnswered,
     start_agent: StartAgent,
 ) -> list[GatewayProcess]:
-    """Nodes A and B; the agent `host` is linked to B."""
+    """Nodes A and B. The agent `host` is linked to B."""
     nodes = [make_gateway(own_valkey.url, name=name) for name in ("node-a", "node-b")]
     start_agent(nodes[1], "host")
     api = api_of(nodes[1])

@@ -1,4 +1,4 @@
-"""Faults on purpose, on real processes: a frozen or killed Valkey, lost links, slow readers, a node that is stopped.
+"""Faults injected into real processes: a frozen or killed Valkey, lost links, slow readers, a stopped node.
 
 What must hold in each: nothing acknowledged is lost, nothing runs twice, callers learn what happened, and all heals
 by itself.
@@ -27,7 +27,7 @@ from support.gateway.scripted_agent import Dial, ScriptedAgent
 async def test_valkey_frozen_while_agents_connect(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
-    """12 s without an answer: afterwards every agent is online, and none was told to stay away."""
+    """Valkey does not answer for 12 s: afterwards every agent is online, and none was told to stay away."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
     old = [await dial(gateway) for _ in range(5)]
@@ -74,7 +74,7 @@ async def test_valkey_killed_under_traffic(
     stop = asyncio.Event()
 
     async def talk(i: int) -> None:
-        """Send chunks for ever, as far as the receipts allow; count what was receipted."""
+        """Send chunks as far as the receipts allow, and count the receipts."""
         peer, command = peers[i], commands[i]
         await peer.command()
         await peer.send(Ack(id=command))
@@ -195,7 +195,7 @@ async def test_an_agent_that_stops_reading_is_closed_and_costs_bounded_memory(
     peer.socket.transport.pause_reading()
 
     async def talk() -> None:
-        """It goes on sending: only its reading has stopped."""
+        """The agent goes on sending: it has only stopped reading."""
         while True:
             await peer.send(Hb(ts=1))
             await asyncio.sleep(0.5)
@@ -315,7 +315,7 @@ async def test_an_emptied_valkey_is_filled_again(
     peer = await dial(gateway)
     await peer.greet()
     store = await redis_of(own_valkey)
-    await store.submit("FLUSHALL")  # also this node's row: it must notice at its next beat
+    await store.submit("FLUSHALL")  # also this node's row: the node must notice that with its next heartbeat
 
     async def online() -> bool:
         answer = await api.http.get(f"/v1/agents/{peer.agent}")
@@ -377,7 +377,7 @@ async def test_a_node_whose_row_is_gone_claims_its_agents_again(
     redis_of: RedisOf,
     until: UntilAnswered,
 ) -> None:
-    """Only the row: what is known of the agents stays, and commands go on."""
+    """Only the row is deleted: what is known of the agents stays, and commands go on."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
     peer = await dial(gateway)
@@ -390,7 +390,7 @@ async def test_a_node_whose_row_is_gone_claims_its_agents_again(
     await store.submit("DEL", "fl1:node:{node-1}")
 
     async def claimed_again() -> bool:
-        """By the node's next life, which its lease names."""
+        """Wait until the node has claimed the agents again under its new lease."""
         if await store.submit("HGET", agent_key(peer.agent), "lease") == lease:
             return False
         return bool((await api.agent(peer.agent))["state"] == "online")

@@ -1,4 +1,5 @@
-"""Host and Origin, in themselves and on the ports of a real node: a web page reaches none of them through a browser."""
+"""The rules for Host and Origin, alone and on the ports of a real node: no web page reaches a port through a
+browser."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def test_any_header_is_admitted_or_forbidden(host: bytes, origin: bytes) -> None
 
 
 async def statuses(gateway: GatewayProcess, token: str, agent_token: str, **headers: str) -> list[int]:
-    """What link port, API and admin port answer to a request with these headers and a valid token."""
+    """The statuses of the link, API and admin ports for a request with these headers and a valid token."""
     found = []
     try:
         async with websockets.connect(

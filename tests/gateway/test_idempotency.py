@@ -1,4 +1,4 @@
-"""What a caller is told of a post holds: a key is one command for 24 hours, and what was refused does not happen."""
+"""Answers to posts stay true: a key means one command for 24 hours, and a refused command does not run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_repeat_after_retention_names_the_outcome_and_runs_nothing(
     until: UntilAnswered,
     restarted: bool,
 ) -> None:
-    """Also when the agent was started anew, and has forgotten that it ran the command."""
+    """This holds even if the agent was restarted and has forgotten that it ran the command."""
     gateway = make_gateway(own_valkey.url, "--retention", "1")
     api, store = api_of(gateway), await redis_of(own_valkey)
     peer = await dial(gateway)
@@ -95,7 +95,7 @@ async def test_a_body_is_the_same_when_it_means_the_same(gateway: GatewayProcess
 async def test_one_of_many_posts_at_once_is_the_first_and_all_others_are_told_so(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
-    """At two nodes, as lines and as a document."""
+    """At two nodes, as a stream and as a document."""
     nodes = [make_gateway(own_valkey.url, name=name) for name in ("one", "two")]
     apis = [api_of(node) for node in nodes]
     peer = await dial(nodes[0])
@@ -118,7 +118,7 @@ async def test_one_of_many_posts_at_once_is_the_first_and_all_others_are_told_so
 
 
 async def answer_of(call: Awaitable[Any], redis: int, frozen: float) -> Any:
-    """What a request gets that is made while Redis is frozen for so many seconds."""
+    """The response to a request that is made while Redis is frozen for so many seconds."""
     os.kill(redis, signal.SIGSTOP)
     try:
         asked = asyncio.ensure_future(call)
@@ -132,7 +132,7 @@ async def answer_of(call: Awaitable[Any], redis: int, frozen: float) -> Any:
 async def test_what_was_told_as_refused_does_not_happen(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
-    """The server finds the command in its buffer when it wakes, longer or shorter than its caller was told so."""
+    """The server finds the command in its buffer when it wakes, a long or a short time after the caller was told."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
     peer = await dial(gateway)

@@ -1,4 +1,4 @@
-"""What the agents' door refuses, before and after the upgrade: each with its own status or close code."""
+"""What the link endpoint refuses before and after the upgrade, each with its own status or close code."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ async def test_a_hundred_thousand_nested_arrays(
 
 
 async def test_connections_that_never_complete_a_request(gateway: GatewayProcess) -> None:
-    """One sends nothing, one a byte a second: both are dropped after 10 s, whatever they do."""
+    """One sends nothing, one sends a byte a second: both are dropped after 10 s."""
 
     async def lifetime(drip: bool) -> float:
         host, _, port = gateway.link.removeprefix("ws://").rpartition(":")

@@ -1,4 +1,4 @@
-"""A node that stops sends its callers on: every stream of results says from where on to ask another node."""
+"""A node that stops tells its callers to go on elsewhere: every stream of results ends with the next offset."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SSE = {"accept": "text/event-stream"}
 async def lines(
     http: httpx2.AsyncClient, request: tuple[str, str], more: dict[str, Any], begun: asyncio.Event
 ) -> list[Any]:
-    """All objects of one stream, until the node ends it; `begun` is set when the first result has come."""
+    """All objects of one stream, until the node ends it; `begun` is set when the first result arrives."""
     found: list[Any] = []
     async with http.stream(*request, **more) as answer:
         assert answer.status_code in (200, 202)

@@ -1,4 +1,4 @@
-"""The document and the API say the same: schemathesis plays generated requests against a real gateway.
+"""The OpenAPI document and the API agree: schemathesis sends generated requests to a real gateway.
 
 The seed and the count of what was played are printed; API_SEED replays a run.
 """
@@ -57,7 +57,7 @@ async def play(base: str, examples: int, folder: Path) -> tuple[int, str]:
 
 
 async def oblige(gateway: GatewayProcess, dial: Dial, name: str) -> None:
-    """An agent that ends every command at once, and comes back when it is disconnected: a stream must have an end."""
+    """An agent that ends every command at once and reconnects, so that every stream ends."""
     for conn in itertools.count(1):
         peer = await dial(gateway, name)
         await peer.greet(conn=conn, facts={"os": "linux"})
@@ -86,7 +86,7 @@ async def test_generated_requests_find_no_contradiction(gateway: GatewayProcess,
 
 @pytest.fixture
 async def forgetful(gateway: GatewayProcess) -> AsyncIterator[str]:
-    """A proxy in front of the API that drops one member from what it answers."""
+    """A proxy in front of the API that drops one member from its responses."""
     async with ClientSession(auto_decompress=False) as session:
 
         async def forward(request: web.Request) -> web.Response:

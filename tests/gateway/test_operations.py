@@ -1,4 +1,4 @@
-"""What holds for every operation of the API: the document names it, and it takes no query but the document's."""
+"""Every operation of the API is in the document and accepts only the document's query parameters."""
 
 from __future__ import annotations
 

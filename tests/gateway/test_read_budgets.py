@@ -1,4 +1,4 @@
-"""A link that misbehaves costs only itself, and an outage of Redis no more memory than is set."""
+"""A link that sends too much slows only itself, and an outage of Redis costs no more memory than the limit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def metric(gateway: GatewayProcess, name: str) -> float:
 async def test_commands_go_on_beside_a_flood_of_heartbeats(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
-    """Ten links at it, each read at its rate: the commands of another agent end, and the flooders are still there."""
+    """Ten links flood the node, each is read at its rate: the commands of another agent end, and no link is closed."""
     gateway = make_gateway(own_valkey.url, "--message-rate", "20")
     api = api_of(gateway)
     good = await dial(gateway)

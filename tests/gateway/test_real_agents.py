@@ -1,4 +1,4 @@
-"""The shipped agent as a process, against the real node: what a user would do, and what happens to his machines."""
+"""The shipped agent as a process against a real node: what users do, and what happens to their machines."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ async def test_ctrl_c_cancels_on_the_agent(
 async def test_shipped_agents_connect_through_a_frozen_valkey(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi, until: UntilAnswered
 ) -> None:
-    """20 agents start while Valkey is frozen for 12 s: all come online, none was told to stay away."""
+    """20 agents start while Valkey is frozen for 12 s: all come online, and none is told to stay away."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
     os.kill(own_valkey.pid, signal.SIGSTOP)

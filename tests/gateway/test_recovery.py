@@ -1,4 +1,4 @@
-"""What two nodes and Redis may lose of each other, and how it comes back: doorbells, claims, data, time."""
+"""What two nodes and Redis may lose (doorbells, claims, data, time), and how they recover."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from support.gateway.scripted_agent import Dial
 
 
 def value(metrics: str, name: str) -> float:
-    """Of one sample without labels."""
+    """The value of a sample without labels."""
     return float(next(line for line in metrics.splitlines() if line.startswith(f"{name} ")).split()[1])
 
 
@@ -123,7 +123,7 @@ async def test_a_journal_that_was_lost_is_another_memory(gateway: GatewayProcess
 async def test_doorbells_that_are_lost_cost_time_only(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
-    """The holder's inbox is gone at the moment of the ring: for a command, for its input, for its cancel."""
+    """The inbox of the agent's node is missing when it is rung: for a command, for its input, for its cancel."""
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api, store = api_of(other), await redis_of(own_valkey)
     peer = await dial(holder)
@@ -147,7 +147,7 @@ async def test_doorbells_that_are_lost_cost_time_only(
 async def test_a_claim_that_redis_lost_is_made_again(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
-    """A server that was killed comes back with its last second missing: rows say less than the links."""
+    """A killed server comes back without its last second: rows say less than the links."""
     holder = make_gateway(own_valkey.url)
     api, store = api_of(holder), await redis_of(own_valkey)
     stale, gone = await dial(holder), await dial(holder)
@@ -186,7 +186,7 @@ async def test_an_eviction_that_was_never_heard(
 async def test_a_command_posted_right_after_a_node_died_waits(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
-    """The agent is away, not offline, though it was claimed long ago and its node has begun a new life since."""
+    """The agent is away, not offline, although it was claimed long ago and its node has joined again since."""
     holder = make_gateway(own_valkey.url)
     peer = await dial(holder)
     await peer.greet(conn=1)
@@ -205,7 +205,7 @@ async def test_a_command_posted_right_after_a_node_died_waits(
 async def test_after_a_long_outage_no_linked_agent_is_called_offline(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
-    """Each node comes back at its own moment; until then the others know nothing of its agents, and say so."""
+    """Each node comes back at its own time. Until then the others know nothing of its agents, and say so."""
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
     peer = await dial(holder)
@@ -374,7 +374,7 @@ async def test_integers_of_any_size_in_an_agents_error(gateway: GatewayProcess, 
 async def test_an_older_process_behind_a_frozen_node_stays_away(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf
 ) -> None:
-    """What it still sends is refused, and the code says that another start of the agent is there."""
+    """What it still sends is refused, and the close code says that another process of the agent is linked."""
     frozen, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     store = await redis_of(own_valkey)
     old = await dial(frozen)
@@ -392,7 +392,7 @@ async def test_an_older_process_behind_a_frozen_node_stays_away(
 
 
 async def test_a_refused_post_takes_nothing_from_its_twin(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
-    """Two posts under one key while the agent is unknown, and then a third: one command at most is ever run."""
+    """Two posts with one key while the agent is unknown, and then a third: at most one command runs."""
     agent = f"late-{secrets.token_hex(4)}"
     headers = {"idempotency-key": f"twins-{agent}"}
     body = {"agent": agent, "method": "work"}
@@ -411,7 +411,7 @@ async def test_a_refused_post_takes_nothing_from_its_twin(gateway: GatewayProces
 
 
 async def test_input_comes_behind_a_command_that_is_sent_again(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
-    """The first link was half-open: neither the command nor its input came through."""
+    """The first link was half-open: neither the command nor its input arrived."""
     first = await dial(gateway)
     await first.greet(conn=1)
     command = await api.start(first.agent)
@@ -428,7 +428,7 @@ async def test_input_comes_behind_a_command_that_is_sent_again(gateway: GatewayP
 async def test_a_row_that_cannot_be_read_does_not_keep_other_links_from_being_compared(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf, until: UntilAnswered
 ) -> None:
-    """One agent's row says nonsense, another's is lost: both links are claimed again, and the node stays ready."""
+    """One agent's row is malformed, another's is lost: both agents are claimed again, and the node stays ready."""
     gateway = make_gateway(own_valkey.url)
     store = await redis_of(own_valkey)
     broken, lost = await dial(gateway, "a-broken"), await dial(gateway, "b-lost")

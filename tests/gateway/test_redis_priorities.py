@@ -1,4 +1,4 @@
-"""What takes its time gives way: lists of the whole fleet and a site that comes back cost no post and no beat."""
+"""Slow work gives way: lists of the whole fleet, or a site that reconnects, delay no post and no heartbeat."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.timeout(240)
 
 async def _post_until(api: Api, agent: str, done: asyncio.Task[object]) -> int:
     """Post commands one after the other for as long as `done` is not; none may find a full backlog, or a node without a
-    beat. How many were taken. On a machine that is short of CPU a post may find that its second is over."""
+    heartbeat. How many were taken. On a machine that is short of CPU a post may find that its second is over."""
     count = 0
     while not done.done() or count < 5:
         answer = await api.http.post("/v1/commands", json={"agent": agent, "method": "work", "deadline": 30})

@@ -1,4 +1,4 @@
-"""A node reaches a Redis behind TLS whose certificate was signed by an authority of the operator's own."""
+"""A node uses a Redis behind TLS whose certificate a private authority has signed."""
 
 from __future__ import annotations
 

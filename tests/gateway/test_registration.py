@@ -1,4 +1,4 @@
-"""Claims that wait for their turn: more agents come at once than are claimed at once."""
+"""More agents connect at once than are claimed at once: the rest wait for their turn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.gateway.scripted_agent import Dial
 async def test_a_link_that_is_lost_before_its_turn_claims_nothing(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi, dial: Dial, until: UntilAnswered
 ) -> None:
-    """Its claim could take the agent from a newer start of it, which has another link by then."""
+    """Its claim could take the agent from a newer process of it, which has another link by then."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
 

@@ -1,4 +1,4 @@
-"""Agents that left are forgotten: by request, or by themselves when they were away for `forget_after`."""
+"""Agents that left are removed: on request, or after they were absent for `forget_after`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import secrets
 import pytest
 from redis import asyncio as redis_async
 
-from fairlead.fleet.directory import Claimed
+from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.schema import INDEX_SHARDS, agent_key, index_shard, open_key
 from fairlead.node import Node
 from fairlead.routing.agents.index_sweeper import IndexSweeper
@@ -83,7 +83,7 @@ async def test_an_agent_that_left_is_deleted_with_all_that_was_its_own(
 async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(
     own_valkey: EmbeddedValkey, forget_after: float
 ) -> None:
-    """Also one whose node died: from when that is noted on, however long ago it was linked."""
+    """An agent whose node died counts as absent from the time when that is noted, however long ago it was linked."""
     async with Node(Settings(node="sweeper", forget_after=forget_after), own_valkey.url) as node:
         directory, sweep = (
             node.directory,
@@ -116,7 +116,8 @@ async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(
 async def test_a_row_that_cannot_be_read_does_not_end_the_sweep_of_its_shard(
     own_valkey: EmbeddedValkey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of another type, one whose time is no number: both are passed over, logged once and counted each time."""
+    """One row has another type, one has a time that is no number: both are skipped, logged once and counted each
+    time."""
     async with Node(Settings(node="sweeper", forget_after=0.5), own_valkey.url) as node:
         metrics = Metrics()
         directory, sweep = node.directory, IndexSweeper(node.directory, node.routing.removal, node.membership, metrics)

@@ -1,4 +1,4 @@
-"""When the answer to a post begins: not while a proxy written in Go may still close the connection because of it."""
+"""The answer to a post does not begin while a proxy written in Go may still close the connection because of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ HOUR = 3600.0
 
 
 class Answer:
-    """What an ASGI server is given, in its order."""
+    """Collects what an ASGI server is sent, in order."""
 
     def __init__(self, *news: ResultsUpdate | Exception, opens: float) -> None:
         self.sent: list[Message] = []

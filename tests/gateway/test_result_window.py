@@ -1,4 +1,4 @@
-"""Results that are retained as a window: they go as they are read, and the agent waits for its reader."""
+"""Results that are retained as a window: they are removed as they are read, and the agent waits for the reader."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELD = 6 << 20
 
 
 class Source:
-    """An agent that sends COUNT chunks as fast as its credit goes."""
+    """An agent that sends COUNT chunks as fast as its credit allows."""
 
     def __init__(self, peer: ScriptedAgent, cmd: Cmd) -> None:
         self.peer = peer
@@ -60,7 +60,8 @@ async def begin(api: Api, peer: ScriptedAgent) -> Source:
 
 
 async def read(api: Api, command: str, offset: int, most: int = COUNT + 1) -> tuple[list[str], bool]:
-    """First octets of each result from `offset` on, up to `most` of them in all requests; and whether the end came."""
+    """The first octets of each result from `offset` on, at most `most` results in all requests; and whether the end
+    arrived."""
     seen: list[str] = []
     while True:
         at = offset + len(seen)

@@ -1,6 +1,6 @@
-"""An agent that waits as its gateway told it is never called offline: `away` outlasts every pause that is handed out.
+"""An agent that waits as long as its gateway said is never called offline: `away` is longer than every such pause.
 
-Held over all settings that the pauses are made of, and on real nodes.
+Tested with all settings that determine the pauses, and on real nodes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def test_whatever_the_settings_are(capacity: int, rate: float) -> None:
 async def test_a_node_hands_out_no_longer_pause(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
 ) -> None:
-    """In welcome, and to those that it refuses because they come too fast, or it is full."""
+    """In welcome, and in refusals because of the accept rate or the capacity."""
     slow = make_gateway(own_valkey.url, "--accept-rate", "1")
     welcome = await (await dial(slow, "first")).greet()
     assert max(welcome.retry.first, welcome.retry.base, welcome.retry.cap) <= HANDED_OUT_MS

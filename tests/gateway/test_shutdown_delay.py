@@ -1,5 +1,5 @@
-"""A node that was told to stop serves on for `shutdown_delay`, with nothing to drain too: whoever still sends to it,
-because nobody has told him otherwise yet, gets an answer."""
+"""A node that is told to stop serves on for `shutdown_delay`, even with nothing to drain: callers that do not know yet
+that it stops still get answers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_without_a_delay_a_node_that_holds_no_link_ends_at_once(
 
 
 class Balancer:
-    """Spreads connections over nodes as an ingress does: it learns late that one wants no more, and tries no other."""
+    """Spreads connections over nodes as an ingress does: it learns late that a node stops, and tries no other one."""
 
     def __init__(self, nodes: list[Any]) -> None:
         self._known = list(nodes)
@@ -148,7 +148,7 @@ async def test_no_caller_behind_a_load_balancer_notices_that_a_node_leaves(
     answers: list[int | str] = []
 
     async def call(http: httpx2.AsyncClient, balancer: Balancer) -> None:
-        """Until the node has gone, and for a moment more."""
+        """Send calls until the node is gone, and for a moment longer."""
         after = 0
         while after < 10:
             after += not nodes[0].running

@@ -84,7 +84,7 @@ async def test_the_holder_is_killed_and_the_stream_goes_on(
 async def test_a_frozen_node_delivers_nothing_when_it_wakes(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
-    """SIGSTOP, the agent moves with its command, SIGCONT: what the woken node still holds is refused."""
+    """SIGSTOP, the agent moves with its command, SIGCONT: what the woken node still has is refused."""
     frozen, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
     peer = await dial(frozen)
@@ -111,7 +111,7 @@ async def test_a_frozen_node_delivers_nothing_when_it_wakes(
 async def test_nodes_know_at_once_who_comes_and_goes(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
-    """Not at their next beat, up to 5 s later: until then an agent of a new node would be called away."""
+    """Not with their next heartbeat, up to 5 s later: until then an agent of a new node would be called away."""
     one = make_gateway(own_valkey.url, name="node-1")
     store = await redis_of(own_valkey)
     before = await store.submit("HGET", "fl1:node:{node-1}", "at")
@@ -119,5 +119,5 @@ async def test_nodes_know_at_once_who_comes_and_goes(
     peer = await dial(two)
     await peer.greet()
     found = await api_of(one).agent(peer.agent)
-    if await store.submit("HGET", "fl1:node:{node-1}", "at") == before:  # otherwise the beat has told it
+    if await store.submit("HGET", "fl1:node:{node-1}", "at") == before:  # otherwise the heartbeat has told it
         assert (found["state"], found["node"]) == ("online", "node-2")

@@ -1,4 +1,4 @@
-"""What somebody without a valid token can do to a real node: not much, and others do not notice."""
+"""What clients without a valid token can do to a real node: little, and nothing that others notice."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def upgrade(token: str) -> bytes:
 
 
 async def answer(port: int, request: bytes, source: str = STRANGER) -> tuple[int, str]:
-    """Status and head of the answer; 0 for a connection that was closed without one."""
+    """Status and head of the response; 0 if the connection was closed without one."""
     try:
         async with asyncio.timeout(30):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
@@ -206,7 +206,7 @@ async def test_one_loop_with_a_valid_token_keeps_nobody_out(
 async def test_few_files_are_enough(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial, api_of: MakeApi
 ) -> None:
-    """1,500 connections from three addresses on all ports, and 2,048 files: there is always one left."""
+    """1,500 connections from three addresses on all ports, with a limit of 2,048 files: some are always left."""
     node = make_gateway(own_valkey.url, files=2048)
     api, peer = api_of(node), await dial(node)
     await peer.greet()

@@ -1,5 +1,5 @@
-"""An agent that holds its `end` behind output without credit gets rid of it: at a cancel, and at a deadline that the
-gateway has recorded already.
+"""An agent whose `end` waits behind output without credit can send it: at a cancel, and after a deadline that the
+gateway has already recorded.
 
 The agent is written as docs/protocol.md, section 13, shows it: it makes chunks as long as what it holds unstored fits
 the window, and writes them as credit comes.
@@ -34,7 +34,7 @@ class Holder:
         self.ended = False
 
     async def write(self) -> None:
-        """Make what the window takes, and write what there is credit for."""
+        """Produce what the window holds, and write what there is credit for."""
         while not self.ended and (self.made - self.stored) * CHUNK < WINDOW:
             self.made += 1
         while self.written < self.made and self.room >= CHUNK:
@@ -43,7 +43,7 @@ class Holder:
             self.room -= CHUNK
 
     async def run(self) -> None:
-        """Until the gateway says nothing for a while, or the command is cancelled."""
+        """Run until the gateway is silent for a while, or the command is cancelled."""
         while not self.cancels:
             await self.write()
             try:
@@ -61,7 +61,7 @@ class Holder:
             self.cancels.append(message.why)
 
     async def finish(self, state: EndState) -> None:
-        """Write the rest that was made, as credit comes, then the end; and hear its receipt."""
+        """Write the rest as credit arrives, then the end, and wait for its receipt."""
         self.ended = True
         async with asyncio.timeout(20):
             while True:
@@ -96,7 +96,7 @@ async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: GatewayPro
 
 @pytest.mark.timeout(90)
 async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
-    """Of a deadline the agent here knows nothing: the gateway ends the command, and the agent later."""
+    """The agent here does not know the deadline: the gateway ends the command first, the agent later."""
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent, retain="window", deadline=4)
@@ -155,7 +155,7 @@ async def test_what_was_accepted_cannot_be_refused_any_more(gateway: GatewayProc
 
 
 async def test_a_bye_is_answered_with_a_close_frame(gateway: GatewayProcess, dial: Dial) -> None:
-    """Also when the agent that said it never closes."""
+    """This holds even if the agent that sent bye never closes."""
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Bye(code=1001, why="the agent ends"))

@@ -39,7 +39,7 @@ StartAgents = Callable[[GatewayProcess], list[Agent]]
 
 @pytest.fixture
 async def start_agents() -> AsyncIterator[StartAgents]:
-    """Twenty agents of the SDK, that answer `whoami` and connect again when they lose their link."""
+    """Twenty SDK agents that answer `whoami` and reconnect when they lose their link."""
     agents: list[Agent] = []
     serving: list[asyncio.Future[None]] = []
 
@@ -94,7 +94,7 @@ async def pid_of(gateway: GatewayProcess, node: str) -> int:
 
 
 async def whoami_through_a_new_connection(gateway: GatewayProcess, agent: str) -> None:
-    """A connection of its own may meet any worker."""
+    """Call `whoami` over a new connection, which may reach any worker."""
     async with httpx2.AsyncClient(base_url=gateway.api, headers=PLATFORM, timeout=30, trust_env=False) as http:
         body = {"agent": agent, "method": "whoami", "payload": {"me": agent}}
         command = (await http.post("/v1/commands", json=body)).json()["id"]
@@ -245,8 +245,9 @@ async def test_a_stop_that_reaches_every_process_drains(
     until: UntilAnswered,
     start_agents: StartAgents,
 ) -> None:
-    """As systemd sends it (`KillMode=control-group`, its default): to the supervisor and to each of its children, which
-    the supervisor tells as well. And as Ctrl-C comes under a wrapper: to a process group, and again from the wrapper.
+    """As systemd stops a service (`KillMode=control-group`, its default): a signal to the supervisor and to each child,
+    which the supervisor signals as well. And as Ctrl-C under a wrapper: to the process group, and again from the
+    wrapper.
     """
     gateway = make_gateway(own_valkey.url, *FLAGS, within=("setsid",))
     start_agents(gateway)
@@ -359,7 +360,7 @@ def test_workers_out_of_bounds_are_refused(workers: str) -> None:
 
 
 def test_merged_metrics_keep_values_and_escaped_labels() -> None:
-    """Parsed again, each sample is that of its worker and nothing else has changed."""
+    """When parsed again, each sample has its worker's value, and nothing else has changed."""
     texts = {}
     labels = ['plain"quote', "back\\slash", "new\nline", "brace}{ ", "separator\u2028\x0b", ""]
     for worker in (0, 1, 11):

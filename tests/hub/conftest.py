@@ -1,3 +1,3 @@
-"""Lets the tests of the hub import what they share."""
+"""Lets the hub's tests import their helpers."""
 
 from __future__ import annotations

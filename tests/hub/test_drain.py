@@ -1,4 +1,4 @@
-"""The paced way out: who is told, who is closed when, and how many have yet to go."""
+"""A drain at a pace: which agents are told, when each is closed, and how many remain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def test_each_is_told_and_then_closed() -> None:
 
 
 async def test_who_is_not_welcomed_yet_is_told_nothing_before_it_is_closed() -> None:
-    """An agent takes anything but hb and bye before its welcome for a violation of the protocol."""
+    """Before welcome, an agent treats any message but hb and bye as a protocol violation."""
     hub = Hub()
     session, wire = greeted(hub.totals)
     hub.add(session)

@@ -1,4 +1,4 @@
-"""The sums over all sessions: whatever happens to them, they are what a walk over the links would find."""
+"""The totals always equal the sums over all sessions, whatever happens to the sessions."""
 
 from __future__ import annotations
 

@@ -185,8 +185,11 @@ def test_scale_down_waits_for_the_window_after_a_peak() -> None:
     [
         (fleet(100, 50, 100, 100, rollout=True), "rollout"),
         (replace(fleet(100, 50, 100, 100), operation="away"), "the LinkOperation away is running"),
-        (FleetObservation(4, (*fleet(100, 50, 100, 100).pods, PodObservation("x", leaving=True))), "terminating"),
-        (FleetObservation(4, (*fleet(100, 50, 100).pods, PodObservation("x", ready=False))), "not ready"),
+        (
+            FleetObservation(4, (*fleet(100, 50, 100, 100).pods, PodObservation("x", leaving=True))),
+            "must finish terminating",
+        ),
+        (FleetObservation(4, (*fleet(100, 50, 100).pods, PodObservation("x", ready=False))), "must become ready"),
         (FleetObservation(4, (*fleet(100, 50, 100).pods, PodObservation("x", ready_for=3.0))), "have reported"),
         (FleetObservation(4, fleet(100, 50, 100).pods), "have reported"),
     ],

@@ -15,8 +15,7 @@ from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from fairlead.app.access.bearer_token import BearerToken
-from fairlead.app.access.guard import AccessGuard, CredentialFailures
+from fairlead.app.access.guard import AccessGuard, BearerToken, CredentialFailures
 from fairlead.app.access.hosts import HostRules
 from fairlead.app.api import openapi
 from fairlead.app.api.operations import OPERATIONS, Operation

@@ -1,45 +1,25 @@
-"""Give an accepted WebSocket to a listener, on whatever ASGI server it came.
+"""Give an accepted WebSocket to a listener, on any ASGI server.
 
-An endpoint calls `attach` after its own checks. On our carrier the call returns at once and the endpoint
-should return too: its task and scope are freed and a slim connection calls the listener. On any other
-server, and under Starlette's TestClient, `attach` runs an ASGI loop until the connection is over, with the
-same listener and the same semantics: one behaviour, two carriers. Starlette is not imported: a websocket is
-whatever has scope, receive, send.
+An endpoint calls `attach` after its own checks. On our server the call returns at once, and the endpoint should return
+too: its task and scope are freed, and a slim connection calls the listener. On any other server, and under Starlette's
+TestClient, `attach` runs an `AsgiConnection` until the connection is over, with the same listener and the same
+semantics.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections import deque
-from collections.abc import Iterable, MutableMapping
-from typing import Any, Final, Protocol
+from collections.abc import Iterable
+from typing import Any, Final
 
-from fairlead.carrier.connection import HIGH_WATER, ConnectionContext
-from fairlead.carrier.listener import Listener, MeteredListener
-from fairlead.carrier.timer_wheel import VISITS, TimerWheel
-from fairlead.wire.framing import Framing, close_payload
-
-logger = logging.getLogger("fairlead.carrier")
+from fairlead.carrier.asgi_connection import AsgiConnection, WebSocket
+from fairlead.carrier.connection_context import ConnectionContext
+from fairlead.carrier.listener import Listener
+from fairlead.carrier.timer_wheel import TimerWheel
 
 EXTENSION: Final = "fairlead.attach"
 """In scope["extensions"]: the server takes a listener in the accept message."""
 LISTENER: Final = "fairlead.listener"
 """The key of the accept message that holds it."""
-
-OVERHEAD: Final = 256
-"""What a queued message costs beside its payload, so that empty messages cannot fill memory either."""
-
-
-class WebSocket(Protocol):
-    """What is used of starlette.websockets.WebSocket. Its `receive` must give "websocket.connect" first."""
-
-    @property
-    def scope(self) -> MutableMapping[str, Any]: ...
-
-    async def receive(self) -> MutableMapping[str, Any]: ...
-
-    async def send(self, message: MutableMapping[str, Any]) -> None: ...
 
 
 async def attach(
@@ -66,236 +46,3 @@ async def attach(
         return
     async with TimerWheel() as timer_wheel:
         await AsgiConnection(websocket, listener, ConnectionContext(timer_wheel)).run()
-
-
-class AsgiConnection:
-    """A connection over a foreign ASGI server: what `FramedConnection` is, at the price of two tasks."""
-
-    def __init__(self, websocket: WebSocket, listener: Listener, context: ConnectionContext) -> None:
-        self._websocket = websocket
-        self.listener: Listener | None = listener
-        self.context = context
-        self.congested = False
-        self.quiet = 0
-        self._ending: tuple[int, str] | None = None
-        self._queue: deque[tuple[int, dict[str, Any]]] = deque()
-        self._queued = 0
-        self._to_write = asyncio.Event()
-        self._to_read = asyncio.Event()
-        self._to_read.set()
-        self._frames = _Frames(self)
-        self._tasks: list[asyncio.Task[None]] = []
-
-    @property
-    def closing(self) -> bool:
-        return self._ending is not None
-
-    @property
-    def silent_periods(self) -> int:
-        return max(0, self.quiet - 1) // VISITS
-
-    def send(self, message: bytes | str) -> None:
-        if isinstance(message, str):
-            self._put({"type": "websocket.send", "text": message}, len(message))
-        else:
-            self._put({"type": "websocket.send", "bytes": message}, len(message))
-
-    def write(self, frame: bytes) -> None:
-        self._frames.feed(frame)
-
-    def ping(self, payload: bytes = b"") -> None:
-        """ASGI has no ping; the foreign server keeps the connection alive in its own way."""
-
-    def close(self, code: int = 1000, reason: str = "") -> None:
-        if self._ending is not None:
-            return
-        self._ending = (code, reason)
-        cut = close_payload(code, reason)[2:].decode()
-        self._append({"type": "websocket.close", "code": code, "reason": cut}, 0)
-        self._to_read.set()
-        self.context.timer_wheel.timeout_queue(self.context.close_timeout).add(self, AsgiConnection.abort)
-
-    def abort(self) -> None:
-        if self._ending is None:
-            self._ending = (1006, "")
-        for task in self._tasks:
-            task.cancel()
-
-    def buffered(self) -> int:
-        return self._queued
-
-    def pause_reading(self) -> None:
-        intake = self.context.intake
-        if (intake is None or not intake.silence(self, True)) and self._ending is None:
-            self._to_read.clear()
-
-    def resume_reading(self) -> None:
-        intake = self.context.intake
-        if intake is None or not intake.silence(self, False):
-            self._to_read.set()
-
-    def charge(self, messages: float = 0, events: int = 0) -> None:
-        if self.context.intake is not None:
-            self.context.intake.charge(self, messages, events)
-
-    # The intake calls. Whatever the server gives has been read already: it can only be asked for no more.
-
-    kept = wanted = 0
-    ripe = False
-
-    def hold(self) -> bool:
-        silent = not self._to_read.is_set()
-        if self._ending is None:
-            self._to_read.clear()
-        return silent
-
-    def release(self, silent: bool) -> None:
-        if not silent:
-            self._to_read.set()
-
-    def cut(self, code: int, reason: str) -> None:
-        self.close(code, reason)
-
-    def visit(self) -> None:
-        if self._ending is not None:
-            return
-        if not self._to_read.is_set():
-            self.quiet = 0
-            return
-        self.quiet += 1
-        if self.quiet > VISITS and self.quiet % VISITS == 1:
-            self._tell(lambda listener: listener.on_silence(self))
-
-    async def run(self) -> None:
-        """Until the connection is over. Cancelling it drops the connection."""
-        self.context.timer_wheel.watch(self)
-        reader = asyncio.create_task(self._read())
-        writer = asyncio.create_task(self._write())
-        self._tasks = [reader, writer]
-        self._tell(lambda listener: listener.on_open(self))
-        try:
-            await asyncio.wait({reader})
-        finally:
-            self.context.timer_wheel.unwatch(self)
-            self.context.timer_wheel.timeout_queue(self.context.close_timeout).discard(self)
-            self.context.note(self, False)
-            if self.context.intake is not None:
-                self.context.intake.forget(self)
-            reader.cancel()
-            writer.cancel()
-            self._tasks = []
-            self._finish()
-            # Not gather: its CancelledError has lost the message by which anyio knows its own.
-            await asyncio.wait({reader, writer})
-            for task in (reader, writer):
-                if not task.cancelled() and (error := task.exception()) is not None:
-                    logger.error("the server's receive or send failed", exc_info=error)
-
-    def _finish(self) -> None:
-        code, reason = self._ending = self._ending or (1006, "")
-        listener, self.listener = self.listener, None
-        if listener is not None:
-            try:
-                listener.on_close(self, code, reason)
-            except Exception:
-                logger.exception("listener failed in on_close")
-
-    async def _read(self) -> None:
-        while True:
-            event = await self._websocket.receive()
-            if event["type"] == "websocket.disconnect":
-                self._ending = self._ending or (event.get("code") or 1005, event.get("reason") or "")
-                return
-            await self._to_read.wait()
-            self.quiet = 0
-            data = event.get("bytes")
-            message: bytes | str = data if data is not None else event["text"]
-            if len(message) > self.context.max_message:
-                self.close(1009, f"message exceeds {self.context.max_message} bytes")
-            if self._ending is None:
-                self._hear(message)
-
-    def _hear(self, message: bytes | str) -> None:
-        intake, listener = self.context.intake, self.listener
-        metered = listener if intake is not None and isinstance(listener, MeteredListener) else None
-        asked = 0 if metered is None else metered.asked
-        self._tell(lambda listener: listener.on_message(self, message))
-        if intake is not None:
-            intake.took(self, 1 if metered is None else 1 - (metered.asked - asked), len(message))
-
-    async def _write(self) -> None:
-        while True:
-            while not self._queue:
-                self._to_write.clear()
-                await self._to_write.wait()
-            size, event = self._queue.popleft()
-            try:
-                await self._websocket.send(event)
-            except Exception as error:  # each server and framework has its own; the reader is told what matters
-                logger.debug("the peer has left while it was written to: %r", error)
-                return
-            if event["type"] == "websocket.close":
-                return
-            self._queued -= size
-            if self.congested and self._queued <= HIGH_WATER // 4:
-                self.congested = False
-                self.context.note(self, False)
-                self._tell(lambda listener: listener.on_writable(self))
-
-    def _put(self, event: dict[str, Any], size: int) -> None:
-        if self._ending is not None:
-            return
-        if self._queued > self.context.max_buffered:
-            self._tell(lambda listener: listener.on_overflow(self))
-            self.close(1013, f"more than {self.context.max_buffered} bytes unread")
-            return
-        self._append(event, size + OVERHEAD)
-
-    def _append(self, event: dict[str, Any], size: int) -> None:
-        self._queue.append((size, event))
-        self._queued += size
-        if self._queued > HIGH_WATER and not self.congested:
-            self.congested = True
-            self.context.note(self, True)
-        self._to_write.set()
-
-    def _tell(self, call: _Call) -> None:
-        if self.listener is None:
-            return
-        try:
-            call(self.listener)
-        except Exception:
-            logger.exception("listener failed; its connection is closed with 1011")
-            self.close(1011, "internal error")
-
-
-class _Call(Protocol):
-    def __call__(self, listener: Listener, /) -> None: ...
-
-
-class _Frames(Framing):
-    """Turns frames that were encoded for many connections back into messages."""
-
-    __slots__ = ("_connection",)
-
-    MASKED = False
-
-    def __init__(self, connection: AsgiConnection) -> None:
-        super().__init__()
-        self._connection = connection
-
-    @property
-    def max_message(self) -> int:
-        return 1 << 62  # our own frames
-
-    def message_received(self, message: bytes | str) -> None:
-        self._connection.send(message)
-
-    def ping_received(self, payload: bytes) -> None:
-        """Dropped: ASGI knows no pings."""
-
-    def close_received(self, code: int, reason: str) -> None:
-        """Dropped: `close` ends a connection, not a frame."""
-
-    def violated(self, code: int, reason: str) -> None:
-        raise ValueError(f"write() takes whole frames of a server: {reason}")

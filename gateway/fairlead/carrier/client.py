@@ -17,7 +17,8 @@ from functools import cache
 from typing import cast
 from urllib.parse import urlsplit
 
-from fairlead.carrier.connection import ConnectionContext, FramedConnection
+from fairlead.carrier.connection import FramedConnection
+from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Listener
 from fairlead.carrier.proxy_tunnel import open_tunnel, parse_proxy
 from fairlead.carrier.timer_wheel import TimerWheel

@@ -1,10 +1,9 @@
-"""One open WebSocket on an asyncio transport: RFC 6455 reader, protocol and handle in one slotted object.
+"""One open WebSocket on an asyncio transport: reader of RFC 6455, protocol and handle in one slotted object.
 
-Made by `carrier.upgrade` (server) and `carrier.client` when the handshake is done, and handed to a
-`Listener`. It makes no task, no timer and no future, and keeps no buffer while idle: some 100 bytes of our
-own per connection, which is what a million links per machine rest on. All that depends on time is in the
-shared `TimerWheel`. The reference to the listener is dropped at close, so that no cycle survives and no
-collector is needed.
+`http_server.websocket_upgrade` (server) and `client` make one when the handshake is done, and give it to a `Listener`.
+It makes no task, timer or future and keeps no buffer while idle: some 100 bytes of our own for each connection, on
+which a million links per machine rest. The shared `TimerWheel` does everything that depends on time. The reference to
+the listener is dropped at close, so that no reference cycle survives and nothing is left for the garbage collector.
 """
 
 from __future__ import annotations
@@ -12,54 +11,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import abstractmethod
-from dataclasses import dataclass
 from typing import Final, cast
 
-from fairlead.carrier.listener import Connection, Listener
-from fairlead.carrier.reading.scheduler import ReadScheduler
-from fairlead.carrier.timer_wheel import VISITS, TimerWheel
+from fairlead.carrier.connection_context import ConnectionContext
+from fairlead.carrier.listener import Listener
+from fairlead.carrier.timer_wheel import VISITS
 from fairlead.wire import framing
 from fairlead.wire.framing import BINARY, CLOSE, COMPRESS_ABOVE, FIN, PING, PONG, RSV1, TEXT, Framing
 
-__all__ = ["Connection", "ConnectionContext", "FramedConnection", "ServerConnection"]
-
 logger = logging.getLogger("fairlead.carrier")
 
-HIGH_WATER: Final = 64 << 10
-"""The transports' own mark: below it a connection is never congested, so overflow is not even looked for."""
 SMALL: Final = 1024
 FREQUENT: Final = 64
 """The read scheduler does not account for a connection that is read less often than this between two visits of the
 timer wheel (some 16 s), with at most `SMALL` bytes each time: idle links, and most busy ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConnectionContext:
-    """What all connections of one server, or of one client process, share. Without an `intake` whatever comes is
-    read."""
-
-    timer_wheel: TimerWheel
-    max_message: int = 1 << 20
-    max_buffered: int = 1 << 20
-    close_timeout: float = 5.0  # a peer that lives answers within its round trip; 5 s is a bad mobile link
-    deflate: bool = False
-    intake: ReadScheduler | None = None
-    slow: set[Connection] | None = None
-    """Where those that are congested are kept, whose peers do not read as fast as they are sent to. None keeps nobody:
-    a client has context for each connection, and no use for the set."""
-
-    def note(self, connection: Connection, congested: bool) -> None:
-        """Keep it among the slow ones, or no more."""
-        if self.slow is None:
-            return
-        if congested:
-            self.slow.add(connection)
-        else:
-            self.slow.discard(connection)
-
-    def __post_init__(self) -> None:
-        if self.max_buffered < HIGH_WATER:
-            raise ValueError(f"max_buffered of {self.max_buffered} bytes is below the transport's mark of {HIGH_WATER}")
 
 
 class FramedConnection(Framing, asyncio.Protocol):

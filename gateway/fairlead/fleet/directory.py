@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
 from fairlead.errors import FairleadError
-from fairlead.fleet import lua, schema
+from fairlead.fleet import directory_replies, lua, schema
+from fairlead.fleet.directory_replies import AgentOwner, Claimed, LastSeen, LimitReached, Overtaken
 from fairlead.fleet.schema import AgentRow
 from fairlead.store.answer import Answer, AnswerOrError, map_bounded
 from fairlead.store.backlog import Priority
@@ -36,51 +34,6 @@ NAMES_AT_ONCE = 256
 """Agent ids that are asked for at once: some 8 KB, and a fraction of a millisecond of the loop's time."""
 SHARDS_AT_ONCE = 16
 """Shards of the index that are asked at once when they have few agents: what one batch takes of the background."""
-
-
-@dataclass(frozen=True, slots=True)
-class Claimed:
-    """The agent is ours from `gen` on. `previous` is the lease that this one replaces, "" when there was none."""
-
-    gen: int
-    now: int
-    previous: str
-    previous_boot: str
-    previous_gen: int
-    open: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Overtaken:
-    """The claim came too late: `older` attempt of the same boot, `late` answer, or `lost` to another owner."""
-
-    why: str
-    gen: int
-
-
-@dataclass(frozen=True, slots=True)
-class AgentOwner:
-    """Which lease holds an agent, since which generation, and which start of the agent it is. Empty for none."""
-
-    lease: str
-    gen: int
-    boot: str
-
-
-@dataclass(frozen=True, slots=True)
-class LastSeen:
-    """Which lease holds an agent, "" for none; when its last link began, and when it was seen last (ms)."""
-
-    lease: str
-    up: int
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class LimitReached:
-    """The agent has too many open commands, or labels."""
-
-    count: int
 
 
 class Directory:
@@ -123,7 +76,7 @@ class Directory:
             ),
             priority=Priority.BACKGROUND,
         )
-        return Answer(reply, _claimed)
+        return Answer(reply, directory_replies.parse_claim)
 
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> Answer[bool]:
         """Give the lease up, if it is still that session's."""
@@ -137,7 +90,7 @@ class Directory:
         """Add `command` to the agent's open ones and read its row. None: no such agent was ever seen."""
         keys = schema.agent_key(agent), schema.open_key(agent)
         reply = self._store.run(lua.DISPATCH_COMMAND, keys, (command, expires, schema.OPEN_LIMIT, valid_until))
-        return Answer(reply, partial(_dispatched, agent))
+        return Answer(reply, partial(directory_replies.parse_dispatch, agent))
 
     def remove_open(self, agent: str, command: str, failure: str = "") -> Answer[str]:
         """The command is over: it is no longer open for its agent. `failure`, what went wrong with it, is kept for
@@ -155,7 +108,7 @@ class Directory:
         calls that callers wait for, and do not go before them.
         """
         reply = self._store.run_each(lua.REMOVE_OPEN, [_remove_open_call(*one) for one in settled])
-        return Answer(reply, _leases)
+        return Answer(reply, directory_replies.parse_leases)
 
     async def open_commands(self, agent: str) -> list[str]:
         return [text(c) for c in items(await self._store.submit("HKEYS", schema.open_key(agent)))]
@@ -164,7 +117,7 @@ class Directory:
         reply = self._store.submit(
             "HMGET", schema.agent_key(agent), *schema.AGENT_FIELDS, priority=priority, expected=ROW_BYTES
         )
-        return Answer(reply, lambda reply: AgentRow.parse(agent, _values(items(reply))))
+        return Answer(reply, lambda reply: AgentRow.parse(agent, directory_replies.values(items(reply))))
 
     async def owners(self, agents: Sequence[str]) -> list[AgentOwner | Exception]:
         """The newest owner of each, or what reading its row raised."""
@@ -175,7 +128,10 @@ class Directory:
     def owner(self, agent: str) -> Answer[AgentOwner]:
         """The newest owner."""
         key = schema.agent_key(agent)
-        return Answer(self._store.submit("HMGET", key, "lease", "gen", "boot", priority=Priority.BACKGROUND), _owner)
+        return Answer(
+            self._store.submit("HMGET", key, "lease", "gen", "boot", priority=Priority.BACKGROUND),
+            directory_replies.parse_owner,
+        )
 
     def last_seen(self, agents: Sequence[str]) -> AsyncGenerator[tuple[str, LastSeen | Exception | None]]:
         """Each of `agents` with what its row says of that, None when it has none, and what reading it raised."""
@@ -184,7 +140,8 @@ class Directory:
     def _last_seen(self, agent: str) -> Answer[LastSeen | None]:
         key = schema.agent_key(agent)
         return Answer(
-            self._store.submit("HMGET", key, "gen", "lease", "up", "seen", priority=Priority.BACKGROUND), _seen
+            self._store.submit("HMGET", key, "gen", "lease", "up", "seen", priority=Priority.BACKGROUND),
+            directory_replies.parse_last_seen,
         )
 
     async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
@@ -195,13 +152,13 @@ class Directory:
     def _look_up_each(self, agents: Sequence[str]) -> Answer[list[AgentRow]]:
         commands = [("HMGET", schema.agent_key(agent), *schema.AGENT_FIELDS) for agent in agents]
         replies = self._store.submit_each(commands, priority=Priority.BACKGROUND, expected=ROW_BYTES)
-        return Answer(replies, partial(_rows, agents))
+        return Answer(replies, partial(directory_replies.parse_rows, agents))
 
     def label(self, agent: str, changes: Mapping[str, str | None]) -> Answer[dict[str, str] | LimitReached | None]:
         """Set labels, or remove those that are None; all of them afterwards. None: no such agent was ever seen."""
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
         reply = self._store.run(lua.SET_LABELS, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
-        return Answer(reply, _labelled)
+        return Answer(reply, directory_replies.parse_labels)
 
     def write_link_stats(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
         """Write down how the agent's link is doing, for whoever has asked."""
@@ -272,72 +229,7 @@ class Directory:
         return True
 
 
-def _claimed(reply: Reply) -> Claimed | Overtaken:
-    answer = items(reply)
-    if text(answer[0]) != "ok":
-        return Overtaken(text(answer[0]), integer(answer[1]))
-    return Claimed(
-        integer(answer[1]),
-        integer(answer[2]),
-        text(answer[3]),
-        text(answer[4]),
-        integer(answer[5]),
-        [text(command) for command in answer[6:]],
-    )
-
-
 def _remove_open_call(agent: str, command: str, failure: str) -> tuple[tuple[str, str], tuple[str, str, int]]:
     """Keys and arguments of settle.lua."""
     line = " ".join(failure.split())  # a part of it is the agent's own word, which may hold a line end
     return (schema.agent_key(agent), schema.open_key(agent)), (command, line, schema.FAILURES_KEPT)
-
-
-def _leases(answers: Sequence[Reply | FairleadError]) -> Sequence[str | FairleadError]:
-    return [answer if isinstance(answer, FairleadError) else text(answer) for answer in answers]
-
-
-def _owner(reply: Reply) -> AgentOwner:
-    lease, gen, boot = _values(items(reply))
-    return AgentOwner((lease or b"").decode(), int(gen or 0), (boot or b"").decode())
-
-
-def _rows(agents: Sequence[str], replies: Sequence[Reply | FairleadError]) -> list[AgentRow]:
-    """Of those that exist. Raises the error that came in place of a row."""
-    rows: list[AgentRow] = []
-    for agent, reply in zip(agents, replies, strict=True):
-        if isinstance(reply, FairleadError):
-            raise reply
-        if (row := AgentRow.parse(agent, _values(items(reply)))) is not None:
-            rows.append(row)
-    return rows
-
-
-def _seen(reply: Reply) -> LastSeen | None:
-    gen, lease, up, seen = _values(items(reply))
-    return None if gen is None else LastSeen((lease or b"").decode(), int(up or 0), int(seen or 0))
-
-
-def _dispatched(agent: str, reply: Reply) -> AgentRow | LimitReached | None:
-    answer = items(reply)
-    match text(answer[0]):
-        case "ok":
-            return AgentRow.parse(agent, _values(answer[1:]))
-        case "full":
-            return LimitReached(integer(answer[1]))
-        case "late":
-            raise lua.late("dispatch")
-    return None
-
-
-def _labelled(reply: Reply) -> dict[str, str] | LimitReached | None:
-    answer = items(reply)
-    match text(answer[0]):
-        case "ok":
-            return msgspec.json.decode(octets(answer[1]), type=dict[str, str])
-        case "full":
-            return LimitReached(integer(answer[1]))
-    return None
-
-
-def _values(replies: list[Reply]) -> list[bytes | None]:
-    return [reply if isinstance(reply, bytes) else None for reply in replies]

@@ -19,6 +19,7 @@ from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.rules import RULES
 from fairlead_operator.autoscaler.scale_down import cheapest_pod, why_not_down
 from fairlead_operator.autoscaler.snapshot import Snapshot, take_snapshot
+from fairlead_operator.kube.workload_status import pod_count
 
 STEP_LEAST = 4
 """Within STEP_SECONDS the pods may double, or grow by this many where that is more: it bounds what a wrong number
@@ -91,7 +92,7 @@ def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now
     if target.replicas > current:
         most = target.replicas if target.ordered else max(_step_limit(snapshot, panic=panic), spec.replicas.min)
         if most <= current:
-            reason = f"{target.replicas} pods are wanted, but the fleet may at most double within {STEP_SECONDS:g} s"
+            reason = f"{target.reason}, but the fleet may at most double within {STEP_SECONDS:g} s"
             return made(Action.STAY, current, reason, limited=True)
         return made(Action.UP, min(target.replicas, most), target.reason, limited=most < target.replicas)
     if distrust := _why_hold(snapshot):
@@ -99,7 +100,7 @@ def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now
     if target.replicas == current:
         return made(Action.STAY, current, target.reason)
     if obstacle := why_not_down(snapshot, panic=panic, ordered=target.ordered or current > spec.replicas.max):
-        return made(Action.STAY, current, f"{target.replicas} pods would suffice, but {obstacle}")
+        return made(Action.STAY, current, f"{pod_count(target.replicas)} would suffice, but {obstacle}")
     return made(Action.DOWN, current - 1, target.reason, victim=cheapest_pod(fleet))
 
 
@@ -112,10 +113,10 @@ def _target(rules: tuple[RuleStatus, ...], snapshot: Snapshot) -> Target:
     low, high, scaling = snapshot.spec.replicas.min, snapshot.spec.replicas.max, snapshot.spec.scaling
     if scaling.mode is Mode.EXTERNAL:
         replicas = snapshot.fleet.replicas if scaling.replicas is None else min(max(scaling.replicas, low), high)
-        return Target(replicas, "external", f"{replicas} pods were asked for from outside")
+        return Target(replicas, "external", f"a scale of {pod_count(replicas)} was set from outside")
     strongest = max(rules, key=lambda rule: rule.replicas)
     if strongest.replicas < low:
-        return Target(low, "min", f"replicas.min asks for {low} pods")
+        return Target(low, "min", f"replicas.min asks for {pod_count(low)}")
     if strongest.replicas > high:
         return Target(high, "max", f"more pods are needed, but replicas.max allows only {high}")
     return Target(strongest.replicas, strongest.name, strongest.reason)

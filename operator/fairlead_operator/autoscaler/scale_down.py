@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.snapshot import Snapshot
+from fairlead_operator.kube.workload_status import pod_count
 
 FILL_AFTER_REMOVAL = 6 / 7
 """Share of the target utilisation to which the remaining pods may be filled: with a target of 70 % they are filled to
@@ -26,9 +27,9 @@ def _unsettled(snapshot: Snapshot) -> str:
     if fleet.operation:
         return f"the LinkOperation {fleet.operation} is running"
     if inputs.leaving:
-        return f"{inputs.leaving} pods are terminating"
+        return f"{pod_count(inputs.leaving)} must finish terminating first"
     if inputs.pending:
-        return f"{inputs.pending} pods are not ready, and Kubernetes would remove those first"
+        return f"{pod_count(inputs.pending)} must become ready first: Kubernetes would remove unready ones"
     if inputs.fresh < inputs.ready or inputs.ready < fleet.replicas:
         return f"only {inputs.fresh} of {fleet.replicas} pods have reported"
     if (since := snapshot.now - snapshot.history.removed_at) < scaling.step_down_seconds:

@@ -31,6 +31,11 @@ class FirstSeen:
         return {uid: now - since for uid, since in self._since.items()}
 
 
+def pod_count(number: int) -> str:
+    """In words: "1 pod", "2 pods"."""
+    return f"{number} pod" if number == 1 else f"{number} pods"
+
+
 def replicas(deployment: Object) -> int:
     return int(deployment["spec"].get("replicas", 1))
 

@@ -103,7 +103,7 @@ def set_fleet_conditions(
         conditions.set("Progressing", False, "Stable")
     least = max(1, min(spec.replicas.min, fleet.replicas))
     if inputs.ready >= least:
-        conditions.set("Ready", True, "Serving", f"{inputs.ready} pods are ready")
+        conditions.set("Ready", True, "Serving", f"{inputs.ready} of {fleet.replicas} pods are ready")
     else:
         conditions.set("Ready", False, "PodsNotReady", f"{inputs.ready} of {least} pods are ready")
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from fairlead.fleet import schema
-from fairlead.fleet.directory import Claimed
+from fairlead.fleet.directory_replies import Claimed
 
 from support.fleet.history_outcomes import Outcomes
 from support.fleet.history_play import Session, again, agents, anyone, leases, seldom

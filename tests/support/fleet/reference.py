@@ -22,7 +22,7 @@ from fairlead.fleet.command_record import (
     StoredEnd,
     TakenOver,
 )
-from fairlead.fleet.directory import Claimed, LimitReached, Overtaken
+from fairlead.fleet.directory_replies import Claimed, LimitReached, Overtaken
 from fairlead.fleet.schema import TargetState
 
 RUNS = 5

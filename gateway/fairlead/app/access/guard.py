@@ -9,14 +9,14 @@ port.
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from prometheus_client import Counter
 
-from fairlead.app.access.bearer_token import BearerToken
 from fairlead.app.access.hosts import HostRules
 from fairlead.app.access.penalties import Penalties
 from fairlead.carrier.http_server.admission import authenticated
@@ -29,6 +29,23 @@ logger = logging.getLogger(__name__)
 WAITING: Final = 1_024
 """Maximum number of delayed answers, of some 5 KB each; further ones are sent at once. The number is above the default
 limit of connections without a token, so that an attacker with many connections is delayed on all of them."""
+
+
+class BearerToken:
+    """A secret that all agents share, or that the platform has. It is compared in constant time."""
+
+    def __init__(self, secret: str, whose: str) -> None:
+        self._header = b"Bearer " + secret.encode()
+        self._whose = whose
+
+    def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """Raises Unauthorized unless the raw ASGI headers carry this token."""
+        given = next((value for name, value in headers if name == b"authorization"), None)
+        if given is None:
+            raise Unauthorized(f"missing credential: send `Authorization: Bearer <{self._whose} token>`")
+        scheme, _, secret = given.partition(b" ")
+        if not hmac.compare_digest(scheme.capitalize() + b" " + secret.strip(), self._header):
+            raise Unauthorized(f"wrong credential: expected the {self._whose} token")
 
 
 class CredentialFailures:

@@ -7,6 +7,7 @@ milliseconds; durations are seconds.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
@@ -251,3 +252,10 @@ class Problem(Struct):
     detail: str
     temporary: bool
     field_: str | None = field(default=None, name="field")
+
+
+def iso(ms: int) -> str | None:
+    """RFC 3339 with milliseconds, in UTC; None for 0, which stands for never."""
+    if not ms:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

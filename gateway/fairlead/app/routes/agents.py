@@ -16,12 +16,12 @@ from starlette.responses import Response
 
 from fairlead.app.api import schemas
 from fairlead.app.api.request_body import decoded, read_body
-from fairlead.app.api.timestamps import iso
+from fairlead.app.api.schemas import iso
 from fairlead.app.routes.commands import whole
 from fairlead.app.routes.list_scheduler import ListScheduler
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
-from fairlead.fleet.directory import LimitReached
+from fairlead.fleet.directory_replies import LimitReached
 from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence, index_shard
 from fairlead.node import Node
 from fairlead.routing.observability.link_stats import MEASURES, LinkStats

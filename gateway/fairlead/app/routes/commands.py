@@ -16,7 +16,7 @@ from starlette.types import ASGIApp
 from fairlead.app.api import schemas
 from fairlead.app.api.body_fingerprint import fingerprint
 from fairlead.app.api.request_body import decoded, read_body
-from fairlead.app.api.timestamps import iso
+from fairlead.app.api.schemas import iso
 from fairlead.app.routes.result_stream import LINES, ResultStream, end_of, opening, wanted
 from fairlead.errors import InvalidRequest
 from fairlead.fleet.command_record import CommandRecord

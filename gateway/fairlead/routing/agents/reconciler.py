@@ -15,7 +15,7 @@ import random
 from collections import deque
 
 from fairlead.errors import BusUnavailable
-from fairlead.fleet.directory import Overtaken
+from fairlead.fleet.directory_replies import Overtaken
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks

@@ -15,7 +15,7 @@ from fairlead.bus.doorbell import LinkSuperseded
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.command_record import TakenOver
-from fairlead.fleet.directory import Claimed, Overtaken
+from fairlead.fleet.directory_replies import Claimed, Overtaken
 from fairlead.fleet.schema import AgentRow
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session

@@ -9,7 +9,8 @@ from __future__ import annotations
 from fairlead.errors import AgentOnline
 from fairlead.fleet.command_record import OUTCOME_UNKNOWN, StoredEnd
 from fairlead.fleet.commands import Commands
-from fairlead.fleet.directory import Directory, LastSeen
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.directory_replies import LastSeen
 from fairlead.fleet.schema import AgentRow, Presence, TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.membership.membership import Membership
@@ -54,7 +55,7 @@ class AgentRemoval:
             node = f" ({why})" if presence is Presence.ONLINE else ""
             raise AgentOnline(
                 f"agent {row.agent!r} is online{node}: stop it, so that it does not connect again, and disconnect it "
-                "first (DELETE its session)",
+                "first (DELETE its link)",
                 agent=row.agent,
             )
         return ended, await self._records.remove_events(row.agent)

@@ -13,11 +13,8 @@ FILL_AFTER_FAILURE = 0.95
 
 class FailureToleranceRule(ScalingRule):
     name = "failureTolerance"
-    description = "hold the links at 95 % of the capacity while `scaling.failureTolerance` of the pods have failed"
+    purpose = "hold the links at 95 % of the capacity while `scaling.failureTolerance` of the pods have failed"
 
     def required_pods(self, snapshot: Snapshot) -> int:
         needed = math.ceil(snapshot.inputs.links / (FILL_AFTER_FAILURE * snapshot.inputs.capacity))
         return needed + snapshot.spec.scaling.failure_tolerance
-
-    def reason(self, pods: int) -> str:
-        return f"{pods} pods still hold all links after the failures that failureTolerance allows for"

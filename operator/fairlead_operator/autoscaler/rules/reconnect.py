@@ -10,11 +10,8 @@ from fairlead_operator.autoscaler.snapshot import Snapshot
 
 class ReconnectRule(ScalingRule):
     name = "reconnect"
-    description = "accept all links again within `scaling.reconnectSeconds`, each pod `acceptRate` links per second"
+    purpose = "accept all links again within `scaling.reconnectSeconds`, each pod `acceptRate` links per second"
 
     def required_pods(self, snapshot: Snapshot) -> int:
         spec = snapshot.spec
         return math.ceil(snapshot.inputs.links / (spec.accept_rate * spec.scaling.reconnect_seconds))
-
-    def reason(self, pods: int) -> str:
-        return f"{pods} pods let the whole fleet reconnect within reconnectSeconds"

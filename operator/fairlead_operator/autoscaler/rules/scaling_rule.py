@@ -1,4 +1,4 @@
-"""What a scaling rule is: a name, the number of pods that it requires, and the reason in words. Pure."""
+"""What a scaling rule is: a name, what pods are required for, and how many are required. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from fairlead_operator.api.gateway_status import RuleStatus
 from fairlead_operator.autoscaler.snapshot import Snapshot
+from fairlead_operator.kube.workload_status import pod_count
 
 
 class ScalingRule(ABC):
@@ -18,17 +19,15 @@ class ScalingRule(ABC):
 
     name: ClassVar[str]
     """In the status, in the metric `fairlead_operator_rule_replicas`, on the dashboard and in docs/operator.md."""
-    description: ClassVar[str]
-    """What it requires enough pods to do, as Markdown: a cell of the table in docs/operator.md."""
+    purpose: ClassVar[str]
+    """What pods are required for, in the words that follow "it takes 3 pods to". The reason in the status is made of
+    it, and a cell of the table in docs/operator.md, so names of settings are in backticks."""
 
     @abstractmethod
     def required_pods(self, snapshot: Snapshot) -> int:
         """The number of pods that this rule requires; the decision takes the greatest of all rules."""
 
-    @abstractmethod
-    def reason(self, pods: int) -> str:
-        """Why, when this rule wins: a clause that begins with `pods`."""
-
     def evaluate(self, snapshot: Snapshot) -> RuleStatus:
         pods = self.required_pods(snapshot)
-        return RuleStatus(name=self.name, replicas=pods, reason=self.reason(pods))
+        reason = f"it takes {pod_count(pods)} to {self.purpose.replace('`', '')}"
+        return RuleStatus(name=self.name, replicas=pods, reason=reason)

@@ -10,7 +10,7 @@ from fairlead_operator.autoscaler.snapshot import Snapshot
 
 class UtilisationRule(ScalingRule):
     name = "utilisation"
-    description = (
+    purpose = (
         "hold the links, and those that arrive or are refused until a new pod is ready, at `targetUtilisation` of the "
         "capacity"
     )
@@ -19,6 +19,3 @@ class UtilisationRule(ScalingRule):
         inputs = snapshot.inputs
         arriving = max(0.0, inputs.growth + inputs.rejects) * inputs.lead_seconds
         return math.ceil((inputs.links + arriving) * 100 / (snapshot.spec.target_utilisation * inputs.capacity))
-
-    def reason(self, pods: int) -> str:
-        return f"{pods} pods hold the links and their growth at the target utilisation"

@@ -1,0 +1,45 @@
+"""What all connections of one server, or of one client process, share: the timer wheel, limits and the read scheduler.
+
+Every connection has a reference to one `ConnectionContext`, so that an idle connection stores none of it by itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from fairlead.carrier.listener import Connection
+from fairlead.carrier.reading.scheduler import ReadScheduler
+from fairlead.carrier.timer_wheel import TimerWheel
+
+HIGH_WATER: Final = 64 << 10
+"""The transports' own mark: below it a connection is never congested, so overflow is not even looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionContext:
+    """What all connections of one server, or of one client process, share. Without an `intake` whatever comes is
+    read."""
+
+    timer_wheel: TimerWheel
+    max_message: int = 1 << 20
+    max_buffered: int = 1 << 20
+    close_timeout: float = 5.0  # a peer that lives answers within its round trip; 5 s is a bad mobile link
+    deflate: bool = False
+    intake: ReadScheduler | None = None
+    slow: set[Connection] | None = None
+    """Where those that are congested are kept, whose peers do not read as fast as they are sent to. None keeps nobody:
+    a client has context for each connection, and no use for the set."""
+
+    def note(self, connection: Connection, congested: bool) -> None:
+        """Keep it among the slow ones, or no more."""
+        if self.slow is None:
+            return
+        if congested:
+            self.slow.add(connection)
+        else:
+            self.slow.discard(connection)
+
+    def __post_init__(self) -> None:
+        if self.max_buffered < HIGH_WATER:
+            raise ValueError(f"max_buffered of {self.max_buffered} bytes is below the transport's mark of {HIGH_WATER}")

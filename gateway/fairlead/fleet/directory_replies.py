@@ -1,0 +1,127 @@
+"""The replies to the calls of `Directory`, as values.
+
+`Directory` alone calls these functions, and knows how each reply was asked for; the scripts document the form of their
+replies. Nothing here sends anything to Redis. A reply of another form is a defect of ours and raises StoreError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from fairlead.errors import FairleadError
+from fairlead.fleet import lua
+from fairlead.fleet.schema import AgentRow
+from fairlead.store.reply import Reply, integer, items, octets, text
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The agent is ours from `gen` on. `previous` is the lease that this one replaces, "" when there was none."""
+
+    gen: int
+    now: int
+    previous: str
+    previous_boot: str
+    previous_gen: int
+    open: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Overtaken:
+    """The claim came too late: `older` attempt of the same boot, `late` answer, or `lost` to another owner."""
+
+    why: str
+    gen: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOwner:
+    """Which lease holds an agent, since which generation, and which start of the agent it is. Empty for none."""
+
+    lease: str
+    gen: int
+    boot: str
+
+
+@dataclass(frozen=True, slots=True)
+class LastSeen:
+    """Which lease holds an agent, "" for none; when its last link began, and when it was seen last (ms)."""
+
+    lease: str
+    up: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReached:
+    """The agent has too many open commands, or labels."""
+
+    count: int
+
+
+def parse_claim(reply: Reply) -> Claimed | Overtaken:
+    answer = items(reply)
+    if text(answer[0]) != "ok":
+        return Overtaken(text(answer[0]), integer(answer[1]))
+    return Claimed(
+        integer(answer[1]),
+        integer(answer[2]),
+        text(answer[3]),
+        text(answer[4]),
+        integer(answer[5]),
+        [text(command) for command in answer[6:]],
+    )
+
+
+def parse_leases(answers: Sequence[Reply | FairleadError]) -> Sequence[str | FairleadError]:
+    return [answer if isinstance(answer, FairleadError) else text(answer) for answer in answers]
+
+
+def parse_owner(reply: Reply) -> AgentOwner:
+    lease, gen, boot = values(items(reply))
+    return AgentOwner((lease or b"").decode(), int(gen or 0), (boot or b"").decode())
+
+
+def parse_rows(agents: Sequence[str], replies: Sequence[Reply | FairleadError]) -> list[AgentRow]:
+    """Of those that exist. Raises the error that came in place of a row."""
+    rows: list[AgentRow] = []
+    for agent, reply in zip(agents, replies, strict=True):
+        if isinstance(reply, FairleadError):
+            raise reply
+        if (row := AgentRow.parse(agent, values(items(reply)))) is not None:
+            rows.append(row)
+    return rows
+
+
+def parse_last_seen(reply: Reply) -> LastSeen | None:
+    gen, lease, up, seen = values(items(reply))
+    return None if gen is None else LastSeen((lease or b"").decode(), int(up or 0), int(seen or 0))
+
+
+def parse_dispatch(agent: str, reply: Reply) -> AgentRow | LimitReached | None:
+    answer = items(reply)
+    match text(answer[0]):
+        case "ok":
+            return AgentRow.parse(agent, values(answer[1:]))
+        case "full":
+            return LimitReached(integer(answer[1]))
+        case "late":
+            raise lua.late("dispatch")
+    return None
+
+
+def parse_labels(reply: Reply) -> dict[str, str] | LimitReached | None:
+    answer = items(reply)
+    match text(answer[0]):
+        case "ok":
+            return msgspec.json.decode(octets(answer[1]), type=dict[str, str])
+        case "full":
+            return LimitReached(integer(answer[1]))
+    return None
+
+
+def values(replies: list[Reply]) -> list[bytes | None]:
+    return [reply if isinstance(reply, bytes) else None for reply in replies]

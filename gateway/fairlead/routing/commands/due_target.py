@@ -1,0 +1,96 @@
+"""Handles one command whose time has come, as its record says: rings again, or ends it.
+
+Called by the command sweeper. Every step is conditional on the record, so handling a command twice does no harm.
+"""
+
+from __future__ import annotations
+
+from fairlead.bus.doorbell import CancelRequested, CommandQueued, Doorbell, InputAdded
+from fairlead.bus.inbox import Inbox
+from fairlead.fleet.command_record import EXPIRED, OUTCOME_UNKNOWN, CommandRecord, StoredEnd, Target
+from fairlead.fleet.commands import Commands
+from fairlead.fleet.directory import Directory
+from fairlead.fleet.schema import Presence, TargetState
+from fairlead.routing.commands.completion import Completion
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.timeouts import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS
+
+
+class DueTargetHandler:
+    def __init__(
+        self, directory: Directory, records: Commands, inbox: Inbox, completion: Completion, membership: Membership
+    ) -> None:
+        self._directory = directory
+        self._records = records
+        self._inbox = inbox
+        self._completion = completion
+        self._membership = membership
+
+    async def handle(self, found: CommandRecord, target: Target, now: int) -> int | None:
+        """Do what this target needs now. Returns when it is due again (ms), None for never."""
+        if target.state is TargetState.QUEUED:
+            return await self._wait_for_agent(found, target, now)
+        again = found.expires + GRACE_MS
+        if found.cancel_asked:
+            await self._ring(target, CancelRequested(target.agent, found.id))
+            if now >= found.cancel_asked + CANCEL_MS:
+                how = StoredEnd(code="cancel_unconfirmed", message="the agent did not confirm the end within 10 s")
+                return await self._finish(found, target, TargetState.CANCELLED, how)
+            again = min(again, found.cancel_asked + CANCEL_MS, now + CANCEL_AGAIN_MS)
+        elif found.has_input:
+            await self._ring(target, InputAdded(target.agent, found.id))
+        return again
+
+    async def _ring(self, target: Target, doorbell: Doorbell) -> None:
+        row = await self._directory.look_up(target.agent)
+        if row is not None and row.lease:
+            self._inbox.ring(row.lease, (doorbell,))
+
+    async def _wait_for_agent(self, command: CommandRecord, target: Target, now: int) -> int | None:
+        """The command is not sent: ring at its agent's node, or end it if its agent was absent for too long."""
+        row = await self._directory.look_up(target.agent)
+        if row is not None:
+            # Again, because it failed when the command was posted, or Redis has lost it since.
+            await self._directory.dispatch(target.agent, command.id, command.expires, self._membership.valid_until())
+        presence, _, why = (
+            self._membership.table.presence(row, now) if row is not None else (Presence.OFFLINE, 0, "it was forgotten")
+        )
+        if row is not None and presence is Presence.ONLINE:
+            if now >= command.expires:
+                return await self._finish(command, target, TargetState.EXPIRED, EXPIRED, only_from=TargetState.QUEUED)
+            self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
+            return min(now + RING_AGAIN_MS, command.expires)
+        patience = min(command.hold_until, command.expires)
+        if now < patience and row is not None and not row.lease:
+            return patience  # the agent finds the command when it comes back; this is only the end of the wait
+        if now < patience:
+            if row is not None:  # its node may have joined again, which this one has not read yet
+                self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
+            return min(patience, now + RING_AGAIN_MS)
+        how = StoredEnd(
+            code="agent_offline", message=f"agent {target.agent!r} did not come back: {why}", temporary=True
+        )  # fmt: skip
+        return await self._finish(command, target, TargetState.OFFLINE, how, only_from=TargetState.QUEUED)
+
+    async def _finish(
+        self,
+        command: CommandRecord,
+        target: Target,
+        state: TargetState,
+        how: StoredEnd,
+        only_from: TargetState | None = None,
+    ) -> int | None:
+        """End the target. Returns when it is due again if it has just been sent instead, else None."""
+        if target.state is TargetState.QUEUED and target.attempt:
+            state, how = (
+                TargetState.FAILED,
+                OUTCOME_UNKNOWN,
+            )  # it waits for its second run, and the first one may have done it
+        done = await self._records.finish(command.id, target.agent, state, how, only_from)
+        if done.why == "ok":
+            self._completion.completed(command.id, target.agent, state.value, done.followers, how.code, command.origin)
+        elif done.why == "kept":
+            return command.expires + GRACE_MS
+        else:
+            self._completion.forget(command.id, target.agent)
+        return None

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from fairlead.store.backlog import LIMITS, Priority
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import Reply, integer, items, octets
+from fairlead.store.script import Script
+
+Connect = Callable[[str], Awaitable[Pipeliner]]
+Until = Callable[[Callable[[], bool]], Awaitable[None]]
+
+COMMANDS = LIMITS[Priority.COMMANDS]
+
+COUNT = Script("count", "#!lua\nreturn redis.call('INCRBY', KEYS[1], ARGV[1])")
+REFUSE = Script("refuse", "#!lua\nreturn redis.error_reply('STALE generation ' .. ARGV[1])")
+BROKEN = Script("broken", "#!lua\nthis is not Lua")
+
+
+async def failure(call: asyncio.Future[Any]) -> BaseException | None:
+    """The error of a call, None when it succeeded; fails when there is no answer within 5 s."""
+    await asyncio.wait([call], timeout=5)
+    assert call.done()
+    return call.exception()
+
+
+async def test_commands_of_one_turn_share_batches_of_bounded_count(pipeliner: Pipeliner) -> None:
+    sizes: list[int] = []
+    pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
+    calls = [pipeliner.submit("RPUSH", "list", number) for number in range(1000)]
+    assert [integer(reply) for reply in await asyncio.gather(*calls)] == list(range(1, 1001))
+    assert sizes == [COMMANDS.batch] * 7 + [1000 - 7 * COMMANDS.batch]
+    assert pipeliner.last_latency > 0
+
+
+async def test_batches_are_bounded_in_bytes_and_a_larger_command_goes_alone(pipeliner: Pipeliner) -> None:
+    sizes: list[int] = []
+    pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
+    third, large = b"x" * (COMMANDS.batch_bytes // 3 - 100), b"x" * (COMMANDS.batch_bytes + 1)
+    calls = [pipeliner.submit("SET", "key", value) for value in (third, third, third, third, large, b"", b"")]
+    assert await asyncio.gather(*calls) == [b"OK"] * 7
+    assert sizes == [3, 1, 1, 2]
+
+
+async def test_the_backlog_is_bounded_in_commands(own_valkey: EmbeddedValkey, connect: Connect) -> None:
+    pipeliner = await connect(own_valkey.url)
+    os.kill(own_valkey.pid, signal.SIGSTOP)
+    calls = [pipeliner.submit("PING") for _ in range(COMMANDS.waiting)]
+    assert not calls[-1].done()
+    assert pipeliner.backlog == pipeliner.waiting(Priority.COMMANDS) == COMMANDS.waiting
+    surplus = pipeliner.submit("PING")
+    assert "backlog full: 8192 calls" in str(surplus.exception())
+    assert "at priority commands (limits 8192" in str(surplus.exception())
+    beat = pipeliner.submit("PING", priority=Priority.CONTROL)
+    assert not beat.done()  # one priority that is full takes nothing from another
+    os.kill(own_valkey.pid, signal.SIGCONT)
+    assert await asyncio.gather(*calls) == [b"PONG"] * COMMANDS.waiting
+    assert await beat == b"PONG"
+
+
+async def test_the_backlog_is_bounded_in_bytes(pipeliner: Pipeliner) -> None:
+    value = b"x" * (COMMANDS.waiting_bytes // 4)
+    calls = [pipeliner.submit("ECHO", value) for _ in range(3)]
+    surplus = pipeliner.submit("ECHO", value + value)
+    assert "backlog full" in str(surplus.exception())
+    await asyncio.gather(*calls)
+    assert pipeliner.backlog == 0
+    assert await pipeliner.submit("ECHO", value) == value  # the bytes were counted back
+
+
+async def test_each_batch_takes_some_of_every_priority_the_first_priority_first(
+    own_valkey: EmbeddedValkey, connect: Connect
+) -> None:
+    """Thousands of background calls wait; a beat and a command that come last are in the very next batch."""
+    pipeliner = await connect(own_valkey.url)
+    executed: list[str] = []
+    sizes: list[int] = []
+    pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
+
+    def call(name: str, priority: Priority) -> asyncio.Future[Reply]:
+        made = pipeliner.submit("RPUSH", "order", name, priority=priority)
+        made.add_done_callback(lambda done: executed.append(name))
+        return made
+
+    calls = [call("list", Priority.BACKGROUND) for _ in range(5_000)]
+    calls += [call(name, Priority[name.upper()]) for name in ("commands", "results", "control")]
+    await asyncio.gather(*calls)
+    assert executed[:4] == ["control", "results", "commands", "list"]
+    most = LIMITS[Priority.BACKGROUND].batch
+    assert sizes[0] == 3 + most
+    assert max(sizes[1:]) == most
+    order = items(await pipeliner.submit("LRANGE", "order", 0, 3))
+    assert order == [b"control", b"results", b"commands", b"list"]
+
+
+async def test_no_priority_keeps_a_lower_one_waiting_for_ever(pipeliner: Pipeliner) -> None:
+    """More than a batch of each higher priority is always waiting, and the list gets on all the same."""
+    listed = asyncio.create_task(_all(pipeliner, "list", Priority.BACKGROUND, 200))
+    others = [
+        asyncio.create_task(_forever(pipeliner, priority, LIMITS[priority].batch + 1))
+        for priority in (Priority.CONTROL, Priority.RESULTS, Priority.COMMANDS)
+    ]
+    async with asyncio.timeout(30):
+        await listed
+    for task in others:
+        task.cancel()
+    await asyncio.wait(others)
+
+
+async def _all(pipeliner: Pipeliner, key: str, priority: Priority, count: int) -> None:
+    await asyncio.gather(*(pipeliner.submit("RPUSH", key, n, priority=priority) for n in range(count)))
+
+
+async def _forever(pipeliner: Pipeliner, priority: Priority, at_once: int) -> None:
+    async def one() -> None:
+        while True:
+            await pipeliner.submit("INCR", priority.label, priority=priority)
+
+    await asyncio.gather(*(one() for _ in range(at_once)))
+
+
+async def test_batches_are_bounded_by_the_bytes_that_are_expected_back(pipeliner: Pipeliner) -> None:
+    """Small requests, large replies: 512 KiB each, of which a batch may bring 4 MiB."""
+    sizes: list[int] = []
+    await pipeliner.submit("SET", "large", b"x" * (512 << 10))
+    pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
+    calls = [pipeliner.submit("GET", "large", expected=512 << 10) for _ in range(20)]
+    calls.append(pipeliner.submit("GET", "large", expected=COMMANDS.back + 1))
+    assert all(len(octets(reply)) == 512 << 10 for reply in await asyncio.gather(*calls))
+    assert sizes == [8, 8, 4, 1]
