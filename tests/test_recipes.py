@@ -133,13 +133,10 @@ COMMANDS_PER_POD = 1000
 
 class CommandsRule(ScalingRule):
     name = "commands"
-    purpose = description = "run all commands that are in flight, 1,000 on each pod"
+    purpose = "run all commands that are in flight, 1,000 on each pod"
 
     def required_pods(self, snapshot: Snapshot) -> int:
         return math.ceil(sum(pod.commands for pod in snapshot.fleet.pods if pod.fresh) / COMMANDS_PER_POD)
-
-    def reason(self, pods: int) -> str:
-        return f"{pods} pods run the commands that are in flight"
 ''',
         ),
         (

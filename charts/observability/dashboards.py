@@ -55,20 +55,20 @@ def stat(title: str, unit: str, description: str, expr: str) -> Panel:
 OVERVIEW = Dashboard(
     "overview",
     "Fairlead / Overview",
-    "How the fleet is doing: links, commands, errors, and room for more.",
+    "The state of the fleet: links, commands, errors and spare capacity.",
     (
         Row("Now", (
             stat("Links", "short", "Open links.", f"sum(fairlead_links{{{FLEET}}})"),
             stat("Agents", "short", "Agents that nodes hold.", f"sum(fairlead_agents{{{FLEET}}})"),
-            stat("Capacity in use", "percentunit", "Links, of those that the nodes take.",
+            stat("Capacity in use", "percentunit", "Share of the link capacity that is in use.",
                  f"sum(fairlead_links{{{FLEET}}}) / sum(fairlead_link_capacity{{{FLEET}}})"),
             stat("Nodes", "short", "Nodes that are scraped.", f"count(fairlead_build_info{{{FLEET}}})"),
             stat("Redis", "short", "1 while Redis answers all nodes.", f"min(fairlead_redis_up{{{FLEET}}})"),
-            stat("Leaving", "short", "Agents that draining nodes have yet to close.",
+            stat("Leaving", "short", "Agents that draining nodes still have to disconnect.",
                  f"sum(fairlead_drain_remaining{{{FLEET}}})"),
         )),
         Row("Links", (
-            Panel("Links and capacity", "short", "When the lines meet, agents are refused with 503.", (
+            Panel("Links and capacity", "short", "When the lines meet, nodes refuse agents with 503.", (
                 Query(f"sum(fairlead_links{{{FLEET}}})", "links"),
                 Query(f"sum(fairlead_link_capacity{{{FLEET}}})", "capacity"),
             )),
@@ -172,14 +172,14 @@ NODES = Dashboard(
             Panel("Followers", "short", "Callers that wait for results.",
                   (Query(f"fairlead_followers{{{NODE}}}", "{{pod}}"),)),
         )),
-        Row("Standing", (
-            Panel("Age of the last beat", "s", "Above 15 s the others take the node for dead.",
+        Row("Membership", (
+            Panel("Age of the last heartbeat", "s", "Above 15 s the other nodes consider the node dead.",
                   (Query(f"fairlead_heartbeat_age_seconds{{{NODE}}}", "{{pod}}"),)),
-            Panel("Lives begun anew", "short", "Times a node lost its row, and found Redis without its data.", (
+            Panel("Membership lost", "short", "How often a node lost its row, or found Redis without its data.", (
                 Query(f"sum by (pod) (increase(fairlead_node_fenced_total{{{NODE}}}{RATE}))", "{{pod}} fenced"),
                 Query(f"sum by (pod) (increase(fairlead_data_lost_total{{{NODE}}}{RATE}))", "{{pod}} data lost"),
             )),
-            Panel("Agents claimed again", "ops", "For that, or another doubt about their rows.",
+            Panel("Agents claimed again", "ops", "After that, or after another doubt about their rows.",
                   (rate("fairlead_agents_reclaimed_total", NODE, "pod"),)),
         )),
     ),
@@ -244,7 +244,7 @@ AUTOSCALING = Dashboard(
 REDIS = Dashboard(
     "redis-tracing",
     "Fairlead / Redis and tracing",
-    "What the nodes share, and how traces leave them.",
+    "The state that nodes share in Redis, and the export of traces.",
     (
         Row("Redis", (
             Panel("Redis", "short", "1 while it answers the node.",
@@ -255,25 +255,25 @@ REDIS = Dashboard(
                   (rate("fairlead_redis_commands_total", NODE, "pod"),)),
             Panel("Backlog", "short", "Calls that wait to be sent, by priority.",
                   (Query(f"sum by (pod, priority) (fairlead_redis_backlog{{{NODE}}})", "{{pod}} {{priority}}"),)),
-            Panel("Errors", "short", "Times that Redis was lost, or silent for a second.", (
+            Panel("Errors", "short", "Times that Redis was lost, or did not answer for a second.", (
                 Query(f"sum by (pod) (increase(fairlead_redis_errors_total{{{NODE}}}{RATE}))", "{{pod}}"),
             )),
             Panel("Appends fenced", "ops", "Results refused because another node owns the agent.",
                   (rate("fairlead_appends_fenced_total", NODE, "pod"),)),
         )),
         Row("Doorbells", (
-            Panel("Doorbells", "ops", "How nodes tell each other of commands.", (
+            Panel("Doorbells", "ops", "Notifications between nodes that commands are waiting.", (
                 Query(f"sum(rate(fairlead_doorbells_sent_total{{{NODE}}}{RATE}))", "sent"),
                 Query(f"sum(rate(fairlead_doorbells_received_total{{{NODE}}}{RATE}))", "received"),
             ), width=12),
-            Panel("Doorbells lost", "ops", "Their commands are found all the same, later.",
+            Panel("Doorbells lost", "ops", "The commands they announced are still found, but later.",
                   (rate("fairlead_doorbells_lost_total", NODE, "pod"),), width=12),
         )),
         Row("Traces", (
-            Panel("Spans", "ops", "Taken by the collector.", (rate("fairlead_spans_exported_total", NODE, "pod"),)),
-            Panel("Spans that wait", "short", "For the collector; 8,192 at most. Only with a trace endpoint.",
+            Panel("Spans", "ops", "Accepted by the collector.", (rate("fairlead_spans_exported_total", NODE, "pod"),)),
+            Panel("Waiting spans", "short", "Spans to be exported, at most 8,192. Only with a trace endpoint.",
                   (Query(f"fairlead_spans_waiting{{{NODE}}}", "{{pod}}"),)),
-            Panel("Spans lost", "ops", "The queue was full, or the collector did not take them.",
+            Panel("Spans lost", "ops", "The queue was full, or the collector did not accept them.",
                   (rate("fairlead_spans_dropped_total", NODE, "pod"),)),
         )),
     ),

@@ -65,7 +65,7 @@ class Node:
         fleet = FleetStore.on(self._store, settings.output_limit)
         self.directory = fleet.directory
         self.membership = membership = Membership(settings.node, secrets.token_hex(6))
-        self.data_check = DataCheck(fleet.eras, membership)
+        self.data_check = DataCheck(fleet.data_epochs, membership)
         self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch)
         self.routing = Routing(
             settings, fleet, self.hub, self._inbox, membership, self.timer_wheel, metrics, self.tracing

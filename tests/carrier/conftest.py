@@ -25,9 +25,8 @@ from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.http_server.uvicorn_server import Server, config
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from support.carrier.gate import Gate
-from support.carrier.heard import Heard
-from support.carrier.raw_client import PATIENCE, Raw
+from support.carrier.listeners import ListenerFactory, RecordingListener
+from support.carrier.raw_client import PATIENCE, RawClient
 from support.carrier.servers import AttachedApp, Dial, Serve
 
 CLOSE_TIMEOUT = 0.3
@@ -113,7 +112,7 @@ async def foreign(running: Running) -> AsyncIterator[Serve]:
         server.should_exit = True
 
 
-def attached_app(make: Callable[[], Heard], context: ConnectionContext | None = None) -> Starlette:
+def attached_app(make: Callable[[], RecordingListener], context: ConnectionContext | None = None) -> Starlette:
     async def endpoint(websocket: WebSocket) -> None:
         await attach(websocket, make(), context=context)
 
@@ -141,7 +140,7 @@ def plain_echo_app() -> Starlette:
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["attached", "asgi"])
 async def echo_port(request: pytest.FixtureRequest, running: Running) -> AsyncIterator[int]:
     """An echo server on each of the two roads through our carrier; one for a whole module of tests."""
-    app = attached_app(lambda: Heard(echo=True)) if request.param == "attached" else plain_echo_app()
+    app = attached_app(lambda: RecordingListener(echo=True)) if request.param == "attached" else plain_echo_app()
     async with TimerWheel(silence=60.0, tick=0.02) as timer_wheel:
         server = Server(config(app, timer_wheel=timer_wheel, close_timeout=CLOSE_TIMEOUT), own_signals=False)
         yield await run(server, running)
@@ -161,8 +160,8 @@ async def gate(
     serve: Serve,
     foreign: Serve,
     timer_wheel: TimerWheel,
-) -> Gate:
-    made = Gate(Heard)
+) -> ListenerFactory:
+    made = ListenerFactory(RecordingListener)
     if request.param == "ours":
         made.port = await serve(attached_app(made), max_buffered=made.limit)
     else:
@@ -179,10 +178,10 @@ def ours(request: pytest.FixtureRequest) -> bool:
 @pytest_asyncio.fixture(loop_scope="module")
 async def dial() -> AsyncIterator[Dial]:
     """Open a raw client; with `upgrade`, as an open WebSocket."""
-    opened: list[Raw] = []
+    opened: list[RawClient] = []
 
-    async def connect(port: int, *, upgrade: bool = True, path: str = "/", **headers: str) -> Raw:
-        raw = Raw(*await asyncio.open_connection("127.0.0.1", port))
+    async def connect(port: int, *, upgrade: bool = True, path: str = "/", **headers: str) -> RawClient:
+        raw = RawClient(*await asyncio.open_connection("127.0.0.1", port))
         opened.append(raw)
         if upgrade:
             raw.write(raw.request(path, **headers))

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from fairlead.carrier.http_server.admission import Admission, authenticated
 
-from support.carrier.raw_client import Raw
+from support.carrier.raw_client import RawClient
 from support.carrier.servers import Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -38,13 +38,13 @@ def get(path: str = "/", client: str = "") -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: t\r\n{forwarded}\r\n".encode()
 
 
-async def answered(raw: Raw) -> bytes:
+async def answered(raw: RawClient) -> bytes:
     assert await raw.answer() == 200
     body: bytes = await raw.reader.readexactly(int(raw.headers["content-length"]))
     return body
 
 
-async def closed(raw: Raw) -> bool:
+async def closed(raw: RawClient) -> bool:
     try:
         async with asyncio.timeout(20):
             return bool(await raw.reader.read() == b"")

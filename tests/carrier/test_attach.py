@@ -19,13 +19,13 @@ from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing
 
-from support.carrier.heard import Heard
+from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
 
-def app(make: Callable[[], Heard], **options: Any) -> Starlette:
+def app(make: Callable[[], RecordingListener], **options: Any) -> Starlette:
     async def endpoint(websocket: WebSocket) -> None:
         await attach(websocket, make(), **options)
 
@@ -33,7 +33,7 @@ def app(make: Callable[[], Heard], **options: Any) -> Starlette:
 
 
 def test_echo_under_the_test_client() -> None:
-    listener = Heard(echo=True)
+    listener = RecordingListener(echo=True)
     with TestClient(app(lambda: listener)) as client, client.websocket_connect("/") as peer:
         peer.send_bytes(b"bytes")
         assert peer.receive_bytes() == b"bytes"
@@ -46,14 +46,14 @@ def test_echo_under_the_test_client() -> None:
 
 
 def test_subprotocol_and_headers_under_the_test_client() -> None:
-    application = app(Heard, subprotocol="b", headers=[(b"x-mine", b"1")])
+    application = app(RecordingListener, subprotocol="b", headers=[(b"x-mine", b"1")])
     with TestClient(application) as client, client.websocket_connect("/", subprotocols=["a", "b"]) as peer:
         assert peer.accepted_subprotocol == "b"
         assert (b"x-mine", b"1") in (peer.extra_headers or [])
 
 
 def test_closing_under_the_test_client() -> None:
-    class Closer(Heard):
+    class Closer(RecordingListener):
         def on_message(self, connection: Connection, message: bytes | str) -> None:
             connection.write(framing.encode(0x82, b"prepared"))
             connection.ping()
@@ -71,7 +71,7 @@ def test_closing_under_the_test_client() -> None:
 
 
 def test_too_big_under_the_test_client() -> None:
-    listener = Heard()
+    listener = RecordingListener()
     context = ConnectionContext(TimerWheel(), max_message=1000)
     with (
         TestClient(app(lambda: listener, context=context)) as client,
@@ -87,7 +87,7 @@ def test_too_big_under_the_test_client() -> None:
 
 
 def test_a_prepared_frame_must_be_whole() -> None:
-    class Wrong(Heard):
+    class Wrong(RecordingListener):
         def on_message(self, connection: Connection, message: bytes | str) -> None:
             with pytest.raises(ValueError, match="whole frames"):
                 connection.write(b"\x83\x00")
@@ -104,10 +104,10 @@ async def test_the_endpoint_returns_at_once_on_our_server_and_at_the_end_elsewhe
     serve: Serve, foreign: Serve, dial: Dial, until: Until
 ) -> None:
     for start, at_once in ((serve, True), (foreign, False)):
-        listener, returned = Heard(), asyncio.Event()
+        listener, returned = RecordingListener(), asyncio.Event()
 
         async def endpoint(
-            websocket: WebSocket, listener: Heard = listener, returned: asyncio.Event = returned
+            websocket: WebSocket, listener: RecordingListener = listener, returned: asyncio.Event = returned
         ) -> None:
             await attach(websocket, listener)
             returned.set()
@@ -129,7 +129,7 @@ async def test_receive_after_attach_is_an_error(serve: Serve, dial: Dial) -> Non
     found: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def endpoint(websocket: WebSocket) -> None:
-        await attach(websocket, Heard())
+        await attach(websocket, RecordingListener())
         try:
             await websocket.receive()
         except RuntimeError as error:
@@ -144,7 +144,7 @@ async def test_cancelling_the_endpoint_ends_the_connection(
     foreign: Serve, dial: Dial, until: Callable[..., Awaitable[None]]
 ) -> None:
     """A foreign server that gives up on its tasks: the listener still hears the end."""
-    listener = Heard()
+    listener = RecordingListener()
     tasks = []
 
     async def endpoint(websocket: WebSocket) -> None:
@@ -169,7 +169,7 @@ async def test_a_close_inside_a_fragmented_message_is_answered_as_without_attach
     apart: bool,
 ) -> None:
     """What a stock server answers there is its library's business, and a listener changes nothing about it."""
-    listener = Heard()
+    listener = RecordingListener()
     answers = []
     for application in (attached_app(lambda: listener), plain_echo_app()):
         raw = await dial(await foreign(application))

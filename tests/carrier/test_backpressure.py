@@ -11,8 +11,7 @@ from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from support.carrier.gate import Gate
-from support.carrier.heard import Heard
+from support.carrier.listeners import ListenerFactory, RecordingListener
 from support.carrier.servers import AttachedApp, Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -55,10 +54,10 @@ async def drain(sock: socket.socket, enough: int = 1 << 40, seconds: float = 20.
     return total
 
 
-async def test_a_slow_reader_overflows_and_is_closed(gate: Gate, until: Until) -> None:
+async def test_a_slow_reader_overflows_and_is_closed(gate: ListenerFactory, until: Until) -> None:
     sock = await slow_reader(gate.port)
     await until(lambda: gate.all and gate.last.connection)
-    listener, connection = gate.last, gate.last.connection
+    listener, connection = gate.last, gate.last.open_connection
     message, sent = bytes(16 << 10), 0
     async with asyncio.timeout(20):
         while not connection.closing:
@@ -74,8 +73,8 @@ async def test_a_slow_reader_overflows_and_is_closed(gate: Gate, until: Until) -
         assert await drain(sock) < sent
 
 
-async def test_a_listener_may_choose_how_an_overflow_ends(gate: Gate, until: Until) -> None:
-    class Strict(Heard):
+async def test_a_listener_may_choose_how_an_overflow_ends(gate: ListenerFactory, until: Until) -> None:
+    class Strict(RecordingListener):
         def on_overflow(self, connection: Connection) -> None:
             super().on_overflow(connection)
             connection.close(4408, "slow reader")
@@ -83,7 +82,7 @@ async def test_a_listener_may_choose_how_an_overflow_ends(gate: Gate, until: Unt
     gate.make = Strict
     sock = await slow_reader(gate.port)
     await until(lambda: gate.all and gate.last.connection)
-    listener, connection = gate.last, gate.last.connection
+    listener, connection = gate.last, gate.last.open_connection
     async with asyncio.timeout(20):
         while not connection.closing:
             connection.send(bytes(16 << 10))
@@ -93,11 +92,11 @@ async def test_a_listener_may_choose_how_an_overflow_ends(gate: Gate, until: Unt
     sock.close()
 
 
-async def test_congestion_and_relief(gate: Gate, until: Until) -> None:
+async def test_congestion_and_relief(gate: ListenerFactory, until: Until) -> None:
     """A sender that stops at `congested` and goes on at `on_writable` never overflows and loses nothing."""
     sock = await slow_reader(gate.port)
     await until(lambda: gate.all and gate.last.connection)
-    listener, connection = gate.last, gate.last.connection
+    listener, connection = gate.last, gate.last.open_connection
     message, sent = bytes(8 << 10), 0
     async with asyncio.timeout(20):
         while not connection.congested:
@@ -115,28 +114,28 @@ async def test_congestion_and_relief(gate: Gate, until: Until) -> None:
     sock.close()
 
 
-async def test_one_message_may_be_larger_than_the_buffer(gate: Gate, dial: Dial, until: Until) -> None:
+async def test_one_message_may_be_larger_than_the_buffer(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
-    gate.last.connection.send(bytes(5 * gate.limit))
+    gate.last.open_connection.send(bytes(5 * gate.limit))
     assert await raw.frame() == (FIN | BINARY, bytes(5 * gate.limit))
     assert gate.last.overflows == 0
 
 
-async def test_paused_reading_makes_the_peer_wait(gate: Gate, dial: Dial, until: Until) -> None:
+async def test_paused_reading_makes_the_peer_wait(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     listener = gate.last
-    listener.connection.pause_reading()
-    listener.connection.pause_reading()
+    listener.open_connection.pause_reading()
+    listener.open_connection.pause_reading()
     frame = raw.encode(FIN | BINARY, bytes(64 << 10), bytes(4))
     for _ in range(400):
         raw.write(frame)
     with pytest.raises(TimeoutError):  # 25 MiB fit into no socket buffers
         await asyncio.wait_for(raw.writer.drain(), 0.3)
     assert len(listener.messages) < 200
-    listener.connection.resume_reading()
-    listener.connection.resume_reading()
+    listener.open_connection.resume_reading()
+    listener.open_connection.resume_reading()
     await asyncio.wait_for(raw.writer.drain(), 20)
     await until(lambda: len(listener.messages) == 400, 20)
 
@@ -150,7 +149,7 @@ async def test_pings_from_a_peer_that_reads_nothing_overflow_too(
     attached_app: AttachedApp, serve: Serve, until: Until
 ) -> None:
     """Pongs are writes like any other: a flood of pings cannot fill memory."""
-    listener = Heard()
+    listener = RecordingListener()
     port = await serve(attached_app(lambda: listener), max_buffered=256 << 10)
     sock = await slow_reader(port)
     ping = b"\x89\xfd" + bytes(4) + bytes(125)

@@ -19,7 +19,7 @@ from fairlead.carrier.client import connect
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from support.carrier.heard import Heard
+from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Serve, Until
 from support.scripted_server import accept, scripted
 
@@ -32,8 +32,8 @@ MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b
 async def test_against_our_server(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, no_errors: None
 ) -> None:
-    port = await serve(attached_app(lambda: Heard(echo=True)))
-    listener = Heard()
+    port = await serve(attached_app(lambda: RecordingListener(echo=True)))
+    listener = RecordingListener()
     connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
     assert listener.opened == 1
     for message in MESSAGES:
@@ -55,7 +55,7 @@ async def test_against_the_websockets_library(timer_wheel: TimerWheel, until: Un
 
     async with websockets.asyncio.server.serve(echo, "127.0.0.1", 0, subprotocols=["b"]) as server:  # type: ignore[list-item]  # a NewType of str
         port = next(iter(server.sockets)).getsockname()[1]
-        listener = Heard()
+        listener = RecordingListener()
         connection = await connect(
             f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel, subprotocols=["a", "b"]
         )
@@ -68,7 +68,7 @@ async def test_against_the_websockets_library(timer_wheel: TimerWheel, until: Un
         await until(lambda: listener.closed)
         assert listener.closed == [(4000, "done")]
 
-        other = Heard()
+        other = RecordingListener()
         await connect(f"ws://127.0.0.1:{port}/", other, timer_wheel=timer_wheel, subprotocols=["b"])
         for peer in server.connections:
             await peer.close(4321, "by the server")
@@ -88,7 +88,7 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, timer_wheel: TimerW
     port = await serve(Starlette(routes=[WebSocketRoute("/v1/link", endpoint)]))
     connection = await connect(
         f"ws://localhost:{port}/v1/link?x=%20",
-        Heard(),
+        RecordingListener(),
         timer_wheel=timer_wheel,
         subprotocols=["fairlead.v1.msgpack", "fairlead.v1.json"],
         headers=[("Authorization", "Bearer abc")],
@@ -107,7 +107,7 @@ async def test_frames_behind_the_answer_are_not_lost(timer_wheel: TimerWheel, un
         await reader.read()
 
     async with scripted(script) as port:
-        listener = Heard()
+        listener = RecordingListener()
         await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         await until(lambda: listener.closed)
     assert listener.messages == [b"first", "second"]
@@ -120,7 +120,7 @@ async def test_a_server_that_masks(timer_wheel: TimerWheel, until: Until) -> Non
         await reader.read()
 
     async with scripted(script) as port:
-        listener = Heard()
+        listener = RecordingListener()
         await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         await until(lambda: listener.closed)
     assert listener.closed[0][0] == 1002
@@ -132,7 +132,7 @@ async def test_a_message_that_is_too_big_for_the_client(timer_wheel: TimerWheel,
         await reader.read()
 
     async with scripted(script) as port:
-        listener = Heard()
+        listener = RecordingListener()
         await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel, max_message=1000)
         await until(lambda: listener.closed)
     assert listener.closed[0][0] == 1009
@@ -148,7 +148,7 @@ async def test_our_frames_are_masked_anew_each_time(timer_wheel: TimerWheel) -> 
         done.set()
 
     async with scripted(script) as port:
-        connection = await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel)
+        connection = await connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel)
         connection.send(b"hello")
         connection.send(b"hello")
         await asyncio.wait_for(done.wait(), 20)
@@ -172,7 +172,7 @@ async def test_a_server_that_never_closes_the_socket(timer_wheel: TimerWheel, un
             gone.set()
 
     async with scripted(script) as port:
-        listener = Heard()
+        listener = RecordingListener()
         connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.context = ConnectionContext(timer_wheel, close_timeout=1.0)
         connection.close()

@@ -15,7 +15,7 @@ from fairlead.carrier.client import connect
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 
-from support.carrier.heard import Heard
+from support.carrier.listeners import RecordingListener
 from support.carrier.servers import Serve, Until
 from support.scripted_server import scripted
 
@@ -28,7 +28,7 @@ async def test_refusals(serve: Serve, timer_wheel: TimerWheel, status: int) -> N
         await websocket.send_denial_response(Response(b"why" * 3000, status, {"retry-after": "12"}))
 
     port = await serve(Starlette(routes=[WebSocketRoute("/", endpoint)]))
-    listener = Heard()
+    listener = RecordingListener()
     with pytest.raises(ConnectionRefused) as refused:
         await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
     assert refused.value.status == status
@@ -58,7 +58,7 @@ async def test_a_refusal_on_a_connection_that_stays_open(timer_wheel: TimerWheel
 
     async with scripted(script) as port, asyncio.timeout(20):
         with pytest.raises(ConnectionRefused) as refused:
-            await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel, timeout=40)
+            await connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel, timeout=40)
     assert (refused.value.status, refused.value.body) == (503, b"hello")
 
 
@@ -85,21 +85,21 @@ async def test_answers_that_are_none(timer_wheel: TimerWheel, answer: bytes, wor
 
     async with scripted(script) as port:
         with pytest.raises(ConnectionRefused, match=words):
-            await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel)
+            await connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel)
 
 
 async def test_nobody_listens(timer_wheel: TimerWheel) -> None:
     with socket.socket() as held:  # bound, so that nobody else gets the port, and not listening
         held.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefused, match="cannot be reached") as refused:
-            await connect(f"ws://127.0.0.1:{held.getsockname()[1]}/", Heard(), timer_wheel=timer_wheel)
+            await connect(f"ws://127.0.0.1:{held.getsockname()[1]}/", RecordingListener(), timer_wheel=timer_wheel)
     assert refused.value.status == 0
     assert isinstance(refused.value.__cause__, OSError)
 
 
 async def test_a_name_that_does_not_exist(timer_wheel: TimerWheel) -> None:
     with pytest.raises(ConnectionRefused, match="cannot be reached"):
-        await connect("ws://no-such-host.invalid/", Heard(), timer_wheel=timer_wheel)
+        await connect("ws://no-such-host.invalid/", RecordingListener(), timer_wheel=timer_wheel)
 
 
 @pytest.mark.parametrize("when", ["before", "inside"])
@@ -117,7 +117,7 @@ async def test_no_answer_within_the_timeout(timer_wheel: TimerWheel, when: str, 
 
     async with scripted(script) as port:
         with pytest.raises(ConnectionRefused, match=r"did not answer within 0\.2 s"):
-            await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel, timeout=0.2)
+            await connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel, timeout=0.2)
         await asyncio.wait_for(gone.wait(), 20)
 
 
@@ -132,7 +132,7 @@ async def test_cancelling_drops_the_connection(timer_wheel: TimerWheel) -> None:
             gone.set()
 
     async with scripted(script) as port:
-        opening = asyncio.create_task(connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel))
+        opening = asyncio.create_task(connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel))
         await asyncio.wait_for(here.wait(), 20)
         opening.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -143,4 +143,4 @@ async def test_cancelling_drops_the_connection(timer_wheel: TimerWheel) -> None:
 @pytest.mark.parametrize("url", ["http://x/", "ws:///path", "x", "ws://user:secret@host/", ""])
 async def test_urls_that_are_none(timer_wheel: TimerWheel, url: str) -> None:
     with pytest.raises(ValueError, match="not a ws://"):
-        await connect(url, Heard(), timer_wheel=timer_wheel)
+        await connect(url, RecordingListener(), timer_wheel=timer_wheel)

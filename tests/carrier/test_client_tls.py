@@ -11,7 +11,7 @@ from fairlead.carrier.client import connect
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 
-from support.carrier.heard import Heard
+from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -30,8 +30,8 @@ async def test_wss(
 ) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    port = await serve(attached_app(lambda: Heard(echo=True)), ssl=server)
-    listener = Heard()
+    port = await serve(attached_app(lambda: RecordingListener(echo=True)), ssl=server)
+    listener = RecordingListener()
     trust = ssl.create_default_context(cafile=str(certificate))
     connection = await connect(f"wss://localhost:{port}/", listener, timer_wheel=timer_wheel, ssl=trust)
     for message in MESSAGES:
@@ -52,7 +52,7 @@ async def test_a_violation_over_tls(
     """TLS has no half-close: the close frame still arrives, and both ends come to an end."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    far, near = Heard(), Heard()
+    far, near = RecordingListener(), RecordingListener()
     port = await serve(attached_app(lambda: far), ssl=server)
     trust = ssl.create_default_context(cafile=str(certificate))
     connection = await connect(f"wss://localhost:{port}/", near, timer_wheel=timer_wheel, ssl=trust)
@@ -66,7 +66,7 @@ async def test_a_certificate_that_is_not_trusted(
 ) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(certificate)
-    port = await serve(attached_app(Heard), ssl=server)
+    port = await serve(attached_app(RecordingListener), ssl=server)
     with pytest.raises(ConnectionRefused, match=r"not trusted: self-signed certificate; .*ca_file") as refused:
-        await connect(f"wss://localhost:{port}/", Heard(), timer_wheel=timer_wheel)
+        await connect(f"wss://localhost:{port}/", RecordingListener(), timer_wheel=timer_wheel)
     assert isinstance(refused.value.__cause__, ssl.SSLError)

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from support.carrier.raw_client import Raw
+from support.carrier.raw_client import RawClient
 from support.carrier.servers import Dial
 
 FIN = 0x80
@@ -20,7 +20,7 @@ def closing(code: int) -> bytes:
     return code.to_bytes(2, "big")
 
 
-async def ends_with(raw: Raw, code: int) -> None:
+async def ends_with(raw: RawClient, code: int) -> None:
     """The server sends a close frame with `code` and ends the stream; nothing else."""
     frames = await raw.frames()
     assert [first for first, _ in frames] == [FIN | CLOSE]

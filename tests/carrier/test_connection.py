@@ -16,8 +16,7 @@ import pytest
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing
 
-from support.carrier.gate import Gate
-from support.carrier.heard import Heard
+from support.carrier.listeners import ListenerFactory, RecordingListener
 from support.carrier.servers import AttachedApp, Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,7 +26,7 @@ FIN = 0x80
 TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
 
-async def test_open_messages_close(gate: Gate, dial: Dial, until: Until, no_errors: None) -> None:
+async def test_open_messages_close(gate: ListenerFactory, dial: Dial, until: Until, no_errors: None) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.opened)
     raw.send(FIN | BINARY, b"bytes")
@@ -42,10 +41,10 @@ async def test_open_messages_close(gate: Gate, dial: Dial, until: Until, no_erro
     assert (await raw.expect_frame())[0] == FIN | CLOSE
 
 
-async def test_send_and_prepared_frames(gate: Gate, dial: Dial, until: Until) -> None:
+async def test_send_and_prepared_frames(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
-    connection = gate.last.connection
+    connection = gate.last.open_connection
     connection.send(b"bytes")
     connection.send("tëxt")
     connection.write(framing.encode(FIN | BINARY, b"for many"))
@@ -60,10 +59,10 @@ async def test_send_and_prepared_frames(gate: Gate, dial: Dial, until: Until) ->
     assert not connection.closing
 
 
-async def test_our_close_reports_the_code_that_was_sent(gate: Gate, dial: Dial, until: Until) -> None:
+async def test_our_close_reports_the_code_that_was_sent(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
-    connection = gate.last.connection
+    connection = gate.last.open_connection
     connection.close(4001, "move on")
     connection.close(4999, "the first close counts")
     connection.send(b"dropped")
@@ -78,10 +77,10 @@ async def test_our_close_reports_the_code_that_was_sent(gate: Gate, dial: Dial, 
     connection.abort()
 
 
-async def test_after_our_close_messages_are_not_delivered(gate: Gate, dial: Dial, until: Until) -> None:
+async def test_after_our_close_messages_are_not_delivered(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
-    gate.last.connection.close(4000)
+    gate.last.open_connection.close(4000)
     raw.send(FIN | BINARY, b"crossed the close")
     raw.send(FIN | CLOSE, (4000).to_bytes(2, "big"))
     await until(lambda: gate.last.closed)
@@ -90,17 +89,19 @@ async def test_after_our_close_messages_are_not_delivered(gate: Gate, dial: Dial
 
 
 @pytest.mark.parametrize("reason", ["x" * 500, "€" * 60, "ab" + "\U0001f600" * 40])
-async def test_long_reasons_are_cut_between_characters(gate: Gate, dial: Dial, until: Until, reason: str) -> None:
+async def test_long_reasons_are_cut_between_characters(
+    gate: ListenerFactory, dial: Dial, until: Until, reason: str
+) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
-    gate.last.connection.close(4000, reason)
+    gate.last.open_connection.close(4000, reason)
     first, payload = await raw.expect_frame()
     assert first == FIN | CLOSE
     assert 118 <= len(payload) - 2 <= 123
     assert reason.startswith(payload[2:].decode())
 
 
-async def test_a_peer_that_vanishes(gate: Gate, dial: Dial, until: Until) -> None:
+async def test_a_peer_that_vanishes(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     raw.writer.get_extra_info("socket").setsockopt(
@@ -111,10 +112,10 @@ async def test_a_peer_that_vanishes(gate: Gate, dial: Dial, until: Until) -> Non
     assert gate.last.closed[0][0] in (1005, 1006)
 
 
-async def test_abort(gate: Gate, dial: Dial, until: Until) -> None:
+async def test_abort(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
-    connection = gate.last.connection
+    connection = gate.last.open_connection
     connection.abort()
     assert connection.closing
     await until(lambda: gate.last.closed)
@@ -123,11 +124,11 @@ async def test_abort(gate: Gate, dial: Dial, until: Until) -> None:
     assert BINARY not in [first & 15 for first, _ in frames]
 
 
-async def test_a_peer_that_never_answers_a_close(gate: Gate, dial: Dial, until: Until, ours: bool) -> None:
+async def test_a_peer_that_never_answers_a_close(gate: ListenerFactory, dial: Dial, until: Until, ours: bool) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     began = asyncio.get_running_loop().time()
-    gate.last.connection.close(4000, "no answer")
+    gate.last.open_connection.close(4000, "no answer")
     assert await raw.frame() == (FIN | CLOSE, (4000).to_bytes(2, "big") + b"no answer")
     await until(lambda: gate.last.closed)
     assert gate.last.closed == [(4000, "no answer")]
@@ -139,9 +140,9 @@ async def test_a_peer_that_never_answers_a_close(gate: Gate, dial: Dial, until: 
 
 @pytest.mark.parametrize("hook", ["on_open", "on_message"])
 async def test_an_exception_in_a_listener_closes_with_1011(
-    gate: Gate, dial: Dial, until: Until, hook: str, caplog: pytest.LogCaptureFixture
+    gate: ListenerFactory, dial: Dial, until: Until, hook: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(Heard):
+    class Broken(RecordingListener):
         pass
 
     def fail(self: Any, *arguments: object) -> None:
@@ -160,9 +161,9 @@ async def test_an_exception_in_a_listener_closes_with_1011(
 
 
 async def test_an_exception_in_on_close_is_logged(
-    gate: Gate, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
+    gate: ListenerFactory, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Broken(Heard):
+    class Broken(RecordingListener):
         def on_close(self, connection: object, code: int, reason: str) -> None:
             raise RuntimeError("on purpose")
 
@@ -177,7 +178,7 @@ async def test_uvicorns_shutdown_closes_with_1012(
 ) -> None:
     from fairlead.carrier.http_server.uvicorn_server import Server, config
 
-    listener = Heard()
+    listener = RecordingListener()
     server = Server(
         config(attached_app(lambda: listener), timer_wheel=timer_wheel, close_timeout=0.3), own_signals=False
     )
@@ -193,7 +194,7 @@ async def test_uvicorns_shutdown_closes_with_1012(
 
 
 async def test_logs_are_quiet_in_ordinary_life(
-    gate: Gate, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
+    gate: ListenerFactory, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "fairlead.carrier"):
         for _ in range(3):

@@ -13,7 +13,7 @@ from fairlead.carrier.client import connect as our_connect
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.wire import framing
 
-from support.carrier.heard import Heard
+from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -27,7 +27,7 @@ LONG = b"the same words again and again " * 50
 
 @pytest.fixture(params=["attached", "asgi"])
 def echo_app(request: pytest.FixtureRequest, attached_app: AttachedApp, plain_echo_app: EchoApp) -> Starlette:
-    return attached_app(lambda: Heard(echo=True)) if request.param == "attached" else plain_echo_app()
+    return attached_app(lambda: RecordingListener(echo=True)) if request.param == "attached" else plain_echo_app()
 
 
 def packed(payload: bytes) -> bytes:
@@ -115,7 +115,7 @@ async def test_our_client_against_our_server(
     serve: Serve, echo_app: Starlette, timer_wheel: TimerWheel, until: Until
 ) -> None:
     port = await serve(echo_app, deflate=True)
-    listener = Heard()
+    listener = RecordingListener()
     connection = await our_connect(f"ws://127.0.0.1:{port}", listener, timer_wheel=timer_wheel, deflate=True)
     assert connection.deflate
     for message in (LONG, LONG.decode(), b"short", LONG * 300):
@@ -128,7 +128,7 @@ async def test_our_client_against_our_server(
 
 async def test_prepared_frames_stay_plain(serve: Serve, dial: Dial, attached_app: AttachedApp, until: Until) -> None:
     """A broadcast is encoded once for all, whether or not a connection has negotiated compression."""
-    listener = Heard()
+    listener = RecordingListener()
     port = await serve(attached_app(lambda: listener), deflate=True)
     raw = await dial(port, Sec_WebSocket_Extensions="permessage-deflate")
     await until(lambda: listener.connection)

@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 from fairlead.carrier.attach import attach
 from fairlead.carrier.http_server.websocket_upgrade import MAX_EARLY
 
-from support.carrier.heard import Heard
+from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Dial, Serve
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -31,7 +31,7 @@ async def hello(request: Request) -> PlainTextResponse:
 async def test_an_upgrade_that_was_sent_behind_another_request(
     serve: Serve, dial: Dial, attached_app: AttachedApp
 ) -> None:
-    app = attached_app(lambda: Heard(echo=True))
+    app = attached_app(lambda: RecordingListener(echo=True))
     app.routes.append(Route("/hello", hello))
     raw = await dial(await serve(app), upgrade=False)
     raw.write(b"GET /hello HTTP/1.1\r\nHost: t\r\n\r\n" + raw.request())
@@ -49,7 +49,7 @@ async def test_more_frames_before_the_answer_than_are_kept(serve: Serve, dial: D
     async def endpoint(websocket: WebSocket) -> None:
         await accept.wait()
         if road == "attached":
-            await attach(websocket, Heard(echo=True))
+            await attach(websocket, RecordingListener(echo=True))
             return
         await websocket.accept()
         for _ in range(count):

@@ -23,7 +23,7 @@ from fairlead.carrier.client import connect
 from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.errors import ConnectionRefused
 
-from support.carrier.heard import Heard
+from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Dial, EchoApp, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -37,7 +37,7 @@ OURS = {
     "Channel",
     "_Opening",
     "_Partial",
-    "Heard",
+    "RecordingListener",
     "ConnectionRefused",
     "Task",
     "coroutine",
@@ -65,10 +65,10 @@ def grown(before: Counter[str], spare: int) -> dict[str, int]:
 async def test_connections_come_and_go(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, collector_off: None
 ) -> None:
-    port = await serve(attached_app(lambda: Heard(echo=True)))
+    port = await serve(attached_app(lambda: RecordingListener(echo=True)))
 
     async def once(how: str) -> None:
-        listener = Heard()
+        listener = RecordingListener()
         connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.send(b"x")
         connection.send("y" * 70_000)
@@ -97,7 +97,7 @@ async def test_plain_applications_come_and_go(
     port = await serve(plain_echo_app())
 
     async def once() -> None:
-        listener = Heard()
+        listener = RecordingListener()
         connection = await connect(f"ws://127.0.0.1:{port}/", listener, timer_wheel=timer_wheel)
         connection.send(b"x")
         await until(lambda: listener.messages)
@@ -121,7 +121,7 @@ async def test_refusals_leave_nothing(serve: Serve, timer_wheel: TimerWheel, unt
 
     async def once(port: int) -> None:
         with pytest.raises(ConnectionRefused):
-            await connect(f"ws://127.0.0.1:{port}/", Heard(), timer_wheel=timer_wheel)
+            await connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel)
 
     await once(port)
     before = census()

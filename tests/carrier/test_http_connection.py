@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from support.carrier.raw_client import Raw
+from support.carrier.raw_client import RawClient
 from support.carrier.servers import Dial, EchoApp, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -34,7 +34,7 @@ APP = Starlette(routes=[Route("/slow", slow), Route("/length", length, methods=[
 GET = b"GET /length HTTP/1.1\r\nHost: t\r\n\r\n"
 
 
-async def ends(raw: Raw, *, within: float) -> float:
+async def ends(raw: RawClient, *, within: float) -> float:
     """Seconds until the server ends the connection."""
     began = asyncio.get_running_loop().time()
     try:

@@ -12,7 +12,7 @@ from fairlead.carrier.http_server.http_connection import MAX_CODED
 from fairlead.carrier.http_server.uvicorn_server import Server, ServerConfig, config
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from support.carrier.raw_client import Raw
+from support.carrier.raw_client import RawClient
 from support.carrier.servers import Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -51,7 +51,7 @@ def get(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: t\r\n\r\n".encode()
 
 
-async def answers(raw: Raw, count: int) -> list[bytes]:
+async def answers(raw: RawClient, count: int) -> list[bytes]:
     found = []
     for _ in range(count):
         assert await raw.answer() == 200

@@ -16,7 +16,7 @@ from fairlead.carrier.reading import scheduler as module
 from fairlead.carrier.reading.scheduler import CREDIT, SLICE, ReadBudget, ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from support.carrier.heard import Heard
+from support.carrier.listeners import RecordingListener
 from support.carrier.servers import AttachedApp, Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -25,7 +25,7 @@ TEXT, BINARY, PING = 0x81, 0x82, 0x89
 MIB = 1 << 20
 
 
-class Metered(Heard):
+class Metered(RecordingListener):
     """Was asked for whatever begins with `!`; an event begins with `e`."""
 
     def __init__(self, *, echo: bool = False) -> None:
@@ -113,7 +113,7 @@ async def test_a_flood_is_read_at_its_rate_and_others_go_on(opened: Open, dial: 
     door = await opened(ReadBudget(messages=rate))
     loop = asyncio.get_running_loop()
     flooder = await dial(door.port)
-    door.make = lambda: Heard(echo=True)
+    door.make = lambda: RecordingListener(echo=True)
     healthy = await dial(door.port)
     pongs = 0
     if kind == "fragments":
@@ -226,7 +226,7 @@ async def test_who_stays_at_the_limit_is_closed(
     monkeypatch.setattr(module, "PATIENCE", 0.5)
     door = await opened(ReadBudget(messages=10.0))
     if not metered:
-        door.make = Heard
+        door.make = RecordingListener
     raw = await dial(door.port)
     raw.write(raw.encode(TEXT, b"x") * 50_000)
     code, reason = (4413, "more than 10 messages a second for 0.5 s") if metered else (1008, "more than 10 messages")

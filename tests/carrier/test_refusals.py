@@ -14,7 +14,7 @@ from starlette.websockets import WebSocket
 
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from support.carrier.raw_client import Raw
+from support.carrier.raw_client import RawClient
 from support.carrier.servers import Dial, Serve, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -72,7 +72,7 @@ ROUTES = [close_first, deny, deny_in_parts, raise_http, crash, silent, split_hea
 APP = Starlette(routes=[WebSocketRoute(f"/{route.__name__}", route) for route in ROUTES])
 
 
-async def refused(raw: Raw, status: int) -> bytes:
+async def refused(raw: RawClient, status: int) -> bytes:
     """The answer has `status`, a body of the length it names, and ends the connection."""
     assert await raw.answer() == status
     body: bytes = await raw.body()

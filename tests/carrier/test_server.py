@@ -25,7 +25,7 @@ from starlette.applications import Starlette
 from starlette.routing import WebSocketRoute
 from fairlead.carrier.attach import attach
 from fairlead.carrier.http_server.uvicorn_server import Server, config
-from fairlead.carrier.timer_wheel import Sweep
+from fairlead.carrier.timer_wheel import TimerWheel
 
 MODE = sys.argv[1]
 
@@ -64,7 +64,7 @@ async def drain():
 
 async def main():
     app = Starlette(routes=[WebSocketRoute("/", link)])
-    async with Sweep(tick=0.05) as timer_wheel:
+    async with TimerWheel(tick=0.05) as timer_wheel:
         server = Server(config(app, timer_wheel=timer_wheel, close_timeout=0.5), on_stop=drain)
         other = Server(config(app, timer_wheel=timer_wheel), own_signals=False)
         async with asyncio.TaskGroup() as tasks:

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from support.carrier.gate import Gate
+from support.carrier.listeners import ListenerFactory
 from support.carrier.servers import Dial, Until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -19,7 +19,7 @@ TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
 
 async def test_silence_is_told_in_periods_and_any_byte_ends_it(
-    gate: Gate, dial: Dial, until: Until, timer_wheel: TimerWheel, ours: bool
+    gate: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel, ours: bool
 ) -> None:
     timer_wheel.silence = 0.4
     raw = await dial(gate.port)
@@ -34,7 +34,9 @@ async def test_silence_is_told_in_periods_and_any_byte_ends_it(
     await until(lambda: listener.silences.count(1) == 2)
 
 
-async def test_talking_or_paused_is_not_silent(gate: Gate, dial: Dial, until: Until, timer_wheel: TimerWheel) -> None:
+async def test_talking_or_paused_is_not_silent(
+    gate: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel
+) -> None:
     timer_wheel.silence = 0.4
     talker, sleeper, mute = await dial(gate.port), await dial(gate.port), await dial(gate.port)
     await until(lambda: len(gate.all) == 3 and all(one.connection for one in gate.all))
@@ -45,7 +47,7 @@ async def test_talking_or_paused_is_not_silent(gate: Gate, dial: Dial, until: Un
     await until(lambda: sum(bool(one.messages) for one in gate.all) == 2)
     talking = next(one for one in gate.all if one.messages == [b"0"])
     paused = next(one for one in gate.all if one not in (muted, talking))
-    paused.connection.pause_reading()
+    paused.open_connection.pause_reading()
     async with asyncio.timeout(20):
         while len(muted.silences) < 2:
             talker.send(FIN | BINARY, b"x")

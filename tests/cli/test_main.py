@@ -33,7 +33,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
         (["exec", "--api", "gateway:8081", "--token", "t", "agent-1", "ls"], "http://"),
         (["exec", "--api", "http://[::1", "agent-1", "ls"], "http"),
         (["agents", "ls", "--api", "ftp://x"], "'ftp://x' does not begin with http:// or https://"),
-        (["agents", "ls", "--api", "gateway:8081"], "an API is at http://HOST[:PORT] or https://HOST[:PORT]"),
+        (["agents", "ls", "--api", "gateway:8081"], "expected http://HOST[:PORT] or https://HOST[:PORT]"),
         (["agents", "ls", "--api", "https://gateway,ftp://x"], "'ftp://x' does not begin with"),
         (["agents", "ls", "--api", "http://"], "names no host"),
         (["agents", "ls", "--api", "http:///v1"], "names no host"),

@@ -113,32 +113,32 @@ def test_a_process_is_gone_when_it_has_ended_or_its_pid_is_another_s() -> None:
     own = ProcessIdentity.own()
     assert own.pid == os.getpid()
     assert ProcessIdentity.parse(own.packed()) == own
-    assert not own.gone(own)
-    assert replace(own, started="1").gone(own)
+    assert not own.has_ended(own)
+    assert replace(own, started="1").has_ended(own)
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     other = replace(own, pid=child.pid, started="")
-    assert not other.gone(own)
+    assert not other.has_ended(own)
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert other.gone(own)  # though nobody has waited for it yet
+    assert other.has_ended(own)  # though nobody has waited for it yet
     child.communicate()
-    assert other.gone(own)
-    assert not replace(other, space="another machine").gone(own)
-    assert not ProcessIdentity.parse("").gone(own)
-    assert not ProcessIdentity.parse("nonsense").gone(own)
+    assert other.has_ended(own)
+    assert not replace(other, space="another machine").has_ended(own)
+    assert not ProcessIdentity.parse("").has_ended(own)
+    assert not ProcessIdentity.parse("nonsense").has_ended(own)
 
 
 def test_the_last_life_of_a_container_is_gone_when_the_pod_has_started_it_again() -> None:
     own = ProcessIdentity.own("pod-1")
     assert ProcessIdentity.parse(own.packed()) == own
     before = replace(own, pid=1, started="", space="the namespace of the container before")
-    assert before.gone(own)
-    assert not replace(before, pod="pod-2").gone(own)
-    assert not replace(before, pod="").gone(own)
-    assert not before.gone(replace(own, pod=""))  # nobody outside of a pod can know it
-    assert not before.gone(replace(own, space=""))
+    assert before.has_ended(own)
+    assert not replace(before, pod="pod-2").has_ended(own)
+    assert not replace(before, pod="").has_ended(own)
+    assert not before.has_ended(replace(own, pod=""))  # nobody outside of a pod can know it
+    assert not before.has_ended(replace(own, space=""))
     # In the pod, but in the same namespace: a second process beside the first, which can be asked after.
-    assert not own.gone(own)
+    assert not own.has_ended(own)
 
 
 @pytest.mark.timeout(90)

@@ -226,7 +226,11 @@ async def test_operation_is_continued_by_the_next_leader(world: World, start: Ca
         return bool((await world.operation("away"))["phase"] == "Succeeded")
 
     await world.until("the next leader to tell its end", complete)
-    assert await b.metric('fairlead_operator_operations_total{outcome="Succeeded",type="Drain"}') == 1
+
+    async def counted() -> bool:
+        return await b.metric('fairlead_operator_operations_total{outcome="Succeeded",type="Drain"}') == 1
+
+    await world.until("the next leader to count it", counted)
     found = await world.admin.get("LinkOperation", world.namespace, "away")
     assert "finalizers" not in found["metadata"]
     assert not [name for name in found["metadata"].get("annotations", {}) if "kopf" in name]

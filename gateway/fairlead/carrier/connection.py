@@ -1,10 +1,9 @@
-"""One open WebSocket on an asyncio transport: RFC 6455 reader, protocol and handle in one slotted object.
+"""One open WebSocket on an asyncio transport: reader of RFC 6455, protocol and handle in one slotted object.
 
-Made by `carrier.upgrade` (server) and `carrier.client` when the handshake is done, and handed to a
-`Listener`. It makes no task, no timer and no future, and keeps no buffer while idle: some 100 bytes of our
-own per connection, which is what a million links per machine rest on. All that depends on time is in the
-shared `TimerWheel`. The reference to the listener is dropped at close, so that no cycle survives and no
-collector is needed.
+`http_server.websocket_upgrade` (server) and `client` make one when the handshake is done, and give it to a `Listener`.
+It makes no task, timer or future and keeps no buffer while idle: some 100 bytes of our own for each connection, on
+which a million links per machine rest. The shared `TimerWheel` does everything that depends on time. The reference to
+the listener is dropped at close, so that no reference cycle survives and nothing is left for the garbage collector.
 """
 
 from __future__ import annotations

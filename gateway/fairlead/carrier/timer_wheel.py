@@ -1,10 +1,10 @@
-"""The carrier's one timer: silent connections and everything that must happen within a fixed time.
+"""The one timer of the carrier: it detects silent connections and enforces all fixed timeouts.
 
-One `TimerWheel` serves all connections of an event loop; whoever makes it starts and stops it. It ticks every
-half second. Deadlines of one length are a queue in order of time, so a tick looks only at what is due.
-Silence is told by a small counter in each connection that data sets to zero: a message costs no call of the
-clock and no timer, and an idle connection no memory beyond one set entry. A tick that has much to do does it
-in slices of some milliseconds, between which the event loop does its other work.
+One `TimerWheel` serves all connections of an event loop; whoever makes it starts and stops it. It ticks every half
+second. Timeouts of one length wait in one queue in order of time, so a tick examines only those that have expired. Each
+connection has a small counter that incoming data resets and the wheel increments, so a message needs no clock and no
+timer, and an idle connection no memory beyond one set entry. A tick with much work does it in slices of some
+milliseconds, so that the event loop can do other work in between.
 """
 
 from __future__ import annotations

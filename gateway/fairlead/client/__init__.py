@@ -1,4 +1,4 @@
-"""The platform API from Python: who is there, labels, and commands whose results come as they are written.
+"""A client of the platform API: agents, labels, and commands whose results arrive as they are written.
 
     async with Client("http://127.0.0.1:8081", token) as client:
         async with client.command("web-1", "exec", {"argv": ["uname", "-a"]}) as command:
@@ -6,9 +6,13 @@
                 sys.stdout.buffer.write(chunk.data)
         print(command.end.state)
 
-For scripts and services, and for the command line, which has no other way in. Nothing here prints, logs or reads the
-environment. Several addresses, separated by commas, are nodes of one fleet: the next one is asked when one is lost.
-Errors are the gateway's own tree, `fairlead.errors`: a problem document of code `agent_offline` is an AgentOffline.
+For scripts and services, and for the command line, which uses nothing else. Nothing here prints, logs or reads the
+environment. Several addresses, separated by commas, are nodes of one fleet: when one is lost, the next one is used.
+Errors are those of `fairlead.errors`: a problem document with code `agent_offline` raises AgentOffline.
+
+`client` has the requests as methods, `command` follows one command, `models` are the types of the answers,
+`transport` sends requests to one address or several, `result_lines` parses streams, and `problem_details` turns
+errors into exceptions.
 """
 
 from fairlead.client.client import Client

@@ -1,7 +1,7 @@
 """`Client`: the requests of the platform API as methods.
 
-Made by scripts, services and the command line. Every answer is decoded into a type of `shapes` here; what a request
-that failed raises is the matter of `transport`, and how a command is followed that of `command`.
+Used by scripts, services and the command line. Every answer is decoded into a type of `models` here; `transport` raises
+the errors of requests, and `command` follows a command.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fairlead.errors import FairleadError
 from fairlead.wire.ids import check_agent_id, check_command_id
 
 PAGE = 500
-"""Agents of one request: a page of them has some 200 KiB."""
+"""Agents of one request: such a page has some 200 KiB."""
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class _Cancelled(msgspec.Struct):
 
 
 class Client:
-    """The platform API at one address, or at several of one fleet, separated by commas. Of one event loop.
+    """The platform API at one address, or at several of one fleet, separated by commas. It belongs to one event loop.
 
     A malformed id of an agent or a command raises InvalidRequest before anything is sent.
     """
@@ -60,7 +60,7 @@ class Client:
         await self._transport.aclose()
 
     async def agents(self, selector: str = "", state: str = "") -> AsyncIterator[Agent]:
-        """Every agent that is meant, page after page. `state` is online, away or offline."""
+        """Every agent that matches, page after page. `state` is online, away or offline."""
         cursor: str | None = None
         while True:
             params: dict[str, str | int] = {"limit": PAGE}
@@ -73,7 +73,7 @@ class Client:
             page = await self._get("/v1/agents", _Page, params)
             for one in page.agents:
                 yield one
-            # A cursor that does not move would be asked for ever.
+            # A cursor that does not change would never end.
             if page.cursor in (None, "", cursor):
                 return
             cursor = page.cursor
@@ -96,11 +96,11 @@ class Client:
         await self._transport.call(Request("DELETE", f"{_path(agent)}/link"))
 
     async def delete(self, agent: str) -> Deleted:
-        """Forget an agent that left. Raises AgentOnline while it has a link."""
+        """Delete an agent that has left. Raises AgentOnline while it has a link."""
         return await self._ask(Request("DELETE", _path(agent)), Deleted)
 
     async def label(self, agent: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Set labels, or remove those that are None; all of them afterwards."""
+        """Set labels, or remove those that are None; returns all labels of the agent."""
         body = msgspec.json.encode({"labels": dict(changes)})
         request = Request("PATCH", _path(agent), None, {"Content-Type": "application/json"}, body)
         return (await self._ask(request, _Labels)).labels
@@ -118,10 +118,11 @@ class Client:
         retry: Literal["never", "safe"] = "never",
         key: str | None = None,
     ) -> Command:
-        """A command, posted by `async with`. `payload` is anything that JSON can say; docs/api.md tells of the others.
+        """A command, which `async with` posts. `payload` is anything that JSON can represent; docs/api.md describes
+        the others.
 
-        `queue` waits so many seconds for an agent that is offline. `key` is the Idempotency-Key: two posts under one
-        key are one command. Each command has its own unless it is given one.
+        `queue`: wait up to so many seconds for an agent that is offline. `key` is the Idempotency-Key: two posts with
+        the same key are one command. Every command has a key of its own unless you pass one.
         """
         order: dict[str, object] = {
             "agent": check_agent_id(agent),
@@ -144,11 +145,11 @@ class Client:
         return Command(self._transport, post)
 
     def attach(self, command: str, start: int = 0, follow: bool = True) -> Command:
-        """A command that was posted before, from offset `start` on; without `follow` what there is of it now."""
+        """A command that was posted before, from offset `start` on; without `follow`, only what there is of it now."""
         return Command(self._transport, None, check_command_id(command), start, follow)
 
     async def cancel(self, command: str) -> str:
-        """Ask for the end of a command; its state now. Cancelling what is over changes nothing."""
+        """Cancel a command; returns its current state. Cancelling a command that is over changes nothing."""
         return (await self._ask(Request("DELETE", f"/v1/commands/{check_command_id(command)}"), _Cancelled)).state
 
     async def _get(self, path: str, kind: type[T], params: Mapping[str, str | int] | None = None) -> T:
@@ -160,9 +161,9 @@ class Client:
             return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as e:
             what = f"{request.method} {request.path}"
-            raise FairleadError(f"{api} answered {what} with something else than its API: {e}") from e
+            raise FairleadError(f"{api} answered {what} with something that is not its API: {e}") from e
 
 
 def _path(agent: str) -> str:
-    """Of an agent's resource. Checked, since it becomes a part of a URL."""
+    """The path of an agent's resource. The id is checked, since it becomes a part of a URL."""
     return f"/v1/agents/{check_agent_id(agent)}"

@@ -1,9 +1,9 @@
-"""One command from its post to its end: results in order and each once, through lost connections; input; cancel.
+"""One command from its post to its end: its results in order, each once, through lost connections; input; cancel.
 
-Made by `Client.command` and `Client.attach`. What was given to the caller is known by its offset, so a stream that
-breaks is opened again behind it, at the same node or the next; a post that got no answer is repeated under its key,
-which makes it the same command. Leaving the `async with` stops reading and nothing else: a command ends by itself, at
-its deadline or by `cancel`.
+Made by `Client.command` and `Client.attach`. The client knows the offset of what it has given to the caller, so a
+stream that breaks is opened again after that, at the same node or the next; a post that got no answer is repeated
+with its key, which makes it the same command. Leaving the `async with` only stops reading: a command ends by itself,
+at its deadline or by `cancel`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from fairlead.wire.retry import RetryPolicy
 
 NDJSON = "application/x-ndjson"
 CHUNK = 64 << 10
-"""The bytes of one chunk of the link protocol, so that one request is one chunk on the whole way."""
+"""Bytes of one chunk of the link protocol, so that one request is one chunk all the way."""
 RETRIES = 16
 RETRY = RetryPolicy(first=200, base=200, cap=5_000)
-"""Sixteen retries take 21 s in the mean and 42 s at the most: a gateway's restart fits."""
+"""Sixteen retries take 21 s on average and 42 s at most: longer than a restart of a gateway."""
 STABLE = 10.0
-"""Seconds after which a connection counts as good though it brought no output: the retries begin anew."""
+"""Seconds after which a connection counts as good even without output: then the retries begin again."""
 
 
 class Command:
-    """`async with` it, then iterate it for its output. `end` is set when that is over."""
+    """Use it with `async with`, and iterate it for its output. `end` is set when the output is over."""
 
     def __init__(
         self, transport: Transport, post: Request | None, command: str = "", start: int = 0, follow: bool = True
@@ -40,13 +40,13 @@ class Command:
         self.next = start
         """The offset of the next result."""
         self.end: End | None = None
-        """None until the command is over (and what came before it was iterated)."""
+        """None until the command is over and its output was iterated."""
         self._transport = transport
         self._post = post
         self._follow = follow
         self._reader: AsyncGenerator[Started | Chunk] = self._read()
         self._sent = 0
-        """Chunks of input."""
+        """The number of chunks of input sent."""
         self._sending = asyncio.Lock()
 
     async def __aenter__(self) -> Command:
@@ -58,7 +58,9 @@ class Command:
                 await self._reader.aclose()
                 raise
             if not isinstance(first, Started):
-                raise FairleadError("the answer to a command does not begin with its id; do client and gateway differ?")
+                raise FairleadError(
+                    "the answer to a command does not begin with its id (are client and gateway of different versions?)"
+                )
         return self
 
     async def __aexit__(
@@ -67,13 +69,13 @@ class Command:
         await self._reader.aclose()
 
     async def __aiter__(self) -> AsyncIterator[Chunk]:
-        """The output, in order. Raises Unavailable when no node answered for a while, RecordLost, ResultsTrimmed."""
+        """The output, in order. Raises Unavailable when no node answers for a while, RecordLost, ResultsTrimmed."""
         async for one in self._reader:
             if isinstance(one, Chunk):
                 yield one
 
     async def wait(self) -> End:
-        """Read on to the end, past all output."""
+        """Discard the rest of the output; returns the end."""
         async for _ in self:
             pass
         if self.end is None:
@@ -81,12 +83,12 @@ class Command:
         return self.end
 
     async def cancel(self) -> None:
-        """Ask for its end, which then comes as any other."""
+        """Cancel it; its end then comes like any other."""
         await self._transport.call(Request("DELETE", f"/v1/commands/{self.id}"))
 
     async def input(self, data: bytes, end: bool = False) -> None:
-        """Send input, and with `end` the end of it. Waits while the agent does not read; raises InvalidRequest when the
-        command is over. What may have been lost is sent again: its number says whether it was.
+        """Send input, and with `end` the end of the input. Waits while the agent does not read; raises InvalidRequest
+        when the command is over. What may have been lost is sent again: its number tells the gateway whether it was.
         """
         async with self._sending:
             pieces = [data[i : i + CHUNK] for i in range(0, len(data), CHUNK)] or ([b""] if end else [])
@@ -111,10 +113,10 @@ class Command:
             await asyncio.sleep(RETRY.delay(failures, random.random()) / 1000)
 
     async def _read(self) -> AsyncGenerator[Started | Chunk]:
-        """Read the stream, again and again, until its end or until hope is lost."""
+        """Read the stream, opening it again when it breaks, until its end or until the retries are used up."""
         failures = 0
         posted = False
-        """A post was sent and not answered: whether there is a command is not known."""
+        """Whether a post was sent and not answered: then it is unknown whether there is a command."""
         while True:
             opened, before = time.monotonic(), self.next
             try:
@@ -124,12 +126,14 @@ class Command:
                         if isinstance(line, Continuation):
                             again = True
                             break
-                        if (shown := self._note(line)) is not None:
+                        if (shown := self._record(line)) is not None:
                             yield shown
                         if self.end is not None:
                             return
                 if again:
-                    if self.next == before:  # the node stops: by then its port is closed, and another one is asked
+                    if (
+                        self.next == before
+                    ):  # the node is stopping: after this delay its port is closed, and another node is used
                         await asyncio.sleep(RETRY.delay(0, random.random()) / 1000)
                     continue
                 if self.id and not self._follow:
@@ -140,7 +144,7 @@ class Command:
                 if self.id:
                     final = not _is_retryable(e)
                 else:
-                    # A refusal is the gateway's answer; only a post that got none is repeated, under the same key.
+                    # A refusal is an answer of the gateway; only a post that got none is repeated, with the same key.
                     final = not posted or not isinstance(e, ConnectionLost | ConnectionRefused)
                 if self.next > before or time.monotonic() - opened > STABLE:
                     failures = 0
@@ -156,8 +160,8 @@ class Command:
         assert self._post is not None, "a command is posted, or known by its id"
         return self._post
 
-    def _note(self, line: Line) -> Started | Chunk | None:
-        """What is to be handed on."""
+    def _record(self, line: Line) -> Started | Chunk | None:
+        """Record a line; returns it if it is for the caller."""
         if isinstance(line, End):
             self.end = line
             return None
@@ -168,7 +172,7 @@ class Command:
         if isinstance(line, Chunk) and line.offset >= self.next:
             self.next = line.offset + 1
             return line
-        return None  # it was handed on before the connection was lost
+        return None  # the caller got it before the connection was lost
 
 
 def _is_retryable(e: FairleadError) -> bool:

@@ -1,7 +1,7 @@
-"""What the client gives, as types: agents, their links, and the lines of a command's results.
+"""The types of the API's answers: agents, their links, and the lines of a command's results.
 
-Made by `client` and `lines` from the API's JSON, read by everybody else. Members that the API gains later are
-ignored, those it may leave out have a default: an older client speaks to a newer gateway.
+Made by `client` and `result_lines` from JSON. Members that the API gains later are ignored, and those that it may
+leave out have a default: an older client works with a newer gateway.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LastLink:
 
 @dataclass(frozen=True, slots=True)
 class FailedCommand:
-    """A command that failed on an agent."""
+    """A recent command of an agent that failed: when, and how."""
 
     at: str
     what: str
@@ -48,7 +48,7 @@ class FailedCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDetail(Agent):
-    """An agent, its newest link, what is open for it and what went wrong last."""
+    """An agent, its newest link, its open commands and its recent failures."""
 
     link: LastLink
     last_reason: str | None = None
@@ -105,7 +105,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An agent that was forgotten: how many commands were open for it, and how many events were stored of it."""
+    """An agent that was deleted, with how many of its commands were open and how many of its events were stored."""
 
     id: str
     commands: int = 0
@@ -114,7 +114,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Octets of output. `offset` counts the results of the command, `n` the agent's chunks."""
+    """Bytes of output. `offset` counts the results of the command, `n` the agent's chunks."""
 
     offset: int
     agent: str

@@ -70,18 +70,19 @@ def error_class(code: str, otherwise: type[FairleadError]) -> type[FairleadError
 
 
 def error_of_answer(address: str, status: int, body: bytes) -> FairleadError:
-    """The error that an answer with `status` and `body` tells. Its details have the status, the code and the field."""
+    """The error that an answer reports. Its details have the status, the code and the field."""
     try:
-        told = msgspec.json.decode(body, type=_Problem)
+        document = msgspec.json.decode(body, type=_Problem)
     except msgspec.MsgspecError:  # not the gateway's: something in front of it
-        told = _Problem(detail=f"{address} answered HTTP {status}", temporary=status in (429, 502, 503, 504))
-    if told.temporary:
+        temporary = status in (429, 502, 503, 504)
+        document = _Problem(detail=f"{address} answered HTTP {status}", temporary=temporary)
+    if document.temporary:
         otherwise: type[FairleadError] = Unavailable
     elif status in (401, 403):
         otherwise = Unauthorized
     else:
         otherwise = InvalidRequest if 400 <= status < 500 else FairleadError
-    details: dict[str, object] = {"status": status, "code": told.code}
-    if told.field is not None:
-        details["field"] = told.field
-    return error_class(told.code, otherwise)(told.detail or told.title or f"HTTP {status}", **details)
+    details: dict[str, object] = {"status": status, "code": document.code}
+    if document.field is not None:
+        details["field"] = document.field
+    return error_class(document.code, otherwise)(document.detail or document.title or f"HTTP {status}", **details)

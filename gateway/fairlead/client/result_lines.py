@@ -1,7 +1,7 @@
-"""The lines of a stream of results: octets cut into lines, and each line as what it says.
+"""Parses a stream of results: NDJSON, one result or event of the stream on each line.
 
-Used by `command`. Pure: it is given octets and gives lines. A line that says that the stream cannot go on is raised,
-as the error of the house that its code names.
+Used by `command`. It does no I/O of its own. A line that says that the stream cannot continue is raised as the error of
+`fairlead.errors` that its code names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.client.problem_details import error_class
 from fairlead.errors import FairleadError, Unavailable
 
 LINE_LIMIT = 4 << 20
-"""Bytes of one line: a message of 1 MiB in base64 and its envelope fit more than twice."""
+"""Bytes of one line: more than twice a message of 1 MiB in base64."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """This stream is over, the command is not: ask again from `offset` on. By that the gateway knows what was read."""
+    """This stream is over, but the command is not: request the rest from `offset` on. By that the gateway knows what
+    was read.
+    """
 
     offset: int
 
@@ -39,7 +41,7 @@ Line = Started | Chunk | End | Continuation
 
 
 class _Line(msgspec.Struct):
-    """Any line; what is set tells which one it is. `{}` keeps the connection alive."""
+    """Any line; its members tell which kind it is. `{}` keeps the connection alive."""
 
     id: str | None = None
     state: str = ""
@@ -58,7 +60,7 @@ _decode = msgspec.json.Decoder(_Line).decode
 
 
 async def lines_of(parts: AsyncIterator[bytes]) -> AsyncGenerator[Line]:
-    """Raises FairleadError for a line that is malformed, or that says why there are no more."""
+    """Raises FairleadError for a malformed line, and the error that a line reports."""
     async for raw in _split(parts):
         line = read(raw)
         if line is not None:
@@ -76,12 +78,12 @@ async def _split(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
                 if line.strip():
                     yield bytes(line)
         if len(rest) > LINE_LIMIT:
-            raise FairleadError(f"a line of over {len(rest)} bytes exceeds the limit of {LINE_LIMIT}")
+            raise FairleadError(f"a line of {len(rest)} bytes or more is too long: expected at most {LINE_LIMIT}")
     # A last line without its end was cut off by a lost connection; the reader sees that no `end` came.
 
 
 def read(raw: bytes) -> Line | None:
-    """One line; None for one that says nothing."""
+    """Parse one line; None for one that only keeps the connection alive."""
     try:
         line = _decode(raw)
         if line.end is not None:
@@ -95,9 +97,9 @@ def read(raw: bytes) -> Line | None:
                 data = (line.text or "").encode()
             return Chunk(line.offset, line.agent, line.n, line.kind, data)
     except (msgspec.MsgspecError, ValueError) as e:
-        raise FairleadError(f"a line of the stream is not understood: {e}; do client and gateway differ?") from e
+        raise FairleadError(f"invalid line in the stream: {e} (are client and gateway of different versions?)") from e
     if line.error is not None:
-        # The stream cannot go on: for a while, or for ever.
+        # The stream cannot continue, temporarily or for ever.
         kind = error_class(line.error.code, Unavailable if line.error.temporary else FairleadError)
         raise kind(line.error.message, code=line.error.code)
     return Started(line.id, line.state) if line.id is not None else None

@@ -1,8 +1,8 @@
-"""Requests to one address of the API or to several: who is asked, what a lost connection is called.
+"""Sends requests to one address of the API or to several, and translates the errors of HTTP.
 
-Used by `client` and `command`. Of several addresses one is used until it cannot be connected, loses a connection or
-says that it is busy; then the next. A request that may have been taken is never repeated here, because only its
-caller knows whether a repetition does harm.
+Used by `client` and `command`. Of several addresses one is used until it cannot be reached, loses a connection or
+reports that it is busy; then the next one. A request that may have had an effect is never repeated here, because only
+its caller knows whether a repetition does harm.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fairlead.version import __version__
 
 CONNECT_TIMEOUT = 5.0
 IDLE_TIMEOUT = 60.0
-"""Seconds of silence on a stream. Keep-alive lines come oftener, so only a dead connection is that quiet."""
+"""Seconds of silence on a stream. Keep-alive lines come more often, so only a dead connection is silent for so long."""
 CONNECTIONS = 1_000
-"""To one address at once. Each command that is followed is one, and a process has some thousand descriptors."""
+"""Connections to one address. Each command that is followed takes one, and a process has some thousand descriptors."""
 PROBLEM_LIMIT = 64 << 10
 
 
@@ -35,25 +35,27 @@ class ConnectionLost(Unavailable):
 
 
 def addresses(api: str) -> list[str]:
-    """The addresses in a list separated by commas; one that is empty or none is told by its use."""
+    """The addresses in a list separated by commas. They are not checked here: using them does that."""
     return [one for part in api.split(",") if (one := part.strip())] or [api]
 
 
 def check_address(api: str) -> httpx2.URL:
     """Raises InvalidRequest unless `api` is one address of an API."""
-    valid = "an API is at http://HOST[:PORT] or https://HOST[:PORT]"
+    valid = "expected http://HOST[:PORT] or https://HOST[:PORT]"
     try:
         url = httpx2.URL(api)
     except httpx2.InvalidURL as e:
-        raise InvalidRequest(f"API address {api!r} is not a URL ({e}): {valid}", field="api") from e
+        raise InvalidRequest(f"invalid API address {api!r}: {e} ({valid})", field="api") from e
     if url.scheme not in ("http", "https"):
-        raise InvalidRequest(f"API address {api!r} does not begin with http:// or https://: {valid}", field="api")
+        raise InvalidRequest(
+            f"invalid API address: {api!r} does not begin with http:// or https:// ({valid})", field="api"
+        )
     if not url.host or "%" in url.host:
-        raise InvalidRequest(f"API address {api!r} names no host: {valid}", field="api")
+        raise InvalidRequest(f"invalid API address: {api!r} names no host ({valid})", field="api")
     if url.port is not None and not 0 < url.port < 1 << 16:
-        raise InvalidRequest(f"API address {api!r} has a port outside 1 to 65535: {valid}", field="api")
+        raise InvalidRequest(f"invalid API address: {api!r} has a port outside 1 to 65535 ({valid})", field="api")
     if url.userinfo or url.query or url.fragment:
-        raise InvalidRequest(f"API address {api!r} holds more than host, port and path: {valid}", field="api")
+        raise InvalidRequest(f"invalid API address: {api!r} has more than host, port and path ({valid})", field="api")
     return url
 
 
@@ -66,7 +68,7 @@ class Request:
     content: bytes | None = None
 
 
-class _Address:
+class _Endpoint:
     """One address, and its connections."""
 
     def __init__(self, api: str, token: str, ssl: tls.SSLContext | None) -> None:
@@ -80,7 +82,7 @@ class _Address:
             # The system's roots, as agents use them (SSL_CERT_FILE names others). Reading them takes 20 ms, which
             # whoever speaks plain HTTP need not spend.
             verify=(ssl or tls.create_default_context()) if url.scheme == "https" else False,
-            # A proxy named in the environment is for the world outside: it cannot reach our loopback.
+            # A proxy of the environment is for other hosts: it cannot reach this machine's loopback.
             trust_env=not is_loopback(url.host),
         )
 
@@ -100,7 +102,7 @@ class _Address:
 
 class Transport:
     def __init__(self, api: str, token: str, ssl: tls.SSLContext | None) -> None:
-        self._addresses = [_Address(one, token, ssl) for one in addresses(api)]
+        self._addresses = [_Endpoint(one, token, ssl) for one in addresses(api)]
         self._current = 0
 
     async def aclose(self) -> None:
@@ -108,7 +110,7 @@ class Transport:
             await one.http.aclose()
 
     async def call(self, request: Request) -> tuple[str, bytes]:
-        """Who answered, and the body. Raises FairleadError for any answer but a success."""
+        """The address that answered, and the body. Raises FairleadError for any answer that is not a success."""
         address, answer = await self._send(request)
         with self._watched(address):
             try:
@@ -127,8 +129,8 @@ class Transport:
             finally:
                 await answer.aclose()
 
-    async def _send(self, request: Request, chunked: bool = False) -> tuple[_Address, httpx2.Response]:
-        """The head of the answer of the first address that takes the request; its body is still to be read.
+    async def _send(self, request: Request, chunked: bool = False) -> tuple[_Endpoint, httpx2.Response]:
+        """The answer of the first address that accepts the request; its body is not read yet.
 
         `chunked`: the content goes in chunks, because proxies written in Go may cut an answer that begins before they
         have looked for the end of a body whose length was told.
@@ -147,7 +149,7 @@ class Transport:
                     if answer.is_success:
                         return address, answer
                     raise error_of_answer(address.api, answer.status_code, await _head_of(answer))
-            except (ConnectionRefused, NodeBusy) as e:  # it was not taken, so another may be asked
+            except (ConnectionRefused, NodeBusy) as e:  # it was not accepted, so another address may be used
                 refusals.append(e)
         if len(refusals) > 1:
             kinds = {type(e) for e in refusals}
@@ -156,8 +158,8 @@ class Transport:
         raise refusals[0]
 
     @contextmanager
-    def _watched(self, address: _Address) -> Iterator[None]:
-        """Translate the errors of HTTP. An address that has failed is left: the next request goes to the one after."""
+    def _watched(self, address: _Endpoint) -> Iterator[None]:
+        """Translate the errors of HTTP. After a failure the next request goes to the next address."""
         try:
             with address.translated():
                 yield

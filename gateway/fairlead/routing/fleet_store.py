@@ -19,9 +19,9 @@ class FleetStore:
     store: Pipeliner
     directory: Directory
     records: Commands
-    due: DeadlineQueue
-    load: NodeRows
-    eras: DataEpochs
+    deadlines: DeadlineQueue
+    node_rows: NodeRows
+    data_epochs: DataEpochs
 
     @classmethod
     def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:

@@ -53,13 +53,13 @@ class Routing:
         tracing: Tracing,
     ) -> None:
         """`sweep` closes links that say nothing; a hello that does not arrive in time is one of its deadlines."""
-        directory, records, due = fleet.directory, fleet.records, fleet.due
+        directory, records, deadlines = fleet.directory, fleet.records, fleet.deadlines
         self.tasks = tasks = BackgroundTasks()
         self.followers = followers = Followers()
         self.telemetry = telemetry = TelemetryRecorder(tracing, metrics, membership)
         self.link_query = LinkQuery(directory, inbox, followers, membership)
         self.worst_links = WorstLinks(directory, hub, inbox, followers, membership)
-        completion = Completion(directory, due, inbox, metrics, telemetry)
+        completion = Completion(directory, deadlines, inbox, metrics, telemetry)
         self.dispatch = Dispatcher(
             fleet, inbox, completion, followers, membership, metrics, tracing, int(settings.retention * 1000)
         )
@@ -81,13 +81,13 @@ class Routing:
         )  # fmt: skip
         self.loop_lag = LoopLag(metrics)
         self.heartbeat = Heartbeat(
-            fleet, inbox, hub, NodeName(fleet.load, settings.node, settings.pod_uid), membership,
+            fleet, inbox, hub, NodeName(fleet.node_rows, settings.node, settings.pod_uid), membership,
             LoadReport(hub, self.loop_lag, settings.capacity), metrics, settings.bus_grace,
         )  # fmt: skip
         self.doorbells = DoorbellHandler(
             hub, delivery, recorder, followers, self.link_query, self.worst_links, self.heartbeat, tasks
         )
-        self._command_sweeper = CommandSweeper(directory, records, due, inbox, completion, membership)
+        self._command_sweeper = CommandSweeper(directory, records, deadlines, inbox, completion, membership)
         self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
         watch_routing(metrics, membership, followers, tasks)

@@ -81,7 +81,9 @@ class Endpoint:
         try:
             options = cast("dict[str, Any]", parse_url(url))
         except ValueError as e:
-            raise ConfigError(f"the address of Redis is not usable: {e}") from e
+            raise ConfigError(
+                f"invalid Redis URL: expected redis://host:6379, rediss://host:6379 or unix:///path ({e})"
+            ) from e
         # Pool options of the address have no meaning for a single connection; ours override the rest.
         for name in ("max_connections", "timeout", "retry_on_timeout", "health_check_interval"):
             options.pop(name, None)
@@ -109,7 +111,7 @@ class Endpoint:
         try:
             return cast("_RedisPyConnection", self._class(**self._options))
         except (TypeError, ValueError, RedisError) as e:
-            raise ConfigError(f"the address of Redis at {self.address} has an unusable option: {e}") from e
+            raise ConfigError(f"invalid option in the Redis URL for {self.address}: {e}") from e
 
     async def connect(self, timeout: float = CONNECT_TIMEOUT) -> RedisConnection:
         """A connection that has answered PING, or `BusUnavailable` that says why not."""

@@ -1,8 +1,8 @@
-"""A window of durations in some hundred bytes: how often each size came, the past weighing less and less.
+"""A histogram of recent durations in some hundred bytes, in which old observations weigh less and less.
 
-Held by sessions for their round trips and by nodes' answers about them. Sizes are in quarters of an octave, so a
-quantile is right to within a tenth. When one size has come 255 times all counts are halved: what came long ago fades
-without a clock. A list of the last durations would cost five times as much and know no p99.
+Sessions keep one for their round trips and one for each stage of their commands. Buckets are a quarter of an octave
+wide, so a quantile is accurate to 10 %. When a bucket reaches 255, all counts are halved, so that old observations fade
+without a clock. A list of the last durations would need five times the memory and have no p99.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A Prometheus histogram that is cheap to write: a search and two additions, added up only when it is scraped.
+"""A Prometheus histogram that is cheap to update: an observation is a binary search and two additions.
 
-Made by `metrics`, one for each histogram of a node. prometheus_client's own takes two locks and looks at one bound
-after the other, and a command is six durations; here all is written by one event loop and needs no lock.
+`metrics` makes one for each histogram of a node. The histogram of prometheus_client takes two locks and compares the
+bounds one after the other, and a command has six durations. This one is updated by one event loop and needs no lock;
+buckets are added up when it is scraped.
 """
 
 from __future__ import annotations

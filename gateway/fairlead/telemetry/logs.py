@@ -1,7 +1,8 @@
-"""Log lines: as text for people or as JSON for machines, one line an event, with the ids to find all of a story by.
+"""Logging: text for people or JSON for machines, one line for each event, with the ids that connect related lines.
 
-Set up by the command line before anything else runs. Lines that may come by the thousand, when a network comes back,
-go through a Digest: the first of a kind is a line at once, the others of its second are one line with their number.
+The command line configures it before anything else runs. Events that may occur by the thousand, as when a network comes
+back, go through a `LogAggregator`: the first event of a kind is logged at once, and the others within the same second
+become one line with their number.
 """
 
 from __future__ import annotations

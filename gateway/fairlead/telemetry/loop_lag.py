@@ -1,7 +1,7 @@
-"""How long this process kept its event loop from its work: lateness of a timer, and pauses of the garbage collector.
+"""How long the event loop of this process is blocked: the delay of a timer, and the pauses of the garbage collector.
 
-Owned by the node. A timer that is due four times a second sees every pause longer than itself, and most shorter ones
-in proportion to their number; the collector tells its own beginning and end.
+The node owns it. A timer that runs four times a second observes every pause longer than its period, and shorter ones in
+proportion to their number. The garbage collector reports its own start and stop.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The metrics of one node, as bound Prometheus children. No label ever grows with agents.
+"""The metrics of one node, as bound Prometheus children. No label grows with the number of agents.
 
-Made by `node`, written by routing and app, served on the admin port. Counting is all that happens here: nothing
-decides by these numbers. docs/telemetry.md lists them all, and a test holds the two together.
+`node` makes them, routing and app update them, and the admin port serves them. Nothing decides by these numbers.
+docs/telemetry.md lists all metrics, and a test compares that list with this module.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Metrics:
         self.registry = CollectorRegistry()
         r = self.registry
         opened = Counter(
-            "fairlead_links_opened_total", "Links that were welcomed: of a new start or come back", ["result"],
+            "fairlead_links_opened_total", "Links that were welcomed: of a new start or resumed", ["result"],
             registry=r,
         )  # fmt: skip
         self.opened = opened.labels("new")
         self.resumed = opened.labels("resumed")
         self.closed = Counter(
-            "fairlead_links_closed_total", "Links that ended: code, what the agent does then, who closed",
+            "fairlead_links_closed_total", "Links that ended, by close code, what the agent does next and who closed",
             ["code", "then", "by"], registry=r,
         )  # fmt: skip
-        self.lived = Histogram("fairlead_link_duration_seconds", "Lives of links, from welcome on", LIVES, r)
+        self.lived = Histogram("fairlead_link_duration_seconds", "Lifetime of links, from welcome on", LIVES, r)
         self.rejected = Counter(
             "fairlead_handshakes_rejected_total", "Upgrades refused over HTTP", ["reason"], registry=r
         )
@@ -68,10 +68,14 @@ class Metrics:
             "fairlead_handshake_duration_seconds", "Phases of a link's opening", LATENCY, r, "phase"
         )
         self.commands = Counter("fairlead_commands_total", "Commands that ended here, by state", ["state"], registry=r)
-        self.accepted = Counter("fairlead_commands_accepted_total", "Commands that this node took in", registry=r)
+        self.accepted = Counter("fairlead_commands_accepted_total", "Commands that this node accepted", registry=r)
         self.delivered = Counter("fairlead_commands_delivered_total", "Commands written to a link", registry=r)
         self._duration = Histogram(
-            "fairlead_command_duration_seconds", "Commands that an agent ended, from the post on", LATENCY, r, "method"
+            "fairlead_command_duration_seconds",
+            "Duration of commands that an agent ended, from the post on",
+            LATENCY,
+            r,
+            "method",
         )
         self._methods: dict[str, Series] = {}
         stage = Histogram(
@@ -83,25 +87,29 @@ class Metrics:
         )
         self.stored_bytes = Counter("fairlead_results_stored_bytes_total", "Payload bytes stored", registry=r)
         self.claim = Histogram("fairlead_claim_duration_seconds", "From hello to welcome", LATENCY, r)
-        self.rtt = Histogram("fairlead_heartbeat_rtt_seconds", "Round trips that agents report", LATENCY, r)
-        self.redis = Histogram("fairlead_redis_batch_duration_seconds", "One pipelined batch", LATENCY, r)
-        self.lag = Histogram("fairlead_event_loop_lag_seconds", "How late the event loop called a timer", PAUSES, r)
+        self.rtt = Histogram("fairlead_heartbeat_rtt_seconds", "Heartbeat round trips reported by agents", LATENCY, r)
+        self.redis = Histogram("fairlead_redis_batch_duration_seconds", "Duration of one pipelined batch", LATENCY, r)
+        self.lag = Histogram("fairlead_event_loop_lag_seconds", "Delay of a timer on the event loop", PAUSES, r)
         self.pauses = Histogram("fairlead_gc_pause_seconds", "Garbage collections", PAUSES, r, "generation")
         self.fencings = Counter(
-            "fairlead_node_fenced_total", "Times this node lost its row and began a new life", registry=r
+            "fairlead_node_fenced_total",
+            "How often this node lost its row in Redis and joined the fleet again",
+            registry=r,
         )
-        self.data_lost = Counter("fairlead_data_lost_total", "Times this node found Redis without its data", registry=r)
+        self.data_lost = Counter(
+            "fairlead_data_lost_total", "How often this node found Redis without its data", registry=r
+        )
         self.reclaimed = Counter(
-            "fairlead_agents_reclaimed_total", "Agents claimed again after doubt about their rows", registry=r
+            "fairlead_agents_reclaimed_total", "Agents claimed again because their rows were in doubt", registry=r
         )
         self.labels_lost = Counter(
-            "fairlead_labels_lost_total", "Agents whose row, with its labels, Redis had lost", registry=r
+            "fairlead_labels_lost_total", "Agents whose row and labels were lost with the data in Redis", registry=r
         )
         self.forgotten = Counter(
             "fairlead_agents_forgotten_total", "Agents removed, by request or after forget_after", registry=r
         )
         self.passed_over = Counter(
-            "fairlead_index_rows_skipped_total", "Rows of agents that the sweep of the index could not read", registry=r
+            "fairlead_index_rows_skipped_total", "Rows of agents that the index sweeper could not read", registry=r
         )
         self.message_counters = MessageCounters()
         r.register(self.message_counters)

@@ -1,9 +1,9 @@
-"""Spans on their way to the collector: a bounded queue, and a thread that sends what is in it over OTLP/HTTP.
+"""The export of spans to the collector: a bounded queue, and a thread that sends its contents over OTLP/HTTP.
 
-Made by the node when it has the address of a collector, fed by `trace`. The event loop only puts plain rows into the
-queue; everything that OpenTelemetry costs, its import included, is the thread's. A collector that is slow or dead
-costs spans, which are counted, and never a moment of the loop. OpenTelemetry's own batch processor would not do: it
-takes finished spans of its tracer, and drops without telling how many.
+The node makes one if a collector is configured, and `tracing` feeds it. The event loop only puts plain rows into the
+queue; the thread pays for everything of OpenTelemetry, including its import. A slow or dead collector loses spans,
+which are counted, and never delays the event loop. OpenTelemetry's own batch processor does not fit: it accepts only
+spans of its own tracer, and does not report how many it drops.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The opening handshake of RFC 6455 §4 as bytes: a client's request, the reading of the answer, the accept
 key.
 
-The carrier's client and its server half (`carrier.upgrade`) call it. It opens no socket and makes no key:
+The carrier's client and its server half (`websocket_upgrade`) call it. It opens no socket and makes no key:
 16 random bytes and the time come in as arguments. The HTTP it reads is deliberately little: one answer to
 one upgrade request, with a limit on its head, because nothing else may follow on such a connection.
 """

@@ -15,7 +15,7 @@ PATIENCE = 20.0
 Frame = tuple[int, bytes]
 
 
-class Raw:
+class RawClient:
     """A WebSocket client of bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp
 from fairlead.carrier.connection_context import ConnectionContext
 from fairlead.carrier.listener import Listener
 
-from support.carrier.raw_client import Raw
+from support.carrier.raw_client import RawClient
 
 
 class Serve(Protocol):
@@ -29,7 +29,7 @@ class AttachedApp(Protocol):
 class Dial(Protocol):
     """Opens a raw client; with `upgrade`, as an open WebSocket."""
 
-    def __call__(self, port: int, *, upgrade: bool = True, path: str = "/", **headers: str) -> Awaitable[Raw]: ...
+    def __call__(self, port: int, *, upgrade: bool = True, path: str = "/", **headers: str) -> Awaitable[RawClient]: ...
 
 
 class Until(Protocol):

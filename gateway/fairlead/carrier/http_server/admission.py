@@ -1,10 +1,11 @@
-"""Admission: how many connections may be open that have not shown a valid token, in all and from one address.
+"""Admission: how many connections without a valid token may be open, in total and from one address.
 
-`requests` adds each connection when it is made; it leaves when a request of it has shown a valid token, when its
-upgrade was accepted, or when it is lost. Whoever comes when there is no room is let in, and the connection that has
-waited longest without a token is closed: an honest client shows its token within a round trip, a hoarder never does.
-The same object keeps the budget for bytes that were received ahead of the request that is being answered. One
-`Admission` serves all ports of an event loop that share its ceiling; it knows no tokens and makes no answers.
+`http_connection` adds each connection when it is made. The connection is removed when one of its requests has shown a
+valid token, when its upgrade was accepted, or when it is lost. When there is no room, a new connection is accepted and
+the one that has been without a token for the longest time is closed: an honest client shows its token within a round
+trip, an attacker never does. The same object bounds the bytes that were received ahead of the request that is being
+answered. One `Admission` serves all ports of an event loop that share a limit. It knows no tokens and writes no
+answers.
 """
 
 from __future__ import annotations

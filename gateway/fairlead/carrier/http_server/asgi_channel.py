@@ -1,9 +1,9 @@
-"""Plain ASGI over a connection: the listener behind applications that do not attach.
+"""Plain ASGI over a connection: the listener for applications that do not attach one of their own.
 
-`carrier.upgrade` makes one per accepted connection whose application keeps its coroutine, and calls
-`receive` and `send` for it. Backpressure goes both ways: a receiver that lags pauses reading, a peer that
-lags suspends `send`. It knows no HTTP and no handshake. A peer that is silent for two periods of the sweep,
-with a ping between, is dropped: no other keepalive is needed.
+`websocket_upgrade` makes one for each accepted connection whose application keeps its coroutine, and calls `receive`
+and `send` for it. Backpressure works both ways: an application that does not receive pauses reading, and a peer that
+does not read suspends `send`. It knows no HTTP and no handshake. A peer that stays silent for two silence periods of
+the timer wheel, in spite of a ping in between, is dropped, so no other keepalive is needed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Client addresses: who a connection comes from, and which proxies are believed when they name their client.
+"""Client addresses: where a connection comes from, and which proxies are trusted to name their client.
 
-Called by `requests` for each connection and, behind a trusted proxy, for each request; `app` counts failures and new
-links by the same keys. It connects to nothing and resolves no name. The headers are believed from listed proxies alone,
-because everybody else may write into them what they like.
+`http_connection` asks for each connection and, behind a trusted proxy, for each request; `app` counts failures and new
+links by the same keys. It opens no socket and resolves no name. Only listed proxies are trusted, because anybody else
+can write anything into the forwarding headers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The head of an HTTP request: what it must be beyond what the parser checks.
+"""The head of an HTTP request: the rules beyond those that the parser enforces.
 
-Called by `requests` for each request on each port, so that all three refuse alike. A request that a proxy in front of
-us may have understood in another way than we do is refused, not interpreted: that is how requests are smuggled past it.
+`http_connection` checks each request on each port, so that all three ports refuse alike. A request that a proxy in
+front of this server may have understood differently is refused instead of interpreted: otherwise requests could be
+smuggled past the proxy.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class RequestRefused(Exception):
 
 
 def check_head(version: str, target: bytes, single: Mapping[bytes, bytes], upgrade: bool) -> None:
-    """Raises Refused. `single` has the headers of SINGLE that came. An `upgrade` asks for a WebSocket and must be what
-    RFC 9110 §7.8 and RFC 6455 §4.1 say of it."""
+    """Raises RequestRefused. `single` has the headers of SINGLE that came. An `upgrade` asks for a WebSocket and must
+    be what RFC 9110 §7.8 and RFC 6455 §4.1 say of it."""
     if version not in ("1.1", "1.0"):
         raise RequestRefused(505, "Use HTTP/1.1.")
     host = single.get(b"host")

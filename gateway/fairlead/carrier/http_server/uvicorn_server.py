@@ -2,7 +2,7 @@
 
 `app.serve` builds a `ServerConfig` with `config()` and runs a `Server`. uvicorn by itself closes every socket on
 SIGTERM before anything of ours runs; here the first signal runs `on_stop` (the drain) and only then lets
-uvicorn stop, with exit code 0. How requests are read stands in `requests`.
+uvicorn stop, with exit code 0. `http_connection` reads the requests.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def config(
 
     With a `path` it listens on a Unix socket there, in place of `host` and `port`; a `Server` that is given sockets
     listens on them alone. `request_timeout` and `body_timeout` are the seconds that head and body of a request may
-    take; what is later is cut off. `context` stand in for `sweep` and all limits of messages. `admission` is shared by
-    the servers that share its ceiling. `trusted_proxies` (addresses and networks) may name the client in
+    take; what is later is cut off. `context` replaces `timer_wheel` and all limits of messages. `admission` is shared
+    by the servers that share its ceiling. `trusted_proxies` (addresses and networks) may name the client in
     X-Forwarded-For or Forwarded; nobody else may. `stop_timeout` bounds what uvicorn waits after `on_stop` for requests
     and connections that are still open.
     """

@@ -1,9 +1,9 @@
-"""One HTTP upgrade on its way to a WebSocket: the protocol class that uvicorn is given as `ws`.
+"""One HTTP upgrade on its way to a WebSocket: the protocol class that uvicorn gets as `ws`.
 
-`requests` makes one for each upgrade request. The application answers in full ASGI (routing, middleware,
-authentication, denial responses), in a task of its own. If its accept carries a listener (see
-`carrier.attach`) the transport goes to a slim `ServerConnection`, and task, scope and this object are
-freed; if not, the same connection talks ASGI through `carrier.channel`.
+`http_connection` makes one for each upgrade request. The application answers it in full ASGI (routing, middleware,
+authentication, denial responses) in a task of its own. If its accept message has a listener (see `attach`), the
+transport goes to a slim `ServerConnection`, and the task, the scope and this object are freed. If not, the same
+connection speaks ASGI through an `AsgiChannel`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What `carrier.intake` keeps of one connection that was read much lately, and what it asks of such a connection."""
+"""The account of one connection that was read much recently, and what the read scheduler needs of such a connection."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Room for incomplete messages: what all connections of a server may keep of them together, and who goes on when it is
-short.
+"""The memory for incomplete messages: how much of it all connections of a server may use together, and who goes on when
+it is short.
 
-Kept by `intake`. Each connection may have as much as is left of the larger part, so that many who fill it get the same
-and nobody gets much. The rest is promised to the oldest incomplete messages, whole, so that they end and free what they
-have: without it many honest ones would wait for each other. It reads nothing and closes nobody; time is an argument.
+The read scheduler owns it. Each connection may use as much as is left of the larger part, so that many connections that
+fill it get the same and none gets much. The rest is reserved for the oldest incomplete messages, as a whole, so that
+they complete and free their memory: otherwise many honest senders would wait for each other. It reads nothing and
+closes no connection; time is an argument.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""What the links of one server may have read of them: a budget for each, and a share of the event loop for all.
+"""The read scheduler: how much is read from each link, with a budget for each link and a share of the event loop for
+all.
 
-Made by the node and shared by the connections of its link port through their `Terms`. A connection that was read often
-or much lately is accounted for here; all others, which is nearly all, cost nothing. What is over a budget is not lost:
-the connection is held, which means that it is not read on until its turn comes, and TCP makes its peer wait. Only a
-peer that goes on at the limit of its messages, or leaves a message incomplete while memory is short, is closed.
+The node makes one, and the connections of its link port share it through their `ConnectionContext`. It accounts only
+for connections that were read often or much recently; all others, nearly all, cost nothing. What exceeds a budget is
+not lost: the connection is paused until its turn comes, and TCP makes the peer wait. A connection is closed only if its
+peer keeps exceeding the rate of messages, or leaves a message incomplete while memory is short.
 
-Four rules, in the order in which they hold a connection:
+Four rules, in the order in which they pause a connection:
 
-- **messages, events, bytes**: a bucket of each, filled at a rate. Messages that the peer was asked for do not count.
-- **room**: the incomplete messages of all together have a limit (see `room`).
-- **turns**: no more than `SLICE` frames are read of a connection in one turn of the event loop, and the rest of one
-  connection at a time.
-- **share**: all turns together take a quarter of the time; who has used the least comes first.
+- **messages, events, bytes**: a token bucket for each. Messages that the peer was asked for do not count.
+- **memory**: the incomplete messages of all connections together are bounded (see `message_memory`).
+- **turns**: at most `SLICE` frames of a connection are read in one iteration of the event loop, and the rest is read
+  for one connection at a time.
+- **share**: all turns together get a quarter of the time; the connection that has used the least comes first.
 
-It knows no protocol above RFC 6455: what an event is, and what was asked for, the listener says.
+It knows no protocol above RFC 6455: the listener says what an event is, and what the peer was asked for.
 """
 
 from __future__ import annotations

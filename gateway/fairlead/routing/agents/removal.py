@@ -55,7 +55,7 @@ class AgentRemoval:
             node = f" ({why})" if presence is Presence.ONLINE else ""
             raise AgentOnline(
                 f"agent {row.agent!r} is online{node}: stop it, so that it does not connect again, and disconnect it "
-                "first (DELETE its session)",
+                "first (DELETE its link)",
                 agent=row.agent,
             )
         return ended, await self._records.remove_events(row.agent)

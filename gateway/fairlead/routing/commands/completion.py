@@ -28,10 +28,15 @@ TIMEOUT = TargetState.TIMEOUT.value
 
 class Completion:
     def __init__(
-        self, directory: Directory, due: DeadlineQueue, inbox: Inbox, metrics: Metrics, telemetry: TelemetryRecorder
+        self,
+        directory: Directory,
+        deadlines: DeadlineQueue,
+        inbox: Inbox,
+        metrics: Metrics,
+        telemetry: TelemetryRecorder,
     ) -> None:
         self._directory = directory
-        self._due = due
+        self._deadlines = deadlines
         self._inbox = inbox
         self._telemetry = telemetry
         self._ended = {state.value: metrics.commands.labels(state.value) for state in TargetState if state.over}
@@ -45,7 +50,7 @@ class Completion:
         self._ended[state].inc()
         kept = self._telemetry.command_completed(command, agent, state, code, origin, sid)
         self._directory.remove_open(agent, command, _failure(command, state, code) if state in FAILED_STATES else "")
-        self._due.remove(command, agent)
+        self._deadlines.remove(command, agent)
         self.notify(command, followers)
         return kept
 
@@ -76,7 +81,7 @@ class Completion:
                 continue
             if lease:
                 cancels.setdefault(lease, []).append(CancelRequested(agent, command, DEADLINE))
-            self._due.remove(command, agent)
+            self._deadlines.remove(command, agent)
         for lease, doorbells in cancels.items():
             self._inbox.ring(lease, doorbells)
         if failure is not None:
@@ -85,7 +90,7 @@ class Completion:
     def forget(self, command: str, agent: str) -> None:
         """Remove a command that is over, or has no record, from its agent's open commands and the list of deadlines."""
         self._directory.remove_open(agent, command)
-        self._due.remove(command, agent)
+        self._deadlines.remove(command, agent)
 
     def notify(self, command: str, followers: Iterable[str]) -> None:
         """Tell the nodes with these leases that the command has new results or has ended."""

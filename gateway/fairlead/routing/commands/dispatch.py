@@ -55,9 +55,9 @@ class Dispatcher:
         """`retention_ms`: how long the results of a command are kept after its end."""
         self._directory = fleet.directory
         self._records = fleet.records
-        self._due = fleet.due
+        self._deadlines = fleet.deadlines
         self._writer = RecordWriter(fleet, membership)
-        self._data = DataCheck(fleet.eras, membership)
+        self._data = DataCheck(fleet.data_epochs, membership)
         self._inbox = inbox
         self._completion = completion
         self._followers = followers
@@ -161,19 +161,20 @@ class Dispatcher:
             raise outcome_unknown(command, e) from e
 
     async def _dispatch(
-        self, record: NewRecord, request: CommandRequest, ours: bool, row: AgentRow | LimitReached | None,
+        self, record: NewRecord, request: CommandRequest, created: bool, row: AgentRow | LimitReached | None,
         follower: Follower | None, request_trace: RequestTrace | None,
     ) -> DispatchedCommand:  # fmt: skip
-        """The command is written down: ring at its agent's node, or end it. `ours`: no other call has posted it."""
+        """The command is written down: ring at its agent's node, or end it. `created`: by this call, not by an earlier
+        one."""
         membership, command = self._membership, record.id
         if row is None and await self._data.data_lost():
             # The agent may be linked, and is claimed again in some seconds: the sweeper dispatches the command then.
             return DispatchedCommand(
-                command, TargetState.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not ours, follower=follower
+                command, TargetState.QUEUED, Presence.AWAY.value, REBUILDING, replayed=not created, follower=follower
             )
         if not isinstance(row, AgentRow):
             error = _refusal(request, row)
-            if not ours or await self._take_back(command, request, error):
+            if not created or await self._take_back(command, request, error):
                 raise error
             # Another call with the same Idempotency-Key has dispatched it meanwhile.
             return DispatchedCommand(command, TargetState.QUEUED, "", "", replayed=True, follower=follower)
@@ -186,9 +187,11 @@ class Dispatcher:
             self._inbox.ring(row.lease, (CommandQueued(request.agent, command, rung_at),))
         elif presence is Presence.OFFLINE and request.queue is None:
             await self._fail_offline(command, request, membership.now() - since, why)
-        if ours:
+        if created:
             self._metrics.accepted.inc()
-        return DispatchedCommand(command, TargetState.QUEUED, presence.value, why, replayed=not ours, follower=follower)
+        return DispatchedCommand(
+            command, TargetState.QUEUED, presence.value, why, replayed=not created, follower=follower
+        )
 
     async def _take_back(self, command: str, request: CommandRequest, error: FairleadError) -> bool:
         """End a command that could not be dispatched. False if another call with the same key has dispatched it."""
@@ -234,7 +237,7 @@ class Dispatcher:
                     command, target.agent, TargetState.CANCELLED.value, done.followers, origin=found.origin
                 )
             elif done.why == "asked":
-                self._due.schedule(command, target.agent, self._membership.now() + CANCEL_AGAIN_MS)
+                self._deadlines.schedule(command, target.agent, self._membership.now() + CANCEL_AGAIN_MS)
                 row = await self._directory.look_up(target.agent)
                 if row is not None and row.lease:
                     self._inbox.ring(row.lease, (CancelRequested(target.agent, command),))

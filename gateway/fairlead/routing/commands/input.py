@@ -32,7 +32,7 @@ class InputWriter:
     def __init__(self, fleet: FleetStore, inbox: Inbox, membership: Membership) -> None:
         self._directory = fleet.directory
         self._records = fleet.records
-        self._due = fleet.due
+        self._deadlines = fleet.deadlines
         self._inbox = inbox
         self._membership = membership
 
@@ -49,7 +49,7 @@ class InputWriter:
         give_up = loop.time() + PATIENCE
         while True:
             # If the doorbell is lost, the sweeper rings again.
-            scheduled = self._due.schedule(command, agent, self._membership.now() + RING_AGAIN_MS)
+            scheduled = self._deadlines.schedule(command, agent, self._membership.now() + RING_AGAIN_MS)
             stored = self._records.add_input(command, agent, n, payload, end)
             row = await self._directory.look_up(agent)
             await scheduled

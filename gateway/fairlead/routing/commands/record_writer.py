@@ -35,18 +35,18 @@ class RecordWriter:
         self._store = fleet.store
         self._directory = fleet.directory
         self._records = fleet.records
-        self._due = fleet.due
+        self._deadlines = fleet.deadlines
         self._membership = membership
 
-    async def write(self, record: NewRecord, look: int, lease: str) -> tuple[Written, AgentRow | LimitReached | None]:
-        """Write `record`, to be looked at by the sweeper at the time `look` (ms); with `lease` as its first follower,
+    async def write(self, record: NewRecord, due_at: int, lease: str) -> tuple[Written, AgentRow | LimitReached | None]:
+        """Write `record`, to be looked at by the sweeper at the time `due_at` (ms); with `lease` as its first follower,
         if that is not empty. Returns how it was written, and the agent's row (None if there is none).
 
         Raises BusUnavailable if the command is not written down and will not be, and OutcomeUnknown if that cannot be
         found out.
         """
         valid = self._membership.now() + POST_VALID_MS
-        scheduled = self._due.schedule(record.id, record.agent, look)
+        scheduled = self._deadlines.schedule(record.id, record.agent, due_at)
         creating = self._records.create(record, valid, lease)
         dispatching = self._directory.dispatch(record.agent, record.id, record.expires, valid)
         answers = await answers_or_errors((scheduled, creating, dispatching))
@@ -61,11 +61,11 @@ class RecordWriter:
             raise created  # it was refused or never sent, and so was what followed it
         try:
             async with asyncio.timeout(POST_DOUBT):
-                return Written.UNANSWERED, await self._ascertain(record, look, valid)
+                return Written.UNANSWERED, await self._ascertain(record, due_at, valid)
         except TimeoutError:
             raise outcome_unknown(record.id, failures[0]) from failures[0]
 
-    async def _ascertain(self, record: NewRecord, look: int, valid: int) -> AgentRow | LimitReached | None:
+    async def _ascertain(self, record: NewRecord, due_at: int, valid: int) -> AgentRow | LimitReached | None:
         """Dispatch a command that Redis may have written. Raises BusUnavailable if it has not: after the time `valid`
         that is final."""
         while True:
@@ -74,7 +74,7 @@ class RecordWriter:
                 found = await self._records.look_up(record.id)
                 if found is not None:
                     again = self._membership.now() + POST_VALID_MS
-                    scheduled = self._due.schedule(record.id, record.agent, look)
+                    scheduled = self._deadlines.schedule(record.id, record.agent, due_at)
                     dispatching = self._directory.dispatch(record.agent, record.id, record.expires, again)
                     await scheduled
                     return await dispatching

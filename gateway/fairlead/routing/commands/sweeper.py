@@ -61,14 +61,14 @@ class CommandSweeper:
         self,
         directory: Directory,
         records: Commands,
-        due: DeadlineQueue,
+        deadlines: DeadlineQueue,
         inbox: Inbox,
         completion: Completion,
         membership: Membership,
     ) -> None:
         self._handler = DueTargetHandler(directory, records, inbox, completion, membership)
         self._records = records
-        self._due = due
+        self._deadlines = deadlines
         self._completion = completion
         self._membership = membership
         self._turn = 0
@@ -134,7 +134,7 @@ class CommandSweeper:
     def _take(self, shards: Sequence[int]) -> asyncio.Task[DueTargets] | None:
         if not shards:
             return None
-        taking = asyncio.create_task(self._due.take(shards))
+        taking = asyncio.create_task(self._deadlines.take(shards))
         taking.add_done_callback(_retrieve)
         return taking
 
@@ -179,7 +179,7 @@ class CommandSweeper:
         try:
             again = await self._handler.handle(found, found.targets[0], taken.at)
             if again is not None:
-                await self._due.reschedule(taken.command, taken.agent, taken.at, again)
+                await self._deadlines.reschedule(taken.command, taken.agent, taken.at, again)
         except BusUnavailable as e:
             return e
         except Exception as e:

@@ -13,8 +13,8 @@ REBUILDING = "Redis has lost its data, and the agents are being claimed again"
 
 
 class DataCheck:
-    def __init__(self, eras: DataEpochs, membership: Membership) -> None:
-        self._data_epochs = eras
+    def __init__(self, data_epochs: DataEpochs, membership: Membership) -> None:
+        self._data_epochs = data_epochs
         self._membership = membership
 
     async def data_lost(self) -> bool:

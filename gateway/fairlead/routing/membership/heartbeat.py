@@ -72,8 +72,8 @@ class Heartbeat:
         grace: float,
     ) -> None:
         """`grace`: seconds without an answered heartbeat before all links are closed."""
-        self._rows = fleet.load
-        self._data_epochs = fleet.eras
+        self._rows = fleet.node_rows
+        self._data_epochs = fleet.data_epochs
         self._inbox = inbox
         self._hub = hub
         self._name = name

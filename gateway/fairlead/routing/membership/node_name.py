@@ -40,7 +40,7 @@ class NodeName:
         row, now = await self._load.look_up(self._node)
         if row is None:
             return None, ""
-        free = row.epoch == own_epoch or not row.alive(now) or ProcessIdentity.parse(row.process).gone(self._own)
+        free = row.epoch == own_epoch or not row.alive(now) or ProcessIdentity.parse(row.process).has_ended(self._own)
         return (None if free else row), row.epoch
 
     async def wait_until_free(self) -> str:

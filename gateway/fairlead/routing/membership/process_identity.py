@@ -44,7 +44,7 @@ class ProcessIdentity:
         pid = os.getpid()
         return cls(socket.gethostname(), pid, _space(), _stat(pid)[1], pod)
 
-    def gone(self, asker: ProcessIdentity) -> bool:
+    def has_ended(self, asker: ProcessIdentity) -> bool:
         """True if the process has certainly ended. `asker`: the calling process. False also if it cannot know."""
         if not self.pid or not self.space:
             return False
