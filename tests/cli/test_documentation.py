@@ -58,7 +58,7 @@ def test_flags_that_the_page_names_are_there() -> None:
     known = {name for _, one in leaves(main.cli, "") for option in one.params for name in option.opts}
     prose = PAGE[: PAGE.index("## The first ten minutes")]
     for flag in re.findall(r"`(--[a-z-]+)", prose):
-        assert flag in known | {"--help"}, flag
+        assert flag in known | {"--help", "--version"}, flag
     assert "exec" in main.cli.commands
 
 

@@ -166,7 +166,7 @@ def test_reattaching_outlasts_temporary_refusals(api: Api, run: Run) -> None:
             3,
             ["agent-1 holds no link", "--queue"],
         ),
-        (problem(503, "bus_unavailable", "Redis is away", True), 3, ["Redis is away", "repairs itself"]),
+        (problem(503, "bus_unavailable", "Redis is away", True), 3, ["Redis is away", "reconnects by itself"]),
         (problem(503, "node_busy", "draining", True), 3, ["draining", "again"]),
         (problem(404, "agent_unknown", "no agent-1", False), 2, ["no agent-1", "agents ls"]),
         (problem(401, "unauthorized", "wrong token", False), 2, ["wrong token", "FAIRLEAD_TOKEN"]),

@@ -1,3 +1,5 @@
+"""What waits to be sent to the server: bounded in commands and bytes, and sent by priority."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""The pipeliner and a server that answers: order, batches, error replies, scripts and cancelled calls."""
+
 from __future__ import annotations
 
 import asyncio
