@@ -1,6 +1,6 @@
-"""When the keeper must look at a command again: one sorted set per shard, popped by any node.
+"""When the command sweeper must look at a command again: one sorted set per shard, popped by any node.
 
-Written at dispatch and by the keeper itself. An entry is only a time to look: what is then done follows from the
+Written at dispatch and by the sweeper itself. An entry is only a time to look: what is done then follows from the
 record, so looking twice, or late, changes nothing. Raises BusUnavailable when Redis is away.
 """
 
@@ -17,7 +17,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
 
 TAKEN_MS = 10_000
-"""Long enough to act on a batch; if the keeper dies, another takes it then."""
+"""Long enough to act on a batch; if the sweeper dies, another one takes it then."""
 BATCH = 64
 """Targets that are taken from one shard at once."""
 TAKE_BYTES = 64 + BATCH * 80
@@ -56,7 +56,7 @@ class DeadlineQueue:
         )
 
     def reschedule(self, command: str, agent: str, taken: int, at: int) -> asyncio.Future[Reply]:
-        """The keeper has looked, having taken it at `taken`: look again at `at` (ms), or sooner if meanwhile asked."""
+        """The sweeper has looked, having taken it at `taken`: look again at `at` (ms), or sooner if meanwhile asked."""
         key = schema.deadlines_key(schema.deadline_shard(command))
         return self._store.run(lua.RESCHEDULE, (key,), (f"{command} {agent}", taken + TAKEN_MS, at))
 
