@@ -1,7 +1,7 @@
 #!lua
--- KEYS: due. ARGV: count, ms until another keeper may take them again.
+-- KEYS: due. ARGV: count, ms until another sweeper may take them again.
 -- Returns {now, when the next of those that were not taken is due or 0, members…}: not later than now when there are more.
--- Taking only moves the time on: a keeper that dies with them in hand loses nothing.
+-- Taking only moves the time on: a sweeper that dies with them in hand loses nothing.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local taken = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])
