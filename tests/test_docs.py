@@ -134,7 +134,7 @@ ORDINARY = {
         click redis uvicorn
     """,
     "what a person does": """
-        balancer blocking cli connector coordinator cp file forget put query shell top transfer welcome why
+        balancer blocking cli connector coordinator cp file forget put query shell ready top transfer why
     """,
 }
 """Words of file names that need no entry in the glossary, by the field that a reader knows them from."""

@@ -44,7 +44,7 @@ def test_who_left_is_removed_and_who_is_online_is_not(fleet: Fleet, run: Run) ->
         f"removed {name}: 0 open commands ended, 0 events deleted" for name in ("left-1", "left-2")
     ]
     assert "agent 'web-1' is online" in done.stderr.decode()
-    assert "no agent 'nobody'" in done.stderr.decode()
+    assert "unknown agent 'nobody'" in done.stderr.decode()
     assert listed(fleet, run) == ["web-1"]
     alone = run("agents", "rm", "--yes", "web-1", api=fleet)
     assert (alone.returncode, b"stop the agent itself" in alone.stderr) == (1, True)

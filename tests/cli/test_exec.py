@@ -176,7 +176,7 @@ def test_reattaching_outlasts_temporary_refusals(api: Api, run: Run) -> None:
         (problem(500, "internal", "a fault of ours", False), 1, ["a fault of ours", "the gateway's log"]),
         (PlainTextResponse("<html>Bad Gateway</html>", 502), 3, ["HTTP 502"]),
         (PlainTextResponse("what?", 418), 2, ["HTTP 418", "fairlead doctor"]),
-        (PlainTextResponse("not NDJSON\n", 200), 1, ["not understood"]),
+        (PlainTextResponse("not NDJSON\n", 200), 1, ["invalid line in the stream"]),
     ],
     ids=lambda value: value.status_code if isinstance(value, Response) else "",
 )

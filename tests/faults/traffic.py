@@ -156,9 +156,12 @@ class Traffic:
         if "offset" in told:
             entry.news.append(time.monotonic())
             entry.heard.append(entry.news[-1])
-            if told["offset"] != entry.offset:
-                entry.wrong = f"offset {told['offset']} in place of {entry.offset}"
-            entry.offset += 1
+            offset = told["offset"]
+            assert isinstance(offset, int)
+            void = told["kind"] == "retry" and offset > entry.offset  # dropped before this reader had read it
+            if offset != entry.offset and not void:
+                entry.wrong = f"offset {offset} in place of {entry.offset}"
+            entry.offset = offset + 1
             if told["kind"] == "retry":
                 entry.pieces.clear()
                 if entry.way is not Way.SAFE:

@@ -36,7 +36,7 @@ async def test_why_of_an_agent_that_is_well(gateway: GatewayProcess, api: Api, d
     code, out, err = await fairlead(gateway, "why", peer.agent)
     assert (code, err) == (0, "")
     assert out.startswith(f"{peer.agent} is online on node-1 since 20")
-    assert "round trip 3.2 ms, 1 command open on it" in out
+    assert "round trip 3.2 ms, 1 open command" in out
     assert f"open        {command}" in out
 
 
@@ -78,8 +78,8 @@ async def test_ls_and_labels(gateway: GatewayProcess, dial: Dial) -> None:
     code, out, _ = await fairlead(gateway, "agents", "ls", "-o", "name", "-l", f"fleet={peer.agent},env in (prod)")
     assert (code, out) == (0, f"{peer.agent}\n")
     code, out, err = await fairlead(gateway, "agents", "ls", "-l", f"fleet={peer.agent},env=dev")
-    assert (code, out.splitlines()[1:], "no agent is meant" in err) == (0, [], True)
+    assert (code, out.splitlines()[1:], "no agents match" in err) == (0, [], True)
     code, _, err = await fairlead(gateway, "agents", "ls", "-l", "env>prod")
     assert (code, "at position" in err) == (2, True)
     code, _, err = await fairlead(gateway, "agents", "label", peer.agent, "nonsense")
-    assert (code, "neither KEY=VALUE nor KEY-" in err) == (2, True)
+    assert (code, "KEY=VALUE or KEY-" in err) == (2, True)

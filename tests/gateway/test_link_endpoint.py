@@ -63,7 +63,7 @@ async def test_a_request_whose_upgrade_was_dropped_is_told_so(gateway: GatewayPr
     assert answer.status_code == 426
     assert answer.headers["Upgrade"] == "websocket"
     assert "Sec-WebSocket-Protocol" not in answer.headers
-    assert "dropped" in answer.text
+    assert "a proxy in between has removed them" in answer.text
 
 
 async def test_a_full_node_sends_away_with_a_time(

@@ -81,7 +81,11 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
             "the worked example",
             ["step 13 of 18: no message came within 5 s", 'expected  chunk {"t": 6', "section 8 Resuming"],
         ),
-        (("this.conn += 1", "this.conn = 1"), "a command", ["conn is 1 and was 1", "section 10 Reconnecting"]),
+        (
+            ("this.conn += 1", "this.conn = 1"),
+            "a command",
+            ["conn is 1 after 1: it MUST grow", "section 10 Reconnecting"],
+        ),
         (("conn: this.conn,", ""), "a command", ["not a legal message", "conn", "section 3 Messages"]),
         (
             ("    s.cut();\n", "    \n"),
@@ -91,7 +95,7 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
         (
             ("if (end.code >= 4500 && !end.own) return 3;", ""),
             "replaced",
-            ["step 5 of 5: it connects again", "section 9 Leaving"],
+            ["step 5 of 5: the agent reconnected: after a close code from 4500 on", "section 9 Leaving"],
         ),
         (
             ("if (!link.welcomed) ensure([2, 3, 14].includes(m.t), `type ${m.t} before welcome`);", ""),
@@ -106,7 +110,7 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
         (
             ("else if (answer.retryAfter !== undefined)", "else if (false)"),
             "refused for a while",
-            ["step 5 of 10: it came back after", "expected 1000 at least", "section 1 Connecting"],
+            ["step 5 of 10: the agent reconnected after", "expected at least 1000 ms", "section 1 Connecting"],
         ),
     ],
     ids=[
@@ -146,7 +150,7 @@ async def test_an_agent_that_is_no_agent() -> None:
     assert "agent: hi" in printed
     code, printed = await run("--only", "a command", "--", "/no/such/agent")
     assert code == 2
-    assert "the agent '/no/such/agent' cannot be started" in printed
+    assert "cannot start the agent '/no/such/agent'" in printed
 
 
 async def test_without_a_command_it_plays_what_needs_only_a_link(node_js: str) -> None:

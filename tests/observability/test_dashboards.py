@@ -24,8 +24,8 @@ STILL = {
     "nodes: Garbage collection: {{pod}}": "no generation need fill up in half a minute",
     "nodes: Slow readers: {{pod}}": "simulated agents of this load read",
     "nodes: Send queues: {{pod}}": "simulated agents of this load read",
-    "nodes: Lives begun anew: {{pod}} fenced": "Redis freezes for less than the 15 s after which rows lapse",
-    "nodes: Lives begun anew: {{pod}} data lost": "Redis keeps its data",
+    "nodes: Membership lost: {{pod}} fenced": "Redis freezes for less than the 15 s after which rows lapse",
+    "nodes: Membership lost: {{pod}} data lost": "Redis keeps its data",
     "nodes: Agents claimed again: {{pod}}": "for the same two reasons",
     "redis-tracing: Appends fenced: {{pod}}": "no agent is held twice",
     "redis-tracing: Doorbells lost: {{pod}}": "no inbox is lost",
@@ -126,7 +126,7 @@ async def test_a_real_prometheus_answers_every_query_and_the_load_shows(
     up = told("redis-tracing: Redis: ")
     assert min(value for one in up.busy for _, value in one.points) == 0, "the freeze"
     assert peak(told("redis-tracing: Errors: ").busy) >= 1
-    for name in ("rung", "heard"):
+    for name in ("sent", "received"):
         assert peak(told(f"redis-tracing: Doorbells: {name}").busy) > 0
 
 

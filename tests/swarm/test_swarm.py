@@ -157,7 +157,7 @@ def test_a_wrong_token_is_told_and_is_not_available(gateway: ServeProcess, swarm
         (("--source=127.0.0.9-2",), "127.0.0.9-2"),
         (("--agents=60000", "--processes=100"), "--source"),
         (("--id-prefix=a b",), "invalid agent id"),
-        (("--url=http://x",), "must begin with ws://"),
+        (("--url=http://x",), "expected ws://HOST or wss://HOST"),
         (("--url=ws://gateway.example",), "no token"),
     ],
 )

@@ -149,7 +149,7 @@ async def test_a_session_tells_its_round_trips_and_its_commands(
 
     told = await eventually(["round trip 500.0 ms"], asked, "why", "slow-1")
     assert re.search(r"round trips p50 [12]\d\.\d ms, p99 [34]\d\d\.\d ms", told)
-    assert "2 commands ended on it, 1 of them failed" in told
+    assert "2 commands ended on this link, 1 of them failed" in told
     assert "first_byte" in told
 
     # The next link begins anew, and says how the one before ended.

@@ -247,7 +247,9 @@ class Dispatcher:
 def _refusal(request: CommandRequest, row: LimitReached | None) -> FairleadError:
     """Why a command cannot be dispatched."""
     if row is None:
-        return AgentUnknown(f"no agent {request.agent!r} was ever seen here", agent=request.agent)
+        return AgentUnknown(
+            f"unknown agent {request.agent!r}: no agent with this id has ever connected", agent=request.agent
+        )
     return Unavailable(
         f"agent {request.agent!r} has {row.count} open commands, the limit is {OPEN_LIMIT}: "
         "wait for some to end or cancel them",
