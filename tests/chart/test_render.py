@@ -276,7 +276,7 @@ def test_notes_tell_three_commands_and_warn_of_the_evaluation(helm: Helm, chart:
     assert "fairlead agents ls" in text
     assert "WARNING" in text
     assert "WARNING" not in notes("--set", "redis.existingSecret=mine")
-    assert "Make a LinkGateway" in notes("--set", "gateways.default=null")
+    assert "Create a LinkGateway" in notes("--set", "gateways.default=null")
 
 
 def policies(objects: list[dict[str, Any]]) -> dict[str, Any]:

@@ -164,7 +164,7 @@ async def _check_keys(world: World) -> None:
     assert not endless, f"keys without an end: {endless[:5]}"
     deadline = time.monotonic() + 60
     while due := [key for key in keys if key.startswith("fl1:deadlines:") and await world.redis("ZCARD", key)]:
-        assert time.monotonic() < deadline, f"the keeper is not done: {due}"
+        assert time.monotonic() < deadline, f"the command sweeper is not done: {due}"
         await asyncio.sleep(0.5)
 
 

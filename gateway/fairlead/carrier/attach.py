@@ -1,9 +1,9 @@
 """Give an accepted WebSocket to a listener, on any ASGI server.
 
 An endpoint calls `attach` after its own checks. On our server the call returns at once, and the endpoint should return
-too: its task and scope are freed, and a slim connection calls the listener. On any other server, and under Starlette's
-TestClient, `attach` runs an `AsgiConnection` until the connection is over, with the same listener and the same
-semantics.
+too: its task and scope are then freed, and a small `ServerConnection` calls the listener. On any other server, and
+under Starlette's TestClient, `attach` runs an `AsgiConnection` until the connection is over, with the same listener and
+the same semantics.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from fairlead.carrier.listener import Listener
 from fairlead.carrier.timer_wheel import TimerWheel
 
 EXTENSION: Final = "fairlead.attach"
-"""In scope["extensions"]: the server takes a listener in the accept message."""
+"""This key in scope["extensions"] says that the server takes a listener in the accept message."""
 LISTENER: Final = "fairlead.listener"
-"""The key of the accept message that holds it."""
+"""The key under which the accept message holds the listener."""
 
 
 async def attach(
@@ -30,7 +30,7 @@ async def attach(
     *,
     context: ConnectionContext | None = None,
 ) -> None:
-    """Accept `websocket` for `listener`. `context` count only where the server is not ours."""
+    """Accept `websocket` for `listener`. `context` is used only if the server is not ours."""
     accept: dict[str, Any] = {
         "type": "websocket.accept",
         "subprotocol": subprotocol,

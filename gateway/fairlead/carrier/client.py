@@ -1,9 +1,9 @@
-"""The client's end: `connect` opens one WebSocket and gives it to a listener.
+"""The client's end of a WebSocket: `connect` opens one connection and gives it to a listener.
 
-The agent SDK, the load swarm and the CLI's shell use it; it imports neither uvicorn nor Starlette. There is
-no reconnecting here: when and where to try again is the protocol's business, so every failure to open, from
-DNS to a 503, is one `ConnectionRefused` with what the caller needs to decide. An open connection keeps no
-task, timer or buffer (≤ 2 KB with its transport), so that one process can be ten thousand agents.
+The agent SDK, the load swarm and the CLI's shell use it. It imports neither uvicorn nor Starlette. It never reconnects,
+because the protocol decides when and where to try again. Every failure to open a connection, from DNS to a 503, is
+therefore one `ConnectionRefused` with what the caller needs for that decision. An open connection keeps no task, timer
+or buffer (≤ 2 KB with its transport), so that one process can run ten thousand agents.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ClientConnection(FramedConnection):
         return framing.encode(first, payload, os.urandom(4))
 
     def _handshake_done(self) -> None:
-        """The server closes; the deadline set with our close frame ends the wait for it."""
+        """Do nothing: the server closes the transport. The timeout that began with our close frame ends the wait."""
 
 
 async def connect(
@@ -63,9 +63,9 @@ async def connect(
 ) -> ClientConnection:
     """Open `url` (ws:// or wss://) within `timeout` seconds and give the connection to `listener`.
 
-    Raises ConnectionRefused, whatever the reason. `proxy` is an http:// or https:// address that knows CONNECT.
-    `local_address` names the source address: one pair of addresses holds some 14,000 connections before Linux
-    searches long for a free port.
+    Raises ConnectionRefused for every failure to connect. `proxy` is the http:// or https:// address of a proxy that
+    supports CONNECT. `local_address` is the source address to use: one pair of addresses holds some 14,000 connections
+    before Linux needs long to find a free port.
     """
     secure, host, port, authority, target = _split(url)
     context = ConnectionContext(timer_wheel, max_message, max_buffered, deflate=deflate)
@@ -109,7 +109,8 @@ async def connect(
     finally:
         if not isinstance(outcome, ClientConnection):
             opening.abandon()
-        # A traceback refers to this frame and the frame to the error: without this, each refusal is a cycle.
+        # The traceback refers to this frame and the frame to the error. Without this line, each refusal would leave a
+        # reference cycle.
         del outcome, opening
 
 
@@ -124,7 +125,7 @@ def _split(url: str) -> tuple[bool, str, int, str, str]:
 
 
 def _advice(response: handshake.Response) -> str:
-    """What to do about an answer that no gateway gives to an upgrade that reached it whole."""
+    """Return advice about an answer that a gateway never gives to an upgrade request that reached it unchanged."""
     status, headers = response.status, response.headers
     if status == 404:
         return (
@@ -145,12 +146,16 @@ def _advice(response: handshake.Response) -> str:
 
 @cache
 def _default_tls() -> tls.SSLContext:
-    """The system's roots, read once: a context of its own costs each connection 20 ms and some hundred KB."""
+    """Return a context with the system's root certificates, which are read once. A separate context would cost each
+    connection 20 ms and some hundred KB.
+    """
     return tls.create_default_context()
 
 
 class _Opening(asyncio.Protocol):
-    """The protocol until the answer; then the connection takes the transport and this is freed."""
+    """The asyncio protocol of a connection until the server has answered. Then a `ClientConnection` takes over the
+    transport, and this object is freed.
+    """
 
     def __init__(
         self,
@@ -172,12 +177,12 @@ class _Opening(asyncio.Protocol):
         self._refusal: handshake.Response | None = None
 
     def itself(self) -> _Opening:
-        """The factory that `create_connection` wants."""
+        """The protocol factory that `create_connection` requires."""
         return self
 
     async def take(self, tunnel: asyncio.Transport, tls_context: tls.SSLContext | None, host: str) -> None:
-        """Go on over `tunnel`, with TLS in it if there is a `tls_context`."""
-        self._transport = tunnel  # what is abandoned now
+        """Continue the handshake over `tunnel`, with TLS inside it if there is a `tls_context`."""
+        self._transport = tunnel  # from here on `abandon` aborts the tunnel
         if tls_context is None:
             tunnel.set_protocol(self)
             self.connection_made(tunnel)
@@ -207,7 +212,7 @@ class _Opening(asyncio.Protocol):
         self._settle(ConnectionRefused(f"the connection was lost before the answer: {exc or 'closed by the server'}"))
 
     def abandon(self) -> None:
-        """Nobody waits any more: the connection, if there is one, is dropped."""
+        """Drop the connection, if there is one, because nobody waits for it any more."""
         self.outcome.cancel()
         if self._transport is not None:
             self._transport.abort()

@@ -1,9 +1,9 @@
 """One open WebSocket on an asyncio transport: reader of RFC 6455, protocol and handle in one slotted object.
 
-`http_server.websocket_upgrade` (server) and `client` make one when the handshake is done, and give it to a `Listener`.
-It makes no task, timer or future and keeps no buffer while idle: some 100 bytes of our own for each connection, on
-which a million links per machine rest. The shared `TimerWheel` does everything that depends on time. The reference to
-the listener is dropped at close, so that no reference cycle survives and nothing is left for the garbage collector.
+`http_server.websocket_upgrade` (server) and `client` create a connection when the handshake is done and give it to a
+`Listener`. An idle connection has no task, timer, future or buffer. It takes some 100 bytes of our own, which makes a
+million links per machine possible. The shared `TimerWheel` does everything that depends on time. A connection drops its
+reference to the listener when it closes, so that no reference cycle is left for the garbage collector.
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ logger = logging.getLogger("fairlead.carrier")
 
 SMALL: Final = 1024
 FREQUENT: Final = 64
-"""The read scheduler does not account for a connection that is read less often than this between two visits of the
-timer wheel (some 16 s), with at most `SMALL` bytes each time: idle links, and most busy ones."""
+"""The read scheduler does not account for a connection that is read fewer than `FREQUENT` times between two visits of
+the timer wheel (some 16 s), with at most `SMALL` bytes each time. This covers idle links and most busy ones."""
 
 
 class FramedConnection(Framing, asyncio.Protocol):
-    """Both roles; a subclass says how frames are encoded and who closes the transport first."""
+    """The part that both roles share. A subclass defines how frames are encoded and which end closes the transport
+    first.
+    """
 
     __slots__ = ("_ending", "congested", "context", "listener", "quiet", "transport")
 
@@ -40,11 +42,13 @@ class FramedConnection(Framing, asyncio.Protocol):
         self.listener: Listener | None = listener
         self.context = context
         self.congested = False
-        self.quiet = 0  # visits of the timer_wheel since the last byte; below 0 the reads since the last visit
-        self._ending: tuple[int, str] | None = None  # code and reason to report, once known
+        self.quiet = 0  # visits of the timer wheel since the last byte; if negative, the reads since the last visit
+        self._ending: tuple[int, str] | None = None  # the code and reason that `on_close` will report, once known
 
     def start(self, received: bytes = b"") -> None:
-        """Tell the listener, then read what came behind the handshake. The transport is ours already."""
+        """Call the listener's `on_open`, then read `received`, the data that followed the handshake. The transport's
+        protocol must already be this connection.
+        """
         self.context.timer_wheel.watch(self)
         listener = cast(Listener, self.listener)
         try:
@@ -78,7 +82,7 @@ class FramedConnection(Framing, asyncio.Protocol):
     def write(self, frame: bytes) -> None:
         if self._ending is not None:
             return
-        # Looked at before the write: one message may be larger than the buffer, but no second one follows it.
+        # The check precedes the write: one message may be larger than the buffer, but no second one may follow it.
         if self.congested and self.transport.get_write_buffer_size() > self.context.max_buffered:
             self._overflow()
         else:
@@ -90,7 +94,7 @@ class FramedConnection(Framing, asyncio.Protocol):
     def close(self, code: int = 1000, reason: str = "") -> None:
         if self._ending is None:
             self._begin_close(code, reason)
-            self.resume_reading()  # the peer's close must be heard
+            self.resume_reading()  # the peer's close frame must be read
 
     def abort(self) -> None:
         if self._ending is None:
@@ -116,10 +120,12 @@ class FramedConnection(Framing, asyncio.Protocol):
             self.context.intake.charge(self, messages, events)
 
     def shutdown(self) -> None:
-        """uvicorn stops: it calls this on every connection and then waits until they are gone."""
+        """Close the connection with code 1012. When uvicorn stops, it calls this on every connection and then waits
+        until all of them are gone.
+        """
         self.close(1012, "restart")
 
-    # The intake calls.
+    # Called by the read scheduler.
 
     def hold(self) -> bool:
         silent = not self.transport.is_reading()
@@ -137,7 +143,7 @@ class FramedConnection(Framing, asyncio.Protocol):
         self.discard()
         self._end_writing()
 
-    # The timer_wheel calls.
+    # Called by the timer wheel.
 
     def visit(self) -> None:
         if self._ending is not None:
@@ -152,7 +158,7 @@ class FramedConnection(Framing, asyncio.Protocol):
             except Exception:
                 self._listener_failed()
 
-    # The transport calls.
+    # Called by the transport.
 
     def data_received(self, data: bytes) -> None:
         quiet = self.quiet
@@ -184,7 +190,7 @@ class FramedConnection(Framing, asyncio.Protocol):
             context.intake.forget(self)
         self._finish()
 
-    # The reader calls.
+    # Called by the frame reader (`Framing`).
 
     def message_received(self, message: bytes | str) -> None:
         if self._ending is None and self.listener is not None:
@@ -205,29 +211,28 @@ class FramedConnection(Framing, asyncio.Protocol):
     def violated(self, code: int, reason: str) -> None:
         if self._ending is None:
             self._begin_close(code, reason)
-        # The peer may still be writing: closing now would answer with a reset that can overtake our close
-        # frame. So only our half is closed, and what comes is read and ignored until the peer has closed
-        # too.
+        # The peer may still be writing. Closing the transport now would answer it with a reset, which can overtake our
+        # close frame. So only our half is closed, and incoming data is read and ignored until the peer has closed too.
         self.resume_reading()
         self._end_writing()
         self._finish()
 
-    # A subclass says.
+    # Defined by a subclass.
 
     @abstractmethod
     def _encode(self, first: int, payload: bytes) -> bytes:
-        """One frame: RFC 6455 §5.1: a client masks, a server does not."""
+        """Encode one frame. A client masks its frames and a server does not (RFC 6455 §5.1)."""
 
     @abstractmethod
     def _handshake_done(self) -> None:
-        """Both close frames are through; RFC 6455 §7.1.1: the server closes, the client waits."""
+        """Both close frames were exchanged: the server now closes the transport, the client waits (RFC 6455 §7.1.1)."""
 
-    # Our own.
+    # Internal.
 
     def _begin_close(self, code: int, reason: str, *, report: str | None = None) -> None:
         self._ending = (code, reason if report is None else report)
         self.transport.write(self._encode(FIN | CLOSE, framing.close_payload(code, reason)))
-        # abort() also ends a transport.close() that waits for a peer that reads nothing.
+        # This timeout also ends a transport.close() that waits for a peer that reads nothing.
         self.context.timer_wheel.timeout_queue(self.context.close_timeout).add(self, FramedConnection.abort)
 
     def _end_writing(self) -> None:
@@ -262,7 +267,9 @@ class FramedConnection(Framing, asyncio.Protocol):
 
 
 class ServerConnection(FramedConnection):
-    """The server's end. `roster` is the server's set of open connections, which it leaves when it is lost."""
+    """The server's end of a connection. `roster` is the server's set of open connections; a connection removes itself
+    from it when it is lost.
+    """
 
     __slots__ = ("_roster",)
 

@@ -13,26 +13,28 @@ from fairlead.carrier.reading.scheduler import ReadScheduler
 from fairlead.carrier.timer_wheel import TimerWheel
 
 HIGH_WATER: Final = 64 << 10
-"""The transports' own mark: below it a connection is never congested, so overflow is not even looked for."""
+"""The high-water mark of the transports, in bytes. Below it a connection is never congested, so writes do not check for
+overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """What all connections of one server, or of one client process, share. Without an `intake` whatever comes is
-    read."""
+    """What all connections of one server, or of one client process, share. Without a read scheduler (`intake`), all
+    incoming data is read at once.
+    """
 
     timer_wheel: TimerWheel
     max_message: int = 1 << 20
     max_buffered: int = 1 << 20
-    close_timeout: float = 5.0  # a peer that lives answers within its round trip; 5 s is a bad mobile link
+    close_timeout: float = 5.0  # a live peer answers within its round trip; 5 s is a bad mobile link
     deflate: bool = False
     intake: ReadScheduler | None = None
     slow: set[Connection] | None = None
-    """Where those that are congested are kept, whose peers do not read as fast as they are sent to. None keeps nobody:
-    a client has context for each connection, and no use for the set."""
+    """The connections that are congested, because their peers read more slowly than data is sent to them. None if
+    nobody needs the set: a client has one context per connection and does not use it."""
 
     def note(self, connection: Connection, congested: bool) -> None:
-        """Keep it among the slow ones, or no more."""
+        """Add `connection` to the slow connections if it is `congested`, or else remove it."""
         if self.slow is None:
             return
         if congested:

@@ -1,9 +1,9 @@
-"""The seam of the carrier: what a connection tells, and what it can be told.
+"""The interface of the carrier: the events that a connection reports, and the operations that it offers.
 
-A `Listener` is usually one object per connection (a gateway session, an SDK session, a bench client). It is
-called synchronously, on the event loop, and must not block. `Connection` is what it is given, whichever
-carrier runs below: our own framing on a transport, or a plain ASGI loop on a foreign server. An exception
-that leaves a listener is logged and closes its connection with 1011.
+A `Listener` receives the events. There is usually one listener per connection (a gateway session, an SDK session, a
+benchmark client). The connection calls it synchronously on the event loop, so a listener must not block. The listener
+acts on a `Connection`, which is either a `FramedConnection` on a transport or an `AsgiConnection` on a foreign ASGI
+server. If a listener raises an exception, the connection logs it and closes with code 1011.
 """
 
 from __future__ import annotations
@@ -12,73 +12,77 @@ from typing import Protocol, runtime_checkable
 
 
 class Connection(Protocol):
-    """One open WebSocket, seen from above."""
+    """One open WebSocket, as its listener uses it."""
 
     @property
     def closing(self) -> bool:
-        """A close was sent or received, or the connection was lost: what is sent now is dropped."""
+        """True once a close frame was sent or received, or the connection was lost. Messages sent after that are
+        dropped.
+        """
         ...
 
     @property
     def congested(self) -> bool:
-        """The write buffer is above its high-water mark; `on_writable` tells when it has drained."""
+        """True while the write buffer is above its high-water mark; `on_writable` is called when it has drained."""
         ...
 
     @property
     def silent_periods(self) -> int:
-        """Whole silence periods since the last byte arrived."""
+        """The number of whole silence periods since the last byte arrived."""
         ...
 
     def send(self, message: bytes | str) -> None:
-        """One message: bytes as binary, str as text. Never blocks; see `on_overflow`."""
+        """Send one message: bytes as a binary message, str as a text message. Never blocks; see `on_overflow`."""
         ...
 
     def write(self, frame: bytes) -> None:
-        """One frame already encoded for this role: a broadcast is encoded once."""
+        """Write one frame that is already encoded for this role, so that a broadcast is encoded only once."""
         ...
 
     def ping(self, payload: bytes = b"") -> None: ...
 
     def close(self, code: int = 1000, reason: str = "") -> None:
-        """Begin the closing handshake; the peer has 5 s to answer. `on_close` then reports this code."""
+        """Begin the closing handshake. The peer has 5 s to answer; `on_close` then reports this code."""
         ...
 
     def abort(self) -> None:
-        """Drop the connection now, with whatever was not yet written."""
+        """Drop the connection immediately, and discard all data that has not been written yet."""
         ...
 
     def buffered(self) -> int:
-        """Bytes accepted by `send` and `write` that the kernel has not yet taken."""
+        """Return the number of bytes that `send` and `write` accepted and that the kernel has not taken yet."""
         ...
 
     def pause_reading(self) -> None:
-        """Let the peer wait. What was read already (at most one read of the transport) is still delivered."""
+        """Stop reading, so that the peer has to wait. Data that was already read (at most one read of the transport) is
+        still delivered.
+        """
         ...
 
     def resume_reading(self) -> None: ...
 
     def charge(self, messages: float = 0, events: int = 0) -> None:
-        """To be called in `on_message`, for a message that costs more than most: it counts against the peer's
-        budgets as so many messages more, and so many events. Nothing happens where there are no budgets.
+        """Charge the peer's budgets for `messages` more messages and `events` events. A listener calls this in
+        `on_message` for a message that costs more than most. It has no effect on a connection without budgets.
         """
         ...
 
 
 class Listener(Protocol):
-    """Whoever is told. Per connection: `on_open` first, `on_close` exactly once and last."""
+    """Receives the events of a connection: `on_open` comes first; `on_close` comes last and exactly once."""
 
     def on_open(self, connection: Connection) -> None: ...
 
     def on_message(self, connection: Connection, message: bytes | str) -> None: ...
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
-        """The connection is over: the code that was sent if this end closed, received if the peer did, 1006
-        if the connection was lost.
+        """The connection is over. `code` is the code that was sent if this end closed, the code that was received if
+        the peer closed, and 1006 if the connection was lost.
         """
         ...
 
     def on_silence(self, connection: Connection) -> None:
-        """Not a byte arrived for another silence period. A connection that is paused is not silent."""
+        """No byte arrived for another silence period. A connection whose reading is paused does not count as silent."""
         ...
 
     def on_writable(self, connection: Connection) -> None:
@@ -86,21 +90,27 @@ class Listener(Protocol):
         ...
 
     def on_overflow(self, connection: Connection) -> None:
-        """A write found more than `max_buffered` bytes waiting, and was dropped. Unless closed here, the
-        connection is closed with 1013.
+        """A write was dropped because more than `max_buffered` bytes were waiting. Unless the listener closes the
+        connection here, it is closed with code 1013.
         """
         ...
 
 
 @runtime_checkable
 class MeteredListener(Protocol):
-    """A listener that takes part. Of one that does not, every message counts, and its flood is closed with 1008."""
+    """A listener that takes part in the accounting of the read scheduler. For any other listener, every message counts
+    against the budget, and a connection that exceeds it for too long is closed with code 1008.
+    """
 
     @property
     def asked(self) -> int:
-        """Messages so far that the peer was asked for. They are not counted, as they have another bound."""
+        """The number of messages received so far that the peer was asked for. They do not count against the message
+        budget, because they are bounded in another way.
+        """
         ...
 
     def on_excess(self, connection: Connection, reason: str) -> None:
-        """The peer has gone beyond what is borne; `reason` says how. Unless closed here, it is closed with 1008."""
+        """The peer exceeded a limit, which `reason` describes. Unless the listener closes the connection here, it is
+        closed with code 1008.
+        """
         ...

@@ -86,7 +86,7 @@ class History(Links, Streams):
             assert (None if score is None else float(octets(score))) == at
 
     def teardown(self) -> None:
-        """No history is left in the keeper's list; every reader gets the same from every offset."""
+        """No history is left in the deadline queue; every reader gets the same from every offset."""
         for command, agent in self.model.due:
             self._done(command, agent)
         for command, found in self.model.commands.items():

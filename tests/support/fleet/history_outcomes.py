@@ -125,7 +125,7 @@ class Outcomes(Posting):
 
     @rule(nth=anyone, late=st.sampled_from((None, 0, 1_000, FAR_MS)), again=again)
     def time_out(self, nth: int, late: int | None, again: bool) -> None:
-        """The keeper looks, so many ms after the deadline; None for a moment before."""
+        """The sweeper looks, so many ms after the deadline; None for a moment before."""
         command = self.command(nth)
         agent, how = self.agent_of(command), StoredEnd(code="deadline", message="it was too late")
 

@@ -1,4 +1,4 @@
-"""Rules of commands before an agent has them: posted, dispatched, settled, and looked at by the keeper."""
+"""Rules of commands before an agent has them: posted, dispatched, settled, and looked at by the sweeper."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Posting(Play):
 
     @rule(nth=anyone, settle=st.booleans(), again=again)
     def dispatch_or_settle(self, nth: int, settle: bool, again: bool) -> None:
-        """A second post under one Idempotency-Key, however late; or the keeper's look at one that is over."""
+        """A second post under one Idempotency-Key, however late; or the sweeper's look at one that is over."""
         command = self.command(nth)
         found = self.model.commands.get(command)
         if found is not None and not (settle and found.state.over):
@@ -143,7 +143,7 @@ class Posting(Play):
 
         self.world.run(call())
 
-    # -- the keeper's list -------------------------------------------------------------------------
+    # -- the deadline queue -------------------------------------------------------------------------
 
     @rule(nth=anyone, seconds=st.sampled_from((-5, 0, 600, 1200)), again=again)
     def schedule(self, nth: int, seconds: int, again: bool) -> None:
@@ -160,7 +160,7 @@ class Posting(Play):
 
     @rule(put_off=st.booleans())
     def take(self, put_off: bool) -> None:
-        """The keeper looks, and may then ask for a later look."""
+        """The sweeper looks, and may then ask for a later look."""
         before = self.world.run(self.world.time())
         found = self.world.call(self.due.take)
         # A history that failed leaves its own behind while shorter ones are looked for.
@@ -184,7 +184,7 @@ class Posting(Play):
 
     @rule(nth=anyone, seconds=st.sampled_from((-1, 300)), guess=seldom, again=again)
     def put_off(self, nth: int, seconds: int, guess: bool, again: bool) -> None:
-        """By a keeper that took it long ago, or that is mistaken."""
+        """By a sweeper that took it long ago, or that is mistaken."""
         command = self.command(nth)
         agent = self.agent_of(command)
         taken = self.now if guess else self.taken.get((command, agent), self.now)

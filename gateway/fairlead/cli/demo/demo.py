@@ -23,8 +23,8 @@ from fairlead.cli.demo.load_balancer import LoadBalancer
 from fairlead.cli.demo.ports import HOST, DemoPorts, NodePorts
 from fairlead.cli.demo.processes import ChildProcess, Process, ValkeyProcess, describe_end, tail
 from fairlead.cli.demo.readiness import is_agent_online, is_node_ready
+from fairlead.cli.demo.ready_message import ReadyMessage, command_line
 from fairlead.cli.demo.restarts import IsReady, RestartedProcess
-from fairlead.cli.demo.welcome import Welcome, command_line
 from fairlead.client import Client
 from fairlead.errors import ConfigError, FairleadError
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
@@ -189,8 +189,8 @@ class Demo:
         agents = [f"{child.name} (pid {child.pid}) at {row.node}" for child, row in rows]
         # A node to kill, and an agent whose link it holds; not the first node, whose API the shown commands use.
         pair = next(((row.node, row.id) for _, row in rows if row.node not in (None, self._nodes[0].name)), None)
-        welcome = Welcome(self._api, self._links, [*nodes, valkey], agents, self._agent_names[-1], pair, self._data)
-        click.echo(welcome.text())
+        ready = ReadyMessage(self._api, self._links, [*nodes, valkey], agents, self._agent_names[-1], pair, self._data)
+        click.echo(ready.text())
         sys.stdout.flush()
 
     async def _supervise(self) -> None:

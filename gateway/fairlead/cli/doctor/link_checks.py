@@ -155,10 +155,10 @@ def _server(answer: handshake.Response) -> str:
 def _detail(body: bytes) -> str:
     import msgspec
 
-    class Problem(msgspec.Struct):
+    class ProblemDetail(msgspec.Struct):
         detail: str = ""
 
     try:
-        return msgspec.json.decode(body, type=Problem).detail
+        return msgspec.json.decode(body, type=ProblemDetail).detail
     except msgspec.MsgspecError:
         return ""

@@ -86,12 +86,12 @@ def _own(up: bool, restarts: int, openmetrics: bool) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WorkerAnswer:
     status: int
     body: bytes
 
 
-async def get(path: Path, target: str, timeout: float, accept: str = "*/*") -> Answer | None:
+async def get(path: Path, target: str, timeout: float, accept: str = "*/*") -> WorkerAnswer | None:
     """One GET over a Unix socket; None if no complete answer came in time. The server is ours, and its HTTP plain."""
     received = bytearray()
     try:
@@ -114,4 +114,4 @@ async def get(path: Path, target: str, timeout: float, accept: str = "*/*") -> A
     # A worker that is killed while it answers cuts its answer off, and half a metric family is worse than none.
     if status is None or length is None or int(length[1]) != len(body):
         return None
-    return Answer(int(status[1]), body)
+    return WorkerAnswer(int(status[1]), body)

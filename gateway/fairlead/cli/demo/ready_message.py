@@ -16,7 +16,7 @@ from fairlead.cli.api_options import DEFAULT_API
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class ReadyMessage:
     """What the text tells. `api` and `links` are URLs as --api and --url take them."""
 
     api: str
