@@ -1,9 +1,9 @@
-"""Writes the chart's dashboards and alert rules, and with --check only tells which are stale.
+"""Writes the chart's dashboards and alert rules; with --check, only reports which of them are out of date.
 
-    python -I charts/observability [--check]        make chart-docs; a test of tests/observability runs the check
+    python -I charts/observability [--check]        called by make chart-docs; tests/observability runs the check
 
-The folder is run as a program, so its modules import each other by their bare names. It reads no cluster and no
-Prometheus.
+Python runs the folder as a program, so its modules import each other by their bare names. The program contacts neither
+a cluster nor a Prometheus.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Alerts, the two objectives among them, and the rules file that they make.
+"""The alerts, including those of the two objectives, and the rules file that contains them.
 
-Written into the chart by __main__; tests/observability runs promtool over the rules, with a case for each alert that
-fires and one that does not, and holds each alert against its page in docs/runbooks. An alert names a LinkGateway by
-`namespace` and `gateway`, as the dashboards do.
+`__main__` writes the rules into the chart. tests/observability runs promtool on them, with a case for each alert in
+which it must fire and others in which it must not, and compares each alert with its page in docs/runbooks. Alerts
+identify a LinkGateway by `namespace` and `gateway`, as the dashboards do.
 """
 
 from __future__ import annotations
@@ -15,34 +15,38 @@ from fairlead.wire.close_codes import CloseCode, CloseKind
 Json = dict[str, Any]
 
 RUNBOOKS = "docs/runbooks"
-"""The chart puts the address of your copy before it: monitoring.prometheusRule.runbooks."""
+"""The path of the runbooks. The chart replaces it with `monitoring.prometheusRule.runbooks`, if that is set."""
 LOST_CODES = f'code=~"{"|".join(str(code.value) for code in CloseCode if code.kind is CloseKind.LOST)}"'
-"""The label matcher of all close codes that count as a lost link. The table of close codes says which these are."""
+"""The label matcher of all close codes that count as a lost link, according to the table of close codes."""
 BY = "by (namespace, gateway)"
 ON = "on (namespace, gateway)"
 FEW = 10
-"""Events below which a share means nothing: one link of five that is lost is no page."""
+"""At most this many bad events never raise an alert: one lost link out of five is no reason to page somebody."""
 WINDOWS = {"5m": 300, "30m": 1800, "1h": 3600, "2h": 7200, "6h": 21600, "1d": 86400, "3d": 259200}
 FAST = ((14.4, "1h", "5m"), (6.0, "6h", "30m"))
-"""Burn rate, long and short window: 2 % of a month's budget in an hour, 5 % in six."""
+"""Burn rate, long window and short window: 2 % of a month's budget in an hour, or 5 % in six hours."""
 SLOW = ((3.0, "1d", "2h"), (1.0, "3d", "6h"))
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Something bad, that may be `budget` of something: of commands, or of a link's hours."""
+    """A service level objective: the share of bad events (of commands, or of link hours) is at most `budget`."""
 
     name: str
     budget: float
     bad: str
-    """A rate per second; WINDOW stands for the window."""
+    """The rate of bad events per second, with WINDOW in place of the window."""
     total: str
 
     def recorded(self, window: str, part: str = "ratio") -> str:
         return f"fairlead:{self.name}:{part}_rate{window}"
 
     def burns(self, *steps: tuple[float, str, str]) -> str:
-        """Both windows burn, so that an alert begins soon and ends soon; and it is more than a few."""
+        """The expression of an alert.
+
+        Both windows must exceed the burn rate, so that the alert starts and ends soon, and there must be more than
+        FEW bad events.
+        """
         return " or ".join(
             f"({self.recorded(long)} > {round(factor * self.budget, 6)}"
             f" and {self.recorded(short)} > {round(factor * self.budget, 6)}"
@@ -63,12 +67,13 @@ class Objective:
 class Alert:
     name: str
     severity: str
-    """critical: agents or commands suffer now, wake somebody. warning: they will, or somebody should look today."""
+    """critical: agents or commands are affected now, so page somebody. warning: they will be affected, or somebody
+    should look today."""
     wait: str
     expr: str
     summary: str
     keep: str = ""
-    """Goes on that long after the cause is gone, so that what comes and goes is one alert."""
+    """How long the alert keeps firing after its cause is gone, so that a recurring cause raises one alert."""
 
     def rule(self) -> Json:
         made: Json = {"alert": self.name, "expr": self.expr, "for": self.wait}
@@ -82,8 +87,8 @@ class Alert:
 STAGE = "fairlead_command_stage_duration_seconds"
 LATE = Objective(
     "late_deliveries",
-    # 99.9 % of commands are written to the link within 0.25 s of the node's hearing of them. What the agent then
-    # takes is the platform's business: a method may run for an hour.
+    # 99.9 % of commands are written to the link within 0.25 s after the node has learnt of them. The time that the
+    # agent takes does not count: a method may run for an hour.
     0.001,
     f'sum {BY} (rate({STAGE}_count{{stage="deliver"}}[WINDOW]))'
     f' - sum {BY} (rate({STAGE}_bucket{{stage="deliver",le="0.25"}}[WINDOW]))',
@@ -91,7 +96,7 @@ LATE = Objective(
 )
 LOST = Objective(
     "lost_links",
-    # One link of a hundred an hour: a link lives four days before it is cut, is silent, or is not read.
+    # One of a hundred links per hour: on average, a link lasts four days before it is cut, silent or not read.
     0.01,
     f"sum {BY} (rate(fairlead_links_closed_total{{{LOST_CODES}}}[WINDOW]))",
     f"sum {BY} (avg_over_time(fairlead_links[WINDOW])) / 3600",
@@ -103,7 +108,7 @@ LEADS = "on (instance) (fairlead_operator_leader == 1)"
 
 
 def of_leader(metric: str) -> str:
-    """A gauge of the operator, from its leader."""
+    """A gauge of the operator's leader."""
     return f"max {BY} (fairlead_operator_{metric} and {LEADS})"
 
 
@@ -125,18 +130,18 @@ ALERTS = (
           f"{WHERE}: {{{{ $labels.pod }}}} has sent no heartbeat for 15 s: the other nodes consider it dead"),
     Alert("FairleadNodeFenced", "warning", "0m", f"sum {BY} (increase(fairlead_node_fenced_total[1h])) > 2",
           f"{WHERE}: nodes repeatedly lose their rows in Redis"),
-    # 0.85: the operator's own target is 0.7, so it has been late, or may not add pods.
+    # 0.85: the operator's target is 0.7, so the operator was late or is not allowed to add pods.
     Alert("FairleadNoHeadroom", "critical", "5m",
           f"sum {BY} (fairlead_links) / sum {BY} (fairlead_link_capacity) > 0.85",
           f"{WHERE}: nodes use more than 85 % of their link capacity"),
     Alert("FairleadLinksRefused", "critical", "5m",
           f'sum {BY} (rate(fairlead_handshakes_rejected_total{{reason="full"}}[5m])) > 0',
           f"{WHERE}: agents are refused because nodes are full"),
-    # One a second: a single agent with a bad token comes back every minute or so.
+    # One a second: a single agent with a wrong token tries again about once a minute.
     Alert("FairleadTokensRefused", "warning", "10m",
           f"sum {BY} (rate(fairlead_credentials_refused_total[5m])) > 1",
           f"{WHERE}: agents or callers use tokens that are not accepted"),
-    # One a second: a scraper that comes too often on the admin port is no attack.
+    # One a second: a scraper that connects to the admin port too often is not an attack.
     Alert("FairleadConnectionsEvicted", "warning", "5m",
           f"sum {BY} (rate(fairlead_connections_evicted_total[5m])) > 1",
           f"{WHERE}: connections without a valid token are closed to make room"),
@@ -145,7 +150,7 @@ ALERTS = (
           f" and sum {BY} (rate(fairlead_links_opened_total[2m]))"
           f" > 5 * sum {BY} (rate(fairlead_links_opened_total[1h] offset 10m))",
           f"{WHERE}: links are opened at more than five times the usual rate", keep="5m"),
-    # 100 a node: below that, a few agents more here than there are nothing.
+    # 100 per node: below that, a difference of a few agents is insignificant.
     Alert("FairleadNodeImbalance", "warning", "30m",
           f"max {BY} (fairlead_links) > 1.5 * avg {BY} (fairlead_links)"
           f" and avg {BY} (fairlead_links) > 100",
@@ -176,14 +181,14 @@ ALERTS = (
           f"{WHERE}: a scale-down removed a pod that was not the emptiest"),
     Alert("FairleadReconcileFailing", "warning", "10m",
           "sum by (namespace, reason) (rate(fairlead_operator_reconcile_failures_total[5m])) > 0",
-          "The operator gives up its passes: {{ $labels.reason }}"),
+          "The operator fails to reconcile LinkGateways: {{ $labels.reason }}"),
     Alert("FairleadOperatorNotLeading", "critical", "3m", "sum by (namespace) (fairlead_operator_leader) == 0",
           "{{ $labels.namespace }}: no replica of the operator is the leader, so nothing is scaled or repaired"),
 )  # fmt: skip
 
 
 def rules() -> Json:
-    """The file that Prometheus loads, and the spec of a PrometheusRule."""
+    """The content of the rules file that Prometheus loads, and of the spec of a PrometheusRule."""
     groups: list[Json] = [
         {"name": f"fairlead.{one.name}", "interval": "30s", "rules": one.rules()} for one in OBJECTIVES
     ]

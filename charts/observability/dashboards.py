@@ -1,8 +1,9 @@
 """The four dashboards: Overview, Nodes, Autoscaling, Redis and tracing.
 
-Written into the chart by __main__. Every query is run against a real Prometheus by tests/observability, and every
-metric it names is looked up in the gateway's and the operator's own registries. Pods of one LinkGateway share the
-labels `namespace` and `gateway`, which the chart's PodMonitor gives them and the operator's metrics have already.
+`__main__` writes them into the chart. tests/observability runs every query against a real Prometheus and checks that
+every metric exists in the registry of the gateway or the operator. All pods of one LinkGateway have the same labels
+`namespace` and `gateway`: the chart's PodMonitor adds them to the gateway's metrics, and the operator's metrics have
+them already.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def rate(counter: str, where: str, by: str, legend: str = "") -> Query:
 
 
 def of_leader(metric: str, by: str = "namespace, gateway") -> str:
-    """A gauge of the operator, from its leader: the values of a replica that has lost the lease are out of date."""
+    """A gauge of the operator's leader. The values of a replica that has lost the lease are out of date."""
     leads = "on (instance) (fairlead_operator_leader == 1)"
     return f"max by ({by}) (fairlead_operator_{metric}{{{FLEET}}} and {leads})"
 
@@ -62,7 +63,7 @@ OVERVIEW = Dashboard(
             stat("Agents", "short", "Agents that nodes hold.", f"sum(fairlead_agents{{{FLEET}}})"),
             stat("Capacity in use", "percentunit", "Share of the link capacity that is in use.",
                  f"sum(fairlead_links{{{FLEET}}}) / sum(fairlead_link_capacity{{{FLEET}}})"),
-            stat("Nodes", "short", "Nodes that are scraped.", f"count(fairlead_build_info{{{FLEET}}})"),
+            stat("Nodes", "short", "Nodes that Prometheus scrapes.", f"count(fairlead_build_info{{{FLEET}}})"),
             stat("Redis", "short", "1 while Redis answers all nodes.", f"min(fairlead_redis_up{{{FLEET}}})"),
             stat("Leaving", "short", "Agents that draining nodes still have to disconnect.",
                  f"sum(fairlead_drain_remaining{{{FLEET}}})"),
@@ -72,47 +73,53 @@ OVERVIEW = Dashboard(
                 Query(f"sum(fairlead_links{{{FLEET}}})", "links"),
                 Query(f"sum(fairlead_link_capacity{{{FLEET}}})", "capacity"),
             )),
-            Panel("Links opened", "ops", "Welcomed each second: new starts of agents, and those that came back.",
+            Panel("Links opened", "ops",
+                  "Links welcomed per second: of agents that started (new) or came back (resumed).",
                   (rate("fairlead_links_opened_total", FLEET, "result"),)),
-            Panel("Links closed", "ops", "Each second, by close code; docs/protocol.md says what each means.",
+            Panel("Links closed", "ops", "Links closed per second, by close code; docs/protocol.md explains the codes.",
                   (rate("fairlead_links_closed_total", FLEET, "code"),)),
-            Panel("Lost links", "short", "Lost, per link and hour: cut, silent, not reading. The objective is 0.01.", (
+            Panel("Lost links", "short",
+                  "Links cut, silent or not reading, per link and hour. The objective is 0.01.", (
                 Query(f"3600 * sum(rate(fairlead_links_closed_total{{{FLEET},{LOST_CODES}}}{RATE}))"
                       f" / clamp_min(sum(fairlead_links{{{FLEET}}}), 1)", "lost per link and hour"),
             )),
-            Panel("Upgrades refused", "ops", "By reason: token, subprotocol, full, rate, draining.",
+            Panel("Upgrades refused", "ops",
+                  "Upgrades refused per second, by reason: token, subprotocol, full, rate, draining.",
                   (rate("fairlead_handshakes_rejected_total", FLEET, "reason"),)),
-            Panel("Heartbeat round trip", "s", "As agents measure it, with each heartbeat.",
+            Panel("Heartbeat round trip", "s", "Round trips that agents measure with each heartbeat.",
                   quantiles("fairlead_heartbeat_rtt_seconds", FLEET)),
         )),
         Row("Commands", (
-            Panel("Commands", "ops", "Taken in from callers, and written to links.", (
+            Panel("Commands", "ops", "Commands accepted from callers, and commands written to links.", (
                 Query(f"sum(rate(fairlead_commands_accepted_total{{{FLEET}}}{RATE}))", "accepted"),
                 Query(f"sum(rate(fairlead_commands_delivered_total{{{FLEET}}}{RATE}))", "delivered"),
             )),
-            Panel("Ends", "ops", "Commands that ended each second, by state.",
+            Panel("Ends", "ops", "Commands that ended per second, by state.",
                   (rate("fairlead_commands_total", FLEET, "state"),)),
-            Panel("Late deliveries", "percentunit", "Share that took a node more than 0.25 s to write to the link.", (
+            Panel("Late deliveries", "percentunit",
+                  "Share of commands written to the link more than 0.25 s after the node learnt of them.", (
                 Query("1 - sum(rate(fairlead_command_stage_duration_seconds_bucket"
                       f'{{{FLEET},stage="deliver",le="0.25"}}{RATE})) / sum(rate('
                       f'fairlead_command_stage_duration_seconds_count{{{FLEET},stage="deliver"}}{RATE}))', "late"),
             )),
-            Panel("Command duration", "s", "From the post to the end, the agent's own work included. Dots are traces.",
+            Panel("Command duration", "s",
+                  "From the post to the end, including the agent's own work. Dots link to traces.",
                   quantiles("fairlead_command_duration_seconds", FLEET, exemplars=True), width=12),
-            Panel("Command durations", "s", "How many took how long. Dots are traces.", (
+            Panel("Command durations", "s", "Number of commands by duration. Dots link to traces.", (
                 Query(f"sum by (le) (increase(fairlead_command_duration_seconds_bucket{{{FLEET}}}{RATE}))",
                       "{{le}}", True),
             ), "heatmap", 12),
-            Panel("Slowest methods", "s", "p99 by method; the first twenty methods of a node have a line of their own.",
+            Panel("Slowest methods", "s", "p99 by method. The first twenty methods of a node have a line each.",
                   quantiles("fairlead_command_duration_seconds", FLEET, "method", shares=(0.99,)), width=12),
-            Panel("Stages", "s", "p99 of what a command waits for; docs/telemetry.md says from where to where.",
+            Panel("Stages", "s", "p99 of each stage of a command; docs/telemetry.md defines the stages.",
                   quantiles("fairlead_command_stage_duration_seconds", FLEET, "stage", shares=(0.99,)), width=12),
         )),
         Row("Traffic", (
-            Panel("Messages", "ops", "Messages of links, from agents (in) and to them (out).",
+            Panel("Messages", "ops", "Messages on links, from agents (in) and to agents (out).",
                   (rate("fairlead_messages_total", FLEET, "direction"),)),
-            Panel("Bytes", "Bps", "Their encoded bytes.", (rate("fairlead_message_bytes_total", FLEET, "direction"),)),
-            Panel("Results stored", "Bps", "Payload bytes of results that went to Redis.", (
+            Panel("Bytes", "Bps", "Encoded bytes of messages.",
+                  (rate("fairlead_message_bytes_total", FLEET, "direction"),)),
+            Panel("Results stored", "Bps", "Payload bytes of results that were stored in Redis.", (
                 Query(f"sum(rate(fairlead_results_stored_bytes_total{{{FLEET}}}{RATE}))", "stored"),
             )),
         )),
@@ -124,52 +131,53 @@ OVERVIEW = Dashboard(
 NODES = Dashboard(
     "nodes",
     "Fairlead / Nodes",
-    "Each node: how full it is, whether its event loop keeps up, and what waits in it.",
+    "The state of each node: its load, event loop, links, commands and membership.",
     (
-        Row("Fill", (
+        Row("Load", (
             Panel("Links", "short", "Open links of each node.", (Query(f"fairlead_links{{{NODE}}}", "{{pod}}"),)),
-            Panel("Fill", "percentunit", "Links, of the capacity of the node.", (
+            Panel("Capacity in use", "percentunit", "Share of the node's link capacity that is in use.", (
                 Query(f"fairlead_links{{{NODE}}} / fairlead_link_capacity{{{NODE}}}", "{{pod}}"),
             )),
-            Panel("Imbalance", "short", "The fullest node against the average: 1 is even.", (
+            Panel("Imbalance", "short", "Links of the fullest node divided by the average; 1 means even.", (
                 Query(f"max by (namespace, gateway) (fairlead_links{{{NODE}}})"
                       f" / clamp_min(avg by (namespace, gateway) (fairlead_links{{{NODE}}}), 1)",
                       "{{gateway}}"),
             )),
             Panel("Agents", "short", "Agents that each node holds.", (Query(f"fairlead_agents{{{NODE}}}", "{{pod}}"),)),
-            Panel("Draining", "short", "Agents that a draining node has yet to close.",
+            Panel("Draining", "short", "Agents whose links a draining node still has to close.",
                   (Query(f"fairlead_drain_remaining{{{NODE}}}", "{{pod}}"),)),
-            Panel("Versions", "short", "Nodes of each version.",
+            Panel("Versions", "short", "Number of nodes of each version.",
                   (Query(f"count by (version) (fairlead_build_info{{{NODE}}})", "{{version}}"),)),
         )),
         Row("Event loop", (
-            Panel("Event loop lag", "s", "p99 of how late a timer was called: everything else waits as long.",
+            Panel("Event loop lag", "s",
+                  "p99 of how late a timer runs; everything else on the event loop waits as long.",
                   quantiles("fairlead_event_loop_lag_seconds", NODE, "pod", shares=(0.99,))),
-            Panel("Garbage collection", "percentunit", "Share of the time, by node.", (
+            Panel("Garbage collection", "percentunit", "Share of time spent in garbage collection, by node.", (
                 Query(f"sum by (pod) (rate(fairlead_gc_pause_seconds_sum{{{NODE}}}{RATE}))", "{{pod}}"),
             )),
-            Panel("Tasks", "short", "Short tasks of routing that run.",
+            Panel("Tasks", "short", "Short-lived tasks of routing that are running.",
                   (Query(f"fairlead_tasks{{{NODE}}}", "{{pod}}"),)),
         )),
         Row("Links", (
-            Panel("Openings", "s", "p99 of the phases of a link's opening.",
+            Panel("Phases of opening a link", "s", "p99 of each phase.",
                   quantiles("fairlead_handshake_duration_seconds", NODE, "phase", shares=(0.99,))),
-            Panel("Claims", "s", "From hello to welcome, all attempts of it.",
+            Panel("Claims", "s", "Time from hello to welcome, including repeated attempts.",
                   quantiles("fairlead_claim_duration_seconds", NODE)),
-            Panel("Lives of links", "s", "From welcome to the close, of those that were closed.",
+            Panel("Lifetime of links", "s", "Time from welcome to close, of links that were closed.",
                   quantiles("fairlead_link_duration_seconds", NODE, shares=(0.5, 0.99))),
-            Panel("Slow readers", "short", "Agents that do not read as fast as they are sent to.",
+            Panel("Slow readers", "short", "Agents that read more slowly than the node sends.",
                   (Query(f"fairlead_slow_readers{{{NODE}}}", "{{pod}}"),)),
-            Panel("Send queues", "bytes", "What waits for them.",
+            Panel("Send queues", "bytes", "Bytes that wait to be sent to slow readers.",
                   (Query(f"fairlead_send_queue_bytes{{{NODE}}}", "{{pod}}"),)),
-            Panel("Messages", "ops", "Messages of links, by kind.", (rate("fairlead_messages_total", NODE, "type"),)),
+            Panel("Messages", "ops", "Messages on links, by type.", (rate("fairlead_messages_total", NODE, "type"),)),
         )),
         Row("Commands", (
-            Panel("Delivered", "ops", "Commands written to links.",
+            Panel("Delivered", "ops", "Commands written to links, by node.",
                   (rate("fairlead_commands_delivered_total", NODE, "pod"),)),
-            Panel("Duration", "s", "p99 from the post to the end, by the agent's node.",
+            Panel("Duration", "s", "p99 from the post to the end of commands, by the node that holds the agent.",
                   quantiles("fairlead_command_duration_seconds", NODE, "pod", shares=(0.99,), exemplars=True)),
-            Panel("Followers", "short", "Callers that wait for results.",
+            Panel("Followers", "short", "Callers that wait for results on the node.",
                   (Query(f"fairlead_followers{{{NODE}}}", "{{pod}}"),)),
         )),
         Row("Membership", (
@@ -179,7 +187,8 @@ NODES = Dashboard(
                 Query(f"sum by (pod) (increase(fairlead_node_fenced_total{{{NODE}}}{RATE}))", "{{pod}} fenced"),
                 Query(f"sum by (pod) (increase(fairlead_data_lost_total{{{NODE}}}{RATE}))", "{{pod}} data lost"),
             )),
-            Panel("Agents claimed again", "ops", "After that, or after another doubt about their rows.",
+            Panel("Agents claimed again", "ops",
+                  "Agents that the node claimed again because their rows in Redis were in doubt.",
                   (rate("fairlead_agents_reclaimed_total", NODE, "pod"),)),
         )),
     ),
@@ -193,7 +202,8 @@ AUTOSCALING = Dashboard(
     "What the operator observes, decides and does, and what prevents it.",
     (
         Row("Pods", (
-            Panel("Replicas", "short", "Pods that are wanted, that the Deployment asks for, and that take links.", (
+            Panel("Replicas", "short",
+                  "Pods that the operator wants, that the Deployment requests, and that accept links.", (
                 Query(of_leader("desired_replicas"), "{{gateway}} desired"),
                 Query(of_leader("current_replicas"), "{{gateway}} current"),
                 Query(of_leader("ready_replicas"), "{{gateway}} ready"),
@@ -211,29 +221,29 @@ AUTOSCALING = Dashboard(
                   (Query(of_leader("stale_reports"), "{{gateway}}"),)),
         )),
         Row("Decisions", (
-            Panel("Decisions", "ops", "One in each pass, by action and by the rule that won.", (
+            Panel("Decisions", "ops", "One decision in each reconciliation, by action and by the rule that won.", (
                 Query("sum by (action, winner) (rate(fairlead_operator_scale_decisions_total"
                       f"{{{FLEET}}}{RATE}))", "{{action}} {{winner}}"),
             )),
-            Panel("Scalings", "short", "Changes of the scale that were written.", (
+            Panel("Scalings", "short", "Changes of the replica count that the operator wrote.", (
                 Query(f"sum by (gateway, action) (increase(fairlead_operator_scalings_total{{{FLEET}}}{RATE}))",
                       "{{gateway}} {{action}}"),
             )),
-            Panel("Conditions", "short", "1 while the condition is True; kubectl describe says why.",
+            Panel("Conditions", "short", "1 while the condition is True; kubectl describe shows the reason.",
                   (Query(of_leader("condition", "namespace, gateway, condition"), "{{gateway}} {{condition}}"),)),
-            Panel("Wrong removals", "short", "Removals that took another pod than the one that was chosen.", (
+            Panel("Wrong removals", "short", "Scale-downs that removed another pod than the operator had chosen.", (
                 Query(f"sum by (gateway) (increase(fairlead_operator_wrong_removals_total{{{FLEET}}}{RATE}))",
                       "{{gateway}}"),
             )),
         )),
         Row("Operator", (
-            Panel("Leaders", "short", "Replicas that are the leader: one.",
+            Panel("Leaders", "short", "Replicas of the operator that are the leader; must be 1.",
                   (Query("sum(fairlead_operator_leader)", "leaders"),), width=6),
-            Panel("LinkGateways", "short", "LinkGateways that are reconciled.",
+            Panel("LinkGateways", "short", "LinkGateways that the operator reconciles.",
                   (Query("max(fairlead_operator_gateways)", "LinkGateways"),), width=6),
-            Panel("Duration of a pass", "s", "One pass over one LinkGateway.",
+            Panel("Reconciliation", "s", "Duration of one reconciliation of one LinkGateway.",
                   quantiles("fairlead_operator_reconcile_duration_seconds", "", shares=(0.5, 0.99)), width=6),
-            Panel("Passes given up", "ops", "By reason.",
+            Panel("Failed reconciliations", "ops", "Reconciliations that ended with an error, by reason.",
                   (rate("fairlead_operator_reconcile_failures_total", "", "reason"),), width=6),
         )),
     ),
@@ -247,33 +257,36 @@ REDIS = Dashboard(
     "The state that nodes share in Redis, and the export of traces.",
     (
         Row("Redis", (
-            Panel("Redis", "short", "1 while it answers the node.",
+            Panel("Redis", "short", "1 while Redis answers the node.",
                   (Query(f"fairlead_redis_up{{{NODE}}}", "{{pod}}"),)),
-            Panel("Batches", "s", "One pipelined batch, out and back.",
+            Panel("Batches", "s", "Round trip of one pipelined batch.",
                   quantiles("fairlead_redis_batch_duration_seconds", NODE)),
-            Panel("Redis commands", "ops", "That Redis answered.",
+            Panel("Redis commands", "ops", "Commands that Redis answered, by node.",
                   (rate("fairlead_redis_commands_total", NODE, "pod"),)),
-            Panel("Backlog", "short", "Calls that wait to be sent, by priority.",
+            Panel("Backlog", "short", "Calls that wait to be sent to Redis, by priority.",
                   (Query(f"sum by (pod, priority) (fairlead_redis_backlog{{{NODE}}})", "{{pod}} {{priority}}"),)),
-            Panel("Errors", "short", "Times that Redis was lost, or did not answer for a second.", (
+            Panel("Errors", "short", "How often the connection was lost, or Redis did not answer for a second.", (
                 Query(f"sum by (pod) (increase(fairlead_redis_errors_total{{{NODE}}}{RATE}))", "{{pod}}"),
             )),
             Panel("Appends fenced", "ops", "Results refused because another node owns the agent.",
                   (rate("fairlead_appends_fenced_total", NODE, "pod"),)),
         )),
         Row("Doorbells", (
-            Panel("Doorbells", "ops", "Notifications between nodes that commands are waiting.", (
+            Panel("Doorbells", "ops", "Notifications from node to node that commands are waiting.", (
                 Query(f"sum(rate(fairlead_doorbells_sent_total{{{NODE}}}{RATE}))", "sent"),
                 Query(f"sum(rate(fairlead_doorbells_received_total{{{NODE}}}{RATE}))", "received"),
             ), width=12),
-            Panel("Doorbells lost", "ops", "The commands they announced are still found, but later.",
+            Panel("Doorbells lost", "ops",
+                  "Doorbells that reached no node. The commands that they announced are still found, but later.",
                   (rate("fairlead_doorbells_lost_total", NODE, "pod"),), width=12),
         )),
         Row("Traces", (
-            Panel("Spans", "ops", "Accepted by the collector.", (rate("fairlead_spans_exported_total", NODE, "pod"),)),
-            Panel("Waiting spans", "short", "Spans to be exported, at most 8,192. Only with a trace endpoint.",
+            Panel("Spans", "ops", "Spans that the collector accepted.",
+                  (rate("fairlead_spans_exported_total", NODE, "pod"),)),
+            Panel("Waiting spans", "short",
+                  "Spans that wait to be exported, at most 8,192. Only with a trace endpoint.",
                   (Query(f"fairlead_spans_waiting{{{NODE}}}", "{{pod}}"),)),
-            Panel("Spans lost", "ops", "The queue was full, or the collector did not accept them.",
+            Panel("Spans lost", "ops", "Spans lost because the queue was full or the collector did not accept them.",
                   (rate("fairlead_spans_dropped_total", NODE, "pod"),)),
         )),
     ),

@@ -1,8 +1,8 @@
-"""Panels, rows and dashboards as plain values, and the JSON that Grafana reads of them.
+"""Panels, rows and dashboards as plain values, and their conversion to the JSON that Grafana reads.
 
-Filled in by `dashboards`, written by __main__, and read by tests/observability, which asks a real Prometheus every
-query. A panel says itself what it shows: nothing here knows a metric. The JSON names no datasource and no cluster,
-since a dashboard is imported into any Grafana; a variable stands for each.
+`dashboards` creates the values, `__main__` writes the JSON, and tests/observability sends every query to a real
+Prometheus. This module knows no metric: each panel contains its own queries. The JSON names no datasource and no
+cluster but uses variables for them, because a dashboard can be imported into any Grafana.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 Json = dict[str, Any]
 
 COLUMNS = 24
-"""Of Grafana's grid."""
+"""The number of columns of Grafana's grid."""
 HEIGHTS = {"stat": 4, "timeseries": 8, "heatmap": 8}
 DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
 SCHEMA = 39
-"""Grafana 10's; newer ones read it too."""
+"""The schema version of Grafana 10; newer versions of Grafana read it, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Dashboard:
     rows: tuple[Row, ...]
     variables: tuple[Variable, ...]
     marks: tuple[Query, ...] = field(default=())
-    """Moments drawn into every panel."""
+    """Annotations: the times that these queries return are marked in every panel."""
 
     @property
     def panels(self) -> list[Panel]:

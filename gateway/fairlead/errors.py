@@ -1,31 +1,32 @@
-"""Every error that crosses a room, as one tree. Imports nothing, so that every room may import it.
+"""The errors that packages raise to one another, as one tree. This module imports nothing from the project, so that
+every package may import it.
 
     FairleadError
     ├── ConfigError            settings, flags or a file are wrong; the process does not start
     ├── InvalidRequest         the caller's request is wrong; the message names the field and the limit
     │   ├── Unauthorized       no or wrong credential
     │   ├── Forbidden          a Host or an Origin that this port does not serve
-    │   ├── AgentUnknown       no agent of that id was ever seen
-    │   ├── CommandUnknown     no command of that id, or its results have expired
-    │   ├── ResultsTrimmed     results that are gone because they were read
-    │   ├── RecordExpired      the command of this Idempotency-Key has ended, and its record is gone
-    │   ├── IdempotencyConflict  the same Idempotency-Key with another body
-    │   ├── InputConflict      an input chunk of a number that another chunk has had
-    │   └── AgentOnline        the agent holds a link, and the request is for one that does not
-    ├── Unavailable            right request, wrong moment: temporary
-    │   ├── RecordLost         what was followed is gone: not temporary, and not the caller's fault
+    │   ├── AgentUnknown       no agent with that id was ever seen
+    │   ├── CommandUnknown     no command with that id exists, or its results have expired
+    │   ├── ResultsTrimmed     the results were removed because they have been read
+    │   ├── RecordExpired      the command of this Idempotency-Key has ended, and its record has been removed
+    │   ├── IdempotencyConflict  the same Idempotency-Key was used with another body
+    │   ├── InputConflict      another input chunk was stored under the same number
+    │   └── AgentOnline        the agent has a link, and the request requires that it has none
+    ├── Unavailable            the request is valid but cannot be served now: temporary
+    │   ├── RecordLost         the record that the caller followed is gone: not temporary, not the caller's fault
     │   ├── BusUnavailable     Redis does not answer
-    │   │   ├── NotAnswered    it was sent the request, which it may have executed
-    │   │   └── OutcomeUnknown a command that may have been taken in although its caller got no answer
-    │   ├── Rebuilding         Redis has lost its data, and the agents that are linked are being written down again
-    │   ├── AgentOffline       the agent holds no link
+    │   │   ├── NotAnswered    Redis was sent the request and may have executed it
+    │   │   └── OutcomeUnknown a command may have been accepted although its caller got no answer
+    │   ├── Rebuilding         Redis has lost its data, and the linked agents are being registered again
+    │   ├── AgentOffline       the agent has no link
     │   ├── NodeBusy           this node is draining or full
     │   └── Throttled          too many wrong credentials from this address
     ├── ProtocolViolation      the other end of a link broke the protocol; carries the close code to send
     └── ConnectionRefused      (client side) the gateway refused the upgrade or could not be reached
 
-`code` is stable and meant for programs, the message for people. `temporary` says whether the same request
-may succeed later. HTTP statuses and exit codes are given at the outermost room, never here.
+`code` is stable and meant for programs; the message is meant for people. `temporary` says whether the same request
+may succeed later. Errors know neither HTTP statuses nor exit codes: the API and the command line assign them.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from typing import ClassVar
 
 
 class FairleadError(Exception):
-    """Base of all errors raised on purpose. `details` hold what a program may want to read."""
+    """Base class of all errors that Fairlead raises. `details` holds additional values for programs."""
 
     code: ClassVar[str] = "internal"
     temporary: ClassVar[bool] = False
@@ -70,13 +71,13 @@ class CommandUnknown(InvalidRequest):
 
 
 class ResultsTrimmed(InvalidRequest):
-    """Results that were retained as a window, and have been read."""
+    """The results were retained as a window and have been removed because they were read."""
 
     code = "results_trimmed"
 
 
 class RecordExpired(InvalidRequest):
-    """The command that was posted under this Idempotency-Key has ended, and its record has been removed."""
+    """The command that was posted with this Idempotency-Key has ended, and its record has been removed."""
 
     code = "record_expired"
 
@@ -86,7 +87,7 @@ class IdempotencyConflict(InvalidRequest):
 
 
 class InputConflict(InvalidRequest):
-    """An input chunk was posted under a number under which other octets were stored before."""
+    """An input chunk was posted with a number under which different bytes are already stored."""
 
     code = "input_conflict"
 
@@ -101,30 +102,30 @@ class Unavailable(FairleadError):
 
 
 class RecordLost(Unavailable):
-    """A command's record is gone while somebody followed it: what became of the command is not known."""
+    """A command's record disappeared while a caller followed it. The outcome of the command is unknown."""
 
     code = "record_lost"
     temporary = False
 
 
 class BusUnavailable(Unavailable):
-    """Redis did not answer, or refused. Nothing was executed, except where the error is a `NotAnswered`."""
+    """Redis did not answer or refused the request. Nothing was executed, unless the error is a `NotAnswered`."""
 
     code = "bus_unavailable"
 
 
 class NotAnswered(BusUnavailable):
-    """Redis was sent the request and did not answer it: it may have executed it, or may do so later."""
+    """Redis was sent the request and did not answer. It may have executed the request, or may do so later."""
 
 
 class OutcomeUnknown(BusUnavailable):
-    """Whether a command was taken in is not known. `details` has its `id`, which tells once Redis answers again."""
+    """It is unknown whether a command was accepted. `details` has its `id`, to look it up when Redis answers again."""
 
     code = "outcome_unknown"
 
 
 class Rebuilding(Unavailable):
-    """Redis has lost its data: whom it knows is not all that are linked, until they have been claimed again."""
+    """Redis has lost its data. It does not know all linked agents until the nodes have claimed them again."""
 
     code = "rebuilding"
 
@@ -138,13 +139,13 @@ class NodeBusy(Unavailable):
 
 
 class Throttled(Unavailable):
-    """Raised for a wrong credential alone. `retry_after` in its details is in seconds."""
+    """Raised only for requests with a wrong credential. `retry_after` in `details` is in seconds."""
 
     code = "throttled"
 
 
 class ProtocolViolation(FairleadError):
-    """`close_code` is what the finder of the violation closes the connection with."""
+    """`close_code` is the code with which the end that detects the violation closes the connection."""
 
     code = "protocol_violation"
 
@@ -156,7 +157,7 @@ class ProtocolViolation(FairleadError):
 class ConnectionRefused(FairleadError):
     """The gateway could not be reached (`status` is 0) or refused the upgrade with an HTTP status.
 
-    `retry_after` is in seconds, None when the gateway gave none.
+    `retry_after` is in seconds; None if the gateway gave no such header.
     """
 
     code = "connection_refused"

@@ -1,3 +1,3 @@
-"""What the nodes of a fleet share in Redis: its schema, rows of nodes, the directory of agents, records of commands,
-the deadline queue and the data epoch, with the Lua scripts that change them.
+"""The data that the nodes of a fleet share in Redis: the schema, the rows of nodes, the directory of agents, the
+records of commands, the deadline queue and the data epoch, with the Lua scripts that change them.
 """

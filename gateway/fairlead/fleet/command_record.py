@@ -1,7 +1,7 @@
-"""A command as it stands in Redis: what is written, what is read back, and what the scripts answer about it.
+"""A command's record as values: what is written to Redis, what is read back, and what the scripts answer about it.
 
-Values alone, made and read by `Commands`, handed through `routing` up to the API. How each field is stored is the
-business of `Commands` and of the scripts.
+`Commands` makes and reads these values, and `routing` passes them on to the API. Only `Commands` and the scripts know
+how each field is stored.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fairlead.telemetry.command_timing import CommandOrigin
 
 
 class StoredEnd(msgspec.Struct, omit_defaults=True, frozen=True):
-    """How a target ended, as it stands in the record. `payload` is what the agent returned (UTF-8 JSON)."""
+    """How a target ended, as stored in the record. `payload` is what the agent returned (UTF-8 JSON)."""
 
     payload: bytes | None = None
     code: str = ""
@@ -25,7 +25,7 @@ class StoredEnd(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class CommandMetadata(msgspec.Struct, array_like=True, frozen=True):
-    """What stands in a record and never changes, and what no script looks at. Times in ms of Redis TIME."""
+    """The part of a record that never changes and that no script reads. Times are Redis TIME in ms."""
 
     agent: str
     method: str
@@ -34,7 +34,7 @@ class CommandMetadata(msgspec.Struct, array_like=True, frozen=True):
     hold_until: int
     traceparent: str
     began: int = 0
-    """When the request came, by the wall clock of the node that took it (ns): for traces alone."""
+    """When the request arrived, by the wall clock of the node that accepted it (ns); used only for traces."""
 
 
 OUTCOME_UNKNOWN = StoredEnd(
@@ -47,9 +47,9 @@ CANCELLED = StoredEnd(code="cancelled", message="cancelled while it waited for t
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A command as the platform posted it. Times in ms; `hold` is how long an absent agent is waited for.
-    `retry`: `safe` when it may be run again after an outcome that nobody knows.
-    `retain`: `window` when results go as they are read, and the agent waits for the reader."""
+    """A command as the platform posted it. Times are in ms; `hold_until` is how long the command waits for an absent
+    agent. `retry` is `safe` if the command may run again after an unknown outcome. `retain` is `window` if results are
+    removed as they are read and the agent waits for the reader."""
 
     id: str
     agent: str
@@ -65,12 +65,12 @@ class NewRecord:
     traceparent: str = ""
     began: int = 0
     remembered: int = 0
-    """Until when the Idempotency-Key of the post is bound to this command; 0 when it had none."""
+    """Until when the Idempotency-Key of the request is bound to this command; 0 if it had none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOutcome:
-    """What is left of a command whose record is gone: its terminal state, and when it came into it (ms)."""
+    """What remains of a command whose record is gone: its terminal state, and when it reached that state (ms)."""
 
     state: TargetState
     at: int
@@ -78,7 +78,7 @@ class CommandOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A command to write to the link. `running`: the agent has acked it already, there is nothing to write."""
+    """A command to write to the link. `running`: the agent has already acknowledged it, so nothing is written."""
 
     running: bool
     next: int
@@ -94,7 +94,8 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class TakenOver:
-    """An open command as its new owner found it. `queued`: never sent; else the agent may know it, up to `next`."""
+    """An open command as its new owner found it. `queued`: it was never sent. Otherwise the agent may have it, and its
+    results are stored up to chunk `next`."""
 
     queued: bool
     running: bool = False
@@ -105,18 +106,19 @@ class TakenOver:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """There is nothing to deliver: gone, over, stale (a newer owner) or ended by this very call."""
+    """There is nothing to deliver. `why` is gone, over, stale (there is a newer owner) or ended (by this call)."""
 
     why: str
     followers: tuple[str, ...] = ()
     state: str = ""
     origin: CommandOrigin | None = None
-    """Told only by a target that has run into its deadline."""
+    """Set only for a target whose deadline has passed."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """The answer to append. `why`: ok, gone, over, fenced, gap. `held`: bytes that wait in a window for a reader."""
+    """The answer to append. `why` is ok, gone, over, fenced or gap. `held` is the number of bytes that are retained as
+    a window and wait for a reader."""
 
     why: str
     state: str
@@ -135,7 +137,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One target of a command as it stands."""
+    """The current state of one target of a command."""
 
     agent: str
     state: TargetState
@@ -147,7 +149,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class CommandRecord:
-    """A record read back. Times in ms of Redis TIME."""
+    """A record as read from Redis. Times are Redis TIME in ms."""
 
     id: str
     agent: str
@@ -172,9 +174,10 @@ class CommandRecord:
 
 @dataclass(frozen=True, slots=True)
 class ResultPage:
-    """Results from one offset on, of `seq` that there are. `ended`: these were the last, and how it ended.
+    """Results from one offset on; `seq` is the number of all results. `ended` is the record of a command that has
+    ended, set only on the page with the last results.
 
-    `held`: bytes in the store of results that are retained as a window, -1 of others.
+    `held` is the number of bytes in the store if the results are retained as a window, otherwise -1.
     """
 
     seq: int
@@ -185,7 +188,7 @@ class ResultPage:
 
 @dataclass(frozen=True, slots=True)
 class OutOfRange:
-    """There are no results at that offset: they were trimmed away up to `edge`, or there are only `edge` of them."""
+    """There are no results at that offset: those before `edge` were trimmed, or there are only `edge` results."""
 
     trimmed: bool
     edge: int

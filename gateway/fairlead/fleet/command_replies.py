@@ -1,7 +1,7 @@
-"""What the replies of the commands' scripts and rows mean, as values of `command`.
+"""The replies to the calls of `Commands`, as values of `command_record`.
 
-Called by `Commands` alone, which says how each reply was asked for; the scripts say in what form it comes. Nothing here
-asks Redis. A reply of another form is a defect of ours, and raises as one.
+`Commands` alone calls these functions, and knows which call each reply answers; the scripts document the form of their
+replies. Nothing here sends anything to Redis. A reply in another form is a bug in Fairlead and raises an error.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def parse_page(command: str, reply: Reply) -> ResultPage | OutOfRange | None:
 
 
 def parse_record(command: str, reply: Reply) -> CommandRecord | None:
-    """The whole record, of all fields of its row."""
+    """The whole record, from all fields of its hash; None if there is none."""
     row = table(reply)
     return _record(command, row) if row else None
 
@@ -120,7 +120,7 @@ def parse_outcome(reply: Reply) -> CommandOutcome | None:
 
 
 def parse_held_bytes(reply: Reply) -> int:
-    """Bytes of results, of the row's sums."""
+    """The bytes of results in the store, from the record's field `sum`."""
     return 0 if reply is None else int(octets(reply).split(b"|")[2])
 
 
@@ -133,7 +133,7 @@ def parse_origin(reply: Reply) -> CommandOrigin | None:
 
 
 def follower_names(reply: Reply) -> tuple[str, ...]:
-    """Of followers."""
+    """The lease names of the followers."""
     return tuple(octets(reply).decode().split())
 
 

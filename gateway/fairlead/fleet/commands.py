@@ -1,8 +1,9 @@
 """The record of each command: its target's state, its results and its input, until retention ends.
 
-Called by `routing`; the only writer of `fl1:cmd`, `fl1:out` and `fl1:in`. Methods send at the call and return an
-awaitable of the answer (see `Directory`). Everything here may be repeated: creating twice creates once, a chunk
-stored before is dropped, a terminal state is set once. Raises BusUnavailable when Redis is away.
+`routing` calls it; it is the only writer of `fl1:cmd`, `fl1:out` and `fl1:in`. Methods send when they are called and
+return an awaitable of the answer (see `Directory`). Every call may be repeated: creating a command twice creates it
+once, a chunk that is already stored is dropped, and a terminal state is set once. Raises BusUnavailable if Redis does
+not answer.
 """
 
 from __future__ import annotations
@@ -40,12 +41,13 @@ from fairlead.store.reply import Arg, Reply, integer, items, table, text
 from fairlead.telemetry.command_timing import CommandOrigin
 
 EVENTS_A_STEP = 64
-"""Events that are gone through while nobody else is served: of the largest they are 64 MiB, of the usual 10 KiB."""
+"""The number of events that one call examines while Redis serves no other client: 64 MiB of the largest events, 10 KiB
+of usual ones."""
 INPUT_LIMIT = 4 << 20
-"""Bytes of one command's input that its agent has not consumed yet: above it the caller waits."""
+"""The maximum number of bytes of a command's input that its agent has not consumed; above it the caller has to wait."""
 
 RECORD_BYTES = 512
-"""That a record has without its payload and its end."""
+"""The expected size of a record without its payload and its end."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -55,12 +57,12 @@ class Commands:
         self._store = store
         self._output_limit = output_limit
         self._payloads, self._pages, self._inputs = ExpectedSize(), ExpectedSize(), ExpectedSize()
-        """What deliveries, pages of results and reads of input have brought of late."""
+        """The recent reply sizes of deliveries, pages of results and reads of input."""
 
     def create(self, record: NewRecord, valid_until: int, follower: str = "") -> Answer[bool]:
-        """Write the record, its target queued. False when it stood there already.
+        """Write the record with its target queued. False if the record already existed.
 
-        `follower` is a lease name whose inbox is rung when there are results (see `read`).
+        `follower` is the lease name of a node that is notified through its inbox when there are results (see `read`).
         """
         about = CommandMetadata(
             record.agent, record.method, record.lane, record.created, record.hold_until, record.traceparent,
@@ -77,11 +79,12 @@ class Commands:
         return Answer(reply, command_replies.parse_create)
 
     def discard(self, command: str) -> asyncio.Future[Reply]:
-        """Take back a record that never reached an agent."""
+        """Remove a record that never reached an agent."""
         return self._store.submit("DEL", schema.cmd_key(command))
 
     def take_over(self, command: str, agent: str, gen: int, memory: str) -> Answer[TakenOver | Settled]:
-        """Own one open command from generation `gen` on, before welcome; nothing is sent yet."""
+        """Become the owner of one open command from generation `gen` on, before welcome. Nothing is sent to the agent
+        yet."""
         return Answer(
             self._fence(command, agent, gen, memory, "", Priority.BACKGROUND), command_replies.parse_take_over
         )
@@ -89,7 +92,7 @@ class Commands:
     def fence(
         self, command: str, agent: str, gen: int, memory: str, priority: Priority = Priority.COMMANDS
     ) -> Answer[Delivery | Settled]:
-        """Own one open command and read what is to be written to the link: see fence.lua."""
+        """Become the owner of one open command and read what to write to the link: see fence_command.lua."""
         return Answer(self._fence(command, agent, gen, memory, "1", priority), self._fenced)
 
     def _fenced(self, reply: Reply) -> Delivery | Settled:
@@ -108,7 +111,7 @@ class Commands:
         )  # fmt: skip
 
     def append(self, command: str, agent: str, gen: int, steps: Sequence[Arg]) -> Answer[AppendResult]:
-        """Store what the agent sent, in order. `steps` are made by `accepted`, `data` and `ending` below."""
+        """Store what the agent sent, in order. The functions `accepted`, `data` and `ending` below make `steps`."""
         reply = self._store.run(
             lua.APPEND_RESULTS, _keys(command), (agent, gen, self._output_limit, *steps), priority=Priority.RESULTS
         )
@@ -117,7 +120,8 @@ class Commands:
     async def finish(
         self, command: str, agent: str, state: TargetState, ending: StoredEnd, only_from: TargetState | None = None
     ) -> Settled:
-        """End a target from the gateway's side; only out of `only_from`, when given. `why` is ok when it did."""
+        """End a target from the gateway's side; if `only_from` is given, only if the target is in that state. `why` is
+        ok if this call ended it."""
         reply = self._store.run(
             lua.FINISH_COMMAND,
             _keys(command),
@@ -129,14 +133,14 @@ class Commands:
         return Settled(why, command_replies.follower_names(answer[1]) if why == "ok" else ())
 
     async def cancel(self, command: str, agent: str) -> Settled:
-        """Cancel a queued target at once (`ended`), or note the wish for one that was sent (`asked`)."""
+        """Cancel a queued target at once (`ended`), or record the request to cancel one that was sent (`asked`)."""
         reply = self._store.run(lua.CANCEL_COMMAND, _keys(command), (agent, _encode(CANCELLED)))
         answer = items(await reply)
         why = text(answer[0])
         return Settled(why, command_replies.follower_names(answer[1]) if why == "ended" else ())
 
     def add_input(self, command: str, agent: str, n: int, payload: bytes, end: bool) -> Answer[tuple[str, int]]:
-        """Store input chunk `n`; the end of input carries no data. Returns (word, number): see input.lua."""
+        """Store input chunk `n`; the end of input carries no data. Returns (word, number): see append_input.lua."""
         reply = self._store.run(
             lua.APPEND_INPUT,
             (schema.cmd_key(command), schema.in_key(command)),
@@ -145,13 +149,13 @@ class Commands:
         return Answer(reply, command_replies.parse_input)
 
     def consume_input(self, command: str, n: int) -> asyncio.Future[Reply]:
-        """The agent has consumed all input before chunk `n`: drop it, so that there is room for more."""
+        """Remove all input before chunk `n`, which the agent has consumed, to make room for more."""
         return self._store.run(
             lua.CONSUME_INPUT, (schema.cmd_key(command), schema.in_key(command)), (n,), priority=Priority.RESULTS
         )
 
     async def read_input(self, command: str, n: int, count: int = 16) -> list[tuple[bytes, bool]]:
-        """Up to `count` input chunks from number `n` on, and whether each is the end."""
+        """Up to `count` input chunks from number `n` on, each with whether it is the end of the input."""
         reply = self._store.submit(
             "XRANGE", schema.in_key(command), f"{n + 1}-0", "+", "COUNT", count, expected=self._inputs.size
         )
@@ -165,10 +169,10 @@ class Commands:
     def read(
         self, command: str, offset: int, size: int, follower: str = "", behind: int = 0
     ) -> Answer[ResultPage | OutOfRange | None]:
-        """About `size` bytes of results from `offset` on; None when there is no such command.
+        """About `size` bytes of results from `offset` on; None if there is no such command.
 
-        `follower` is a lease name whose inbox is rung when more has come. Results before the offset `behind` may go,
-        if they are retained as a window.
+        `follower` is the lease name of a node that is notified through its inbox when there are more results. Results
+        before the offset `behind` may be removed if they are retained as a window.
         """
         keys = schema.cmd_key(command), schema.out_key(command)
         reply = self._store.run(lua.READ_RESULTS, keys, (offset, size, follower, behind), expected=self._pages.size)
@@ -181,22 +185,23 @@ class Commands:
         return page
 
     def held(self, command: str) -> Answer[int]:
-        """Bytes of results in the store; 0 when there is no such command."""
+        """The bytes of results in the store; 0 if there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "sum")
         return Answer(reply, command_replies.parse_held_bytes)
 
     def look_up(self, command: str) -> Answer[CommandRecord | None]:
-        """The whole record but its payload; None when there is no such record, or it has expired."""
+        """The whole record except its payload; None if there is no such record or it has expired."""
         reply = self._store.run(lua.READ_RECORD, (schema.cmd_key(command),), (), expected=RECORD_BYTES)
         return Answer(reply, partial(command_replies.parse_record, command))
 
     def time_out(
         self, targets: Sequence[tuple[str, str, int]], how: StoredEnd
     ) -> Answer[Sequence[CommandRecord | Settled | FairleadError]]:
-        """End each of `targets`, (command, agent, at), that the agent has had as `timeout`, if its deadline had passed
-        at `at` (ms of Redis TIME): then `why` is ended. Else the record as it stands, or Settled with `over` or `gone`.
+        """End each of `targets`, (command, agent, at), as `timeout` if it was sent to the agent and its deadline had
+        passed at `at` (Redis TIME in ms). The answer for such a target is Settled with `ended`. For any other it is the
+        current record, or Settled with `over` or `gone`.
 
-        They are as many as fit into one batch; one that failed does not keep the others from their end.
+        `targets` must fit into one batch. An error of one target does not affect the others.
         """
         blob = _encode(how)
         calls = [(_keys(command), (agent, at, blob)) for command, agent, at in targets]
@@ -204,22 +209,23 @@ class Commands:
         return Answer(reply, partial(_timed_out, targets))
 
     def agent_of(self, command: str) -> Answer[str | None]:
-        """Whose command it is; None when there is no such command."""
+        """The agent of the command; None if there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
         return Answer(reply, command_replies.parse_agent)
 
     def origin(self, command: str) -> Answer[CommandOrigin | None]:
-        """How the command began; None when there is no such command."""
+        """The origin of the command; None if there is no such command."""
         reply = self._store.submit("HGET", schema.cmd_key(command), "about")
         return Answer(reply, command_replies.parse_origin)
 
     def outcome(self, command: str) -> Answer[CommandOutcome | None]:
-        """How a command ended that was posted under an Idempotency-Key, also when its record is gone. None: it has not
-        ended, was never created, or its key is forgotten as well."""
+        """How a command that was posted with an Idempotency-Key ended, even if its record is gone. None if it has not
+        ended, was never created, or its key has expired too."""
         return Answer(self._store.submit("GET", schema.outcome_key(command)), command_replies.parse_outcome)
 
     async def remember(self, key_digest: str, body_digest: str, command: str) -> tuple[str, str]:
-        """Bind an Idempotency-Key to a body and a command id, for 24 h; returns those bound first."""
+        """Bind an Idempotency-Key to a body and a command id for 24 h; returns the body and id that were bound
+        first."""
         value = f"{body_digest} {command}"
         life = schema.REMEMBERED_MS
         reply = await self._store.submit("SET", schema.idem_key(key_digest), value, "NX", "GET", "PX", life)
@@ -228,11 +234,11 @@ class Commands:
         return body, first
 
     def unbind(self, key_digest: str, body_digest: str, command: str) -> asyncio.Future[Reply]:
-        """Free an Idempotency-Key whose command was refused, if it is still bound to that one."""
+        """Release an Idempotency-Key whose command was refused, if it is still bound to that command."""
         return self._store.run(lua.UNBIND_KEY, (schema.idem_key(key_digest),), (f"{body_digest} {command}",))
 
     def add_event(self, agent: str, kind: str, event: str, at: int, payload: bytes) -> asyncio.Future[Reply]:
-        """Append one event of an agent to the fleet's stream."""
+        """Append one event of an agent to the event stream of the fleet."""
         return self._store.submit(
             "XADD", schema.EVENTS, "MAXLEN", "~", 100_000, "*",
             "a", agent, "t", kind, "i", event, "at", at, "p", payload,
@@ -240,7 +246,7 @@ class Commands:
         )  # fmt: skip
 
     async def remove_events(self, agent: str) -> int:
-        """Remove all events of an agent from the fleet's stream; returns how many there were."""
+        """Remove all events of an agent from the event stream of the fleet; returns how many there were."""
         removed, after = 0, "-"
         while after:
             reply = await self._store.run(
@@ -252,17 +258,17 @@ class Commands:
 
 
 def accepted() -> tuple[Arg, ...]:
-    """The agent has the command."""
+    """A step of `append`: the agent has accepted the command."""
     return ("a",)
 
 
 def data(n: int, kind: str, payload: bytes) -> tuple[Arg, ...]:
-    """One chunk."""
+    """A step of `append`: one chunk of results."""
     return ("c", n, kind, payload)
 
 
 def ending(total: int, state: TargetState, how: StoredEnd) -> tuple[Arg, ...]:
-    """The end; nothing may follow it."""
+    """A step of `append`: the end. No step may follow it."""
     return ("e", total, state.value, _encode(how))
 
 
@@ -276,7 +282,7 @@ def _timed_out(
 
 
 def _digest(payload: bytes, end: bool) -> str:
-    """Of an input chunk, to know it again: 64 bits, since nobody gains by finding two that are alike."""
+    """The digest by which an input chunk is recognized: 64 bits suffice, because nobody gains from a collision."""
     return hashlib.sha256((b"e" if end else b"c") + payload).hexdigest()[:16]
 
 

@@ -1,8 +1,9 @@
-"""The era of the data in Redis: a random mark that is gone when the data is.
+"""The data epoch: a random mark in Redis that disappears together with the data.
 
-Read by each node with its beat, and by whoever misses a record that should be there. A node that knew another mark
-has lived through a loss, and says so in the new one; without it a fleet that was wiped would look like a new one,
-and agents that are linked all the time would be called unknown. Raises BusUnavailable when Redis is away.
+Each node reads it with its heartbeat, and so does any code that misses a record which should exist. A node that knew
+another mark detects that Redis has lost its data, and records this in the new mark. Without the mark, a fleet whose
+data was lost would look like a new fleet, and agents that have a link would be reported as unknown. Raises
+BusUnavailable if Redis does not answer.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fairlead.store.reply import text
 
 @dataclass(frozen=True, slots=True)
 class DataEpoch:
-    """`lost` is when the data of the era before was found to be gone (Redis TIME in ms), 0 for the first era."""
+    """`lost` is when a node found the data of the previous epoch gone (Redis TIME in ms); 0 in the first epoch."""
 
     mark: str
     lost: int = 0
@@ -33,12 +34,12 @@ class DataEpochs:
         self._store = store
 
     async def read(self) -> DataEpoch | None:
-        """The era that Redis is in; None when nobody has marked it yet."""
+        """The current data epoch; None if no node has written a mark yet."""
         value = await self._store.submit("GET", schema.DATA_EPOCH, priority=Priority.CONTROL)
         return None if value is None else DataEpoch.parse(text(value))
 
     async def mark(self, era: DataEpoch) -> DataEpoch:
-        """Mark the era, unless somebody else has; returns the one that holds."""
+        """Write the mark unless another node has written one; returns the epoch that is in Redis afterwards."""
         mark = f"{era.mark} {era.lost}"
         value = await self._store.submit("SET", schema.DATA_EPOCH, mark, "NX", "GET", priority=Priority.CONTROL)
         return era if value is None else DataEpoch.parse(text(value))

@@ -1,7 +1,8 @@
-"""When the command sweeper must look at a command again: one sorted set per shard, popped by any node.
+"""The deadline queue: when the command sweeper must check each command again. It is one sorted set per shard, and any
+node may take entries from it.
 
-Written at dispatch and by the sweeper itself. An entry is only a time to look: what is done then follows from the
-record, so looking twice, or late, changes nothing. Raises BusUnavailable when Redis is away.
+Dispatch and the command sweeper write it. An entry is only the time of a check: the action follows from the command's
+record, so checking twice, or late, changes nothing. Raises BusUnavailable if Redis does not answer.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
 
 TAKEN_MS = 10_000
-"""Long enough to act on a batch; if the sweeper dies, another one takes it then."""
+"""How long taken entries are reserved. It is long enough to process a batch; if the sweeper's node dies, another node
+takes the entries after this time."""
 BATCH = 64
-"""Targets that are taken from one shard at once."""
+"""The number of targets that are taken from one shard at once."""
 TAKE_BYTES = 64 + BATCH * 80
-"""That the answer to it has at most, with ids of the usual length."""
+"""The maximum size of the reply with a batch, for ids of the usual length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,8 @@ class DueTarget:
 
 @dataclass(slots=True)
 class DueTargets:
-    """What some shards held. `more`: those of them in which more is due. `next`: of each other one that is not empty,
-    when its first entry is due (ms)."""
+    """The targets that were taken from some shards. `more` lists the shards in which more targets are due. `next`
+    holds, for each other shard that is not empty, when its first entry is due (ms)."""
 
     taken: list[DueTarget] = field(default_factory=list)
     more: list[int] = field(default_factory=list)
@@ -47,27 +49,28 @@ class DeadlineQueue:
     def __init__(self, store: Pipeliner) -> None:
         self._store = store
         self._over: dict[int, list[str]] = {}
-        """By shard, what is to be taken out of it at the end of this turn of the event loop."""
+        """The members to remove from each shard at the end of this turn of the event loop."""
 
     def schedule(self, command: str, agent: str, at: int) -> asyncio.Future[Reply]:
-        """Look at this target at `at` (ms), or sooner if that was asked for before."""
+        """Check this target at `at` (ms), or sooner if an earlier check is already scheduled."""
         return self._store.submit(
             "ZADD", schema.deadlines_key(schema.deadline_shard(command)), "LT", at, f"{command} {agent}"
         )
 
     def reschedule(self, command: str, agent: str, taken: int, at: int) -> asyncio.Future[Reply]:
-        """The sweeper has looked, having taken it at `taken`: look again at `at` (ms), or sooner if meanwhile asked."""
+        """Check a target again at `at` (ms) after the sweeper, which took it at `taken`, has checked it. A check that
+        was scheduled meanwhile for an earlier time is kept."""
         key = schema.deadlines_key(schema.deadline_shard(command))
         return self._store.run(lua.RESCHEDULE, (key,), (f"{command} {agent}", taken + TAKEN_MS, at))
 
     def remove(self, command: str, agent: str) -> None:
-        """The target is over: never look again. All that is done in one turn of the loop leaves in one call a shard."""
+        """Remove a target that has ended. All removals of one turn of the event loop are sent as one call per shard."""
         if not self._over:
             asyncio.get_running_loop().call_soon(self.flush)
         self._over.setdefault(schema.deadline_shard(command), []).append(f"{command} {agent}")
 
     def flush(self) -> list[asyncio.Future[Reply]]:
-        """Send what `remove` has collected now; called by itself at the end of the turn."""
+        """Send the removals that `remove` has collected. The event loop calls it at the end of the turn."""
         over, self._over = self._over, {}
         return [
             self._store.submit("ZREM", schema.deadlines_key(shard), *members, priority=Priority.RESULTS)
@@ -75,7 +78,7 @@ class DeadlineQueue:
         ]
 
     def take(self, shards: Sequence[int] = range(schema.DEADLINE_SHARDS)) -> Coroutine[None, None, DueTargets]:
-        """What is due in `shards`, up to BATCH of each."""
+        """Take the targets that are due in `shards`, up to BATCH of each shard."""
         replies = [
             self._store.run(lua.TAKE_DUE, (schema.deadlines_key(shard),), (BATCH, TAKEN_MS), expected=TAKE_BYTES)
             for shard in shards
@@ -99,5 +102,5 @@ class DeadlineQueue:
             elif soonest:
                 look.next[shard] = soonest
         if failure is not None and not look.taken:
-            raise failure  # one shard that cannot be read must not keep the others waiting
+            raise failure  # if other shards were read, their targets must not wait for the one that failed
         return look

@@ -1,9 +1,9 @@
-"""Agent → node: who holds which agent, and since which generation.
+"""The directory of agents: which node holds which agent, and since which generation.
 
-Called by `routing` when links come and go, and by the API when it looks an agent up. Every method sends its
-commands at the call and returns an awaitable of the answer, so that a caller who needs two of them in one batch
-calls both before it awaits. Raises BusUnavailable when Redis is away. It never judges whether a node is alive:
-that is `NodeTable`'s.
+`routing` calls it when links open and close, and the API calls it to look up agents. Every method sends its commands
+when it is called and returns an awaitable of the answer, so that a caller who needs two calls in one batch makes both
+before it awaits. Raises BusUnavailable if Redis does not answer. The directory never decides whether a node is alive;
+`NodeTable` does.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, octets, text
 
 ROW_BYTES = 1_024
-"""That the row of an agent has as a rule: a dozen facts, some labels, a failure or two."""
+"""The expected size of an agent's row with a dozen facts, some labels and one or two failures."""
 RANKED_BYTES = 20_000
-"""That the hundred worst links of a node have."""
+"""The expected size of the hundred worst links of a node."""
 AT_ONCE = 32
-"""Rows that are asked for at once when many are wanted: two batches, so that one is under way while the other is
-dealt with."""
+"""The number of rows that are requested at once if many are needed: two batches, so that one is in flight while the
+other is processed."""
 IN_ONE_CALL = 16
-"""Rows that are asked for in one call: what one batch takes of the background."""
+"""The number of rows that are requested in one call: as many background calls as fit into one batch."""
 NAMES_AT_ONCE = 256
-"""Agent ids that are asked for at once: some 8 KB, and a fraction of a millisecond of the loop's time."""
+"""The number of agent ids that are requested at once: about 8 KB, and a fraction of a millisecond of the event loop."""
 SHARDS_AT_ONCE = 16
-"""Shards of the index that are asked at once when they have few agents: what one batch takes of the background."""
+"""The number of index shards that are read at once if they have few agents: as many background calls as fit into one
+batch."""
 
 
 class Directory:
@@ -53,12 +54,13 @@ class Directory:
         own_gen: int | None = None,
         known: bool = False,
     ) -> Answer[Claimed | Overtaken]:
-        """Make `lease` the owner of `agent`. With `own_gen` again, and only if no newer generation stands there.
+        """Make `lease` the owner of `agent`. With `own_gen` the lease claims the agent again, and succeeds only if the
+        row has no newer generation.
 
-        `facts` are JSON. `known`: the agent had a row before, so that one which is not there has been lost with its
+        `facts` is JSON. `known` says that the agent had a row before: if there is none now, it was lost with its
         labels.
         """
-        # Before the claim: one that is answered is surely in the index.
+        # The index is written before the claim, so that every agent whose claim was answered is in the index.
         self._store.submit("ZADD", schema.index_key(schema.index_shard(agent)), 0, agent, priority=Priority.BACKGROUND)
         reply = self._store.run(
             lua.CLAIM_AGENT,
@@ -79,7 +81,7 @@ class Directory:
         return Answer(reply, directory_replies.parse_claim)
 
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> Answer[bool]:
-        """Give the lease up, if it is still that session's."""
+        """Release the lease if it still belongs to the session `sid`."""
         ending = sid, int(close), "1" if drained else "0", reason
         reply = self._store.run(lua.RELEASE_AGENT, (schema.agent_key(agent),), ending, priority=Priority.BACKGROUND)
         return Answer(reply, lambda reply: integer(reply) == 1)
@@ -87,14 +89,14 @@ class Directory:
     def dispatch(
         self, agent: str, command: str, expires: int, valid_until: int
     ) -> Answer[AgentRow | LimitReached | None]:
-        """Add `command` to the agent's open ones and read its row. None: no such agent was ever seen."""
+        """Add `command` to the agent's open commands and read the agent's row; None if the agent was never seen."""
         keys = schema.agent_key(agent), schema.open_key(agent)
         reply = self._store.run(lua.DISPATCH_COMMAND, keys, (command, expires, schema.OPEN_LIMIT, valid_until))
         return Answer(reply, partial(directory_replies.parse_dispatch, agent))
 
     def remove_open(self, agent: str, command: str, failure: str = "") -> Answer[str]:
-        """The command is over: it is no longer open for its agent. `failure`, what went wrong with it, is kept for
-        whoever asks why; then the answer is the lease that holds the agent, else ""."""
+        """Remove a command that has ended from the agent's open commands. `failure` describes what went wrong and is
+        stored in the agent's row; the answer is then the lease that holds the agent, otherwise ""."""
         if not failure:
             reply = self._store.submit("HDEL", schema.open_key(agent), command, priority=Priority.RESULTS)
             return Answer(reply, lambda _: "")
@@ -104,8 +106,8 @@ class Directory:
     def remove_open_each(self, settled: Sequence[tuple[str, str, str]]) -> Answer[Sequence[str | FairleadError]]:
         """Call `remove_open` for each (agent, command, failure) of `settled`, which must fit into one batch.
 
-        The answer has the lease of each agent, or the error of that one call. These calls have the priority of the
-        calls that callers wait for, and do not go before them.
+        The answer has the lease of each agent, or the error of that one call. These calls have the same priority as the
+        calls for which API callers wait, and do not overtake them.
         """
         reply = self._store.run_each(lua.REMOVE_OPEN, [_remove_open_call(*one) for one in settled])
         return Answer(reply, directory_replies.parse_leases)
@@ -120,13 +122,13 @@ class Directory:
         return Answer(reply, lambda reply: AgentRow.parse(agent, directory_replies.values(items(reply))))
 
     async def owners(self, agents: Sequence[str]) -> list[AgentOwner | Exception]:
-        """The newest owner of each, or what reading its row raised."""
+        """The newest owner of each agent, or the exception that reading its row raised."""
         return [
             found async for _, found in map_bounded(lambda agent: AnswerOrError(self.owner(agent)), agents, AT_ONCE)
         ]
 
     def owner(self, agent: str) -> Answer[AgentOwner]:
-        """The newest owner."""
+        """The newest owner of `agent`."""
         key = schema.agent_key(agent)
         return Answer(
             self._store.submit("HMGET", key, "lease", "gen", "boot", priority=Priority.BACKGROUND),
@@ -134,7 +136,8 @@ class Directory:
         )
 
     def last_seen(self, agents: Sequence[str]) -> AsyncGenerator[tuple[str, LastSeen | Exception | None]]:
-        """Each of `agents` with what its row says of that, None when it has none, and what reading it raised."""
+        """Each of `agents` with the LastSeen of its row, None if it has no row, or the exception that reading
+        raised."""
         return map_bounded(lambda agent: AnswerOrError(self._last_seen(agent)), agents, AT_ONCE)
 
     def _last_seen(self, agent: str) -> Answer[LastSeen | None]:
@@ -145,7 +148,7 @@ class Directory:
         )
 
     async def look_up_all(self, agents: Sequence[str]) -> list[AgentRow]:
-        """The rows of those that exist, in the order of `agents`."""
+        """The rows of those agents that have one, in the order of `agents`."""
         parts = [agents[at : at + IN_ONE_CALL] for at in range(0, len(agents), IN_ONE_CALL)]
         return [row async for _, rows in map_bounded(self._look_up_each, parts, AT_ONCE // IN_ONE_CALL) for row in rows]
 
@@ -155,31 +158,32 @@ class Directory:
         return Answer(replies, partial(directory_replies.parse_rows, agents))
 
     def label(self, agent: str, changes: Mapping[str, str | None]) -> Answer[dict[str, str] | LimitReached | None]:
-        """Set labels, or remove those that are None; all of them afterwards. None: no such agent was ever seen."""
+        """Set labels, or remove those whose value is None; returns all labels afterwards. None if the agent was never
+        seen."""
         flat = [item for key, value in changes.items() for item in (key, "" if value is None else "1", value or "")]
         reply = self._store.run(lua.SET_LABELS, (schema.agent_key(agent),), (schema.LABEL_LIMIT, *flat))
         return Answer(reply, directory_replies.parse_labels)
 
     def write_link_stats(self, agent: str, state: bytes) -> asyncio.Future[Reply]:
-        """Write down how the agent's link is doing, for whoever has asked."""
+        """Write the statistics of the agent's link, for the node that requested them."""
         return self._store.submit("SET", schema.link_stats_key(agent), state, "PX", schema.LINK_STATS_MS)
 
     def read_link_stats(self, agent: str) -> Answer[bytes]:
-        """What `tell` wrote a moment ago; b"" when that was not."""
+        """What `write_link_stats` wrote within the last LINK_STATS_MS; b"" if it wrote nothing."""
         reply = self._store.submit("GET", schema.link_stats_key(agent))
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
     def write_worst_links(self, lease: str, by: str, links: bytes) -> asyncio.Future[Reply]:
-        """Write down the worst links of this node, for whoever has asked."""
+        """Write the worst links of this node, for the node that requested them."""
         return self._store.submit("SET", schema.worst_links_key(lease, by), links, "PX", schema.LINK_STATS_MS)
 
     def read_worst_links(self, lease: str, by: str) -> Answer[bytes]:
-        """What `rank` wrote a moment ago on that node; b"" when that was not."""
+        """What `write_worst_links` wrote on that node within the last LINK_STATS_MS; b"" if it wrote nothing."""
         reply = self._store.submit("GET", schema.worst_links_key(lease, by), expected=RANKED_BYTES)
         return Answer(reply, lambda reply: b"" if reply is None else octets(reply))
 
     def index_page(self, shard: int, after: str, count: int) -> Answer[list[str]]:
-        """Up to `count` agent ids of one shard of the index, by name, after `after` ("" for the first)."""
+        """Up to `count` agent ids of one shard of the index, ordered by name, after `after` ("" for the first)."""
         start = f"({after}" if after else "-"
         reply = self._store.submit(
             "ZRANGE", schema.index_key(shard), start, "+", "BYLEX", "LIMIT", 0, count,
@@ -188,11 +192,11 @@ class Directory:
         return Answer(reply, lambda reply: [text(agent) for agent in items(reply)])
 
     async def index_pages(self, shard: int, after: str, count: int) -> AsyncGenerator[tuple[list[str], int, str]]:
-        """The index from `shard` on, behind `after`: agent ids, up to `count` and `NAMES_AT_ONCE` at once, by shard and
-        name, and the shard and name behind which the next ones are.
+        """Read the index from `shard` on, after the name `after`. Each page is the agent ids, ordered by shard and
+        name, at most `count` and `NAMES_AT_ONCE`, and the shard and name after which the next page begins.
 
-        Of a small fleet each shard has few agents or none, so that several are asked in one batch: a list must not take
-        as many turns as there are shards when the way to Redis is slow.
+        In a small fleet each shard has few agents or none, so several shards are read in one batch: if the connection
+        to Redis is slow, a list must not take one round trip per shard.
         """
         ahead, count = 1, min(count, NAMES_AT_ONCE)
         while shard < schema.INDEX_SHARDS:
@@ -211,11 +215,11 @@ class Directory:
             ahead = max(ahead // 2, 1) if 2 * len(names) >= count else min(2 * ahead, SHARDS_AT_ONCE)
 
     def mark_absent(self, agent: str, dead_lease: str) -> asyncio.Future[Reply]:
-        """Nobody saw this agent leave, since the node of `dead_lease` died: from now on it counts as absent."""
+        """Count the agent as absent from now on: the node of `dead_lease` died, so no node saw the agent's link end."""
         return self._store.run(lua.MARK_ABSENT, (schema.agent_key(agent),), (dead_lease,), priority=Priority.BACKGROUND)
 
     async def forget(self, agent: str, seen_before: int, dead_lease: str) -> bool:
-        """Remove an agent that was absent since before `seen_before` (ms), and its place in the index."""
+        """Remove an agent that has been absent since before `seen_before` (ms), and its entry in the index."""
         reply = await self._store.run(
             lua.FORGET_AGENT, (schema.agent_key(agent), schema.open_key(agent)), (seen_before, dead_lease),
             priority=Priority.BACKGROUND,
@@ -224,12 +228,12 @@ class Directory:
             return False
         index = schema.index_key(schema.index_shard(agent))
         await self._store.submit("ZREM", index, agent)
-        if await self.look_up(agent) is not None:  # it came back between the two
+        if await self.look_up(agent) is not None:  # it came back between the two calls
             await self._store.submit("ZADD", index, 0, agent)
         return True
 
 
 def _remove_open_call(agent: str, command: str, failure: str) -> tuple[tuple[str, str], tuple[str, str, int]]:
-    """Keys and arguments of settle.lua."""
-    line = " ".join(failure.split())  # a part of it is the agent's own word, which may hold a line end
+    """The keys and arguments of remove_open.lua."""
+    line = " ".join(failure.split())  # a part of it comes from the agent and may contain a line end
     return (schema.agent_key(agent), schema.open_key(agent)), (command, line, schema.FAILURES_KEPT)

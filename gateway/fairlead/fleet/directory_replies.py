@@ -1,7 +1,7 @@
 """The replies to the calls of `Directory`, as values.
 
-`Directory` alone calls these functions, and knows how each reply was asked for; the scripts document the form of their
-replies. Nothing here sends anything to Redis. A reply of another form is a defect of ours and raises StoreError.
+`Directory` alone calls these functions, and knows which call each reply answers; the scripts document the form of their
+replies. Nothing here sends anything to Redis. A reply in another form is a bug in Fairlead and raises StoreError.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead.store.reply import Reply, integer, items, octets, text
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The agent is ours from `gen` on. `previous` is the lease that this one replaces, "" when there was none."""
+    """This node holds the agent from `gen` on. `previous` is the lease that it replaces, "" if there was none."""
 
     gen: int
     now: int
@@ -31,7 +31,8 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Overtaken:
-    """The claim came too late: `older` attempt of the same boot, `late` answer, or `lost` to another owner."""
+    """The claim was refused. `why` is `older` (an older attempt of the same boot), `late` (its validity had ended) or
+    `lost` (another owner has the agent)."""
 
     why: str
     gen: int
@@ -39,7 +40,7 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True)
 class AgentOwner:
-    """Which lease holds an agent, since which generation, and which start of the agent it is. Empty for none."""
+    """The lease that holds an agent, its generation, and the agent's boot. Empty if there is none."""
 
     lease: str
     gen: int
@@ -48,7 +49,7 @@ class AgentOwner:
 
 @dataclass(frozen=True, slots=True)
 class LastSeen:
-    """Which lease holds an agent, "" for none; when its last link began, and when it was seen last (ms)."""
+    """The lease that holds an agent ("" for none), when its last link began, and when it was last seen (ms)."""
 
     lease: str
     up: int
@@ -57,7 +58,7 @@ class LastSeen:
 
 @dataclass(frozen=True, slots=True)
 class LimitReached:
-    """The agent has too many open commands, or labels."""
+    """The agent has too many open commands, or too many labels."""
 
     count: int
 
@@ -86,7 +87,7 @@ def parse_owner(reply: Reply) -> AgentOwner:
 
 
 def parse_rows(agents: Sequence[str], replies: Sequence[Reply | FairleadError]) -> list[AgentRow]:
-    """Of those that exist. Raises the error that came in place of a row."""
+    """The rows of those agents that have one. Raises the error that a reply holds in place of a row."""
     rows: list[AgentRow] = []
     for agent, reply in zip(agents, replies, strict=True):
         if isinstance(reply, FairleadError):

@@ -1,8 +1,8 @@
-"""The Lua scripts of this room, by name, loaded once with the module.
+"""The Lua scripts of this package, one constant each. They are read once, when the module is imported.
 
-Called by everything in `fleet` that writes. `--include record` in a script puts the functions that several share in
-place of that line: Redis keeps each script alone. It sends nothing: the `Pipeliner` does, and loads a script where it
-is missing.
+All modules of `fleet` that write to Redis use them. A line `--include record` in a script is replaced with record.lua,
+the functions that several scripts share, because Redis scripts cannot include one another. This module sends nothing
+to Redis: the `Pipeliner` does, and it loads a script into Redis if the script is missing there.
 """
 
 from __future__ import annotations
@@ -46,5 +46,6 @@ REMOVE_OPEN = _load("remove_open")
 
 
 def late(what: str) -> BusUnavailable:
-    """The server refused `what` because it came after its validity: it was not executed."""
+    """The error for a call `what` that a script refused because it reached Redis after its validity had ended; it was
+    not executed."""
     return BusUnavailable(f"Redis answered too late; the {what} was not executed")

@@ -1,4 +1,5 @@
-"""The schema in Redis: every key, every row and the words in them. It is pure, so that the operator can read it too.
+"""The schema in Redis: every key, every row and the values in them. It does no I/O, so that the operator can use it
+too.
 
 Key                    Type    Content; who writes it; how long it lives
 fl1:data_epoch         string  `mark lost-at`, the data epoch. Written by the first node that finds none; no TTL
@@ -16,18 +17,18 @@ fl1:cmd:{id}           hash    a command's record, a row for its target, its fol
                                commands; deadline + retention, and `retention` from the end on
 fl1:out:{id}           stream  results; entry `k-0` has offset k-1. Written by append_results; as long as the record
 fl1:in:{id}            stream  input; entry `k-0` has chunk k-1. Written by append_input; as long as the record
-fl1:outcome:{id}       string  state and time of the end of a command with an Idempotency-Key, when that key
+fl1:outcome:{id}       string  final state of a command with an Idempotency-Key, and when it ended, if that key
                                outlives the record. Written by finish; as long as the key
 fl1:deadlines:{0..15}  zset    `id agent` → when the command sweeper checks it next (ms). Written by dispatch;
                                emptied by the command sweeper
 fl1:idem:{hash}        string  body hash and command id of an Idempotency-Key. Written by dispatch; 24 h
-fl1:link_stats:{a}     string  how an agent's link is doing, written by its node when somebody asks; 10 s
-fl1:worst_links:{n} by string  a node's worst links by a measure, written by that node when somebody asks; 10 s
+fl1:link_stats:{a}     string  statistics of an agent's link. Written by its node on request; 10 s
+fl1:worst_links:{n} by string  a node's worst links by a measure. Written by that node on request; 10 s
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
-`fl1` is the version of the schema: nodes of two versions never misread each other's data. The keys of one script share
-one hash tag ({n}, {a} or {id}), so that the layout fits Redis Cluster. Whether a node is alive is decided here, from
-its row and Redis TIME, and never inside a script.
+`fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
+script share one hash tag ({n}, {a} or {id}), as Redis Cluster requires. This module decides whether a node is alive,
+from its row and Redis TIME; no script does.
 """
 
 from __future__ import annotations
@@ -45,24 +46,24 @@ INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
 NODE_TTL_MS = 150_000
-"""A node's row outlives 30 missed beats, so that a frozen Redis or node finds its row again."""
+"""A node's row outlives 30 missed heartbeats, so that it still exists after Redis or the node was frozen."""
 ORDERED_MS = 150_000
-"""For so long after a claim an older connection attempt of the same start of the agent is refused: the 120 s for which
-one may wait for Redis by default, and some for its way."""
+"""How long after a claim an older connection attempt of the same boot of the agent is refused: the 120 s for which a
+connection attempt may wait for Redis by default, and 30 s for its transmission."""
 ALIVE_MS = 15_000
-"""Three beats: a node that has not beaten for longer holds no agent any more."""
+"""Three heartbeats. A node that has sent no heartbeat for longer no longer holds any agent."""
 AWAY_MS = 45_000
-"""An agent that lost its link comes back within this time when its node or network restarts: after the longest pause
-that a gateway hands out (`wire.retry.HANDED_OUT_MS`), and an attempt."""
+"""An agent that lost its link because its node or network restarted reconnects within this time: the longest pause
+that a gateway tells agents to wait (`wire.retry.HANDED_OUT_MS`), and one connection attempt."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
 LABEL_LIMIT = 64
-"""As many as an agent may have facts."""
+"""The number of labels of an agent; the limit for facts is the same."""
 FAILURES_KEPT = 5
-"""The last ones are kept: whether it is always the same shows in five as in fifty."""
+"""How many of the newest failures are kept: five are enough to see whether a command always fails in the same way."""
 LINK_STATS_MS = 10_000
 OPEN_LIMIT = 1_000
-"""Open commands of one agent; `hello.have` and `welcome.have` hold 1,024."""
+"""The number of open commands of one agent. `hello.have` and `welcome.have` hold at most 1,024 entries."""
 
 
 def node_key(node: str) -> str:
@@ -122,7 +123,7 @@ def idem_key(digest: str) -> str:
 
 
 class TargetState(StrEnum):
-    """Every target of a command is in exactly one of these."""
+    """The states of a command's target. Every target is in exactly one of them."""
 
     QUEUED = "queued"
     SENT = "sent"
@@ -136,7 +137,7 @@ class TargetState(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Set once, never left."""
+        """True for terminal states: they are set once and never change."""
         return self not in (TargetState.QUEUED, TargetState.SENT, TargetState.RUNNING)
 
 
@@ -148,8 +149,9 @@ class Presence(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """One node as it last told of itself. `at` and `began` are Redis TIME in ms: now, and when this life began.
-    `accepted` and `refused` count up from its start, the rest are counts of that moment."""
+    """One node as it last reported itself. `at` and `began` are Redis TIME in ms: `at` is the time of the last
+    heartbeat, `began` the time when this registration of the node began. `accepted` and `refused` are counted since
+    the start of the process; the other counts are current values."""
 
     node: str
     epoch: str
@@ -164,13 +166,13 @@ class NodeRow:
     refused: int
     lag_ms: float
     doubtful: bool = False
-    """It has links that it has yet to compare with their rows."""
+    """The node has links that it has not yet compared with the rows of their agents."""
     process: str = ""
-    """Which process it is, packed by `routing.process`."""
+    """The identity of the process, packed by `routing.membership.process_identity`."""
 
     @property
     def lease(self) -> str:
-        """How leases name this life of the node."""
+        """The name of this registration of the node in leases."""
         return f"{self.node}#{self.epoch}"
 
     def alive(self, now: int) -> bool:
@@ -196,13 +198,14 @@ AGENT_FIELDS = (
     "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "failures",
     "labels_lost",
 )  # fmt: skip
-"""Of the hash of an agent, in the order of `AgentRow`."""
+"""The fields of an agent's hash, in the order of `AgentRow`."""
 
 
 class AgentRow(NamedTuple):
-    """What is known of one agent. Times are Redis TIME in ms, 0 for never.
+    """What Redis knows about one agent. Times are Redis TIME in ms; 0 means never.
 
-    A tuple, since lists make thousands: a frozen dataclass of as many fields takes several times as long to make.
+    It is a tuple because listing agents creates thousands: a frozen dataclass with as many fields takes several times
+    as long to create.
     """
 
     agent: str
@@ -219,18 +222,19 @@ class AgentRow(NamedTuple):
     labels: str = "{}"
     reason: str = ""
     failures: str = ""
-    """JSON, JSON, the words of the last close, and a line `time what` for each of the last commands that failed."""
+    """`facts` and `labels` are JSON, `reason` is the reason of the last close, and `failures` has a line
+    `time description` for each of the last commands that failed."""
     labels_lost: int = 0
-    """When this row was written anew after Redis had lost it, and nobody has set labels since."""
+    """When this row was written again after Redis had lost it with its labels; 0 if the labels were set since."""
 
     @property
     def last_failure(self) -> str:
-        """The newest of them."""
+        """The newest line of `failures`."""
         return self.failures.partition("\n")[0]
 
     @classmethod
     def parse(cls, agent: str, values: list[bytes | None]) -> AgentRow | None:
-        """From HMGET of AGENT_FIELDS, or of the first nine; None when the agent was never seen."""
+        """Parse the reply to HMGET of AGENT_FIELDS, or of the first nine; None if the agent was never seen."""
         lease, gen, boot, conn, sid, up, seen, close, drained = values[:9]
         if gen is None:
             return None
@@ -255,9 +259,10 @@ class AgentRow(NamedTuple):
 
 
 class NodeTable:
-    """The rows of all nodes as this node last read them, and what follows for agents.
+    """The rows of all nodes as this node last read them, and the presence of agents that follows from them.
 
-    `back` is when this node's own beats began or were answered again (ms): what others did before, it cannot know.
+    `back` is when Redis began, or began again, to answer this node's own heartbeats (ms). The node cannot know what
+    other nodes did before that time.
     """
 
     __slots__ = ("_back", "_rows")
@@ -270,25 +275,25 @@ class NodeTable:
         return list(self._rows.values())
 
     def row(self, lease: str) -> NodeRow | None:
-        """The row of that very life of a node."""
+        """The row of the node if it belongs to the registration that `lease` names, otherwise None."""
         row = self._rows.get(lease.partition("#")[0])
         return row if row is not None and row.lease == lease else None
 
     def holds(self, lease: str, now: int) -> bool:
-        """Whether `lease` names a living node in its present life."""
+        """Whether `lease` names the current registration of a node that is alive."""
         row = self._rows.get(lease.partition("#")[0])
         return row is not None and row.lease == lease and row.alive(now)
 
     def last_sign(self, lease: str) -> int:
-        """The latest time at which the node of `lease` may have been alive in that life; 0 when nobody remembers."""
+        """The latest time at which the registration that `lease` names may have been alive; 0 if it is unknown."""
         row = self._rows.get(lease.partition("#")[0])
         if row is None:
             return 0
-        # A later life of the same node: the one of the lease had ended when that began.
+        # The row is of a later registration of the same node: the one in the lease had ended when the later one began.
         return row.at if row.lease == lease else row.began
 
     def presence(self, agent: AgentRow, now: int) -> tuple[Presence, int, str]:
-        """The agent's presence, since when (ms), and why in words."""
+        """The agent's presence, the time since which it holds (ms), and the reason in words."""
         if agent.lease and self.holds(agent.lease, now):
             return Presence.ONLINE, agent.up, f"linked to {agent.lease.partition('#')[0]}"
         if agent.lease:

@@ -1,7 +1,8 @@
-"""The agent's end of one link: what was written, what is stored, and what must be sent again.
+"""The agent's end of one link: which messages were written, which are stored, and which must be sent again.
 
-The SDK's session feeds it; it has no socket and no clock. It is one connection's conversation over the `Outbox`, which
-outlives it. Windows bound both directions, so a fast command or a fast caller can never fill memory.
+The SDK's session passes received messages to it; it has no socket and no clock. Its state belongs to one connection;
+the `Outbox`, to which it applies the messages, outlives the connection. Windows bound both directions, so that neither
+a fast command nor a fast caller can fill the memory.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from fairlead.wire.outbox import Outbox
 
 
 class AgentLink:
-    """One connection: hello, welcome, then everything. Raises ProtocolViolation when the gateway breaks the order."""
+    """The state of one connection: hello, then welcome, then all other messages. Raises ProtocolViolation if the
+    gateway violates this order."""
 
     __slots__ = ("outbox", "ready", "released", "sent", "stored", "unstored", "window")
 
@@ -28,10 +30,10 @@ class AgentLink:
         self.unstored: deque[Numbered] = deque()
         self.window = WINDOW
         self.released: list[Numbered] = []
-        """What credit has set free, to be sent by whoever gave the credit to `receive`."""
+        """The messages that credit has released. The caller that passed the credit to `receive` sends them."""
 
     def receive(self, message: FromGateway | None) -> Iterable[str]:
-        """Take in what concerns the outbox; returns the commands whose streams may go on because of it."""
+        """Apply `message` to the outbox; returns the ids of the commands whose streams may continue because of it."""
         if not self.ready and not isinstance(message, Welcome | Hb | Bye | None):
             what = type(message).__name__.lower()
             raise ProtocolViolation(
@@ -54,16 +56,16 @@ class AgentLink:
         return ()
 
     def written(self, message: Numbered) -> None:
-        """`message` goes to the socket now: it gets the next number of this link."""
+        """Record that `message` is now written to the socket: it gets the next number of this link."""
         if isinstance(message, Event) and message.qos == 0:
             return
         self.sent += 1
         self.unstored.append(message)
 
     def resend(self, welcome: Welcome) -> tuple[list[str], list[Numbered]]:
-        """After welcome: the commands that cannot go on, and what to send again, in order.
+        """After welcome: the commands that cannot continue, and the messages to send again, in order.
 
-        Those are the ones that the gateway has ended meanwhile, and those whose stored results it has lost.
+        A command cannot continue if the gateway has ended it meanwhile or has lost some of its stored results.
         """
         streams = self.outbox.streams
         lost = [command for command in streams if command not in welcome.have]

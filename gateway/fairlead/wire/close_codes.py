@@ -26,7 +26,7 @@ class CloseKind(Enum):
     REPLACED = "replaced"
     """A newer link of the same agent took its place."""
     LOST = "lost"
-    """Nobody wanted the link to end. Dashboards and the objective for lost links count these codes."""
+    """Neither end wanted the link to end. Dashboards and the objective for lost links count these codes."""
     FAULT = "fault"
     """One end did not accept what the other one sent, or the peer gave no code."""
 
@@ -87,7 +87,7 @@ def may_reconnect(code: int) -> bool:
 
 
 def was_orderly(code: int) -> bool:
-    """Whether somebody wanted the link to end: such a close is no failure."""
+    """Whether one end wanted the link to end: such a close is not a failure."""
     found = find_close_code(code)
     return found is not None and found.kind in (CloseKind.LEFT, CloseKind.MOVED, CloseKind.REPLACED)
 

@@ -1,8 +1,8 @@
-"""Bytes ⇄ message, for one side of a link in one encoding.
+"""Encodes and decodes messages, for one side of a link in one encoding.
 
-The session and the SDK hold one `Codec` per subprotocol, made once. Decoding raises ProtocolViolation and nothing
-else, whatever the input; a message of an unknown type ≥ 64 decodes to None. A payload is copied out of the buffer
-that it came in (msgspec's `bytes` is a copy, unlike `Raw`), so it never keeps a large buffer alive.
+The session and the SDK create one `Codec` per subprotocol and reuse it. Decoding raises ProtocolViolation and no other
+exception, whatever the input is; a message of an unknown type ≥ 64 decodes to None. A payload is copied out of the
+buffer in which it arrived (msgspec's `bytes` is a copy, unlike `Raw`), so it never keeps a large buffer alive.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fairlead.wire.messages import (
 
 
 class _Head(msgspec.Struct):
-    """The only field that every version of every message has."""
+    """The type number: the only field that every version of every message has."""
 
     t: int
 
@@ -35,11 +35,11 @@ M = TypeVar("M")
 
 
 class Codec(Generic[M]):
-    """One direction's decoder and both directions' encoder. `binary` tells which kind of WebSocket message."""
+    """A decoder for one direction and an encoder for both. `binary` says whether messages are binary or text."""
 
     __slots__ = ("_decode", "_encode", "_head", "binary", "limit", "subprotocol")
 
-    # Any stands for a union of message types, which typing cannot name as a value's type.
+    # Any stands for a union of message types, which typing cannot express as the type of a value.
     def __init__(self, subprotocol: str, incoming: Any, limit: int = MESSAGE_LIMIT) -> None:
         self._decode: Callable[[bytes | str], M]
         self._head: Callable[[bytes | str], _Head]
@@ -64,10 +64,10 @@ class Codec(Generic[M]):
         return data if self.binary else data.decode()
 
     def decode(self, data: bytes | str) -> M | None:
-        """The message in `data`; None for a type of a later version that is to be ignored.
+        """The message in `data`; None for a type of a later version, which must be ignored.
 
-        Raises ProtocolViolation: 4501 for the other kind of WebSocket message, 1009 above the limit,
-        4500 for everything that is not a message of this direction.
+        Raises ProtocolViolation with code 4501 for the other kind of WebSocket message, 1009 for a message above the
+        limit, and 4500 for everything else that is not a message of this direction.
         """
         if isinstance(data, str) is self.binary:
             got, want = ("text", "binary") if self.binary else ("binary", "text")
@@ -81,7 +81,7 @@ class Codec(Generic[M]):
             return None
 
     def _check_ignorable(self, data: bytes | str, cause: Exception) -> None:
-        """The slow path: tell a message to be ignored from one that breaks the protocol."""
+        """Raise ProtocolViolation unless `data` is of a type that must be ignored. Called only for invalid input."""
         try:
             kind = self._head(data).t
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):

@@ -1,9 +1,9 @@
-"""One command's output and input at the agent's end, bounded in both directions while links come and go.
+"""One command's output and input at the agent's end. A stream outlives links, and both directions are bounded.
 
-Made by the `Outbox`; handlers write and read through it. The output that the gateway has not stored is kept and sent
-again on a new link, from where the gateway's store ends; the input goes on where the handler stands, because what was
-buffered is dropped and asked for again. Pure: no socket and no clock. A `Memory` is told of each change, so that the
-stream outlives the process.
+The `Outbox` creates it, and handlers write and read through it. Output that the gateway has not stored is kept and sent
+again on a new link, beginning where the gateway's store ends. Input continues at the handler's position: buffered input
+is dropped and requested again. The module is pure: it has no socket and no clock. A `Memory` is notified of each
+change, so that the stream can outlive the process.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ RESULTS_GAP = Error(code="results_gap", message="a part of the results was lost 
 
 
 class Memory(Protocol):
-    """What outlives the process."""
+    """Storage that outlives the process."""
 
     def keep(self, message: Chunk | End | Event) -> None:
-        """Called before `message` is part of the outbox. If it raises, for a chunk or an event, it never is."""
+        """Called before `message` is added to the outbox. If it raises for a chunk or an event, that is not added."""
 
     def took(self, command: str) -> None:
-        """Its handler has read input."""
+        """The handler of `command` has read input."""
 
     def stored(self, command: str, count: int) -> None:
-        """The gateway has stored its first `count` chunks."""
+        """The gateway has stored the first `count` chunks of `command`."""
 
     def over(self, command: str) -> None:
-        """The gateway has stored its end, or wants no more of it."""
+        """The gateway has stored the end of `command`, or does not accept any more of its output."""
 
     def told(self, event: str) -> None:
         """The gateway has stored this event."""
 
 
 class CommandStream:
-    """One command's output and input. `pending` is what is not yet stored, in order."""
+    """One command's output and input. `pending` holds the messages that are not yet stored, in order."""
 
     __slots__ = (
         "command", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size", "lane", "memory",
@@ -58,18 +58,19 @@ class CommandStream:
         self.room = credit
         self.pending: deque[Chunk | End] = deque()
         self.held: deque[Chunk | End] = deque()
-        """The last of `pending`, which this link has no credit for: a node with a smaller window took over."""
+        """The last messages of `pending`, for which this link has no credit, for example because the node that took the
+        command over has a smaller window."""
         self.ended = False
         self.window = window
         self.input: deque[bytes] = deque()
-        """Received and not yet taken by the handler: at most a window."""
+        """The input that was received and that the handler has not yet taken: at most one window."""
         self.input_size = 0
         self.input_next = 0
         self.input_owed = 0
         self.input_ended = False
 
     def chunk(self, kind: str, payload: bytes) -> Chunk:
-        """The next chunk. The caller has checked that `room` covers it."""
+        """Create the next chunk. The caller has checked that `room` is sufficient for it."""
         if self.ended:
             raise ValueError(f"chunk after the end of {self.command}")
         if len(payload) > self.room:
@@ -83,7 +84,7 @@ class CommandStream:
         return made
 
     def end(self, state: EndState, payload: bytes = b"", error: Error | None = None) -> End:
-        """The end of this stream; nothing may follow. It is held, too, behind chunks that are."""
+        """Create the end of this stream, which nothing may follow. If chunks are held, the end is held behind them."""
         if self.ended:
             raise ValueError(f"{self.command} has ended already")
         made = End(id=self.command, total=self.next, state=state, payload=payload, error=error)
@@ -97,20 +98,21 @@ class CommandStream:
 
     @property
     def result_size(self) -> int:
-        """Bytes of the payload of its end; 0 until it has ended."""
+        """The size in bytes of the payload of the stream's end; 0 until the stream has ended."""
         last = self.pending[-1] if self.pending else None
         return len(last.payload) if isinstance(last, End) else 0
 
     def replace_end(self, error: Error) -> None:
-        """Its end does not fit the link: end it with `error` instead. For a link that was not sent anything yet."""
+        """Replace an end that is too large for the link with an end with `error`. Only valid before anything was sent
+        on that link."""
         self.pending.pop()
         self.held.clear()
         self.ended = False
         self.end("error", error=error)
 
     def cut(self) -> list[Chunk | End]:
-        """The command was cancelled or is out of time: drop the output that has no credit, which this link was never
-        sent, and let the end follow what was. Returns the end, if it has just been set free.
+        """Drop the output that has no credit, after the command was cancelled or its deadline passed. That output was
+        never sent on this link, so the end directly follows the output that was. Returns the end if it is now released.
         """
         if not self.held:
             return []
@@ -128,9 +130,9 @@ class CommandStream:
         return [self.end(ended.state, ended.payload, ended.error)]
 
     def granted(self, size: int) -> list[Chunk | End]:
-        """The gateway takes `size` bytes more: what was held and may now be sent."""
+        """Apply credit for `size` more bytes; returns the held messages that may now be sent."""
         self.room += size
-        # `room` counts all that was made, so of what is held the last ones have to wait while it is below 0.
+        # `room` counts all messages that were created, so the last of the held messages must wait while it is negative.
         behind = sum(map(_size, self.held))
         released: list[Chunk | End] = []
         while self.held and self.room + behind - _size(self.held[0]) >= 0:
@@ -139,7 +141,7 @@ class CommandStream:
         return released
 
     def take(self) -> tuple[bytes, Credit | None]:
-        """The oldest input chunk, for the handler, and the credit to grant once half a window was taken."""
+        """The oldest input chunk, for the handler, and the credit to grant, if half a window has been taken."""
         payload = self.input.popleft()
         if self.memory is not None:
             self.memory.took(self.command)
@@ -148,24 +150,24 @@ class CommandStream:
         return payload, self.settle() if self.input_owed * 2 >= self.window else None
 
     def settle(self) -> Credit | None:
-        """The credit for all that was taken. To be granted before the handler waits for more: the gateway may be
-        waiting for the room that its next chunk needs.
+        """The credit for all input that was taken. The caller grants it before the handler waits for more input,
+        because the gateway may be waiting for the credit that its next chunk needs.
         """
         grant, self.input_owed = self.input_owed, 0
         return Credit(id=self.command, bytes=grant) if grant else None
 
     def rewind(self) -> None:
-        """The link is gone: forget the input that was not taken. The next hello asks for it again."""
+        """Drop the input that was not taken, because the link is gone. The next hello requests it again."""
         self.input_next -= len(self.input)
         self.input.clear()
         self.input_size = self.input_owed = 0
         self.input_ended = False
 
     def resume(self, have: int, window: int) -> bool:
-        """A new link took over: chunks before `have` are stored, both windows start anew.
+        """Continue the stream on a new link: the chunks before `have` are stored, and both windows are full again.
 
-        False when the gateway has less than it once gave receipts for: then the stream is ended at `have`, since
-        what lies between is gone on both sides.
+        Returns False if the gateway has less than it has acknowledged: the stream is then ended at `have`, because both
+        sides have lost the chunks in between.
         """
         self.window = window
         if self.memory is not None:
@@ -188,5 +190,5 @@ class CommandStream:
 
 
 def _size(message: Chunk | End) -> int:
-    """What it takes of the credit."""
+    """The credit that `message` uses, in bytes."""
     return len(message.payload) if isinstance(message, Chunk) else 0

@@ -1,14 +1,14 @@
 """RFC 6455 frames: an incremental reader for both roles, and the encoding of frames.
 
-The carrier's connections inherit `Framing`, so that the reader, the asyncio protocol and the connection are
-one object; what a frame means to the socket is said in the hooks they override. Nothing here does I/O,
-reads a clock or makes a random number: a client's mask keys come in as arguments.
+The connections in `fairlead.carrier` inherit from `Framing`, so that the reader, the asyncio protocol and the
+connection are one object; they override the hooks that handle each kind of frame. Nothing here does I/O, reads a clock
+or draws a random number: a client's mask keys are arguments.
 
-While no message is incomplete a reader holds nothing but `None`: a million idle links keep no buffers. A
-message's fragments are joined as they come, so that empty fragments, however many, take no memory.
-permessage-deflate (RFC 7692) is offered only without context takeover, for the same reason: zero bytes
-between messages. A reader can be told to stop after some frames: what it has not parsed it keeps until it is
-fed again, with nothing if need be.
+While no message is incomplete, a reader holds only `None`, so that a million idle links keep no buffers. The fragments
+of a message are joined as they arrive, so that empty fragments, however many, take no memory. For the same reason
+permessage-deflate (RFC 7692) is offered only without context takeover, which keeps zero bytes between messages. A
+reader can be told to stop after a number of frames: it keeps the data that it has not parsed until `feed` is called
+again, if necessary without data.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import ClassVar, Final
 
 try:
     from websockets.speedups import apply_mask as apply_mask
-except ImportError:  # a platform without a compiled wheel: ten times slower, still correct
+except ImportError:  # a platform without a compiled wheel: ten times slower but correct
 
     def apply_mask(data: bytes, mask: bytes) -> bytes:  # type: ignore[misc]  # the signature is narrower, on purpose
-        """`data` XOR the repeated `mask`, as one operation on big integers."""
+        """Compute `data` XOR the repeated `mask` as one operation on big integers."""
         size = len(data)
         key = (mask * (size // 4 + 1))[:size]
         return (int.from_bytes(data, "little") ^ int.from_bytes(key, "little")).to_bytes(size, "little")
@@ -41,13 +41,13 @@ CONTROL: Final = 0x8
 """The bit that control opcodes have and data opcodes lack."""
 
 MAX_CONTROL: Final = 125
-"""RFC 6455 §5.5: the payload of a control frame."""
+"""The maximum size of a control frame's payload (RFC 6455 §5.5)."""
 
 COMPRESS_ABOVE: Final = 125
-"""A payload with a one-byte length gains nothing from compression that its processor time would be worth."""
+"""The size above which a payload is compressed: smaller ones save too little to justify the processor time."""
 
-# Every first byte that is legal, so that reserved bits, reserved opcodes and fragmented control frames are
-# all refused by one look-up. RSV1 is legal on the first frame of a message only.
+# All valid first bytes, so that one look-up rejects reserved bits, reserved opcodes and fragmented control frames. RSV1
+# is valid only on the first frame of a message.
 _PLAIN: Final = frozenset({0x00, 0x01, 0x02, 0x80, 0x81, 0x82, 0x88, 0x89, 0x8A})
 _DEFLATED: Final = _PLAIN | {0x41, 0x42, 0xC1, 0xC2}
 
@@ -59,7 +59,7 @@ _LENGTH_64: Final = Struct("!BBQ").pack
 
 
 def encode(first: int, payload: bytes, mask: bytes = b"") -> bytes:
-    """One frame. `first` is FIN, RSV1 and the opcode; a client gives the four random bytes of `mask`."""
+    """Encode one frame. `first` is FIN, RSV1 and the opcode; a client passes the four random bytes of `mask`."""
     size = len(payload)
     if not mask:
         if size < 126:
@@ -73,7 +73,7 @@ def encode(first: int, payload: bytes, mask: bytes = b"") -> bytes:
 
 
 def close_payload(code: int, reason: str = "") -> bytes:
-    """The payload of a close frame; empty for 1005, "no code". A long reason is cut between characters."""
+    """The payload of a close frame; empty for 1005, "no code". A long reason is truncated between characters."""
     if code == 1005:
         return b""
     cut = reason.encode(errors="replace")[: MAX_CONTROL - 2]
@@ -86,38 +86,39 @@ def is_close_code(code: int) -> bool:
 
 
 def deflate(payload: bytes) -> bytes:
-    """One message on its own. 12 bits and level-5 memory: 7 µs a message, where zlib's defaults take 98."""
+    """Compress one message without context. A window of 12 bits and memory level 5 take 7 µs per message, where the
+    defaults of zlib take 98 µs."""
     compressor = zlib.compressobj(6, zlib.DEFLATED, -12, 5)
     return (compressor.compress(payload) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
 
 def inflate(payload: bytes, limit: int) -> bytes | None:
-    """One message decompressed, or None if it is longer than `limit`. Raises zlib.error on garbage."""
-    # One byte over the limit tells "exactly at the limit" from "there is more", whatever is left unread.
+    """Decompress one message; None if it is longer than `limit`. Raises zlib.error for invalid data."""
+    # One byte above the limit distinguishes "exactly at the limit" from "there is more", whatever is left unread.
     message = zlib.decompressobj(-15).decompress(payload + b"\x00\x00\xff\xff", limit + 1)
     return message if len(message) <= limit else None
 
 
 class _Partial:
-    """What is kept between two reads: an incomplete frame, and a message's fragments so far."""
+    """The state between two reads: an incomplete frame, and the fragments of a message received so far."""
 
     __slots__ = ("first", "message", "need", "unread")
 
     def __init__(self) -> None:
         self.unread: bytearray | None = None
-        self.need = 0  # no use to look at `unread` again before it has that many bytes
+        self.need = 0  # `unread` need not be parsed again before it has this many bytes
         self.message: bytearray | None = None
         self.first = 0  # opcode and RSV1 of the first fragment
 
 
 ALL: Final = -1
-"""To `feed`: read every frame that is complete."""
+"""An argument of `feed`: read all complete frames."""
 _ENDED: Final = _Partial()
-"""In place of a reader's own: whatever is fed is ignored from now on."""
+"""The state of a reader that ignores all further data."""
 
 
 class Framing(ABC):
-    """The reader of one end. Whoever inherits overrides the hooks; `feed` never raises by itself."""
+    """The frame reader of one end. Subclasses override the hooks; `feed` itself never raises an exception."""
 
     __slots__ = ("_partial", "deflate")
 
@@ -130,36 +131,36 @@ class Framing(ABC):
 
     @property
     def max_message(self) -> int:
-        """The longest message that is taken, in bytes after decompression; beyond it is 1009."""
+        """The longest accepted message, in bytes after decompression; a longer one is a violation with code 1009."""
         return 1 << 20
 
     @abstractmethod
     def message_received(self, message: bytes | str) -> None:
-        """A whole message: bytes if it was binary, str if it was text."""
+        """Called with a whole message: bytes if it was binary, str if it was text."""
 
     @abstractmethod
     def ping_received(self, payload: bytes) -> None:
-        """A ping, to be answered with a pong of the same payload."""
+        """Called for a ping, which must be answered with a pong with the same payload."""
 
     def pong_received(self, payload: bytes) -> None:
-        """A pong, asked for or not."""
-        return  # it has been counted as a sign of life already, like any byte
+        """Called for a pong, solicited or not."""
+        return  # like any other byte, it has already been counted as a sign of life
 
     @abstractmethod
     def close_received(self, code: int, reason: str) -> None:
-        """The peer's close frame (1005 if it held no code). Nothing is read after it."""
+        """Called for the peer's close frame (code 1005 if it held none). Nothing is read after it."""
 
     @abstractmethod
     def violated(self, code: int, reason: str) -> None:
-        """The peer broke the protocol; close with `code`. Nothing is read after it."""
+        """Called if the peer violated the protocol: close with `code`. Nothing is read after it."""
 
     def discard(self) -> None:
-        """Ignore whatever is fed from now on, even the rest of what is being read."""
+        """Ignore all further data, including the rest of the data that is being read."""
         self._partial = _ENDED
 
     @property
     def kept(self) -> int:
-        """Bytes that are kept: of an incomplete message, and of what was not parsed yet."""
+        """The bytes that are kept: of an incomplete message, and of data that was not parsed yet."""
         partial = self._partial
         if partial is None:
             return 0
@@ -167,24 +168,24 @@ class Framing(ABC):
 
     @property
     def unparsed(self) -> int:
-        """Those of them that were not parsed yet, or are the beginning of a frame."""
+        """The bytes of `kept` that were not parsed yet or are the beginning of a frame."""
         partial = self._partial
         return 0 if partial is None or partial.unread is None else len(partial.unread)
 
     @property
     def wanted(self) -> int:
-        """Bytes that the frame which is incomplete still lacks, as far as its head is known."""
+        """The bytes that the incomplete frame still lacks, as far as its header is known."""
         partial = self._partial
         return 0 if partial is None or partial.unread is None else partial.need - len(partial.unread)
 
     @property
     def ripe(self) -> bool:
-        """Whether feeding nothing would go on: frames were left when `feed` had read as many as it was to."""
+        """Whether `feed` would read more without new data, because it stopped after `most` frames."""
         partial = self._partial
         return partial is not None and partial.unread is not None and len(partial.unread) >= partial.need
 
     def keep(self, data: bytes) -> None:
-        """Take what arrived without reading it."""
+        """Keep data that arrived, without parsing it."""
         partial = self._partial
         if partial is _ENDED:
             return
@@ -196,12 +197,12 @@ class Framing(ABC):
         partial.unread += data
 
     def feed(self, data: bytes, most: int = ALL) -> int:
-        """Read what arrived, `most` frames of it, and call the hooks for what is complete; returns how many frames
-        were read.
+        """Parse data that arrived, at most `most` frames, and call the hooks for everything that is complete. Returns
+        the number of frames that were read.
         """
         partial = self._partial
         if partial is None:
-            # One whole short binary frame, which is nearly everything that ever arrives.
+            # The fast path for one whole short binary frame, which is nearly all of the traffic.
             if len(data) > 5 and data[0] == 0x82:
                 second = data[1]
                 if self.MASKED:
@@ -246,8 +247,8 @@ class Framing(ABC):
                     break
                 key = position + need
                 size = int.from_bytes(data[position + 2 : key], "big")
-                # The RFC demands the shortest form of a length, and the only use of another is to make an
-                # inspecting proxy read something else than we do: refused, like the reserved top bit.
+                # The RFC requires the shortest form of a length. The only use of a longer form is to make an inspecting
+                # proxy read something different from us, so it is rejected, like the reserved top bit.
                 if size < 126 or (need == 10 and (size < 65536 or size >> 63)):
                     return self._violate(1002, f"frame length {size} not in its shortest form", count)
             if size > self._room() and not first & CONTROL:
@@ -348,7 +349,7 @@ class Framing(ABC):
         self.close_received(code, reason)
 
     def _violate(self, code: int, reason: str, count: int = 0) -> int:
-        """Ends the reading; returns `count`, the frames that were read before."""
+        """Stop reading and report the violation; returns `count`, the number of frames that were read before."""
         self._partial = _ENDED
         self.violated(code, reason)
         return count

@@ -1,7 +1,9 @@
-"""The gateway's end of a link: which message may come when, what is numbered, and what each stream may still send.
+"""The gateway's end of a link: which messages are allowed in which phase, which are numbered, and how much each stream
+may still send.
 
-One per session, fed with decoded messages; it returns what kind of act the session owes and keeps no message, no
-socket and no clock. Slotted and small, since an idle agent holds one: containers are made on first use.
+Each session has one and passes decoded messages to it. It returns the action that the session must take, and holds no
+message, no socket and no clock. It uses slots and creates containers on first use to remain small, because every idle
+agent has one.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from fairlead.wire.messages import (
 
 
 class LinkPhase(IntEnum):
-    """Where the conversation stands; it only ever grows."""
+    """The phase of the link; it only increases."""
 
     GREETING = 0
     CLAIMING = 1
@@ -38,7 +40,7 @@ class LinkPhase(IntEnum):
 
 
 class Action(Enum):
-    """What the session does with the message that it just gave to `receive`."""
+    """What the session does with the message that it passed to `receive`."""
 
     CLAIM = "claim the agent, then welcome it"
     ANSWER = "answer the heartbeat"
@@ -50,7 +52,7 @@ class Action(Enum):
 
 
 class Stream:
-    """One open command as this link sees it. All sizes in bytes."""
+    """The state of one open command on this link. All sizes are in bytes."""
 
     __slots__ = (
         "feeding", "full", "input_consumed", "input_dropped", "input_ended", "input_news", "input_next", "input_room",
@@ -60,33 +62,34 @@ class Stream:
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
         self.next = next_chunk
         self.known = False
-        """The agent has the command, or it is before whatever is written now: input for another would be ignored."""
+        """True if the agent has the command, or will have read it before anything that is written from now on. The
+        agent would ignore input for a command that it does not have."""
         self.room = window
-        """What the agent may still send before it is granted more."""
+        """How much the agent may still send before it is granted more credit."""
         self.owed = 0
-        """What was stored and not yet granted back."""
+        """How much was stored and not yet granted back."""
         self.full = False
-        """The store holds so much for a reader that no more is granted until he has come on."""
+        """True while the store holds so much for a reader that no credit is granted until the reader has read on."""
         self.withheld = 0
-        """What was stored meanwhile."""
+        """How much was stored while `full` was true, and not yet granted back."""
         self.input_next = input_next
         self.input_room = window
         self.input_ended = False
         self.input_consumed = input_next
-        """All input before this chunk was consumed by the agent."""
+        """The agent has consumed all input before this chunk."""
         self.input_dropped = 0
-        """All input before this chunk was dropped from the store."""
+        """All input before this chunk was removed from the store."""
         self.input_sizes: deque[int] | None = None
-        """Of the chunks from `input_consumed` on, as they were sent on this link."""
+        """The sizes of the chunks from `input_consumed` on that were sent on this link."""
         self.input_spent = 0
-        """Bytes granted back that do not yet make up a whole chunk."""
+        """The bytes granted back that do not yet amount to a whole chunk."""
         self.feeding = False
-        """Somebody sends input right now."""
+        """True while a task sends input."""
         self.input_news = False
-        """There may be input that was not read yet."""
+        """True if the store may have input that was not read yet."""
 
     def fed(self, size: int) -> None:
-        """An input chunk of `size` bytes was sent."""
+        """Record that an input chunk of `size` bytes was sent."""
         self.input_next += 1
         self.input_room -= size
         if self.input_sizes is None:
@@ -94,7 +97,7 @@ class Stream:
         self.input_sizes.append(size)
 
     def begin_feeding(self) -> bool:
-        """There is new input. True if no task sends input now: the caller starts one."""
+        """Record that there is new input. Returns True if no task sends input now; the caller then starts one."""
         self.input_news = True
         if self.feeding:
             return False
@@ -115,17 +118,18 @@ class Stream:
         return self.input_consumed
 
     def granted(self, size: int) -> None:
-        """The agent has consumed `size` bytes more of its input."""
+        """Record that the agent has consumed `size` more bytes of its input."""
         self.input_room += size
         self.input_spent += size
-        # An empty chunk is known to be consumed only when something behind it was.
+        # An empty chunk is known to be consumed only when a later chunk was consumed.
         while self.input_sizes and self.input_spent and self.input_spent >= self.input_sizes[0]:
             self.input_spent -= self.input_sizes.popleft()
             self.input_consumed += 1
 
 
 class GatewayLink:
-    """The state machine. Raises ProtocolViolation with the close code to send; afterwards only `close` is legal."""
+    """The state machine of a link. Raises ProtocolViolation with the close code to send; after that, only `closed` may
+    be called."""
 
     __slots__ = ("phase", "received", "stored", "streams", "window")
 
@@ -137,7 +141,7 @@ class GatewayLink:
         self.window = window
 
     def receive(self, message: FromAgent | None) -> Action:
-        """The act that `message` asks for. None stands for a message that the codec ignored."""
+        """The action that `message` requires. None stands for a message that the codec ignored."""
         phase = self.phase
         if phase is not LinkPhase.READY:
             return self._greet(message)
@@ -185,33 +189,33 @@ class GatewayLink:
         raise ProtocolViolation(CloseCode.PROTOCOL, f"{type(message).__name__.lower()} out of order: expected {first}")
 
     def welcomed(self) -> None:
-        """The claim succeeded and welcome is being sent: from now on the agent may send everything."""
+        """Record that the claim succeeded and welcome is being sent: from now on the agent may send all messages."""
         if self.phase is not LinkPhase.CLAIMING:
             raise ValueError(f"welcome in phase {self.phase.name}")
         self.phase = LinkPhase.READY
 
     def closed(self) -> None:
-        """The connection is closing: whatever still comes is ignored."""
+        """Record that the connection is closing: all further messages are ignored."""
         self.phase = LinkPhase.CLOSED
         self.streams = None
 
     def opened(self, command: str, next_chunk: int = 0, input_next: int = 0) -> Stream:
-        """A command was sent, or taken up again, on this link; its window is full again."""
+        """Open the stream of a command that was sent or resumed on this link, with a full window."""
         if self.streams is None:
             self.streams = {}
         stream = self.streams[command] = Stream(next_chunk, input_next, self.window)
         return stream
 
     def ended(self, command: str) -> None:
-        """The command is over: later messages of it are counted and skipped."""
+        """Remove the stream of a command that has ended. Its later messages are counted and skipped."""
         if self.streams is not None:
             self.streams.pop(command, None)
             if not self.streams:
                 self.streams = None
 
     def dismissed(self, command: str) -> Credit | None:
-        """The gateway has ended the command, not the agent: as `ended`, with the credit to send, so that the agent's
-        `end` never waits behind chunks that have no room.
+        """Like `ended`, for a command that the gateway has ended and not the agent. Returns the credit to send, so that
+        the agent's `end` never waits behind chunks that have no credit.
         """
         stream = self._stream(command)
         if stream is None:
@@ -221,8 +225,8 @@ class GatewayLink:
         return Credit(id=command, bytes=spent) if spent else None
 
     def released(self, command: str) -> Credit | None:
-        """The agent is to end the command: the credit to send for all that is stored and was not granted back,
-        whether a reader of its results has come on or not.
+        """The credit to send when the agent is told to end the command. It covers everything that is stored and was not
+        granted back, even if a reader of the results has not read on.
         """
         stream = self._stream(command)
         if stream is None:
@@ -279,14 +283,14 @@ class GatewayLink:
         return Action.GRANT
 
     def store(self, count: int) -> Rx:
-        """The next `count` numbered messages are stored: the receipt to send."""
+        """Record that the next `count` numbered messages are stored; returns the receipt to send."""
         self.stored += count
         if self.stored > self.received:
             raise ValueError(f"stored {self.stored} of {self.received} messages")
         return Rx(s=self.stored)
 
     def withhold(self, command: str) -> None:
-        """The store holds so much of the stream for its reader that no credit is granted until `grant_withheld`."""
+        """Grant no credit to the stream until `grant_withheld`, because the store holds too much for its reader."""
         stream = self._stream(command)
         if stream is not None:
             stream.full = True
@@ -296,7 +300,7 @@ class GatewayLink:
         return stream is not None and stream.full
 
     def grant_withheld(self, command: str) -> Credit | None:
-        """The reader has made room: the credit to send for what was stored meanwhile."""
+        """Grant credit again after the reader has read on; returns the credit for what was stored meanwhile."""
         stream = self._stream(command)
         if stream is None:
             return None
@@ -304,8 +308,8 @@ class GatewayLink:
         return self.repay(command, size)
 
     def repay(self, command: str, size: int) -> Credit | None:
-        """`size` bytes of the stream are stored: the credit to send, once half a window has come together. None while
-        the stream's reader is too far behind: see `withhold`."""
+        """Record that `size` bytes of the stream are stored; returns the credit to send once it amounts to half a
+        window. None while the reader of the stream is too far behind: see `withhold`."""
         stream = self._stream(command)
         if stream is None:
             return None

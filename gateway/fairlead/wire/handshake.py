@@ -1,9 +1,8 @@
-"""The opening handshake of RFC 6455 §4 as bytes: a client's request, the reading of the answer, the accept
-key.
+"""The opening handshake of RFC 6455 §4 as bytes: the client's request, the parsing of the response, and the accept key.
 
-The carrier's client and its server half (`websocket_upgrade`) call it. It opens no socket and makes no key:
-16 random bytes and the time come in as arguments. The HTTP it reads is deliberately little: one answer to
-one upgrade request, with a limit on its head, because nothing else may follow on such a connection.
+The client and the server (`websocket_upgrade`) of `fairlead.carrier` call it. It opens no socket and generates no key:
+16 random bytes and the time are arguments. It deliberately parses only a small part of HTTP, one response to one
+upgrade request with a limit on its head, because nothing else may follow on such a connection.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from fairlead.errors import ConnectionRefused
 
 GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 MAX_HEAD: Final = 16 << 10
-"""An answer's head: proxies add some hundred bytes of headers, nobody adds 16 KiB."""
+"""The maximum size of a response's head. Proxies add a few hundred bytes of headers; none adds 16 KiB."""
 MAX_BODY: Final = 4 << 10
-"""What is kept of a refusal's body: enough for an error in JSON and for the first lines of a proxy's page."""
+"""How much of a refusal's body is kept: enough for an error in JSON and for the first lines of a proxy's error page."""
 
 _STATUS_LINE: Final = re.compile(rb"HTTP/1\.[01] ([1-9][0-9]{2})(?: [^\r\n]*)?")
 _TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -31,14 +30,14 @@ _UNPRINTABLE: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 def new_key(randomness: bytes) -> bytes:
-    """Sec-WebSocket-Key from 16 random bytes."""
+    """Create a Sec-WebSocket-Key from 16 random bytes."""
     if len(randomness) != 16:
         raise ValueError(f"a key is made of 16 random bytes, got {len(randomness)}")
     return b64encode(randomness)
 
 
 def is_key(key: bytes) -> bool:
-    """Whether `key` is the base64 of 16 bytes, as §4.1 demands of a client."""
+    """Whether `key` is the base64 encoding of 16 bytes, as §4.1 requires."""
     try:
         return len(key) == 24 and len(b64decode(key, validate=True)) == 16
     except Base64Error:
@@ -46,12 +45,12 @@ def is_key(key: bytes) -> bool:
 
 
 def accept_key(key: bytes) -> bytes:
-    """Sec-WebSocket-Accept for a client's key."""
+    """The Sec-WebSocket-Accept value for a client's key."""
     return b64encode(hashlib.sha1(key + GUID, usedforsecurity=False).digest())
 
 
 def tokens(value: str) -> list[str]:
-    """A comma-separated header as a list, without what is empty."""
+    """Split a comma-separated header into a list without empty items."""
     return [token for item in value.split(",") if (token := item.strip())]
 
 
@@ -64,7 +63,7 @@ def request(
     headers: Iterable[tuple[str, str]] = (),
     deflate: bool = False,
 ) -> bytes:
-    """The upgrade request. Raises ValueError for a header that would break out of its line."""
+    """Build the upgrade request. Raises ValueError for a header with control characters, such as a line end."""
     lines = [
         f"GET {target} HTTP/1.1",
         f"Host: {host}",
@@ -89,7 +88,7 @@ def request(
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The head of an answer. Header names are in lower case, repeated headers joined with commas."""
+    """The head of a response. Header names are in lower case; repeated headers are joined with commas."""
 
     status: int
     headers: dict[str, str]
@@ -104,7 +103,8 @@ class Agreement:
 
 
 def parse_response(data: bytes) -> tuple[Response, bytes] | None:
-    """The head and what follows it, None while incomplete. Raises ConnectionRefused if it is not HTTP."""
+    """Parse the head; returns it with the data that follows it, or None while it is incomplete. Raises
+    ConnectionRefused if it is not HTTP."""
     end = data.find(b"\r\n\r\n", 0, MAX_HEAD)
     if end < 0:
         if len(data) >= MAX_HEAD:
@@ -127,7 +127,8 @@ def parse_response(data: bytes) -> tuple[Response, bytes] | None:
 
 
 def agreement(response: Response, key: bytes, subprotocols: Sequence[str] = (), deflate: bool = False) -> Agreement:
-    """What a 101 answer agreed on. Raises ConnectionRefused if it breaks §4.1, which fails the connection."""
+    """What both ends agreed on in a 101 response. Raises ConnectionRefused if the response violates §4.1, which fails
+    the connection."""
     headers = response.headers
     if headers.get("upgrade", "").lower() != "websocket":
         raise ConnectionRefused("the 101 answer does not upgrade to websocket", response.status)
@@ -142,7 +143,7 @@ def agreement(response: Response, key: bytes, subprotocols: Sequence[str] = (), 
     if extensions is None:
         return Agreement(subprotocol, deflate=False)
     name, *parameters = [part.strip() for part in extensions.split(";")]
-    # Anything but this would need memory per connection, or was not offered.
+    # Any other extension would need memory per connection or was not offered.
     if not deflate or name != "permessage-deflate" or "server_no_context_takeover" not in parameters:
         raise ConnectionRefused(f"the 101 answer chose extensions {extensions!r}, never offered", response.status)
     known = {"server_no_context_takeover", "client_no_context_takeover"}
@@ -152,7 +153,7 @@ def agreement(response: Response, key: bytes, subprotocols: Sequence[str] = (), 
 
 
 def retry_after(value: str | None, now: float) -> float | None:
-    """Retry-After, a number or a date, in seconds from `now` (Unix time). None if unreadable."""
+    """Parse Retry-After, a number or a date, into seconds from `now` (Unix time). None if it is invalid."""
     if value is None:
         return None
     if value.isascii() and value.isdigit():
@@ -164,7 +165,7 @@ def retry_after(value: str | None, now: float) -> float | None:
 
 
 def refusal_body(response: Response, received: bytes, *, ended: bool) -> bytes | None:
-    """The body of a refusal, cut at 4 KiB; None while more of it is to come."""
+    """The body of a refusal, truncated to 4 KiB; None while more of it is expected."""
     if "chunked" in response.headers.get("transfer-encoding", "").lower():
         body, complete = _dechunk(received)
     else:
@@ -180,7 +181,7 @@ def _dechunk(received: bytes) -> tuple[bytes, bool]:
         line, newline, rest = received.partition(b"\r\n")
         digits = line.partition(b";")[0].strip()
         if not newline or not re.fullmatch(rb"[0-9A-Fa-f]{1,8}", digits):
-            return body, bool(newline)  # an unreadable chunk ends the body: nothing after it can be trusted
+            return body, bool(newline)  # an invalid chunk ends the body: nothing after it can be trusted
         size = int(digits, 16)
         if size == 0:
             return body, True
@@ -190,11 +191,11 @@ def _dechunk(received: bytes) -> tuple[bytes, bool]:
 
 
 DEFLATE: Final = "permessage-deflate; server_no_context_takeover; client_no_context_takeover"
-"""The only form of RFC 7692 that is spoken: no context kept between messages, in either direction."""
+"""The only supported form of RFC 7692: no context is kept between messages, in either direction."""
 
 
 def accept_deflate(offers: str) -> str | None:
-    """The answer to a client's Sec-WebSocket-Extensions, None if no offer of it can be served."""
+    """The response to a client's Sec-WebSocket-Extensions; None if none of its offers is supported."""
     for offer in tokens(offers):
         name, *parameters = [part.strip() for part in offer.split(";")]
         if name != "permessage-deflate" or len(set(parameters)) != len(parameters):
@@ -206,7 +207,7 @@ def accept_deflate(offers: str) -> str | None:
             if key in ("server_no_context_takeover", "client_no_context_takeover") and not value:
                 continue
             if key == "client_max_window_bits" and value in _WINDOW_BITS | {""}:
-                continue  # leave to ignore: our inflater takes every window
+                continue  # it may be ignored: `framing.inflate` accepts every window
             if key == "server_max_window_bits" and value in _WINDOW_BITS and int(value) >= 12:
                 answer += "; server_max_window_bits=12"  # what `framing.deflate` uses
                 continue

@@ -12,7 +12,7 @@ import uuid
 from fairlead.errors import InvalidRequest
 
 AGENT_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")
-"""No braces, blanks or colons: the id is used as it is inside a Redis hash tag and in URLs."""
+"""Braces, blanks and colons are not allowed, because the id is used unchanged in Redis hash tags and in URLs."""
 
 
 def check_agent_id(agent: str) -> str:

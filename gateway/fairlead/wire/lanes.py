@@ -1,8 +1,9 @@
-"""Who is written next when several lanes wait: control, interactive and bulk, eight to four to one.
+"""A weighted queue of messages in three lanes: control, interactive and bulk, with the weights 8, 4 and 1.
 
-Used by the agent's session for what it sends. Each lane is first in, first out, so a stream, which stays in one lane,
-keeps its order; between lanes the weights decide, so that a file never holds up a keystroke, and keystrokes never
-stop a file. By messages, not bytes: a bulk message is at most one chunk of 64 KiB. Pure.
+The agent's session uses it for the messages that it sends. Each lane is first in, first out, and a stream stays in one
+lane, so its order is kept. Between lanes the weights decide, so that a file never delays a keystroke for long and
+keystrokes never stop a file. The weights count messages, not bytes: a bulk message is at most one chunk of 64 KiB. The
+module is pure.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ T = TypeVar("T")
 
 
 class Lanes(Generic[T]):
-    """A queue for each lane. Falsy when all are empty."""
+    """One queue per lane. It is falsy if all are empty."""
 
     __slots__ = ("_left", "_queues")
 
@@ -34,12 +35,12 @@ class Lanes(Generic[T]):
         self._queues[lane].extend(items)
 
     def take(self) -> T:
-        """The next in turn. Raises IndexError when all are empty."""
+        """Remove and return the next item. Raises IndexError if all queues are empty."""
         for _ in range(2):
             for lane, queue in self._queues.items():
                 if queue and self._left[lane] > 0:
                     self._left[lane] -= 1
                     return queue.popleft()
-            # Whoever waits has had its turns of this round.
+            # Every lane that is not empty has used its share of this round.
             self._left = dict(WEIGHTS)
         raise IndexError("all lanes are empty")

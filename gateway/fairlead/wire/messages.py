@@ -1,9 +1,9 @@
-"""The messages of the link protocol, version 1: one msgspec schema for MessagePack and its JSON twin.
+"""The messages of the link protocol, version 1: one msgspec schema for both encodings, MessagePack and JSON.
 
-Read by both link state machines, the codec and the SDK. Field names are the wire's keys; `t` is the type number.
-Payloads are bytes that no gateway ever parses: UTF-8 JSON in cmd, event and end, octets in chunks (base64 in the
-JSON twin). Durations are milliseconds. Unknown keys are ignored, so that a field can be added; every string,
-list and map has a bound here, so that a decoded message is safe to keep.
+Both link state machines, the codec and the SDK use it. Field names are the keys on the wire; `t` is the type number.
+Payloads are bytes that no gateway ever parses: UTF-8 JSON in cmd, event and end, arbitrary bytes in chunks (base64 in
+the JSON encoding). Durations are in milliseconds. Unknown keys are ignored, so that fields can be added later. Every
+string, list and map has a limit here, so that a decoded message is safe to keep.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ SUBPROTOCOL_JSON = "fairlead.v1.json"
 SUBPROTOCOLS = (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON)
 
 MESSAGE_LIMIT = 1 << 20
-"""Bytes of one encoded message, the default of `limits.message`."""
+"""The maximum size in bytes of one encoded message; the default of `limits.message`."""
 CONN_LIMIT = (1 << 31) - 1
-"""The largest number of a connection attempt: one a second for 68 years."""
+"""The largest number of a connection attempt: enough for one attempt a second for 68 years."""
 MESSAGE_REST = 16 << 10
-"""Bytes of a message that are not its payload: the error of an end may take most of them."""
+"""The bytes of a message that are reserved for everything except its payload. The error of an end may need most of
+them.
+"""
 FACTS_LIMIT = 4 << 10
-"""Bytes of an agent's facts, as JSON without blanks: a gateway keeps them for as long as the agent is linked."""
+"""The maximum size in bytes of an agent's facts as JSON without blanks. A gateway keeps them in memory while the agent
+is linked."""
 CHUNK_LIMIT = 64 << 10
-"""Bytes of one chunk's payload: small enough that a command never waits long behind a file."""
+"""The maximum size in bytes of one chunk's payload: small enough that a command never waits long behind a file."""
 WINDOW = 256 << 10
-"""Bytes of one stream that may be under way and not yet stored, the default of `cmd.credit`."""
+"""The maximum number of bytes of one stream that may be in flight and not yet stored; the default of `cmd.credit`."""
 
 Scalar: TypeAlias = str | int | float | bool | None
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
 Word = Annotated[str, Meta(min_length=1, max_length=64)]
 Text = Annotated[str, Meta(max_length=1024)]
 Count = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
-"""Within a double's exact integers, so that JSON implementations in any language agree."""
+"""An integer that a double represents exactly, so that JSON implementations in all languages agree on it."""
 Octets = Annotated[bytes, Meta(max_length=MESSAGE_LIMIT)]
 Facts = Annotated[
     dict[Annotated[str, Meta(min_length=1, max_length=64)], Annotated[str, Meta(max_length=256)]],
@@ -45,23 +48,27 @@ NextByStream = Annotated[dict[Id, Count], Meta(max_length=1024)]
 Lane: TypeAlias = Literal["control", "interactive", "bulk"]
 EndState: TypeAlias = Literal["ok", "error", "cancelled", "timeout"]
 CommandRetry: TypeAlias = Literal["never", "safe"]
-"""What becomes of a command whose outcome nobody knows: it ends so, or is run once more from its beginning."""
+"""What happens to a command with an unknown outcome: with `never` it ends with that outcome; with `safe` it runs again
+from the beginning."""
 
 
 CANCELLED = "cancelled"
-"""Why a command is cancelled: the platform asked for its end."""
+"""A reason of `cancel`: the platform cancelled the command."""
 DEADLINE = "deadline"
-"""Its deadline has passed and the gateway has recorded a timeout."""
+"""A reason of `cancel`: the command's deadline has passed, and the gateway has recorded a timeout."""
 OVER = "over"
-"""The gateway has no open record of it any more: it was ended elsewhere, or the record is gone."""
+"""A reason of `cancel`: the gateway has no open record of the command, because it ended elsewhere or its record is
+gone.
+"""
 
 
 class Message(Struct, tag_field="t", omit_defaults=True, frozen=True, gc=False):
-    """Base of all messages. `gc=False`: they hold only scalars, bytes and flat maps of them, never a cycle."""
+    """Base class of all messages. `gc=False` is safe because messages hold scalars, bytes and flat maps, never
+    cycles."""
 
 
 class Error(Struct, omit_defaults=True, frozen=True, gc=False):
-    """What went wrong, for a program (`code`, `temporary`) and for a person (`message`)."""
+    """An error: `code` and `temporary` are for programs, `message` is for people."""
 
     code: Word
     message: Text = ""
@@ -70,19 +77,20 @@ class Error(Struct, omit_defaults=True, frozen=True, gc=False):
 
 
 class Caps(Struct, omit_defaults=True, frozen=True, gc=False):
-    """What a side can do. `journal`: the id of a memory that outlives the agent's process; "" when it has none."""
+    """The capabilities of one end. `journal` is the id of a memory that outlives the agent's process, or ""."""
 
     journal: Annotated[str, Meta(max_length=64)] = ""
 
 
 class Resume(Struct, frozen=True, gc=False):
-    """The session that the agent had before, of the same boot."""
+    """The agent's previous session within the same boot."""
 
     sid: Id
 
 
 class Limits(Struct, omit_defaults=True, frozen=True, gc=False):
-    """Bytes: one message; one chunk's payload; the window of a stream; the gateway's send queue for this agent."""
+    """Limits in bytes: of one message, of one chunk's payload, of a stream's window, and of the gateway's send queue
+    for this agent."""
 
     message: Count = MESSAGE_LIMIT
     chunk: Count = CHUNK_LIMIT
@@ -91,7 +99,7 @@ class Limits(Struct, omit_defaults=True, frozen=True, gc=False):
 
 
 class Retry(Struct, omit_defaults=True, frozen=True, gc=False):
-    """The reconnect policy, in milliseconds: see RetryPolicy."""
+    """The reconnect policy, in milliseconds; see `fairlead.wire.retry.RetryPolicy`."""
 
     first: Count = 1_000
     base: Count = 1_000
@@ -99,11 +107,11 @@ class Retry(Struct, omit_defaults=True, frozen=True, gc=False):
 
 
 class Hello(Message, tag=1, frozen=True):
-    """Agent → gateway, the first message, within 10 s of the upgrade.
+    """Agent → gateway: the first message, sent within 10 s of the upgrade.
 
-    `boot` is random per start of the agent, `conn` counts its connection attempts within the boot. The commands of
-    a former boot are gone unless `caps.journal` is the same.
-    `have` names, for each command that this boot still runs, the next input chunk that it expects.
+    `boot` is a random id for each start of the agent; `conn` counts the connection attempts within the boot. The
+    commands of a previous boot are lost unless `caps.journal` is the same. `have` holds, for each command that this
+    boot still runs, the number of the next input chunk that the agent expects.
     """
 
     agent: Annotated[str, Meta(max_length=256)]
@@ -117,10 +125,10 @@ class Hello(Message, tag=1, frozen=True):
 
 
 class Welcome(Message, tag=2, frozen=True):
-    """Gateway → agent, the answer to hello: this link now owns the agent.
+    """Gateway → agent: the answer to hello. This link now owns the agent.
 
-    `have` names every open command of the agent that may have reached it, with the next output chunk to send;
-    what the agent still runs and does not find here was ended by the gateway.
+    `have` holds every open command that may have reached the agent, with the number of the next output chunk to send.
+    The gateway has ended every command that the agent still runs and that `have` does not contain.
     """
 
     sid: Id
@@ -135,7 +143,8 @@ class Welcome(Message, tag=2, frozen=True):
 
 
 class Hb(Message, tag=3, frozen=True):
-    """Both ways. `ts` is the sender's own clock and comes back as `echo`; `rtt` reports the last round trip (ms)."""
+    """Both ways: a heartbeat. `ts` is the sender's own clock and is returned as `echo`; `rtt` is the last round-trip
+    time (ms)."""
 
     ts: Count = 0
     echo: Count | None = None
@@ -143,9 +152,10 @@ class Hb(Message, tag=3, frozen=True):
 
 
 class Cmd(Message, tag=4, frozen=True):
-    """Gateway → agent: opens a stream. `deadline` is the time left; `credit` the bytes that may be under way.
+    """Gateway → agent: a command, which opens a stream. `deadline` is the time left; `credit` is the number of bytes
+    that may be in flight.
 
-    `retry` is what the platform allows when the outcome is unknown; the gateway acts on it, an agent need not.
+    `retry` is what the platform allows if the outcome is unknown. The gateway applies it; an agent may ignore it.
     """
 
     id: Id
@@ -161,7 +171,8 @@ class Cmd(Message, tag=4, frozen=True):
 
 
 class Ack(Message, tag=5, frozen=True):
-    """Agent → gateway: the command arrived. `duplicate`: it was known already and runs or ran once."""
+    """Agent → gateway: the command arrived. `duplicate` means that the agent already knew the command, which runs or
+    has run once."""
 
     id: Id
     state: Literal["accepted", "duplicate", "refused"] = "accepted"
@@ -169,7 +180,7 @@ class Ack(Message, tag=5, frozen=True):
 
 
 class Chunk(Message, tag=6, frozen=True):
-    """Both ways: number `n` of a stream's data, from 0 without gaps."""
+    """Both ways: one part of a stream's data. `n` counts from 0 without gaps."""
 
     id: Id
     n: Count
@@ -178,7 +189,7 @@ class Chunk(Message, tag=6, frozen=True):
 
 
 class End(Message, tag=7, frozen=True):
-    """Both ways: the last of a stream's direction. `total` is the number of its chunks."""
+    """Both ways: the last message of one direction of a stream. `total` is the number of chunks in that direction."""
 
     id: Id
     total: Count
@@ -189,7 +200,7 @@ class End(Message, tag=7, frozen=True):
 
 
 class Credit(Message, tag=8, frozen=True):
-    """Both ways: the receiver allows `bytes` more of this stream."""
+    """Both ways: the receiver of a stream grants credit for `bytes` more bytes."""
 
     id: Id
     bytes: Count
@@ -198,7 +209,7 @@ class Credit(Message, tag=8, frozen=True):
 class Cancel(Message, tag=9, frozen=True):
     """Gateway → agent: end this command within 10 s.
 
-    `why` is one of `CANCELLED`, `DEADLINE` and `OVER`; a later version may know more words.
+    `why` is one of `CANCELLED`, `DEADLINE` and `OVER`; later versions may add values.
     """
 
     id: Id
@@ -206,7 +217,7 @@ class Cancel(Message, tag=9, frozen=True):
 
 
 class Event(Message, tag=10, frozen=True):
-    """Agent → gateway: something happened. With `qos` 1 it is repeated until stored: at least once."""
+    """Agent → gateway: an event. With `qos` 1 the agent repeats it until it is stored (at-least-once delivery)."""
 
     id: Id
     type: Annotated[str, Meta(min_length=1, max_length=128)]
@@ -219,21 +230,21 @@ class Event(Message, tag=10, frozen=True):
 class Rx(Message, tag=11, frozen=True):
     """Gateway → agent: the first `s` numbered messages of this connection are stored.
 
-    Numbered are ack, chunk, end and event of qos 1, from 1, as they are written to the socket.
+    ack, chunk, end and event with qos 1 are numbered from 1, in the order in which they are written to the socket.
     """
 
     s: Count
 
 
 class Auth(Message, tag=12, frozen=True):
-    """Agent → gateway: a fresh `token`. Gateway → agent: one is `needed` within so many milliseconds."""
+    """Agent → gateway: a new `token`. Gateway → agent: a new token is `needed` within that number of milliseconds."""
 
     token: Annotated[str, Meta(max_length=8192)] | UnsetType = UNSET
     needed: Count | UnsetType = UNSET
 
 
 class Drain(Message, tag=13, frozen=True):
-    """Gateway → agent: leave after `in` milliseconds, connect anew, and finish what you run."""
+    """Gateway → agent: close this link after `in` milliseconds, connect again, and finish the running commands."""
 
     why: Literal["shutdown", "rebalance", "scale", "age"]
     slot: Count = field(default=0, name="in")
@@ -241,7 +252,7 @@ class Drain(Message, tag=13, frozen=True):
 
 
 class Bye(Message, tag=14, frozen=True):
-    """Both ways, before the close frame: the code that will follow, and when to come back (ms)."""
+    """Both ways, before the close frame: the close code that will follow, and when to reconnect (ms)."""
 
     code: Count
     why: Text = ""
@@ -254,12 +265,12 @@ Numbered: TypeAlias = Ack | Chunk | End | Event
 
 
 def payload_limit(subprotocol: str, message: int) -> int:
-    """The largest payload of an end or an event on a link of `subprotocol` that takes messages of `message` bytes:
-    what is left of it, and on JSON three quarters of that, since base64 adds a third.
+    """The largest payload of an end or an event on a link with `subprotocol` and messages of up to `message` bytes: the
+    limit without MESSAGE_REST, and in the JSON encoding three quarters of that, because base64 adds a third.
     """
     left = message - MESSAGE_REST
     return left * 3 // 4 if subprotocol == SUBPROTOCOL_JSON else left
 
 
 RESERVED = 64
-"""Type numbers from here on are ignored when unknown; below, an unknown number breaks the protocol."""
+"""Unknown type numbers from this one on are ignored; an unknown type number below it violates the protocol."""

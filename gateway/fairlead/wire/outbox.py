@@ -1,8 +1,8 @@
-"""Everything of one agent's process that the gateway has not stored yet: streams by command, and events.
+"""The outbox of an agent's process: the streams and events that the gateway has not stored yet.
 
-It lives as long as the process; links come and go over it: each link's `AgentLink` says what was stored, the SDK's
-session what happens. It has no socket and no clock. It may have a `Memory`, which is told of each change and from which
-the outbox of the next process is made.
+It exists as long as the process and outlives links. The `AgentLink` of each link reports what was stored, and the SDK's
+session reports new commands and events. The outbox has no socket and no clock. It may have a `Memory`, which is
+notified of each change and from which the outbox of the next process is restored.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from fairlead.wire.command_stream import CommandStream, Memory
 from fairlead.wire.messages import WINDOW, Ack, Chunk, Cmd, End, Event, Lane, Numbered
 
 FINISHED = 1_024
-"""Ids of finished commands that are remembered: a gateway repeats a command only within one resume, which
-names no more than so many."""
+"""How many ids of finished commands are kept: a gateway repeats a command only within one resume, which holds at most
+this many commands."""
 
 
 class Outbox:
-    """Everything of this process that the gateway has not stored yet: streams by command id, and events."""
+    """The streams, by command id, and the events of this process that the gateway has not stored yet."""
 
     __slots__ = ("_finished", "_memory", "events", "streams")
 
@@ -29,18 +29,18 @@ class Outbox:
         self._finished: dict[str, None] = {}
 
     def opened(self, cmd: Cmd, window: int = WINDOW) -> CommandStream:
-        """The stream of a command that was just accepted."""
+        """Create the stream of a command that was just accepted."""
         stream = self.streams[cmd.id] = CommandStream(cmd.id, cmd.credit, window, self._memory, cmd.lane)
         return stream
 
     def lane(self, message: Numbered) -> Lane:
-        """The lane of a message: its command's, or interactive."""
+        """The lane of a message: the lane of its command, otherwise interactive."""
         stream = self.streams.get(message.id)
         return stream.lane if stream is not None else "interactive"
 
     def restored(self, command: str, following: int, pending: Iterable[Chunk | End]) -> CommandStream:
-        """The stream of a command of a former process; `following` is the chunk that would be next. The next
-        welcome says from where on it is sent, and gives it room.
+        """Restore the stream of a command of a previous process; `following` is the number of its next chunk. The next
+        welcome says from which chunk on it is sent, and gives it credit.
         """
         stream = self.streams[command] = CommandStream(command, 0, memory=self._memory)
         stream.next = following
@@ -49,36 +49,36 @@ class Outbox:
         return stream
 
     def dropped(self, command: str) -> None:
-        """The gateway does not go on with it."""
+        """Remove a command that the gateway does not continue."""
         del self.streams[command]
         self.finished(command)
         if self._memory is not None:
             self._memory.over(command)
 
     def occurred(self, event: Event) -> None:
-        """An event of qos 1, to be sent until it is stored."""
+        """Add an event with qos 1, which is sent until it is stored."""
         if self._memory is not None:
             self._memory.keep(event)
         self.events[event.id] = event
 
     def finished(self, command: str) -> None:
-        """The command is over and must not run again if it comes once more."""
+        """Record that the command has ended and must not run if the gateway sends it again."""
         self._finished[command] = None
         if len(self._finished) > FINISHED:
             del self._finished[next(iter(self._finished))]
 
     def known(self, command: str) -> bool:
-        """Whether the command runs or is among the last that ran."""
+        """Whether the command is running or is one of the last FINISHED commands."""
         return command in self.streams or command in self._finished
 
     def have(self) -> dict[str, int]:
-        """For hello: the next input chunk of each stream that still runs. Input not yet taken is forgotten."""
+        """For hello: the number of the next input chunk of each running stream. Input that was not taken is dropped."""
         for stream in self.streams.values():
             stream.rewind()
         return {s.command: s.input_next for s in self.streams.values() if not s.ended}
 
     def stored(self, message: Numbered) -> None:
-        """The gateway has stored `message`: forget it."""
+        """Remove `message`, which the gateway has stored."""
         if isinstance(message, Event):
             if self.events.pop(message.id, None) is not None and self._memory is not None:
                 self._memory.told(message.id)

@@ -1,11 +1,11 @@
-"""When to try again: full jitter with an exponential cap, and slots that override it.
+"""The reconnect policy: exponential backoff with full jitter, and pauses named by the gateway that override it.
 
-The agent's reconnect loop asks it; the gateway sends the policy in `welcome`. Full jitter (a uniform draw from
-zero to the current ceiling) spreads a fleet best after an outage (Brooker, "Exponential Backoff And Jitter",
-AWS Architecture Blog, 2015). The first retries are quick, because a node that is gone is answered for by an ingress
-with some 502s while other nodes are ready; only what goes on failing is worth waiting for. An agent trusts no
-gateway with its pace: what `welcome`, `bye` and `Retry-After` ask for is bounded here. Pure: the random number in
-[0, 1) is an argument.
+The agent's reconnect loop calls it, and the gateway sends the policy in `welcome`. Full jitter (a uniform draw between
+zero and the current ceiling) spreads a fleet best after an outage (Brooker, "Exponential Backoff And Jitter", AWS
+Architecture Blog, 2015). The first retries are quick because, after a node has died, the ingress answers some attempts
+with 502 while other nodes are ready; only repeated failures justify a longer pause. Agents do not trust gateways with
+their pace: this module bounds the pauses that `welcome`, `bye` and `Retry-After` ask for. It is pure: the random number
+in [0, 1) is an argument.
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 QUICK = 4
-"""Retries after the first that are drawn from `base`, before the ceiling begins to double. An ingress needs up to 10 s
-to forget a killed node of four and answers one attempt in four with an error meanwhile: five retries, 2.5 s in the
-mean, all fail for one agent in a thousand."""
+"""The number of retries after the first whose pause is drawn from `base`, before the ceiling begins to double. An
+ingress needs up to 10 s to remove one killed node of four, and answers one attempt in four with an error meanwhile: all
+of five retries, which take 2.5 s on average, fail for one agent in a thousand."""
 LONGEST_MS = 600_000
-"""No pause of an agent is longer, whoever asks for it: ten minutes are enough for any overload, and a fleet that a
-faulty proxy or gateway sent to sleep for a day could be woken only host by host."""
+"""The longest pause of an agent, regardless of who asks for a longer one. Ten minutes are enough for any overload, and
+a fleet that a faulty proxy or gateway told to pause for a day could only be reconnected host by host."""
 NAMED_LEAST_MS = 1_000
-"""A pause of this length or more that a gateway names is taken as it is named: at most one attempt a second."""
+"""A pause of at least this length that a gateway names is used unchanged: it allows at most one attempt a second."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """All in milliseconds. `first` is the ceiling of the first retry, so that even it is spread over a fleet."""
+    """The policy, in milliseconds. `first` is the ceiling of the first retry, which must be spread over the fleet
+    too."""
 
     first: int = 1_000
     base: int = 1_000
@@ -33,25 +34,26 @@ class RetryPolicy:
 
     def delay(self, attempt: int, draw: float) -> float:
         """Milliseconds to wait before retry number `attempt` (0 is the first), for a `draw` in [0, 1)."""
-        # 2**16 × base exceeds any sane cap; the bound keeps the shift small for a link down for days.
+        # 2**16 × base exceeds any sensible cap; the bound keeps the shift small when a link is down for days.
         doublings = min(max(attempt - QUICK, 0), 16)
         ceiling = self.first if attempt <= 0 else min(self.cap, self.base << doublings)
         return draw * ceiling
 
     def slow(self, draw: float) -> float:
-        """Milliseconds to wait when a person has to mend something first: the later half of the longest ceiling."""
+        """Milliseconds to wait if a person must repair something first: between half of `cap` and `cap`."""
         return self.cap * (0.5 + draw / 2)
 
     def bounded(self) -> RetryPolicy:
-        """The same, with no ceiling above LONGEST_MS."""
+        """The same policy with no ceiling above LONGEST_MS."""
         return RetryPolicy(min(self.first, LONGEST_MS), min(self.base, LONGEST_MS), min(self.cap, LONGEST_MS))
 
 
 def pause(asked: float, attempt: int, draw: float) -> float:
-    """Milliseconds that an agent really waits when it is `asked` to wait so long before retry number `attempt`.
+    """Milliseconds that an agent waits before retry number `attempt` if it is asked to wait `asked` milliseconds.
 
-    Below NAMED_LEAST_MS it may be asked for QUICK + 1 attempts in a row; from then on each pause is at least what the
-    default policy draws, which doubles. Above LONGEST_MS it is spread over the later half of that.
+    A pause below NAMED_LEAST_MS is accepted for QUICK + 1 attempts in a row; after that, each pause is at least what
+    the default policy draws, whose ceiling doubles. A pause above LONGEST_MS is replaced with a draw between half of
+    LONGEST_MS and LONGEST_MS.
     """
     if asked > LONGEST_MS:
         return LONGEST_MS * (0.5 + draw / 2)
@@ -61,16 +63,17 @@ def pause(asked: float, attempt: int, draw: float) -> float:
 
 
 HANDED_OUT_MS = 30_000
-"""The longest pause that this gateway hands out, in whatever form: the ceilings of `welcome.retry`, `bye.retry`, and
-Retry-After with what an agent adds to it. It is shorter than the time for which an agent without a link counts as away,
-so that none is called offline because it does what the gateway has told it."""
+"""The longest pause that this gateway tells agents to make in any form: the ceilings of `welcome.retry`, `bye.retry`,
+and Retry-After including what an agent adds to it. It is shorter than the time for which an agent without a link counts
+as away, so that no agent is reported as offline because it follows the gateway's instructions."""
 RETRY_AFTER_MOST = 20
-"""Seconds in a Retry-After: an agent spreads them by up to half as much again."""
+"""The largest Retry-After in seconds. An agent adds up to half as much, to spread the attempts."""
 STABLE_MS = 60_000
-"""A link that lived this long resets the attempt counter: shorter ones would hammer a gateway that drops them."""
+"""How long a link must exist to reset the attempt counter. If shorter links reset it, agents would overload a gateway
+that drops them."""
 
 
 def first_ceiling(links: int, accept_rate: float) -> int:
-    """The `first` to send to agents (ms): the time this node needs to take all its links again, from 1 s on and no more
-    than HANDED_OUT_MS. A node that needs longer refuses the rest of them once more."""
+    """The `first` to send to agents (ms): the time that this node needs to accept all its links again, at least 1 s and
+    at most HANDED_OUT_MS. A node that needs longer refuses the remaining agents once more."""
     return int(min(HANDED_OUT_MS, max(1_000.0, links / max(accept_rate, 1e-9) * 1000)))

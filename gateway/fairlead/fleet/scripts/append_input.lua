@@ -1,9 +1,10 @@
 #!lua
 --include record
 -- KEYS: cmd, in. ARGV: agent, n, payload, '1' for the end, limit in bytes of all input, digest of the chunk.
--- Returns {'ok'} | {'gone'} | {'over', state} | {'gap', next} | {'full', bytes} | {'ended'} | {'other'}: chunk n is there
--- with other octets. Repeating is harmless. A chunk is compared while it is held, and the last one always; what the
--- agent has consumed before that cannot be compared any more and counts as the same.
+-- Returns {'ok'} | {'gone'} | {'over', state} | {'gap', next} | {'full', bytes} | {'ended'} | {'other'}, where 'other'
+-- means that chunk n is stored with different bytes. The call may be repeated. A repeated chunk is compared with the
+-- stored one, and the last chunk always by its digest. Earlier chunks that the agent has consumed can no longer be
+-- compared and count as equal.
 local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'in')
 if not rec[1] then return {'gone'} end
 local row = parse_row(rec[1])

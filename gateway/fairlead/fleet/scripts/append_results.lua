@@ -3,15 +3,17 @@
 -- KEYS: cmd, out, in, outcome. ARGV: agent, gen, output limit in bytes, then per item either
 --   'a' | 'c', n, kind, payload | 'e', total, state, end blob
 -- Returns {status, next, state, followers, held} with status
---   'ok' all is stored · 'gone' | 'over' nothing more is wanted · 'fenced' another owner has it · 'gap' n > next.
--- `held`: bytes in the store of results that are retained as a window, 0 of others: these have the limit instead.
--- Repeating it changes nothing: chunks before `next` are dropped. State and data move in one step.
+--   'ok' everything is stored · 'gone' | 'over' no more results are accepted · 'fenced' there is a newer owner ·
+--   'gap' n > next.
+-- `held` is the number of bytes in the store if results are retained as a window, otherwise 0: the output limit applies
+-- instead. Repeating the call changes nothing, because chunks before `next` are dropped. State and data change in
+-- one atomic step.
 local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w')
 if not rec[1] then return {'gone', 0, '', '', 0} end
 local row, followers = parse_row(rec[1]), rec[4]
 if row.gen > tonumber(ARGV[2]) then return {'fenced', row.next, row.state, '', 0} end
 if OVER[row.state] then return {'over', row.next, row.state, followers, 0} end
-row.gen = tonumber(ARGV[2]) -- an owner that has just claimed again and has not taken this command over yet
+row.gen = tonumber(ARGV[2]) -- the owner has just claimed the agent again and has not yet taken over this command
 local limit, sum = tonumber(ARGV[3]), parse_sum(rec[2])
 local _, _, _, retain = parse_terms(rec[3])
 local status, i, first = 'ok', 4, sum.seq == 0
@@ -26,7 +28,7 @@ while i <= #ARGV do
     if n == row.next then
       local payload = ARGV[i + 3]
       row.next = row.next + 1
-      -- Once something was dropped nothing more is kept: what is behind a hole must not seem to follow.
+      -- After the first dropped chunk, all further ones are dropped too: results after a gap must not seem contiguous.
       if retain == 'all' and (sum.truncated == '1' or sum.bytes + #payload > limit) then
         sum.truncated = '1'
       else
@@ -42,7 +44,8 @@ while i <= #ARGV do
     break
   end
 end
--- Also one that a Redis which has lost its last moment says is queued: it was sent, and nothing may say that it did not run.
+-- This also applies to a row that is `queued` because Redis has lost its last writes: the command was sent, so the
+-- record must not say that it did not run.
 row.state, row.attempt = 'running', math.max(row.attempt, 1)
 if ended then
   finish_row(KEYS, ARGV[1], row, ended, blob, sum, rec[3])

@@ -1,6 +1,6 @@
 #!lua
 --include record
--- KEYS: cmd, out, in, outcome. ARGV: agent, end blob for cancelled before it was sent.
+-- KEYS: cmd, out, in, outcome. ARGV: agent, end blob for a command that is cancelled before it was sent.
 -- Returns {'ended', followers} | {'asked'} | {'gone'} | {'over', state}.
 local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w')
 if not rec[1] then return {'gone'} end

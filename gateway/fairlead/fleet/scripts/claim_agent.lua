@@ -1,14 +1,15 @@
 #!lua
 -- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise),
--- '1' when a row that is not there has been lost, ms for which attempts of one boot are ordered.
+-- '1' if a missing row has been lost, ms for which attempts of one boot are ordered.
 -- Returns {'ok', gen, now, previous lease, previous boot, previous gen, open…} | {'older' | 'late' | 'lost', gen}.
--- A re-claim succeeds unless another session of a newer generation stands there, whatever else Redis may have lost;
--- that session's link may still be the older one, when Redis had lost the row. It gets no newer generation than it had,
--- unless it must: of several links that claim again after a loss the one that was claimed last has the newest, whoever
--- comes first. A claim that was overtaken never wins: an older attempt of the same boot is refused, and so is one that
--- comes after its validity, as a frozen server executes what its clients gave up long ago. Attempts are ordered for some
--- time after a claim: one that still waits was made before it, and a number that was too high, by a defect or in bad
--- faith, must not keep an agent out until it restarts.
+-- A re-claim succeeds unless the row holds another session with a newer generation, whatever else Redis may have lost.
+-- If Redis had lost the row, the link of that session may still be the older one. A re-claim keeps its generation
+-- unless it needs a newer one: among several links that claim again after a loss, the one that was claimed last has the
+-- newest generation, regardless of the order in which they claim again. A claim that was overtaken never succeeds: an
+-- older attempt of the same boot is refused, and so is a claim that arrives after its validity, because a server that
+-- was frozen executes calls that its clients gave up long before. Attempts are ordered only for some time after a
+-- claim: an attempt that is still waiting was made before that claim, and an attempt number that is too high, by a
+-- defect or on purpose, must not exclude an agent until it restarts.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid', 'up')

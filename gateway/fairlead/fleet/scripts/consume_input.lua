@@ -1,6 +1,6 @@
 #!lua
--- KEYS: cmd, in. ARGV: n. The agent has consumed all input chunks before `n`: they make room for more.
--- Returns the bytes that are left. Repeating it finds nothing.
+-- KEYS: cmd, in. ARGV: n. Removes all input chunks before `n`, which the agent has consumed, to make room for more.
+-- Returns the bytes that are left. A repeated call finds nothing to remove and returns 0.
 local input = redis.call('HGET', KEYS[1], 'in')
 if not input then return 0 end
 local gone = 0

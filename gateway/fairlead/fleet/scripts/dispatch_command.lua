@@ -1,8 +1,8 @@
 #!lua
 -- KEYS: agent row, open. ARGV: command id, expires ms, open limit, valid until ms.
--- Returns {'ok', fields of the agent row but what is told of it…} | {'unknown'} | {'late'} | {'full', count}.
--- Adding to `open` and reading the lease are one step, as are claiming and reading `open`: whichever of dispatch
--- and claim comes second sees the other, so a command is never left between two nodes.
+-- Returns {'ok', the first nine fields of the agent row…} | {'unknown'} | {'late'} | {'full', count}.
+-- Adding to `open` and reading the lease is one atomic step, and so is claiming an agent and reading `open`. Whichever
+-- of dispatch and claim comes second sees the effect of the first, so no command is lost between two nodes.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 if now > tonumber(ARGV[4]) then return {'late'} end

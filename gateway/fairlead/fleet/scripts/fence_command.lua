@@ -1,18 +1,19 @@
 #!lua
 --include record
--- KEYS: cmd, out, in, outcome. ARGV: agent, gen, memory, end blob for an outcome that cannot be known, end blob for expired,
+-- KEYS: cmd, out, in, outcome. ARGV: agent, gen, memory, end blob for an unknown outcome, end blob for expired,
 -- '1' to deliver, '' to take over only.
--- The owner of an agent makes itself the owner of an open command: from here on appends of older gens are refused.
--- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (taking over: to be delivered)
+-- The owner of an agent becomes the owner of an open command: from now on, appends of older generations are refused.
+-- Returns {'gone' | 'over' | 'stale'} | {'ended', state, followers} | {'queued'} (when taking over: to be delivered)
 -- or {'sent' | 'running', next, attempt, ms left, cancel, has input, retry, about, payload}
---   'sent': to be written to the link, again if it was before, because the agent has not acked it
---   'running': the agent remembers it: it goes on at chunk `next`
--- `retry` and what follows come only when delivering.
--- A command that was sent to another memory has an outcome that nobody knows. It ends so, unless it was posted as safe
--- to run again, took no input (which is gone) and has not been sent too often: then it is queued anew, its chunks
--- count from 0 again, and an entry of kind `retry` tells readers that what they read before it is void. What is void
--- is dropped from the store, with its bytes and its mark `truncated`: the next run has the whole output limit.
-local TIMES = 5 -- a command that kills its agent each time must not do so for ever
+--   'sent': it is to be written to the link, even if it was written before, because the agent has not acknowledged it
+--   'running': the agent has the command, which continues at chunk `next`
+-- `retry` and the values after it are returned only when delivering.
+-- A command that was sent to another memory has an unknown outcome. It ends with that outcome, unless it was posted as
+-- safe to run again, took no input (which is gone) and has not been sent too often. In that case it is queued
+-- again, its chunks count from 0 again, and an entry of kind `retry` tells readers that all results before it are void.
+-- The void results are removed from the store, and its bytes and the mark `truncated` are reset, so that the next run
+-- has the whole output limit.
+local TIMES = 5 -- a command that crashes its agent each time must not do so forever
 local agent, gen, deliver = ARGV[1], tonumber(ARGV[2]), ARGV[6] ~= ''
 local rec
 if deliver then

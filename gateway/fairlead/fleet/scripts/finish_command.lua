@@ -1,6 +1,6 @@
 #!lua
 --include record
--- KEYS: cmd, out, in, outcome. ARGV: agent, state to set, end blob, the only state to leave ('' for any).
+-- KEYS: cmd, out, in, outcome. ARGV: agent, state to set, end blob, the state that the target must have ('' for any).
 -- Returns {'ok', followers} | {'gone'} | {'over', state} | {'kept', state}.
 local rec = redis.call('HMGET', KEYS[1], 't:' .. ARGV[1], 'sum', 'terms', 'w')
 if not rec[1] then return {'gone'} end

@@ -1,6 +1,6 @@
 #!lua
--- KEYS: agent row, open. ARGV: seen before ms, the lease that the caller judged dead ('' for none).
--- Returns 1 when the agent was absent that long and is forgotten.
+-- KEYS: agent row, open. ARGV: seen before ms, the lease that the caller considers dead ('' for none).
+-- Returns 1 if the agent was absent for that long and has been removed, or had no row; otherwise 0.
 local row = redis.call('HMGET', KEYS[1], 'seen', 'lease')
 if not row[1] then return 1 end
 if row[2] ~= ARGV[2] or tonumber(row[1]) >= tonumber(ARGV[1]) then return 0 end

@@ -1,7 +1,8 @@
 #!lua
--- KEYS: node row. ARGV: epoch, '1' to begin a life, ttl ms, the epoch that a new life may replace, then field, value …
--- Returns {1 when this life goes on or has begun, now ms}. 0: the row is gone or belongs to another life; or, of a life
--- that is to begin, the row belongs to one that its caller has not seen to be over.
+-- KEYS: node row. ARGV: epoch, '1' to begin a registration, ttl ms, the epoch that a new registration may replace,
+-- then field, value …
+-- Returns {1 if this registration continues or has begun, now ms}. 0: the row is gone or belongs to another
+-- registration; when beginning one, the row belongs to a registration other than the one that it may replace.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local epoch = redis.call('HGET', KEYS[1], 'epoch')

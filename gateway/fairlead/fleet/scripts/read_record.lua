@@ -1,6 +1,6 @@
 #!lua
--- KEYS: cmd. Returns the fields of the record and their values, all but the payload, which may have 512 KiB and is only
--- for the agent; an empty list when there is no record.
+-- KEYS: cmd. Returns the fields of the record and their values, except the payload, which may have 512 KiB and is
+-- needed only by the agent; an empty list if there is no record.
 local fields, record = {}, {}
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
   if field ~= 'payload' then fields[#fields + 1] = field end

@@ -1,21 +1,22 @@
 #!lua
 --include record
 -- KEYS: cmd, out. ARGV: offset, bytes wanted, follower ('' or a node's lease name), the offset before which results
--- that are retained as a window may go.
+-- that are retained as a window may be removed.
 -- Returns {'ok', seq, entries, record, held} | {'gone'} | {'trimmed', first offset that is left} | {'beyond', seq}.
--- Results that a later run has made void are passed over: entries begin with the one of kind `retry`.
--- State and entries are of one moment: when no target is open and the entries reach seq, nothing more will come; only
--- then `record` holds the command's fields but its payload. `held`: bytes left of a window, -1 of other results.
+-- Results that a later run has made void are skipped: the entries then begin with the one of kind `retry`.
+-- State and entries are read atomically: if no target is open and the entries reach seq, there will be no more results.
+-- Only in that case `record` holds the command's fields, except its payload. `held` is the number of bytes left if
+-- results are retained as a window, otherwise -1.
 local MOST = 1024 -- entries
 local rec = redis.call('HMGET', KEYS[1], 'sum', 'w', 'terms', 'void')
 if not rec[1] then return {'gone'} end
 local sum, from, wanted, behind = parse_sum(rec[1]), tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[4])
 local seq, open = sum.seq, sum.open > 0
-local step = wanted > 1 and 32 or 1 -- entries: of the largest chunks 32 are 2 MiB more than was wanted
+local step = wanted > 1 and 32 or 1 -- entries: 32 of the largest chunks exceed the bytes wanted by 2 MiB
 if from > seq then return {'beyond', seq} end
 from = math.max(from, tonumber(rec[4]) or 0)
 if ARGV[3] ~= '' and open and not string.find(' ' .. rec[2] .. ' ', ' ' .. ARGV[3] .. ' ', 1, true) then
-  -- The newest 16 are kept: a node that stopped following is dropped by those that come after it.
+  -- The newest 16 followers are kept: later followers displace a node that has stopped following.
   local kept, count = ARGV[3], 1
   for name in string.gmatch(rec[2], '%S+') do
     count = count + 1

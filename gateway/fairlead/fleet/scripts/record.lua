@@ -1,10 +1,14 @@
--- Shared by the scripts of {id}. The hash of a command holds few fields, each of them packed, because every field that
--- is looked up costs a walk over those before it:
---   t:<agent>  a target's row, state|gen|next|attempt|memory; the memory is the agent's own word and may hold anything
---   sum        open|seq|bytes|truncated: targets not yet over, entries and bytes of results, '1' when some were dropped
---   terms      expires|retention|retry|retain|remembered, which scripts need; `about` and `payload` hold what they only pass on
---   void       offset of the last entry of kind `retry`: the results before it are void and have been dropped
---   w          the followers' leases · e:<agent> how a target ended · in  next|bytes|end|digest of the last chunk · cancel  when
+-- Functions that the scripts of {id} share. The hash of a command has few fields, most of them packed, because Redis
+-- walks over all preceding fields to look up a field:
+--   t:<agent>  a target's row, state|gen|next|attempt|memory; the agent sets the memory, which may hold anything
+--   sum        open|seq|bytes|truncated: open targets, entries and bytes of results, '1' if results were dropped
+--   terms      expires|retention|retry|retain|remembered: the values that scripts need
+--   about      the metadata that scripts only pass on, like `payload`
+--   void       offset of the last entry of kind `retry`: the results before it are void and have been removed
+--   w          the leases of the followers
+--   e:<agent>  how a target ended
+--   in         next|bytes|end|digest of the last input chunk
+--   cancel     when cancellation was requested (ms)
 local function now_ms()
   local t = redis.call('TIME')
   return t[1] * 1000 + math.floor(t[2] / 1000)
@@ -35,9 +39,10 @@ local function parse_terms(packed)
   return tonumber(expires), tonumber(retention), retry, retain, tonumber(remembered)
 end
 
--- Terminal states are set once. `blob` is the end as the API shows it. With the last target all keys of the command
--- (cmd, out, in) have `retention` left, whatever life they had before; `out` is there when it ever had an entry. Of a
--- command that was posted under an Idempotency-Key the outcome stays until `remembered`, when the key goes: a repeated post must not run it again.
+-- Sets a terminal state, which is set only once. `blob` is the end as the API shows it. When the last target ends, all
+-- keys of the command (cmd, out, in) expire after `retention`, whatever their TTL was before; `out` exists only if
+-- there was ever an entry. For a command that was posted with an Idempotency-Key, the outcome is kept until
+-- `remembered`, when the key expires, because a repeated post must not run the command again.
 local function finish_row(keys, agent, row, state, blob, sum, terms)
   row.state = state
   sum.open = sum.open - 1

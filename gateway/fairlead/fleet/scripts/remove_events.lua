@@ -1,7 +1,7 @@
 #!lua
--- KEYS: events. ARGV: agent, the entry behind which to look ('-' for the first), how many to go through.
--- Returns {removed, the last entry that was looked at, '' when that was the end}: so a long stream is gone through in
--- steps, which nobody has to wait for.
+-- KEYS: events. ARGV: agent, the entry after which to begin ('-' for the first), how many entries to examine.
+-- Returns {removed, the last entry that was examined or '' at the end of the stream}. A long stream is processed in
+-- steps, so that other clients do not have to wait.
 local page = redis.call('XRANGE', KEYS[1], ARGV[2] == '-' and '-' or '(' .. ARGV[2], '+', 'COUNT', ARGV[3])
 local removed = 0
 for _, entry in ipairs(page) do

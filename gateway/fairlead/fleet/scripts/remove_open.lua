@@ -1,7 +1,7 @@
 #!lua
 -- KEYS: agent row, open. ARGV: command id, what went wrong as one line, how many such lines to keep.
--- The command is over and no longer open for its agent; what went wrong is kept with its time, before the older lines:
--- once, by whoever finds the command still open, since this may be repeated.
+-- Removes a command that has ended from the agent's open commands, and stores what went wrong with its time before the
+-- older lines. The call may be repeated: only the one that finds the command still open stores the line.
 -- Returns the lease that holds the agent, '' for none.
 local open = redis.call('HDEL', KEYS[2], ARGV[1])
 local row = redis.call('HMGET', KEYS[1], 'gen', 'lease', 'failures')

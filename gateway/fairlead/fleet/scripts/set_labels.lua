@@ -1,7 +1,7 @@
 #!lua
 -- KEYS: agent row. ARGV: limit of labels, then per label: key, '1' to set or '' to remove, value.
--- From then on nothing is missing of labels that Redis may have lost before: the platform has said them again.
--- Returns {'ok', labels as JSON} | {'unknown'} | {'full', count}. Nothing is changed unless all of it is.
+-- After the call, labels that Redis lost before no longer count as missing, because the platform has set them again.
+-- Returns {'ok', labels as JSON} | {'unknown'} | {'full', count}. Either all changes are made or none.
 local row = redis.call('HMGET', KEYS[1], 'gen', 'labels')
 if not row[1] then return {'unknown'} end
 local labels, count = cjson.decode(row[2] or '{}'), 0

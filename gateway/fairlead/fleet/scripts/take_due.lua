@@ -1,7 +1,8 @@
 #!lua
--- KEYS: due. ARGV: count, ms until another sweeper may take them again.
--- Returns {now, when the next of those that were not taken is due or 0, members…}: not later than now when there are more.
--- Taking only moves the time on: a sweeper that dies with them in hand loses nothing.
+-- KEYS: due. ARGV: count, ms after which another command sweeper may take them again.
+-- Returns {now, when the first entry is due after this call or 0, members…}; that time is not later than now if more
+-- members are due.
+-- Taking a member only postpones it, so a sweeper that dies before it has processed its members loses nothing.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local taken = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, ARGV[1])

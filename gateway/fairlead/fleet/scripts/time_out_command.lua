@@ -1,11 +1,14 @@
 #!lua
--- KEYS: cmd, out, in, outcome. ARGV: agent, up to when deadlines have passed (ms of Redis TIME), end blob for one that has.
--- What a target whose time has come needs: one that the agent has had, and whose deadline has passed, ends here as
--- `timeout`; of any other the caller is told all that it decides by.
--- Returns {'gone'} | {'over', state, followers} | {'ended', followers, about} | {'open', field, value …} of the record but its payload.
--- Thousands may have one deadline, so this cuts out of the packed fields (see record.lua) the little that it needs: that, no
--- TIME and one write instead of two or three (which Redis wraps in MULTI and EXEC for its file) take half of the server's
--- time. What record.lua defines is made anew in each run, and so only where it is needed.
+-- KEYS: cmd, out, in, outcome. ARGV: agent, the time up to which deadlines have passed (Redis TIME in ms), end
+-- blob for a target whose deadline has passed.
+-- Ends a target that was sent to the agent and whose deadline has passed as `timeout`. For any other target it returns
+-- everything that the caller needs to decide.
+-- Returns {'gone'} | {'over', state, followers} | {'ended', followers, about} | {'open', field, value …} of the record
+-- except its payload.
+-- Thousands of commands may have the same deadline, so this script extracts only what it needs from the packed fields
+-- (see record.lua), calls no TIME, and makes one write instead of two or three, which Redis would wrap in MULTI and
+-- EXEC in its append-only file. Together this halves the server's time. The functions of record.lua are created
+-- anew in each run that reaches them, so they are included only where they are needed.
 local SOON = 30000 -- ms
 local field, passed = 't:' .. ARGV[1], tonumber(ARGV[2])
 local rec = redis.call('HMGET', KEYS[1], field, 'sum', 'terms', 'w', 'about')
@@ -14,7 +17,8 @@ local state = string.match(rec[1], '^%a+')
 if state ~= 'running' and state ~= 'sent' and state ~= 'queued' then return {'over', state, rec[4]} end
 local expires = tonumber(string.match(rec[3], '^%d+'))
 if state ~= 'queued' and passed >= expires then
-  -- create_command.lua gave the record its deadline, its retention and a minute to live, and no more than that without a key.
+  -- Without an Idempotency-Key, the TTL that create_command.lua set is the time to the deadline, the retention and a
+  -- minute, so it need not be set again.
   if string.sub(rec[2], 1, 2) == '1|' and string.sub(rec[3], -2) == '|0' and passed - expires < SOON then
     redis.call('HSET', KEYS[1], field, 'timeout' .. string.sub(rec[1], #state + 1), 'sum', '0' .. string.sub(rec[2], 2),
       'e:' .. ARGV[1], ARGV[3])
