@@ -49,10 +49,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class UpgradeState(Enum):
-    CONNECTING = 1  # the application has not answered
-    REFUSING = 2  # it has begun a denial response
+    CONNECTING = 1  # the application has not answered yet
+    REFUSING = 2  # the application has begun a denial response
     OPEN = 3  # accepted, plain ASGI
-    ATTACHED = 4  # accepted with a listener: the transport is no longer ours
+    ATTACHED = 4  # accepted with a listener: the transport belongs to a `ServerConnection`
     ENDED = 5  # refused, or lost before an answer
 
 
