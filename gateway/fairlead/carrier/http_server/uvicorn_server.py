@@ -108,7 +108,7 @@ def config(
         log_config=None,
         access_log=access_log,
         server_header=False,
-        proxy_headers=False,  # ours
+        proxy_headers=False,  # `TrustedProxies` replaces uvicorn's handling
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=stop_timeout,
         ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),

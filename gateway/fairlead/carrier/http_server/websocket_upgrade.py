@@ -81,7 +81,7 @@ class WebSocketUpgrade(asyncio.Protocol):
     ) -> None:
         self._config = config
         self._server = server_state
-        # uvicorn's set is typed by its own protocols; it asks of a member only `shutdown()`.
+        # uvicorn's set is typed with its own protocols, but uvicorn only calls `shutdown()` on the members.
         self._roster = cast("set[ServerConnection | WebSocketUpgrade]", server_state.connections)
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
