@@ -1,8 +1,8 @@
 """Client addresses: where a connection comes from, and which proxies are trusted to name their client.
 
-`http_connection` asks for each connection and, behind a trusted proxy, for each request; `app` counts failures and new
-links by the same keys. It opens no socket and resolves no name. Only listed proxies are trusted, because anybody else
-can write anything into the forwarding headers.
+`http_connection` uses it for each connection and, behind a trusted proxy, for each request; `app` counts failures and
+new links by the same keys. This module opens no connection and resolves no name. Only listed proxies are trusted,
+because anybody else can write anything into the forwarding headers.
 """
 
 from __future__ import annotations

@@ -248,7 +248,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:
-            return  # a trailer: RFC 9110 §6.5.1 has it not taken for a header, which a proxy would have looked at
+            return  # a trailer is not a header (RFC 9110 §6.5.1), because no proxy has checked it
         name = name.lower()
         if name in SINGLE:
             if name in self._seen:
@@ -359,7 +359,7 @@ class HttpConnection(HttpToolsProtocol):
         early = self._received[self._at :]
         self._keep(b"")
         self._forget_waits()
-        self.flow.waiting = False  # it was, when this request was sent ahead of the answer to another one
+        self.flow.waiting = False  # it is true if this request was sent ahead of the answer to another
         self.flow.resume_reading()
         self.connections.discard(self)
         upgrade = WebSocketUpgrade(self.config, self.server_state, self.app_state, self.loop)

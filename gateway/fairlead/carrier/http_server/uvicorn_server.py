@@ -1,8 +1,8 @@
-"""uvicorn with our carrier in it: the configuration, the request deadline and who owns the signals.
+"""uvicorn with our carrier in it: the configuration, the request timeouts and the ownership of the signals.
 
-`app.serve` builds a `ServerConfig` with `config()` and runs a `Server`. uvicorn by itself closes every socket on
-SIGTERM before anything of ours runs; here the first signal runs `on_stop` (the drain) and only then lets
-uvicorn stop, with exit code 0. `http_connection` reads the requests.
+`app.serve` builds a `ServerConfig` with `config()` and runs a `Server`. By itself, uvicorn closes every socket on
+SIGTERM before any of our code runs. Here the first signal runs `on_stop` (the drain), and only then does uvicorn stop,
+with exit code 0. `http_connection` reads the requests.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def config(
         log_config=None,
         access_log=access_log,
         server_header=False,
-        proxy_headers=False,  # ours
+        proxy_headers=False,  # `TrustedProxies` replaces uvicorn's handling
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=stop_timeout,
         ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),

@@ -49,10 +49,10 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class UpgradeState(Enum):
-    CONNECTING = 1  # the application has not answered
-    REFUSING = 2  # it has begun a denial response
+    CONNECTING = 1  # the application has not answered yet
+    REFUSING = 2  # the application has begun a denial response
     OPEN = 3  # accepted, plain ASGI
-    ATTACHED = 4  # accepted with a listener: the transport is no longer ours
+    ATTACHED = 4  # accepted with a listener: the transport belongs to a `ServerConnection`
     ENDED = 5  # refused, or lost before an answer
 
 
@@ -81,7 +81,7 @@ class WebSocketUpgrade(asyncio.Protocol):
     ) -> None:
         self._config = config
         self._server = server_state
-        # uvicorn's set is typed by its own protocols; it asks of a member only `shutdown()`.
+        # uvicorn's set is typed with its own protocols, but uvicorn only calls `shutdown()` on the members.
         self._roster = cast("set[ServerConnection | WebSocketUpgrade]", server_state.connections)
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
