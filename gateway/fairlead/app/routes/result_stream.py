@@ -86,14 +86,14 @@ def wanted(request: Request) -> Format | None:
 
 
 def opening(request: Request) -> float:
-    """When the answer to a post whose body has just been read may begin, on the clock of the event loop (see OPENING);
+    """The loop time at which the answer to a post whose body has just been read may begin (see OPENING), or
     0 for at once."""
     return asyncio.get_running_loop().time() + OPENING if "content-length" in request.headers else 0.0
 
 
 class ResultStream:
-    """An ASGI response. `head` is the first line, if any; `pages` are `ResultReader.read`'s; `story` is told of them.
-    Before `opens` nothing is sent but an answer that is whole and short."""
+    """An ASGI response. `head` is the first line, if any, and `pages` come from `ResultReader.read`. Before the time
+    `opens`, only an answer that is complete and short is sent."""
 
     def __init__(
         self,
