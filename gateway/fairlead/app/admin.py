@@ -1,8 +1,8 @@
-"""The admin port: /livez, /readyz and /metrics. No credential, so it listens apart from the other two ports.
+"""The admin port: /livez, /readyz and /metrics. It requires no credential, so it is separate from the other two ports.
 
-/livez answers while the event loop turns. /readyz is false before the first beat, while draining and when the
-inbox is deaf although Redis answers; it stays true while Redis is away, or an outage of Redis would take every
-node out of service at once.
+/livez answers while the event loop runs. /readyz fails before the first heartbeat, while the node drains, and when the
+inbox receives nothing although Redis answers. It succeeds while Redis is unavailable: otherwise an outage of Redis
+would take every node out of service at once.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def admin_app(node: Node) -> ASGIApp:
     app = Starlette(routes=[Route("/livez", livez), Route("/readyz", readyz), Route("/metrics", metrics)])
     settings = node.settings
     if settings.platform_token != DEVELOPMENT_PLATFORM_TOKEN or not is_loopback(settings.admin_host):
-        return app  # probes come by the address of a pod
+        return app  # probes address the pod by its IP address
     hosts = HostRules(loopback_only=True)
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:

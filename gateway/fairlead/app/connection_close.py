@@ -1,8 +1,8 @@
-"""Sends callers elsewhere while a node leaves: each answer is the last one on its connection.
+"""Closes API connections while a node stops, so that callers reconnect to another node.
 
-Wrapped around the API by `serve`. A caller that keeps its connection would ask this node until the port closes, and
-could then not tell whether its last request was heard (RFC 9112, section 9.6). Nothing is refused here: a node that
-leaves answers as well as any other.
+`serve` wraps it around the API. Each response is then the last one on its connection. A caller that kept its connection
+would send requests to this node until the port closes, and could not know whether the node received the last one
+(RFC 9112, section 9.6). It never refuses a request: a node that stops answers like any other.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
 def closing_connections_while(leaving: Callable[[], bool], app: ASGIApp) -> ASGIApp:
-    """`app`, whose answers carry `Connection: close` while `leaving()` is true."""
+    """Wrap `app` so that its responses carry `Connection: close` while `leaving()` is true."""
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or not leaving():

@@ -42,7 +42,7 @@ class LinkEndpoint:
         self._waiting = 0
 
     async def enter(self, websocket: WebSocket) -> None:
-        """The endpoint."""
+        """Handle one upgrade request: refuse it, or attach the connection to a new session."""
         entered = wall_ns()
         try:
             await self._guard.admit(websocket.scope)

@@ -1,7 +1,7 @@
 """A connection over a foreign ASGI server, with the semantics of our own connections.
 
-`attach` makes one when the server is not ours. It costs two tasks for each connection, where our own server needs none.
-Starlette is not imported: a `WebSocket` is whatever has scope, receive and send.
+`attach` creates one when the server is not ours. It costs two tasks for each connection, where our own server needs
+none. It does not import Starlette: any object with scope, receive and send serves as a `WebSocket`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from fairlead.wire.framing import Framing, close_payload
 logger = logging.getLogger("fairlead.carrier")
 
 OVERHEAD: Final = 256
-"""What a queued message costs beside its payload, so that empty messages cannot fill memory either."""
+"""Bytes that a queued message is counted for in addition to its payload, so that empty messages cannot fill the memory
+either."""
 
 
 class WebSocket(Protocol):
-    """What is used of starlette.websockets.WebSocket. Its `receive` must give "websocket.connect" first."""
+    """The part of starlette.websockets.WebSocket that is used. `receive` must return "websocket.connect" first."""
 
     @property
     def scope(self) -> MutableMapping[str, Any]: ...
@@ -35,7 +36,7 @@ class WebSocket(Protocol):
 
 
 class AsgiConnection:
-    """A connection over a foreign ASGI server: what `FramedConnection` is, at the price of two tasks."""
+    """A connection over a foreign ASGI server. It does what `FramedConnection` does, at the cost of two tasks."""
 
     def __init__(self, websocket: WebSocket, listener: Listener, context: ConnectionContext) -> None:
         self._websocket = websocket
@@ -70,7 +71,7 @@ class AsgiConnection:
         self._frames.feed(frame)
 
     def ping(self, payload: bytes = b"") -> None:
-        """ASGI has no ping; the foreign server keeps the connection alive in its own way."""
+        """Do nothing: ASGI has no ping, and the foreign server keeps the connection alive in its own way."""
 
     def close(self, code: int = 1000, reason: str = "") -> None:
         if self._ending is not None:
@@ -104,7 +105,8 @@ class AsgiConnection:
         if self.context.intake is not None:
             self.context.intake.charge(self, messages, events)
 
-    # The intake calls. Whatever the server gives has been read already: it can only be asked for no more.
+    # Called by the read scheduler. The server has already read what it delivers, so this end can only stop asking it
+    # for more.
 
     kept = wanted = 0
     ripe = False
@@ -133,7 +135,7 @@ class AsgiConnection:
             self._tell(lambda listener: listener.on_silence(self))
 
     async def run(self) -> None:
-        """Until the connection is over. Cancelling it drops the connection."""
+        """Run until the connection is over. Cancelling this coroutine drops the connection."""
         self.context.timer_wheel.watch(self)
         reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
@@ -151,7 +153,7 @@ class AsgiConnection:
             writer.cancel()
             self._tasks = []
             self._finish()
-            # Not gather: its CancelledError has lost the message by which anyio knows its own.
+            # `wait` and not `gather`, whose CancelledError lacks the message by which anyio recognizes its own.
             await asyncio.wait({reader, writer})
             for task in (reader, writer):
                 if not task.cancelled() and (error := task.exception()) is not None:
@@ -197,7 +199,7 @@ class AsgiConnection:
             size, event = self._queue.popleft()
             try:
                 await self._websocket.send(event)
-            except Exception as error:  # each server and framework has its own; the reader is told what matters
+            except Exception as error:  # its type depends on the server; `_read` learns how it ended
                 logger.debug("the peer has left while it was written to: %r", error)
                 return
             if event["type"] == "websocket.close":
@@ -240,7 +242,7 @@ class _Call(Protocol):
 
 
 class _Frames(Framing):
-    """Turns frames that were encoded for many connections back into messages."""
+    """Turns frames that were encoded once for many connections back into messages."""
 
     __slots__ = ("_connection",)
 
@@ -258,10 +260,10 @@ class _Frames(Framing):
         self._connection.send(message)
 
     def ping_received(self, payload: bytes) -> None:
-        """Dropped: ASGI knows no pings."""
+        """Ignore the frame: ASGI has no pings."""
 
     def close_received(self, code: int, reason: str) -> None:
-        """Dropped: `close` ends a connection, not a frame."""
+        """Ignore the frame: a connection is ended by `close`, not by a frame."""
 
     def violated(self, code: int, reason: str) -> None:
         raise ValueError(f"write() takes whole frames of a server: {reason}")

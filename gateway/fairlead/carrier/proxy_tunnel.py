@@ -1,8 +1,8 @@
-"""A way to the gateway through an HTTP proxy: CONNECT, and what the proxy answers to it.
+"""Tunnels to the gateway through an HTTP proxy: sends CONNECT and interprets the proxy's answer.
 
-Used by `connect` when it is given a proxy. What comes back is a transport like any other, over which TLS and the
-upgrade go as if there were no proxy; the proxy sees the name of the gateway and nothing else. Its refusals are told
-apart from the gateway's own, since another person has to mend them.
+`client.connect` calls it when it is given a proxy. The result is a transport like any other, over which TLS and the
+upgrade work as if there were no proxy. The proxy sees the name of the gateway and, with wss://, nothing else. Its
+refusals are distinguished from those of the gateway, because a different person has to fix them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fairlead.wire import handshake
 
 
 class Proxy(NamedTuple):
-    """`authorization` is the value of Proxy-Authorization, or empty."""
+    """The address of a proxy. `authorization` is the value of its Proxy-Authorization header, or empty."""
 
     secure: bool
     host: str
@@ -27,12 +27,12 @@ class Proxy(NamedTuple):
     authorization: str
 
     def __str__(self) -> str:
-        """Without the credentials: it stands in logs."""
+        """Return the address without the credentials, because it appears in logs."""
         return f"http{'s' * self.secure}://{_authority(self.host, self.port)}"
 
 
 def parse_proxy(url: str) -> Proxy:
-    """Raises ValueError, whose text does not repeat the URL, as that may hold a password."""
+    """Parse the URL of a proxy. Raises ValueError; its text does not repeat the URL, which may contain a password."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -52,10 +52,10 @@ def parse_proxy(url: str) -> Proxy:
 async def open_tunnel(
     proxy: Proxy, host: str, port: int, ssl: tls.SSLContext | None, local_address: str | None = None
 ) -> asyncio.Transport:
-    """A transport that ends at `host`, and whose protocol is still to be set. `ssl` is for an https:// proxy.
+    """Open a transport to `host` through `proxy`. The caller sets its protocol. `ssl` is for an https:// proxy.
 
-    Raises ConnectionRefused with the proxy's status when it does not want to, and OSError when it is not there. The
-    caller has the deadline.
+    Raises ConnectionRefused if the proxy cannot be reached or refuses; a refusal carries the proxy's status. The caller
+    enforces the timeout.
     """
     loop = asyncio.get_running_loop()
     asking = _ConnectRequest(proxy, _authority(host, port), loop)
@@ -81,7 +81,7 @@ async def open_tunnel(
 
 
 class _ConnectRequest(asyncio.Protocol):
-    """The protocol of the connection until the proxy has answered."""
+    """The asyncio protocol of the connection until the proxy has answered."""
 
     transport: asyncio.Transport
 
@@ -92,7 +92,7 @@ class _ConnectRequest(asyncio.Protocol):
         self._received = b""
 
     def itself(self) -> _ConnectRequest:
-        """The factory that `create_connection` wants."""
+        """The protocol factory that `create_connection` requires."""
         return self
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -115,7 +115,7 @@ class _ConnectRequest(asyncio.Protocol):
         if not 200 <= response.status < 300:
             self._settle(self._refusal(response))
         elif rest:
-            # The other end speaks only when it was spoken to; what says more here is no tunnel.
+            # The gateway sends nothing before it has received a request, so an honest tunnel has no data here.
             self._settle(ConnectionRefused(f"the proxy {self._proxy} sent more than its answer to CONNECT"))
         else:
             self._settle(None)
@@ -143,5 +143,5 @@ class _ConnectRequest(asyncio.Protocol):
 
 
 def _authority(host: str, port: int) -> str:
-    """Host and port as a request line has them."""
+    """Return host and port in the form that a request line uses."""
     return f"[{host}]:{port}" if ":" in host else f"{host.encode('idna').decode()}:{port}"

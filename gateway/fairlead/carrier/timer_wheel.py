@@ -1,10 +1,10 @@
 """The one timer of the carrier: it detects silent connections and enforces all fixed timeouts.
 
-One `TimerWheel` serves all connections of an event loop; whoever makes it starts and stops it. It ticks every half
-second. Timeouts of one length wait in one queue in order of time, so a tick examines only those that have expired. Each
-connection has a small counter that incoming data resets and the wheel increments, so a message needs no clock and no
-timer, and an idle connection no memory beyond one set entry. A tick with much work does it in slices of some
-milliseconds, so that the event loop can do other work in between.
+One `TimerWheel` serves all connections of an event loop; its creator starts and stops it. It ticks every half second.
+Timeouts of one length wait in one queue in order of time, so a tick examines only those that have expired. Each
+connection has a small counter that incoming data resets and the wheel increments. A message therefore needs no clock
+and no timer, and an idle connection needs no memory beyond one set entry. A tick with much work does it in slices of
+some milliseconds, so that the event loop can do other work in between.
 """
 
 from __future__ import annotations
@@ -22,40 +22,46 @@ logger = logging.getLogger("fairlead.carrier")
 T = TypeVar("T")
 
 VISITS: Final = 4
-"""Visits to a connection per silence period: silence is told between 1 and 1 + 1/4 periods after the last
-byte.
+"""Visits to a connection per silence period. A connection is therefore reported as silent between 1 and 1 + 1/4 periods
+after its last byte.
 """
 
 BUCKETS: Final = 61
-"""Connections are spread over the ticks of a period; a prime, because addresses of objects have even
-strides.
+"""The number of sets over which the connections are spread, so that the ticks of a period share the visits. It is a
+prime because the addresses of objects have even strides.
 """
 
 SLICE: Final = 0.005
-"""Seconds that a tick works before it lets the event loop go on: not noticed by a command, which takes some."""
+"""Seconds that a tick works before it lets the event loop continue. A command, which takes some milliseconds itself, is
+not noticeably delayed."""
 STRIDE: Final = 16
-"""Waits or visits between two looks at the clock: each takes from 0.2 µs to some 100 µs when a session is closed."""
+"""Timeouts or visits that are handled between two checks of the clock. Each takes from 0.2 µs to some 100 µs, the
+latter when it closes a session."""
 
 
 class Visited(Protocol):
-    """What a timer_wheel visits: it counts its own silence."""
+    """An object that a timer wheel visits. It counts its own silent visits."""
 
     def visit(self) -> None: ...
 
 
 class TimeoutQueue:
-    """Waits of one length. An object waits at most once; discarding what does not wait is no error."""
+    """The pending timeouts of one length. An object has at most one timeout in a queue. Discarding an object that has
+    none is not an error.
+    """
 
     __slots__ = ("_clock", "_waiting", "seconds")
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self.seconds = seconds
         self._clock = clock
-        # Not a dict: the oldest entry of one whose head was deleted is found by passing over all that was deleted.
+        # An OrderedDict, because a dict finds its oldest entry only by passing over all entries deleted before it.
         self._waiting: OrderedDict[object, tuple[float, Callable[[Any], object]]] = OrderedDict()
 
     def add(self, waiting: T, expired: Callable[[T], object]) -> None:
-        """Call `expired(waiting)` when the time is over, unless discarded. Adding again begins anew."""
+        """Call `expired(waiting)` when the time is over, unless `waiting` is discarded first. Adding it again restarts
+        its timeout.
+        """
         self._waiting.pop(waiting, None)
         self._waiting[waiting] = (self._clock() + self.seconds, expired)
 
@@ -69,7 +75,9 @@ class TimeoutQueue:
         return len(self._waiting)
 
     def expire(self, now: float, most: int | None = None) -> int:
-        """What is due at `now` leaves the queue, oldest first, `most` of it at once; returns how many have left."""
+        """Remove the timeouts that are due at `now`, oldest first and at most `most` of them, and call their actions.
+        Returns how many were removed.
+        """
         count = 0
         while self._waiting and count != most:
             waiting, (due, expired) = next(iter(self._waiting.items()))
@@ -85,7 +93,9 @@ class TimeoutQueue:
 
 
 class TimerWheel:
-    """One timer for one event loop. `silence` may change while it runs: it follows the fleet's heartbeat."""
+    """One timer for one event loop. `silence`, the length of a silence period in seconds, may change while the wheel
+    runs, because it follows the heartbeat interval of the fleet.
+    """
 
     def __init__(
         self, *, silence: float = 75.0, tick: float = 0.5, clock: Callable[[], float] = time.monotonic
@@ -99,17 +109,17 @@ class TimerWheel:
         self._owed = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._round: Iterator[None] | None = None
-        """What is left to do of the last tick."""
+        """The work that is left of the last tick."""
         self._slice: asyncio.Handle | None = None
 
     def start(self) -> None:
-        """Begin to tick on the running event loop."""
+        """Start to tick on the running event loop."""
         if self._timer is not None:
             raise RuntimeError("the timer_wheel runs already")
         self._arm(asyncio.get_running_loop())
 
     def stop(self) -> None:
-        """End ticking. What still waits is forgotten by its owner, not here."""
+        """Stop ticking. The owners of pending timeouts discard them; this method does not."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -128,7 +138,7 @@ class TimerWheel:
         self.stop()
 
     def timeout_queue(self, seconds: float) -> TimeoutQueue:
-        """The queue of waits of that length; the same object for the same length."""
+        """Return the queue for timeouts of `seconds`; the same length always gives the same queue."""
         found = self._deadlines.get(seconds)
         if found is None:
             found = self._deadlines[seconds] = TimeoutQueue(seconds, self._clock)
@@ -141,7 +151,7 @@ class TimerWheel:
         self._buckets[(id(watched) >> 4) % BUCKETS].discard(watched)
 
     def __len__(self) -> int:
-        """Connections that are watched."""
+        """The number of connections that are watched."""
         return sum(map(len, self._buckets))
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -149,15 +159,15 @@ class TimerWheel:
 
     def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
         self._arm(loop)
-        # Counted in ticks, not by the clock: a process that was stopped for a minute has bytes waiting in its
-        # sockets and must read them before it may call anyone silent.
+        # Silence is counted in ticks, not by the clock: a process that was suspended for a minute has bytes waiting in
+        # its sockets, and must read them before it may report a connection as silent.
         self._owed = min(self._owed + BUCKETS * VISITS * self.tick / self.silence, BUCKETS)
         if self._round is None:
             self._round = self._work(self._clock())
             self._go_on(loop)
 
     def _go_on(self, loop: asyncio.AbstractEventLoop) -> None:
-        """One slice of the round; the next follows when the event loop has done what else there was."""
+        """Do one slice of the round. The next slice follows when the event loop has done its other pending work."""
         self._slice = None
         assert self._round is not None
         until = self._clock() + SLICE
@@ -168,7 +178,7 @@ class TimerWheel:
         self._round = None
 
     def _work(self, now: float) -> Iterator[None]:
-        """What is due at `now`, a stride at a time."""
+        """Do all work that is due at `now`, and yield after every `STRIDE` steps."""
         for deadline in tuple(self._deadlines.values()):
             while deadline.expire(now, STRIDE) == STRIDE:
                 yield
@@ -178,7 +188,7 @@ class TimerWheel:
             self._next = (self._next + 1) % BUCKETS
             for count, watched in enumerate(tuple(bucket)):
                 if watched not in bucket:
-                    continue  # it has gone since the slice before
+                    continue  # it was unwatched since the previous slice
                 try:
                     watched.visit()
                 except Exception:

@@ -1,7 +1,7 @@
 """The replies to the calls of `Commands`, as values of `command_record`.
 
-`Commands` alone calls these functions, and knows how each reply was asked for; the scripts document the form of their
-replies. Nothing here sends anything to Redis. A reply of another form is a defect of ours and raises an error.
+`Commands` alone calls these functions, and knows which call each reply answers; the scripts document the form of their
+replies. Nothing here sends anything to Redis. A reply in another form is a bug in Fairlead and raises an error.
 """
 
 from __future__ import annotations

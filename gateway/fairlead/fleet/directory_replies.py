@@ -1,7 +1,7 @@
 """The replies to the calls of `Directory`, as values.
 
-`Directory` alone calls these functions, and knows how each reply was asked for; the scripts document the form of their
-replies. Nothing here sends anything to Redis. A reply of another form is a defect of ours and raises StoreError.
+`Directory` alone calls these functions, and knows which call each reply answers; the scripts document the form of their
+replies. Nothing here sends anything to Redis. A reply in another form is a bug in Fairlead and raises StoreError.
 """
 
 from __future__ import annotations

@@ -87,7 +87,7 @@ class NodeRows:
         )
         flat = items(reply)
         newest: dict[str, tuple[str, int]] = {}
-        for i in range(0, len(flat), 2):  # in the order of the heartbeats
+        for i in range(0, len(flat), 2):  # in the order of the heartbeats: the last lease of a node is its newest
             lease = text(flat[i])
             newest[lease.partition("#")[0]] = lease, int(float(octets(flat[i + 1])))
         return newest

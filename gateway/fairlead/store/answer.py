@@ -1,8 +1,8 @@
-"""What a call to the server will answer, already sent: awaited when it is needed, read into what the caller expects.
+"""The answer to a command that has already been submitted: an awaitable that converts the reply for the caller.
 
-Returned by the methods of `fleet`, so that a caller who needs several answers sends all of them in one batch and then
-awaits one after the other. A coroutine in its place would need a task each to run beside others, at some ten times
-the cost, and would complain when the caller left without awaiting it.
+The methods of `fleet` return it, so that a caller that needs several answers submits all commands for one batch and
+then awaits the answers one after the other. A coroutine in its place would need a task to run concurrently, at about
+ten times the cost, and would warn if the caller never awaited it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ U = TypeVar("U")
 
 
 class Answer(Generic[T]):
-    """`await answer` gives the reply as `read` sees it; raises what the call or `read` raised."""
+    """`await answer` returns `read(reply)`, or raises what the call or `read` raised."""
 
     __slots__ = ("_read", "_reply")
 
@@ -31,13 +31,16 @@ class Answer(Generic[T]):
         return self._read((yield from self._reply.__await__()))
 
     def map(self, call: Callable[[T], U]) -> Answer[U]:
-        """What `call` makes of the answer, once that is awaited."""
+        """An answer whose value is `call(value)`, computed when it is awaited."""
         read = self._read
         return Answer(self._reply, lambda reply: call(read(reply)))
 
 
 class AnswerOrError(Generic[T]):
-    """`await outcome` gives what `answer` gives or raises: for the asker of many who goes on behind one that fails."""
+    """`await outcome` returns the value of `answer`, or the exception that it raised.
+
+    It is for callers that await many answers and continue after one has failed.
+    """
 
     __slots__ = ("_answer",)
 
@@ -52,7 +55,7 @@ class AnswerOrError(Generic[T]):
 
 
 async def answers_or_errors(answers: Iterable[Awaitable[T]]) -> list[T | Exception]:
-    """What each of `answers` gave or raised, in their order."""
+    """Await each of `answers`, and return its value or the exception that it raised, in their order."""
     taken: list[T | Exception] = []
     for answer in answers:
         try:
@@ -65,10 +68,10 @@ async def answers_or_errors(answers: Iterable[Awaitable[T]]) -> list[T | Excepti
 async def map_bounded(
     ask: Callable[[A], Awaitable[T]], arguments: Iterable[A], at_once: int
 ) -> AsyncGenerator[tuple[A, T]]:
-    """Each of `arguments` with what `ask` of it gave, in their order; raises what the first one to fail raised.
+    """Yield each of `arguments` with the value of `ask(argument)`, in their order; raise the first exception.
 
-    At most `at_once` are asked and not answered yet, however many there are: the rest does not fill the backlog of the
-    store, and what was answered can be dealt with, and forgotten, before the last is asked.
+    At most `at_once` calls are unanswered at any time, however many arguments there are. So they do not fill the
+    backlog of the store, and the caller can process and discard the first values before the last call is made.
     """
     asked: deque[tuple[A, Awaitable[T]]] = deque()
     for argument in arguments:

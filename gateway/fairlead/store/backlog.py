@@ -1,9 +1,9 @@
-"""What waits to be sent to the server: one queue for each priority, and the choice of the next batch from them.
+"""The calls that wait to be sent to Redis: one queue for each priority, and the choice of the next batch.
 
-Used by the pipeliner alone; the priorities are named by whoever submits a call. Every batch takes from each queue in
-the order of the priorities, up to that queue's bound for one batch: so a beat never waits behind a list of all agents,
-no priority can keep a lower one waiting for ever, and what one batch brings back is bounded before it is asked for.
-Within one priority calls keep the order of their submission; between two priorities there is no order. It does no I/O.
+Only the pipeliner uses it; the callers of the pipeliner choose the priorities. Every batch takes calls from each queue
+in the order of the priorities, up to the limit of that queue for one batch. So a heartbeat never waits behind a list of
+all agents, no priority starves a lower one, and the size of the replies to a batch is bounded before it is sent. Calls
+of one priority keep the order of their submission; between two priorities there is no order. It does no I/O.
 """
 
 from __future__ import annotations
@@ -20,58 +20,58 @@ from fairlead.store.reply import Reply
 from fairlead.store.script import Script
 
 EXPECTED_REPLY = 128
-"""Bytes that a reply is expected to have unless the caller says otherwise: a status, a number, a few short fields."""
+"""Default for the expected bytes of a reply: a status, a number or a few short fields."""
 
 
 class Priority(IntEnum):
-    """Which calls go first, and which of them share a bound."""
+    """The order in which a batch takes calls. The calls of one priority share one queue and its limits."""
 
     CONTROL = 0
-    """The life of the node itself: its beats, the table of nodes, its inbox."""
+    """Calls that keep the node a member of the fleet: its heartbeats, the table of nodes, its inbox."""
     RESULTS = 1
-    """What agents have sent: acks, output, ends, and what an end brings with it; rings at other nodes."""
+    """What agents have sent (acks, output, ends), the calls that follow an end, and doorbells for other nodes."""
     COMMANDS = 2
-    """What callers and agents wait for: posts, deliveries, input, reading of results, deadlines."""
+    """Calls that callers and agents wait for: posts, deliveries, input, reads of results, deadlines."""
     BACKGROUND = 3
-    """What may take its time: lists, claims and takeovers, comparisons of links with rows, the sweep of the index."""
+    """Calls that may be slow: lists, claims and takeovers, comparisons of links with rows, the index sweep."""
 
     @property
     def label(self) -> str:
-        """As metrics and messages name it."""
+        """The name of the priority in metrics and messages."""
         return self.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class QueueLimits:
-    """How much of one priority may wait, and how much of it goes into one batch. Bytes but `back` are of requests."""
+    """How many calls of one priority may wait, and how many one batch takes. Bytes are of requests, except `back`."""
 
     waiting: int
     waiting_bytes: int
     batch: int
     batch_bytes: int
     back: int
-    """Bytes of replies that one batch may be expected to bring. A call that expects more goes without others of its
-    priority."""
+    """Limit of the expected bytes of the replies to one batch. A call that expects more is alone of its priority in
+    its batch."""
 
 
 LIMITS = {
-    # A node has some dozen of these under way: seven calls a beat, and one for each node that it did not know.
+    # A node has about a dozen of these under way: seven calls for each heartbeat, and one for each unknown node.
     Priority.CONTROL: QueueLimits(1_024, 4 << 20, 32, 1 << 20, 1 << 20),
-    # One append is under way for each link that has sent something, and a node holds some 18,000 links.
+    # One append is under way for each link that has sent something, and a node holds about 18,000 links.
     Priority.RESULTS: QueueLimits(20_000, 64 << 20, 128, 4 << 20, 1 << 20),
-    # Some 64 full batches, a tenth of a second of work: whoever queues more should hear of it.
+    # About 64 full batches, which are a tenth of a second of work: a caller that queues more gets an error.
     Priority.COMMANDS: QueueLimits(8_192, 64 << 20, 128, 4 << 20, 4 << 20),
-    # An eighth of what a batch takes from the two above: what it makes them wait is about half a millisecond.
+    # An eighth of what a batch takes from each of the two above, so it delays them by about half a millisecond.
     Priority.BACKGROUND: QueueLimits(8_192, 16 << 20, 16, 1 << 20, 1 << 20),
 }
 
 
 class Call:
-    """One call, from its submission to its answer. `expected`: bytes that its reply is expected to have.
+    """One call, from its submission to its result. `expected` is the expected size of its reply in bytes.
 
-    `count`: the commands that are packed in it. `replies`: None for the usual one command, whose reply is the answer;
-    else the replies to its commands so far, which are the answer when all are there. `since`: the time of the loop at
-    which it began to wait.
+    `count` is the number of commands packed in it. `replies` is None for a call of one command, whose result is the
+    reply; for others it holds the replies so far, and is the result once it is complete. `since` is the time of the
+    event loop at which the call began to wait.
     """
 
     __slots__ = ("count", "expected", "future", "packed", "priority", "repeated", "replies", "script", "since")
@@ -102,7 +102,8 @@ class Call:
         error.__cause__ = cause
         self.future.set_exception(error)
         if isinstance(error, BusUnavailable):
-            # An abandoned call must not fill the log during an outage; a defect (ScriptError) should.
+            # Marks the exception as retrieved, so that asyncio does not log it when nobody awaits the future: such
+            # calls would fill the log during an outage. A bug (ScriptError) is logged.
             self.future.exception()
 
 
@@ -116,7 +117,7 @@ class _Queue:
 
 
 class Backlog:
-    """Falsy when nothing waits."""
+    """The queues of all priorities. It is falsy when no call waits."""
 
     def __init__(self) -> None:
         self._queues = tuple(_Queue(LIMITS[priority]) for priority in Priority)
@@ -131,7 +132,7 @@ class Backlog:
         return len(self._queues[priority].calls)
 
     def put(self, call: Call) -> str:
-        """Let `call` wait; why it may not, "" when it does."""
+        """Add `call` to the queue of its priority. Return "", or the reason if the queue is full."""
         queue = self._queues[call.priority]
         bounds, size = queue.bounds, len(call.packed)
         if len(queue.calls) >= bounds.waiting or queue.bytes + size > bounds.waiting_bytes:
@@ -144,14 +145,14 @@ class Backlog:
         return ""
 
     def put_back(self, calls: Iterable[Call]) -> None:
-        """`calls` were taken and not executed: they go before the others of their priority, in their order."""
+        """Put calls that were taken but not executed at the front of their queues, in their order."""
         for call in reversed(list(calls)):
             queue = self._queues[call.priority]
             queue.calls.appendleft(call)
             queue.bytes += len(call.packed)
 
     def take_overdue(self, before: float) -> list[Call]:
-        """All that have waited since before that time."""
+        """Remove and return the calls that have waited since before the time `before`."""
         overdue: list[Call] = []
         for queue in self._queues:
             calls = queue.calls
@@ -161,7 +162,7 @@ class Backlog:
         return overdue
 
     def take(self) -> deque[Call]:
-        """The next batch: some of each priority that waits, the first priority first."""
+        """Remove and return the next batch: calls of each priority, in the order of the priorities."""
         batch: deque[Call] = deque()
         for queue in self._queues:
             calls = queue.calls
@@ -183,17 +184,17 @@ class Backlog:
         return batch
 
     def clear(self) -> Iterator[Call]:
-        """Everything that waits, and nothing waits any more."""
+        """Remove and yield all waiting calls."""
         for queue in self._queues:
             calls, queue.calls, queue.bytes = queue.calls, deque(), 0
             yield from calls
 
 
 class ExpectedSize:
-    """Bytes that the replies of one kind have on the average of late: it rises fast and falls slowly.
+    """A moving average of the size of one kind of reply in bytes. It rises fast and falls slowly.
 
-    Kept by whoever reads replies whose size depends on what users sent, so that a batch is bounded by what it will
-    bring: the sum of a batch is its count times this.
+    Code that reads replies whose size depends on user data keeps one, so that a batch can be bounded by the size of its
+    replies: the expected size of a batch is the number of calls times this size.
     """
 
     __slots__ = ("size",)

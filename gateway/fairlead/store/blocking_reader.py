@@ -1,10 +1,10 @@
-"""The blocking reader: follows one stream over a connection of its own and hands on what arrives.
+"""The blocking reader: follows one Redis stream over its own connection and passes its entries to a callback.
 
-Called by `bus` for the node's inbox. It reads in order from a remembered id, so a reconnect or a restart of
-the server loses nothing that the server kept. A blocking read lasts shorter than the time-out of the socket:
-a reader that blocks for longer cannot tell a quiet stream from a dead server and stays deaf for a minute.
-When the stream was deleted and begun anew, or the server lost its last second, the reader begins at the
-stream's start: entries may come twice, never not at all.
+`bus` uses it for the node's inbox. It reads in order from the last id it has seen, so a reconnect or a restart of the
+server loses no entry that the server has kept. A blocking read is shorter than the read timeout; otherwise the reader
+could not distinguish a quiet stream from a dead server and would receive nothing for a minute. If the stream was
+deleted and created again, or if the server lost the last second of its data, the reader starts again at the beginning
+of the stream: an entry may arrive twice, but none is skipped.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from fairlead.store.reply import items, table, text
 logger = logging.getLogger(__name__)
 
 BLOCK_MS = 2_000
-"""How long the server holds a read of a quiet stream: one command each 2 s is no load."""
+"""Milliseconds for which the server blocks a read of a quiet stream. One command every 2 s is no load."""
 READ_TIMEOUT = 5.0
-"""Seconds until an unanswered read counts as a dead server: 3 s more than a quiet one needs."""
+"""Seconds after which an unanswered read means a dead server: 3 s more than a read of a quiet stream takes."""
 ENTRIES = 256
-"""Entries per read: bounds what one read brings into memory and how long its handling keeps the loop."""
+"""Entries per read. It bounds the memory for one read and the time for which its handling blocks the event loop."""
 START = "0-0"
 
 
@@ -38,7 +38,7 @@ class Entry:
 
 
 class BlockingReader:
-    """`last_id` is the last entry handed on; `last_error` is None while the reader is connected."""
+    """Follows one stream. `last_id` is the id of the last entry read; `last_error` is None while it is connected."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class BlockingReader:
         self.last_id = last_id
         self.last_error: Exception | None = BusUnavailable("the reader is not connected yet")
         self.reads = 0
-        """Answered reads, empty ones included."""
+        """The number of answered reads, including empty ones."""
         self.restarts = 0
 
     def start(self) -> None:
@@ -68,7 +68,7 @@ class BlockingReader:
         self._owner = asyncio.create_task(self._own(), name=f"reader of {self._stream}")
 
     def restart(self) -> None:
-        """Drop the connection and take a new one at once; nothing is lost or handed on twice by that."""
+        """Close the connection and open a new one at once. No entry is lost or passed on twice because of that."""
         if self._owner is None:
             raise RuntimeError("the reader has not been started")
         self.restarts += 1
@@ -102,7 +102,8 @@ class BlockingReader:
                 reason = f"no answer within {self._read_timeout:g} s" if isinstance(e, TimeoutError) else e
                 logger.warning("the reader of %s has lost Redis: %s", self._stream, reason)
             except Exception as e:
-                # As in the pipeliner: a defect may cost a second, not the node's ears for ever.
+                # As in the pipeliner, a bug may cost a second but must not end this task: no entry would ever be read
+                # again.
                 self.last_error = e
                 logger.exception("the reader of %s failed", self._stream)
             finally:
@@ -133,7 +134,10 @@ class BlockingReader:
                 logger.exception("the handler of %s failed", self._stream)
 
     async def _begin_anew_if_lost(self, connection: RedisConnection) -> None:
-        """A stream that is gone, or whose newest id is older than ours, is another one: read all of it."""
+        """Start at the beginning of the stream if it is gone, or if its newest id is older than `last_id`.
+
+        In both cases it is not the stream that was read before.
+        """
         try:
             facts = items(await connection.call("XINFO", "STREAM", self._stream))
         except ResponseError as e:

@@ -1,9 +1,9 @@
-"""Where the server is, and how a connection to it is made: the only caller of redis-py's connection classes.
+"""Connections to Redis: parses the URL, connects, and hands out connections that have answered PING.
 
-Used by the pipeliner, the reader and the embedded server, one connection each. redis-py does the address
-grammar, TLS and authentication; its pool, retries and time-outs stay off, because they repeated an XADD over
-a freeze. A connection handed out has answered PING: a frozen server still accepts TCP, so a handshake alone
-proves nothing. Passwords never appear in `address`, which is what errors and logs show.
+The pipeliner, the blocking reader and the embedded server use it, each for one connection. It is the only caller of
+redis-py's connection classes. redis-py parses the URL and does TLS and authentication; its pool, retries and timeouts
+are off, because they repeated an XADD when the server had stood still. A frozen server still accepts TCP connections,
+so only an answered PING proves that it serves. `address`, which errors and logs show, never contains a password.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from fairlead.store.reply import Arg, Reply
 from fairlead.store.reply_limit import ReplyLimit
 
 CONNECT_TIMEOUT = 1.0
-"""Seconds for TCP, TLS, AUTH and PING together: within one data centre they take milliseconds."""
+"""Seconds for TCP, TLS, AUTH and PING together. Within one data centre they take milliseconds."""
 MOST_PATIENT = 4
-"""Times that: a process short of CPU needs longer for these half dozen turns of its loop, and must not be kept from
-Redis for as long as it is short of CPU."""
+"""The largest multiple of the timeout that repeated attempts are given. A process that is short of CPU needs longer for
+these half dozen iterations of its event loop, and must be able to reach Redis even while it is short of CPU."""
 SOCKET_PATH_LIMIT = 107 if sys.platform == "linux" else 103
-"""Bytes of the path of a Unix socket: `sun_path` in unix(7) and in macOS' sys/un.h, less the zero byte at its end."""
+"""The longest path of a Unix socket in bytes: the size of `sun_path` in unix(7) and in the sys/un.h of macOS, less the
+terminating zero byte."""
 
 
 class _RedisPyConnection(Protocol):
-    """What we use of redis-py's connection, which has no types of its own."""
+    """The methods of redis-py's connection that we use; redis-py does not annotate them."""
 
     async def connect(self) -> None: ...
     async def can_read(self) -> bool: ...
@@ -45,7 +46,7 @@ class _RedisPyConnection(Protocol):
 
 
 class RedisConnection:
-    """One connection. It sets no deadline of its own: its owner holds the clock."""
+    """One connection. It has no timeouts: its owner sets them."""
 
     def __init__(self, redis: _RedisPyConnection) -> None:
         self._redis = redis
@@ -54,7 +55,7 @@ class RedisConnection:
         await self._redis.send_packed_command([packed], check_health=False)
 
     async def read(self) -> Reply:
-        """The next reply; redis-py's error for an error reply, or when the connection is lost."""
+        """Return the next reply. Raises redis-py's error for an error reply, or if the connection is lost."""
         return await self._redis.read_response(disable_decoding=True, timeout=math.inf)
 
     async def call(self, *args: Arg) -> Reply:
@@ -62,7 +63,7 @@ class RedisConnection:
         return await self.read()
 
     async def is_spent(self) -> bool:
-        """Whether the server has hung up (or talks out of turn): nothing may be sent any more."""
+        """Whether the connection is unusable: the server has closed it, or has sent data that nobody asked for."""
         try:
             return await self._redis.can_read()
         except (RedisError, OSError):
@@ -72,19 +73,19 @@ class RedisConnection:
         try:
             await self._redis.disconnect(nowait=True)
         except (RedisError, OSError):
-            pass  # it is gone either way
+            pass  # the connection is gone either way
 
 
 class Endpoint:
     def __init__(self, url: str, client_name: str = "fairlead", allowance: ReplyLimit | None = None) -> None:
-        """`allowance`: of the bytes that the server may send; none for one that is trusted."""
+        """Parse `url`. `allowance` limits the bytes that the server may send; it is None for a trusted server."""
         try:
             options = cast("dict[str, Any]", parse_url(url))
         except ValueError as e:
             raise ConfigError(
                 f"invalid Redis URL: expected redis://host:6379, rediss://host:6379 or unix:///path ({e})"
             ) from e
-        # Pool options of the address have no meaning for a single connection; ours override the rest.
+        # Pool options in the URL have no meaning for a single connection. Our options override the others.
         for name in ("max_connections", "timeout", "retry_on_timeout", "health_check_interval"):
             options.pop(name, None)
         self._class = options.pop("connection_class", TcpConnection)
@@ -105,7 +106,7 @@ class Endpoint:
                 f"the path of the Unix socket {path} has {len(os.fsencode(path))} bytes, and the system takes at most "
                 f"{SOCKET_PATH_LIMIT}; make a symbolic link to its folder from a shorter path, and name that"
             )
-        self._make()  # refuses unknown options now, not at the first connection
+        self._make()  # raises ConfigError for unknown options now instead of at the first connection
 
     def _make(self) -> _RedisPyConnection:
         try:
@@ -114,7 +115,7 @@ class Endpoint:
             raise ConfigError(f"invalid option in the Redis URL for {self.address}: {e}") from e
 
     async def connect(self, timeout: float = CONNECT_TIMEOUT) -> RedisConnection:
-        """A connection that has answered PING, or `BusUnavailable` that says why not."""
+        """Return a connection that has answered PING, or raise `BusUnavailable` with the reason."""
         redis = self._make()
         connection = RedisConnection(redis)
         try:
@@ -135,20 +136,20 @@ class Endpoint:
 
 
 def pack(args: tuple[Arg, ...]) -> bytes:
-    packed: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # its stub knows tuples of one only
+    packed: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]  # hiredis' stub: tuples of one item only
     return packed
 
 
 def patience(timeout: float, attempt: int) -> float:
-    """Seconds that try number `attempt` to connect may take, of a first one that may take `timeout`."""
+    """The seconds that connection attempt number `attempt` may take, where attempt 0 may take `timeout` seconds."""
     return timeout * min(1 + attempt, MOST_PATIENT)
 
 
 def reconnect_delay(attempt: int) -> float:
-    """Seconds before try number `attempt`: full jitter over 50 ms to a ceiling that grows to 1 s.
+    """The seconds to wait before attempt number `attempt`: random, from 50 ms to a limit that grows to 1 s.
 
-    The floor keeps a refusing server from being hammered; the ceiling is what a healed server costs us at
-    most.
+    The minimum protects a server that refuses connections from a flood of attempts. The limit is the longest time for
+    which a server that has recovered goes unused.
     """
     ceiling: float = min(1.0, 0.1 * 2 ** min(attempt, 4))
     return random.uniform(0.05, ceiling)

@@ -1,9 +1,10 @@
-"""What the store raises beside `BusUnavailable`, and the translation of redis-py's errors into our tree.
+"""The errors that the store raises besides `BusUnavailable`, and the translation of redis-py's errors into ours.
 
-Called by the rest of this room only; other rooms catch what it makes. An error reply of the server falls in
-two kinds: the server cannot serve at the moment (`BusUnavailable`: temporary, the message names the cause and
-the remedy), or this one command is wrong (`StoreError`, `ScriptError`: a defect of ours, never temporary).
-The difference matters to callers: the first kind may be answered with "try later", the second must be fixed.
+Only this package calls the functions; other packages catch the errors. An error reply of the server is of one of two
+kinds. Either the server cannot serve at the moment: `BusUnavailable`, which is temporary and whose message names the
+cause and the remedy. Or this one command is wrong: `StoreError` or `ScriptError`, which is a bug of ours and never
+temporary. The difference matters to callers: they may answer the first kind with "try later", but the second must be
+fixed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from fairlead.errors import BusUnavailable, FairleadError
 
 
 class StoreError(FairleadError):
-    """The server refused a command. `reply_code` is the first word of its answer, `ERR` or `WRONGTYPE`."""
+    """The server refused a command. `reply_code` is the first word of its reply, such as `ERR` or `WRONGTYPE`."""
 
     code = "store_error"
 
@@ -24,7 +25,7 @@ class StoreError(FairleadError):
 
 
 class ScriptError(StoreError):
-    """A script failed or answered with an error; `script` is its name."""
+    """A script failed or returned an error; `script` is its name."""
 
     code = "script_error"
 
@@ -48,12 +49,13 @@ UNFIT_SERVER = {
     "WRONGPASS": "it refuses the password of the address",
     "NOPERM": "the user of the address lacks a permission",
 }
-"""Replies that say nothing about the command and everything about the server, with the remedy."""
+"""The codes of error replies whose cause is the state of the server and not the command, each with its remedy."""
 
 
 def reply_code(error: Exception) -> str:
-    """`NOSCRIPT` of `NOSCRIPT No matching script`. redis-py cuts the codes it knows off the message."""
-    # Over a Unix socket redis-py authenticates within its connect and wraps what happens there once more.
+    """The code of an error reply, such as `NOSCRIPT` in `NOSCRIPT No matching script`; `ERR` if it has none."""
+    # redis-py removes the codes that it knows from the message and keeps them in `status_code`. Over a Unix socket, it
+    # authenticates while it connects and wraps an error from there once more.
     for candidate in (error, error.__cause__):
         known = getattr(candidate, "status_code", None)
         if isinstance(known, str) and known:
@@ -63,7 +65,7 @@ def reply_code(error: Exception) -> str:
 
 
 def reply_error(error: ResponseError, address: str, script: str | None) -> FairleadError:
-    """Our error for an error reply; the caller raises it (or sets it) with `error` as its cause."""
+    """Our error for an error reply. The caller raises it, or sets it on a future, with `error` as its cause."""
     code = reply_code(error)
     if code in UNFIT_SERVER:
         return BusUnavailable(f"Redis at {address} refuses commands: {UNFIT_SERVER[code]} ({code}: {error})")

@@ -1,11 +1,13 @@
-"""The auto-pipeliner: every command of this process over one connection, in batches.
+"""The pipeliner: sends all Redis commands of this process over one connection, in batches.
 
-Called by `fleet` and `bus`. What is submitted while a batch is out forms the next batch, so the busier the
-node, the cheaper a command; no timer delays anything. Calls of one priority keep their order; what a batch takes
-of each priority, and how much of it may wait, is the backlog's to say. It never repeats a command whose outcome
-is unknown (a doubled XADD is worse than an error): when a batch is not answered in time, its calls fail, the
-connection is closed and the breaker opens, which makes later calls fail at once until a probe has seen the server
-answer again. A call of a script the server does not have was not executed, so that one is repeated, once.
+`fleet` and `bus` call it. The commands that are submitted while a batch is under way form the next batch, so a command
+costs less the busier the node is, and no timer delays any command. Calls of one priority keep their order. The backlog
+decides how many calls of each priority a batch takes and how many may wait.
+
+The pipeliner never repeats a command whose outcome is unknown, because a doubled XADD is worse than an error. When
+Redis does not answer a batch in time, the calls of the batch fail, the connection is closed and the circuit breaker
+opens: later calls fail at once until a new connection has answered PING. A call of a script that the server does not
+have was not executed, so the pipeliner repeats it once.
 """
 
 from __future__ import annotations
@@ -30,19 +32,23 @@ from fairlead.store.script import Script
 logger = logging.getLogger(__name__)
 
 BATCH_TIMEOUT = 1.0
-"""Seconds without a reply, from the first byte out to the last reply in. A healthy batch takes milliseconds."""
+"""Seconds without a reply after which a batch has failed. A healthy batch takes milliseconds."""
 PROGRESS = 16
-"""Replies after which a batch is given its time again: large ones on a slow line take long without anything wrong."""
+"""Number of replies after which the timeout of a batch begins again: large replies on a slow line take long, although
+nothing is wrong."""
 BATCH_PATIENCE = 5
-"""Times BATCH_TIMEOUT: the longest that a batch may take while its replies keep coming."""
+"""Multiple of BATCH_TIMEOUT that a batch may take at most while its replies keep arriving."""
 WAITING_TIMEOUT = 30.0
-"""Seconds that a call may wait to be sent, give or take a batch: longer than any caller waits. Batches take
-milliseconds, and when one fails, so do all calls that wait: this ends the wait for a server that answers too slowly."""
+"""Seconds that a call may wait to be sent, accurate to one batch. It is longer than any caller waits. Batches take
+milliseconds, and all waiting calls fail when one batch fails, so this limit applies only to a server that answers, but
+too slowly."""
 
 
 class Pipeliner:
-    """`available`, `last_error` and the counters may be read at any time; all calls belong to one event
-    loop."""
+    """One connection to Redis, its backlog and its circuit breaker.
+
+    All calls belong to one event loop. `available`, `last_error` and the counters may be read at any time.
+    """
 
     def __init__(
         self,
@@ -66,12 +72,13 @@ class Pipeliner:
         self._up = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Kept, since Python 3.11 asks for its process id, a system call, whenever the running loop is looked up."""
+        """The running loop. It is kept because each lookup costs a system call in Python 3.11: it asks for the process
+        id."""
         self.last_error = BusUnavailable(f"Redis at {self.address} is not connected yet")
         self.on_change: list[Callable[[bool], None]] = []
-        """Called with `available` at each transition."""
+        """Functions to call with the new value of `available` whenever it changes."""
         self.on_connect: Callable[[], None] | None = None
-        """Called after each new connection: between it and the one before the server may have lost something."""
+        """Called after each new connection, because the server may have lost data since the previous connection."""
         self.on_batch: Callable[[float, int], None] | None = None
         """Called with the seconds and the number of commands of each answered batch."""
         self.last_latency = 0.0
@@ -81,26 +88,26 @@ class Pipeliner:
 
     @property
     def available(self) -> bool:
-        """Whether the breaker is closed: calls go out. Without calls, a lost server goes unnoticed."""
+        """True while the circuit breaker is closed. A lost server is noticed only when a call is sent."""
         return self._up.is_set()
 
     @property
     def backlog(self) -> int:
-        """Calls that wait to be sent."""
+        """The number of calls that wait to be sent."""
         return len(self._backlog)
 
     def waiting(self, priority: Priority) -> int:
-        """Those of one priority."""
+        """The number of calls of one priority that wait to be sent."""
         return self._backlog.waiting(priority)
 
     def start(self) -> None:
-        """Begin to connect. The first connection is made like any later one: see `wait_available`."""
+        """Begin to connect; `wait_available` waits for the connection. The first is made like any later one."""
         if self._owner is not None:
             raise RuntimeError("the pipeliner has been started already")
         self._owner = asyncio.create_task(self._own(), name=f"pipeliner {self.address}")
 
     async def aclose(self) -> None:
-        """Close the connection. Calls that have no answer yet fail."""
+        """Close the connection. Calls that have no reply yet fail."""
         if self._owner is not None and not self._owner.done():
             self._owner.cancel()
             await asyncio.wait([self._owner])
@@ -117,11 +124,12 @@ class Pipeliner:
     def submit(
         self, *args: Arg, priority: Priority = Priority.COMMANDS, expected: int = EXPECTED_REPLY
     ) -> asyncio.Future[Reply]:
-        """Send one command, `submit("HSET", key, "field", 1)`. Those of one priority run in the order of submission.
+        """Send one command, for example `submit("HSET", key, "field", 1)`, and return a future of its reply.
 
-        `expected`: bytes that the reply is expected to have, by which a batch is bounded. The future fails with
-        `BusUnavailable` (at once when the breaker is open or the backlog of this priority is full) or `StoreError`.
-        Cancelling it does not take the command back.
+        Commands of one priority run in the order in which they were submitted. `expected` is the expected size of the
+        reply in bytes, by which batches are bounded. The future fails with `StoreError` or with `BusUnavailable`: at
+        once if the circuit breaker is open or the backlog of this priority is full. Cancelling the future does not
+        withdraw the command.
         """
         return self._enqueue(Call(self._future(), pack(args), None, priority, expected))
 
@@ -134,7 +142,7 @@ class Pipeliner:
         priority: Priority = Priority.COMMANDS,
         expected: int = EXPECTED_REPLY,
     ) -> asyncio.Future[Reply]:
-        """Run a script; like `submit`, and the future may fail with `ScriptError`."""
+        """Run a script. It works like `submit`, and the future may also fail with `ScriptError`."""
         packed = pack((b"EVALSHA", script.sha, len(keys), *keys, *args))
         return self._enqueue(Call(self._future(), packed, script, priority, expected))
 
@@ -146,13 +154,13 @@ class Pipeliner:
         priority: Priority = Priority.COMMANDS,
         expected: int = EXPECTED_REPLY,
     ) -> asyncio.Future[list[Reply | FairleadError]]:
-        """Run a script once for each of `calls`, its keys and arguments, as one call with one answer.
+        """Run a script once for each pair of keys and arguments in `calls`, as one call with one future.
 
-        For work on many records of one kind, which is then dealt with as one answer: the call itself costs this process
-        a tenth less than as many of `run`. The server sees the same commands, each with keys of its own. The future
-        gives the replies in the order of `calls`; in place of an error reply stands the error that `run` would raise.
-        It fails as a whole when the server is away. `calls` is not empty, and small enough for one batch; `expected` is
-        meant for each of them.
+        This is for work on many records of one kind whose replies are handled together. It costs this process a tenth
+        less than as many calls of `run`; the server sees the same commands, each with its own keys. The future gives
+        the replies in the order of `calls`, and in place of an error reply the error that `run` would raise. The whole
+        future fails when the server is unavailable. `calls` must not be empty and must fit into one batch; `expected`
+        is the expected size of each single reply.
         """
         sha = script.sha
         packed = b"".join([pack((b"EVALSHA", sha, len(keys), *keys, *args)) for keys, args in calls])
@@ -167,7 +175,7 @@ class Pipeliner:
         priority: Priority = Priority.COMMANDS,
         expected: int = EXPECTED_REPLY,
     ) -> asyncio.Future[list[Reply | FairleadError]]:
-        """Send many commands as one call with one answer: as `run_each`, without a script."""
+        """Send many commands as one call with one future, as `run_each` does for a script."""
         future: asyncio.Future[list[Reply | FairleadError]] = self._future()
         packed = b"".join([pack(command) for command in commands])
         self._enqueue(Call(future, packed, None, priority, expected * len(commands), len(commands), []))
@@ -189,10 +197,10 @@ class Pipeliner:
             self._wake.set()
         return call.future
 
-    # -- the owner ---------------------------------------------------------------------------------
+    # -- the connection ----------------------------------------------------------------------------
 
     async def _own(self) -> None:
-        """Connect, pump until the connection is lost, again; until cancelled."""
+        """Connect and exchange batches; reconnect whenever the connection is lost. Runs until it is cancelled."""
         attempt = 0
         while True:
             connection = None
@@ -204,12 +212,11 @@ class Pipeliner:
                 if self.on_connect is not None:
                     self.on_connect()
                 await self._pump(connection)
-                continue  # the server hung up between two batches: nothing is lost, connect again at once
+                continue  # the server closed the connection between two batches: nothing is lost, reconnect at once
             except BusUnavailable as e:
                 self._trip(e)
             except Exception as e:
-                # A defect of ours must cost calls, not the node: without its owner the store is dead for
-                # ever.
+                # A bug of ours may fail calls but must not end this task: without it, no call is ever sent again.
                 logger.exception("the pipeliner of Redis at %s failed", self.address)
                 self._trip(BusUnavailable(f"the pipeliner of Redis at {self.address} failed: {e!r}"))
             finally:
@@ -219,11 +226,11 @@ class Pipeliner:
             await asyncio.sleep(reconnect_delay(attempt))
 
     async def _pump(self, connection: RedisConnection) -> None:
-        """Exchange batches until the server hangs up between two of them."""
+        """Exchange batches until the server closes the connection between two of them."""
         served = self.batches
         while True:
-            # Behind an answered batch the next one goes out at once: asking first would let the loop run before it is
-            # sent, and the server would have nothing to do meanwhile.
+            # After an answered batch, the next one is sent at once. Checking the connection first would let the event
+            # loop run before the batch is sent, and the server would be idle meanwhile.
             answered = self.batches > served and bool(self._backlog)
             if not self._backlog:
                 self._wake.clear()
@@ -242,8 +249,7 @@ class Pipeliner:
             call.fail(BusUnavailable(f"{waited} for Redis at {self.address}, which is too slow; it was not sent"))
 
     def _take_batch(self) -> list[Script]:
-        """Move the next batch from the backlog to `_out`; return the scripts this connection has yet to
-        load."""
+        """Move the next batch from the backlog to `_out`; return its scripts that this connection must load first."""
         self._out = self._backlog.take()
         missing: dict[bytes, Script] = {}
         loaded = self._loaded
@@ -254,12 +260,14 @@ class Pipeliner:
         return list(missing.values())
 
     async def _exchange(self, connection: RedisConnection) -> None:
-        """One batch out, all its replies in; `BusUnavailable` when that fails, with `_out` left to
-        `_trip`."""
+        """Send one batch and read all its replies.
+
+        Raises `BusUnavailable` if that fails; `_out` then holds the calls without a reply, which `_trip` fails.
+        """
         missing = self._take_batch()
         count = sum([call.count for call in self._out])
-        # Loading first, in the same batch: the usual first call or first call after a restart keeps its
-        # place.
+        # Scripts are loaded at the start of the same batch, so that the first call of a script, also after a restart
+        # of the server, keeps its place in the order.
         chunks = [pack((b"SCRIPT", b"LOAD", script.source)) for script in missing]
         chunks += [call.packed for call in self._out]
         loop = asyncio.get_running_loop()
@@ -313,9 +321,9 @@ class Pipeliner:
             raise BusUnavailable(f"the connection to Redis at {self.address} was lost: {e}") from e
         finally:
             deadline.stop()
-            self._backlog.put_back(again)  # also when the batch fails: whoever awaits them must be told
+            self._backlog.put_back(again)  # also when the batch fails: `_fail_all` then fails these calls
         if demoted:
-            # After a failover the name may lead to the new primary, but only a new connection looks it up.
+            # After a failover, the host name may resolve to the new primary, but only a new connection resolves it.
             raise BusUnavailable(f"Redis at {self.address} has become a replica; looking for the primary")
         self.last_latency = loop.time() - started
         self.batches += 1
@@ -330,10 +338,10 @@ class Pipeliner:
         replies: list[Reply | FairleadError],
         progress: Callable[[], None],
     ) -> bool:
-        """The replies to all commands of one call; whether one of them says that the server has become a replica.
+        """Read the replies to all commands of one call; return whether one says that the server has become a replica.
 
-        When the server has the script for none of them, none was executed: the call is left without an answer, to be
-        repeated, once. Where it went missing amid them (SCRIPT FLUSH), that is an error of those commands.
+        If the server lacked the script for every command, none was executed: the call is left without a result and is
+        repeated once. If the server lost the script in between (SCRIPT FLUSH), the commands after that get an error.
         """
         demoted, missing = False, 0
         name = call.script.name if call.script else None
@@ -357,7 +365,7 @@ class Pipeliner:
             call.future.set_result(replies)
         return demoted
 
-    # -- the breaker -------------------------------------------------------------------------------
+    # -- the circuit breaker -----------------------------------------------------------------------
 
     def _close_breaker(self) -> None:
         if not self._up.is_set():
@@ -366,7 +374,7 @@ class Pipeliner:
             self._tell()
 
     def _trip(self, error: BusUnavailable) -> None:
-        """Open the breaker, say so once, and fail every call that has no answer."""
+        """Open the circuit breaker, log that once, and fail every call that has no reply."""
         was_up = self._up.is_set()
         self._fail_all(error)
         if was_up:

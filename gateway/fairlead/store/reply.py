@@ -1,8 +1,8 @@
-"""The four shapes of a server's reply, and the readers that turn one into what the caller expects.
+"""The four types of a Redis reply, and the functions that convert a reply into the type that the caller expects.
 
-Called by everybody who submits commands. They never guess: a reply of another shape is a `StoreError` that
-shows it, because a silent None here becomes a wrong lease elsewhere. The connection speaks RESP2 on purpose:
-hashes come as flat lists, exactly as a Lua script returns them, so one set of readers serves both.
+All code that submits commands calls them. They never guess: a reply of another type raises a `StoreError` that shows
+it, because a silent None here would become a wrong lease elsewhere. The connection uses RESP2 on purpose: hashes arrive
+as flat lists, exactly as a Lua script returns them, so the same functions read both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def _wrong(reply: Reply, wanted: str) -> StoreError:
 
 
 def integer(reply: Reply) -> int:
-    """An integer, whether the server sent it as one or as digits."""
+    """An integer, which the server may have sent as an integer or as a string of digits."""
     if isinstance(reply, int):
         return reply
     if isinstance(reply, bytes):
@@ -48,7 +48,7 @@ def items(reply: Reply) -> list[Reply]:
 
 
 def table(reply: Reply) -> dict[bytes, bytes]:
-    """A hash: HGETALL's flat list of fields and values."""
+    """A hash, from a flat list of fields and values such as the reply to HGETALL."""
     flat = items(reply)
     if len(flat) % 2:
         raise _wrong(reply, "a list of fields and values")

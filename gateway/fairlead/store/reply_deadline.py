@@ -1,8 +1,8 @@
-"""How long a batch waits for the server's replies, without mistaking a pause of this process for silence of the server.
+"""The timeout of a batch, which does not mistake a pause of this process for silence of the server.
 
-Used by the pipeliner alone. When the event loop has stood still (the process was short of CPU or stopped, or one turn
-took long), its timers are run before its sockets are read: a plain timeout would then end a batch whose replies have
-come.
+Only the pipeliner uses it. After a pause (the process was short of CPU or stopped, or one iteration of the event loop
+took long), asyncio runs its timers before it reads its sockets. A plain timeout would then fail a batch whose replies
+have already arrived.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ from __future__ import annotations
 import asyncio
 
 LAST_PART = 0.25
-"""Of the time: the timer looks at the loop once before the end, with so much of it left to read what lies there."""
+"""Fraction of the timeout. The timer runs once this long before the end, to find out whether there was a pause; the
+time left suffices to read the replies that have arrived."""
 LATE = 0.5
-"""Of that part: a timer that is run later than by this tells that the loop stood still."""
+"""Fraction of that last part. A timer that runs later than by this much shows that the event loop was paused."""
 
 
 class ReplyDeadline:
-    """`timeout` is to be entered at once; it raises TimeoutError when no reply has come for `seconds`, or all has taken
-    `most` seconds. After a pause of the event loop it begins anew. `stop` ends it.
+    """A timeout for one batch. Enter `timeout` at once, as a context manager, and call `stop` at the end.
+
+    `timeout` raises TimeoutError when no reply has come for `seconds`, or when the batch has taken `most` seconds.
+    After a pause of the event loop, the time begins again.
     """
 
     __slots__ = ("_at", "_fires", "_last", "_last_part", "_loop", "_seconds", "_timer", "timeout")
@@ -34,7 +37,7 @@ class ReplyDeadline:
         self.timeout = asyncio.timeout(None)
 
     def progress(self) -> None:
-        """Replies have come."""
+        """Replies have arrived: begin the time again."""
         self._at = min(self._loop.time() + self._seconds, self._last)
 
     def stop(self) -> None:

@@ -1,7 +1,7 @@
-"""An allowance: how many bytes of a server's replies may still be read, for a caller that does not trust the server.
+"""A limit on the bytes that may be read from a Redis server, for a caller that does not trust the server.
 
-Set by the operator, whose servers are named by the authors of LinkGateways; nodes have none, since a node is lost
-without its Redis anyway. What is beyond it ends the connection, before more of it is in memory.
+The operator sets one, because the authors of LinkGateways name its servers. Nodes set none: they cannot work without
+their Redis anyway. A server that exceeds the limit loses the connection before more of its data is in memory.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from redis.exceptions import ConnectionError as ConnectionLost
 
 
 class ReplyLimit:
-    """`left` is what may still be read; its owner raises it to `most` again when a new piece of work begins."""
+    """`left` is the number of bytes that may still be read. The owner calls `renew` before each new piece of work."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -21,12 +21,12 @@ class ReplyLimit:
         self.left = self.most
 
     def parser(self, socket_read_size: int) -> BoundedParser:
-        """As redis-py makes the parser of a connection."""
+        """Make the parser of a connection. redis-py calls this as its `parser_class`."""
         return BoundedParser(socket_read_size, self)
 
 
-class BoundedParser(DefaultParser):  # type: ignore[misc,valid-type]  # one of two classes, by whether hiredis is there
-    """redis-py's own parser, reading from a stream that counts."""
+class BoundedParser(DefaultParser):  # type: ignore[misc,valid-type]  # the class depends on whether hiredis exists
+    """The parser of redis-py, which also counts the bytes that it reads."""
 
     def __init__(self, socket_read_size: int, allowance: ReplyLimit) -> None:
         super().__init__(socket_read_size)

@@ -1,9 +1,8 @@
-"""A Lua script of ours: its name, its source and the SHA the server knows it by.
+"""A Lua script: its name, its source and the SHA-1 by which the server identifies it.
 
-Loaded once at import from the package data of the room that owns it, and run through `Pipeliner.run`, which
-also sees to it that the server has it. Scripts without the `#!lua` line are refused: that line makes a server
-in cluster mode reject keys of another slot, and it keeps a script from starting on a server that is out of
-memory.
+A script is loaded once, at import, from the data of the package that owns it. `Pipeliner.run` runs it and loads it into
+the server if necessary. A script without the `#!lua` line is refused: because of that line, a server in cluster mode
+rejects keys of another slot, and a server that is out of memory does not start the script.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ class Script:
     def __post_init__(self) -> None:
         if not self.source.startswith("#!lua"):
             raise ValueError(f"script {self.name} does not begin with #!lua")
-        # The server names scripts by SHA-1; nothing here rests on its strength.
+        # The server identifies scripts by SHA-1; security does not depend on it.
         digest = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
         object.__setattr__(self, "sha", digest.encode())
 
 
 def load(package: str, name: str) -> Script:
-    """The script in the file `name`.lua of `package`."""
+    """Load the script in the file `name`.lua of `package`."""
     source = resources.files(package).joinpath(f"{name}.lua").read_text(encoding="utf-8")
     return Script(name, source)

@@ -1,8 +1,8 @@
-"""What the server says of itself, and whether it is fit to hold a fleet.
+"""Checks once, at the start of a node, whether the Redis server is suitable for a fleet.
 
-Asked once at start by `app`, after the pipeliner is available. A server too old for our scripts stops the
-process; one that may lose or evict data starts with a warning that names the setting, because the operator of
-that server may have reasons. INFO is asked instead of CONFIG GET, which managed Redis services refuse.
+`Node` calls it after the pipeliner has become available. A server that is too old for our scripts stops the process.
+For a server that may lose or evict data, the check only logs a warning that names the setting, because the operator of
+that server may have reasons. It uses INFO instead of CONFIG GET, because managed Redis services refuse CONFIG GET.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.store.reply import text
 logger = logging.getLogger(__name__)
 
 OLDEST = (7, 0)
-"""The first version whose scripts take the `#!lua` line, which all of ours have."""
+"""The first version that accepts the `#!lua` line in scripts. All of our scripts have that line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class ServerFacts:
 
 
 async def check_server(pipeliner: Pipeliner) -> ServerFacts:
-    """The facts; `ConfigError` when the server is too old, warnings in the log when it may lose data."""
+    """Return facts about the server. Raises `ConfigError` if it is too old; logs a warning if it may lose data."""
     info = dict(line.split(":", 1) for line in text(await pipeliner.submit("INFO")).splitlines() if ":" in line)
-    # Valkey reports the Redis version it is compatible with beside its own.
+    # Valkey reports its own version and the Redis version that it is compatible with.
     compatible = info.get("redis_version", "0")
     facts = ServerFacts(
         product=info.get("server_name", "redis"),

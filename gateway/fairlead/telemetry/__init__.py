@@ -1,3 +1,3 @@
-"""Metrics, traces and logs of one node: counters and histograms, spans and their export, timings of commands, and log
+"""Metrics, traces and logs of one node: counters and histograms, spans and their export, command timings, and log
 lines.
 """

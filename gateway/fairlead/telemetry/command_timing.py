@@ -1,8 +1,9 @@
 """When each step of one command happened on this node, and what a session's commands took.
 
-Stamps are taken always, since they cost what a clock costs: the latencies of a session and of the node are made of
-them, and so are the spans of a command that is kept for its trace only when it turns out to be slow or failed. Stamps
-are nanoseconds of this machine's wall clock, as spans want them; nothing decides by those of another machine.
+Sessions and the telemetry recorder use it. Timestamps are always taken, because each costs only one read of the clock.
+The latencies of a session and of the node are computed from them, and so are the spans of a command whose trace is kept
+only because it was slow or failed. Timestamps are nanoseconds of this machine's wall clock, as spans require; no
+decision depends on timestamps of another machine.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from typing import Final
 from fairlead.telemetry.decaying_histogram import new_histogram, observe
 
 STAGES: Final = ("deliver", "ack", "first_byte", "run", "store")
-"""From the doorbell to the socket; from there to the ack, to the first result and to the end; from the end to Redis."""
+"""The stages: from the doorbell to the write to the socket; from that write to the ack, to the first result and to the
+end; and from the end until it is stored in Redis."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandOrigin:
-    """What a command's record says of its beginning. `began` is the API's clock (ns), 0 when it was not told."""
+    """What the record of a command says about its origin. `began` is the API node's clock in ns, 0 if unknown."""
 
     method: str
     traceparent: str
     began: int
     created: int
-    """Redis TIME in ms."""
+    """When the record was created: Redis TIME in ms."""
 
 
 class CommandTiming:
-    """One command on one link; a stamp of 0 stands for what did not happen."""
+    """The timestamps of one command on one link. A timestamp of 0 means that the step has not happened."""
 
     __slots__ = (
         "acked", "attempt", "code", "ended", "first", "heard", "origin", "resumed", "rung", "span", "stored", "waited",
@@ -37,10 +39,10 @@ class CommandTiming:
 
     def __init__(self, rung: int, heard: int) -> None:
         self.rung = rung
-        """By the clock of the node that rang."""
+        """When the doorbell was sent, by the clock of the node that sent it."""
         self.heard = heard
         self.waited = False
-        """It was there before the link, and was delivered as such."""
+        """True if the command existed before the link did."""
         self.written = 0
         self.acked = 0
         self.first = 0
@@ -48,16 +50,16 @@ class CommandTiming:
         self.stored = 0
         self.attempt = 0
         self.resumed = False
-        """It was running when this link took it up, so nothing can be said of how long it took."""
+        """True if the command was already running when this link took it over, so its duration is unknown."""
         self.code = ""
-        """Of the error that the agent ended it with."""
+        """The code of the error with which the agent ended the command."""
         self.origin: CommandOrigin | None = None
-        """None for a command that was taken up from another link, until it is asked for."""
+        """None for a command that was taken over from another link, until its record has been read."""
         self.span = 0
-        """The id under which the agent knows its stay there, when it was told one."""
+        """The id of the agent's span, if one was sent to the agent."""
 
     def stages(self) -> tuple[float | None, ...]:
-        """Seconds of each of STAGES, None where one of its two stamps is missing."""
+        """The seconds of each of STAGES, or None where one of its two timestamps is missing."""
         written, ended = 0 if self.resumed else self.written, self.ended
         return (
             _between(self.heard, written),
@@ -71,18 +73,18 @@ class CommandTiming:
 def _between(begin: int, end: int) -> float | None:
     if not begin or not end:
         return None
-    # A wall clock may be set back; time never is.
+    # A wall clock may be set back, but a duration is never negative.
     return (end - begin) / 1e9 if end > begin else 0.0
 
 
 class CommandStats:
-    """The commands of one session: made with its first one."""
+    """Statistics of the commands of one session. A session creates them with its first command."""
 
     __slots__ = ("commands", "failed", "windows")
 
     def __init__(self) -> None:
         self.commands = 0
-        """That ended on this link."""
+        """The number of commands that ended on this link."""
         self.failed = 0
         self.windows: list[bytearray | None] = [None] * len(STAGES)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from math import log2
 
 LEAST = 0.0001
-"""Seconds; all below are one size: no round trip over a network is shorter."""
+"""Seconds. All shorter durations share one bucket, because no round trip over a network is shorter."""
 PER_OCTAVE = 4
 SIZES = 81
-"""Twenty octaves: up to 105 s, which is longer than a link may be silent."""
+"""The number of buckets: twenty octaves, up to 105 s, which is longer than a link may be silent."""
 _LAST = SIZES - 1
 _HALF = bytes(i >> 1 for i in range(256))
 _BLANK = bytes(SIZES)
@@ -24,7 +24,7 @@ def new_histogram() -> bytearray:
 
 
 def observe(counts: bytearray, seconds: float) -> None:
-    """One more duration."""
+    """Add one duration to the histogram."""
     if seconds <= LEAST:
         size = 0
     else:
@@ -40,7 +40,7 @@ def quantile(counts: bytearray | None, share: float) -> float | None:
     if counts is None or not (total := sum(counts)):
         return None
     above = total - max(1, -int(-share * total // 1))
-    # From the top: the slow ones are asked for, and they are few.
+    # The search begins with the slowest bucket: callers ask for high quantiles, and few durations are slow.
     size = len(counts.rstrip(b"\0")) - 1
     above -= counts[size]
     while above >= 0 and size:

@@ -1,8 +1,8 @@
 """A Prometheus histogram that is cheap to update: an observation is a binary search and two additions.
 
-`metrics` makes one for each histogram of a node. The histogram of prometheus_client takes two locks and compares the
-bounds one after the other, and a command has six durations. This one is updated by one event loop and needs no lock;
-buckets are added up when it is scraped.
+`metrics` creates one for each histogram of a node. The histogram of prometheus_client takes two locks and compares the
+bounds one after the other, and each command has six durations. This one is updated by one event loop, so it needs no
+lock, and its buckets are summed up when it is scraped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from prometheus_client.utils import floatToGoString
 
 
 class Series:
-    """One set of labels. `observe` may carry the id of the trace that was so slow."""
+    """The buckets of one value of the label."""
 
     __slots__ = ("_bounds", "_counts", "_exemplars", "_sum")
 
@@ -27,11 +27,14 @@ class Series:
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
         self._exemplars: dict[int, Exemplar] = {}
-        """The latest of each bucket."""
+        """The latest exemplar of each bucket."""
 
     def observe(self, seconds: float, trace: str = "") -> None:
-        """A time below 0 counts as 0: its two ends were told by two clocks, and a sum that falls would look like a
-        restart to Prometheus."""
+        """Add one duration; `trace` is the id of its trace, for the exemplar of the bucket.
+
+        A negative duration, which results from two different clocks, counts as 0: to Prometheus, a sum that falls would
+        look like a restart.
+        """
         seconds = max(seconds, 0.0)
         place = bisect_left(self._bounds, seconds)
         self._counts[place] += 1
@@ -66,7 +69,7 @@ class Histogram(Collector):
         registry.register(self)
 
     def of(self, value: str) -> Series:
-        """The series of one value of the label; kept by the caller that writes often."""
+        """Return the series of one value of the label. A caller that writes often keeps it."""
         found = self._series.get(value)
         if found is None:
             found = self._series[value] = Series(self._bounds)

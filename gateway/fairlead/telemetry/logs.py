@@ -15,24 +15,24 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from fairlead.text import plain as plain  # for those whose words go into these lines
+from fairlead.text import plain as plain  # for callers that log text from other parties
 
 PERIOD = 1.0
-"""Seconds that one line stands for, at most."""
+"""The longest period in seconds that one line summarizes."""
 DETAILS = 20
-"""Kinds of detail that one line tells apart; the rest is summed up as other."""
+"""The number of kinds of detail that one line counts separately. All further kinds are counted as "other"."""
 
 Ids = dict[str, str | int]
 
 
 def ids(*, agent: str = "", session: str = "", command: str = "", trace: str = "") -> dict[str, Ids]:
-    """For `extra` of a log call: what the line is about. Empty ones are left out."""
+    """The argument `extra` of a log call: the ids that the line is about. Empty ids are left out."""
     named = {"agent": agent, "session": session, "command": command, "trace": trace}
     return {"ids": {name: value for name, value in named.items() if value}}
 
 
 def configure_logging(level: str, form: str, node: str = "") -> None:
-    """All lines go to stderr, as `text` or `json`. Workers, whose lines meet in one stream, name their node."""
+    """Write all lines to stderr, as `text` or `json`. Workers share one stream, so each names its node in its lines."""
     handler = logging.StreamHandler(sys.stderr)
     if form == "json":
         handler.setFormatter(JsonFormatter(node))
@@ -45,7 +45,7 @@ def configure_logging(level: str, form: str, node: str = "") -> None:
 
 
 class JsonFormatter(logging.Formatter):
-    """One object a line: time, level, logger, message, then the ids; an exception is text in it, not lines behind."""
+    """One JSON object per line: time, level, logger, message and the ids. An exception is a string in that object."""
 
     def __init__(self, node: str = "") -> None:
         super().__init__()
@@ -71,16 +71,16 @@ class JsonFormatter(logging.Formatter):
 
 
 class LogAggregator:
-    """Many events of a kind as one line a second. Owned by one event loop; `aclose` tells what was not told yet."""
+    """Logs many events of a kind as one line per second. It belongs to one event loop; `aclose` logs what is left."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._counts: dict[str, Counter[str]] = {}
-        """Of the kinds that had a line within the last second."""
+        """For each kind that was logged within the last second, the number of further events by detail."""
         self._timer: asyncio.TimerHandle | None = None
 
     def note(self, kind: str, detail: str, level: int, text: str, *args: object, **about: str) -> None:
-        """`kind` and `detail` are words of ours, few of them; `text`, `args` and the ids are of this one event."""
+        """Log or count one event. `kind` and `detail` are from small fixed sets; the rest describes this one event."""
         counts = self._counts.get(kind)
         if counts is None:
             self._counts[kind] = Counter()
@@ -99,7 +99,7 @@ class LogAggregator:
 
     def _turn(self) -> None:
         self._tell()
-        # What had no more than its line is quiet again: the next of it is a line at once.
+        # A kind without further events is removed, so that its next event is logged at once.
         self._counts = {kind: Counter() for kind, counts in self._counts.items() if counts}
         self._timer = asyncio.get_running_loop().call_later(PERIOD, self._turn) if self._counts else None
 

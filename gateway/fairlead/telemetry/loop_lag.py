@@ -18,7 +18,7 @@ PERIOD = 0.25
 class LoopLag:
     def __init__(self, metrics: Metrics) -> None:
         self.last = 0.0
-        """Seconds that the timer was late the last time."""
+        """The seconds by which the timer was late the last time."""
         self._lag = metrics.lag
         self._pauses = tuple(metrics.pauses.of(str(generation)) for generation in range(3))
         self._timer: asyncio.TimerHandle | None = None
@@ -26,7 +26,7 @@ class LoopLag:
         self._began = 0.0
 
     def start(self) -> None:
-        """On the running event loop."""
+        """Start the timer on the running event loop."""
         gc.callbacks.append(self._collected)
         self._arm(asyncio.get_running_loop())
 
@@ -41,7 +41,7 @@ class LoopLag:
         self._timer = loop.call_later(PERIOD, self._beat, loop)
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
-        # uvloop's clock is in whole milliseconds and may call up to one too early.
+        # The clock of uvloop counts whole milliseconds, so a timer may run up to 1 ms too early.
         self.last = max(0.0, loop.time() - self._due)
         self._lag.observe(self.last)
         self._arm(loop)

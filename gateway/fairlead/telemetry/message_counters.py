@@ -1,7 +1,7 @@
-"""Messages and bytes of one node's links, counted as plain numbers and handed to Prometheus when it asks.
+"""Counts the messages and bytes of one node's links as plain integers, and exports them when Prometheus scrapes.
 
-Written by sessions for each message: a bound Prometheus counter takes a lock and costs four times as much. Its labels
-are the protocol's own words, so they are few.
+Sessions update it for each message. A bound Prometheus counter takes a lock and costs four times as much. The labels
+are the message types of the protocol, so there are few.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ class MessageCounters(Collector):
         self._sent_bytes = 0
 
     def received(self, message: object, size: int) -> None:
-        """One came from an agent; None stands for one that was ignored."""
+        """Count a message from an agent. None stands for a message that was ignored."""
         self._received[type(message)] += 1
         self._received_bytes += size
 
     def sent(self, message: object, size: int) -> None:
-        """One went to an agent."""
+        """Count a message to an agent."""
         self._sent[type(message)] += 1
         self._sent_bytes += size
 

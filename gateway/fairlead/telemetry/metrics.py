@@ -1,6 +1,6 @@
 """The metrics of one node, as bound Prometheus children. No label grows with the number of agents.
 
-`node` makes them, routing and app update them, and the admin port serves them. Nothing decides by these numbers.
+`node` creates them, routing and app update them, and the admin port serves them. No decision depends on them.
 docs/telemetry.md lists all metrics, and a test compares that list with this module.
 """
 
@@ -20,14 +20,15 @@ from fairlead.version import __version__
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 """Seconds; from one hop on a quiet node to the longest wait for an absent agent."""
 LIVES = (1, 10, 60, 300, 1800, 3600, 6 * 3600, 12 * 3600, 86400)
-"""Seconds; the lives of links, to a day."""
+"""Seconds; the lifetimes of links, up to a day."""
 PAUSES = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
-"""Seconds that the event loop kept others waiting."""
+"""Seconds for which the event loop was blocked."""
 METHODS = 20
-"""Methods that have a series of their own, the first to come; platforms name methods, and might name many."""
+"""The number of methods with their own series: the first ones that occur. Platforms name methods, and may name many."""
 OTHER = "other"
 
-# A second series for each counter and histogram, that tells when it was made: the process's start tells the same.
+# These would be a second series for each counter and histogram with its creation time, which is about the same as the
+# start time of the process.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,7 +41,7 @@ def wants_openmetrics(accept: str) -> bool:
 
 
 class Metrics:
-    """One registry a node, so that two nodes in one process (tests) never mix."""
+    """The metrics of one node. Each node has its own registry, so that two nodes in one process (tests) never mix."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -117,7 +118,7 @@ class Metrics:
         self._gauges[0].labels(__version__).set(1)
 
     def observe_command(self, method: str, seconds: float, trace: str) -> None:
-        """An agent ended a command of `method`; `trace` is that of a command whose trace is kept, else ""."""
+        """Observe a command that an agent ended. `trace` is the id of its trace if that is kept, else ""."""
         series = self._methods.get(method)
         if series is None:
             if len(self._methods) < METHODS:
@@ -127,30 +128,30 @@ class Metrics:
         series.observe(seconds, trace)
 
     def add_gauge(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A gauge that is read when it is scraped."""
+        """Add a gauge whose value is read when it is scraped."""
         gauge = Gauge(name, text, registry=self.registry)
         gauge.set_function(read)
         self._gauges.append(gauge)
 
     def add_labelled_gauge(self, name: str, text: str, label: str, reads: Mapping[str, Callable[[], float]]) -> None:
-        """A gauge with one series for each value of `label`, read when it is scraped."""
+        """Add a gauge with one series for each value of `label`, whose values are read when it is scraped."""
         gauge = Gauge(name, text, [label], registry=self.registry)
         for value, read in reads.items():
             gauge.labels(value).set_function(read)
         self._gauges.append(gauge)
 
     def add_counter(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """A counter that is read when it is scraped."""
+        """Add a counter whose value is read when it is scraped."""
         self.registry.register(_Read(name, text, read))
 
     def exposition(self, with_exemplars: bool = False) -> bytes:
-        """For a scraper, as OpenMetrics if it understands that."""
+        """Return all metrics as text: in OpenMetrics format if `with_exemplars`, else in Prometheus format."""
         made = openmetrics.generate_latest if with_exemplars else generate_latest
         return bytes(made(self.registry))
 
 
 class _Read:
-    """A collector of one counter that somebody else keeps."""
+    """A collector of one counter whose value another object keeps."""
 
     def __init__(self, name: str, text: str, read: Callable[[], float]) -> None:
         self._name = name

@@ -13,6 +13,8 @@ from fairlead.telemetry.tracing import TraceContext, Tracing, session_link, span
 
 
 class RequestTrace:
+    """The timestamps and ids of one request that posts a command."""
+
     __slots__ = (
         "_accept", "_tracing", "accepted", "agent", "began", "command", "first", "method", "placed", "rung", "sid",
         "traceparent",
@@ -22,7 +24,7 @@ class RequestTrace:
         self.began = wall_ns()
         self.command = self.agent = self.method = self.sid = ""
         self.traceparent = ""
-        """For the record; "" when nobody has decided that the command is traced."""
+        """The traceparent for the record of the command, or "" if the command is not traced so far."""
         self.placed = 0
         self.rung = 0
         self.accepted = 0
@@ -31,19 +33,19 @@ class RequestTrace:
         self._accept = 0
 
     def begin(self, command: str, agent: str, method: str, caller: str) -> None:
-        """Dispatch begins; the command has its id. `caller` is the traceparent that came with it."""
+        """Dispatch begins, and the command has its id. `caller` is the traceparent that the request carried."""
         self.command, self.agent, self.method = command, agent, method
         self.traceparent = self._tracing.traceparent_for(command, caller)
         self.placed = wall_ns()
 
     def accept(self) -> None:
-        """The command stands in Redis and the caller hears so."""
+        """The command is stored in Redis, and the caller is informed."""
         self.accepted = wall_ns()
         if self.traceparent and (context := self._context()).sampled:
             self._tracing.put(self._acceptance(context))
 
     def refuse(self, code: str, recorded: bool) -> None:
-        """It was not taken in: this is all of its trace. A post that left no record is told only if it was drawn."""
+        """The command was refused: export its whole trace. A post without a record is exported only if sampled."""
         context = self._context()
         if not (context.sampled or recorded):
             return
@@ -55,12 +57,12 @@ class RequestTrace:
         self._tracing.put([root, *self._acceptance(context, code)])
 
     def first_results(self) -> None:
-        """The first results go to the caller."""
+        """The first results are sent to the caller."""
         if not self.first:
             self.first = wall_ns()
 
     def end(self, failed: bool) -> None:
-        """The last of the stream goes to the caller."""
+        """The end of the stream is sent to the caller."""
         end = wall_ns()
         worth = failed or end - self.began >= self._tracing.slow
         if not (worth or self.traceparent) or not self.command:

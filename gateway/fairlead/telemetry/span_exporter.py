@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 QUEUE = 8_192
-"""Spans that wait: some 8 MB, and the ten seconds for which a collector may be restarted at 100 traces a second."""
+"""The largest number of waiting spans: about 8 MB. It bridges ten seconds, enough to restart a collector, at 100 traces
+per second."""
 BATCH = 512
-"""Spans of one request: some 200 KB."""
+"""Spans in one request: about 200 KB."""
 PAUSE = 2.0
-"""Seconds between two requests that are not full: each costs some milliseconds, whatever is in it."""
+"""Seconds between two requests that are not full: each request costs some milliseconds, whatever it contains."""
 TIMEOUT = 5.0
-"""Seconds for one request, its repetitions included."""
+"""Seconds for one request, including its retries."""
 FLUSH = 3.0
-"""Seconds for what is left when the node stops."""
+"""Seconds to send the remaining spans when the node stops."""
 
 Value = str | int | float | bool
 
@@ -55,7 +56,7 @@ class SpanLink:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A finished span. Times are ns of the wall clock; `parent` is 0 for none; `error` is "" when it went well."""
+    """A finished span. Times are ns of the wall clock; `parent` is 0 for a root span; `error` is "" on success."""
 
     trace: int
     id: int
@@ -71,7 +72,7 @@ class Span:
 
 
 class SpanExporter:
-    """`put` never blocks and never fails. The counters may be read at any time."""
+    """The queue and its thread. `put` never blocks and never fails. The counters may be read at any time."""
 
     def __init__(self, endpoint: str, resource: Mapping[str, Value]) -> None:
         self._endpoint = endpoint
@@ -79,14 +80,14 @@ class SpanExporter:
         self._waiting: deque[Span] = deque()
         self._stopping = False
         self._due = threading.Event()
-        """A batch is full, or the node stops."""
+        """Set when a batch is full or the node stops."""
         self._otlp: OTLPSpanExporter | None = None
         self._failing = False
         self.exported = 0
         self.overflowed = 0
-        """Dropped because the queue was full."""
+        """The number of spans dropped because the queue was full."""
         self.refused = 0
-        """Dropped because the collector could not be reached, or did not take them."""
+        """The number of spans dropped because the collector could not be reached or did not accept them."""
         self._thread = threading.Thread(target=self._run, name="fairlead-spans", daemon=True)
         self._thread.start()
 
@@ -102,12 +103,12 @@ class SpanExporter:
                 self._due.set()
 
     async def aclose(self) -> None:
-        """Send what waits, for FLUSH seconds; then what is left is dropped."""
+        """Send the waiting spans for at most FLUSH seconds, then drop the rest."""
         self._stopping = True
         self._due.set()
         await asyncio.to_thread(self._thread.join, FLUSH)
         if self._otlp is not None:
-            self._otlp.shutdown()  # type: ignore[no-untyped-call]  # ends the repetitions of a request under way
+            self._otlp.shutdown()  # type: ignore[no-untyped-call]  # ends the retries of a request under way
         self.overflowed += len(self._waiting)
         self._waiting.clear()
 
@@ -125,14 +126,14 @@ class SpanExporter:
             while self._waiting and not (last and time.monotonic() > deadline):
                 self._send(otlp, convert, self._take())
                 if self._failing and not self._stopping:
-                    time.sleep(PAUSE)  # a collector that is away is not asked again at once, however much waits
+                    time.sleep(PAUSE)  # an unavailable collector gets a pause, however many spans wait
 
     def _take(self) -> list[Span]:
         batch: list[Span] = []
         try:
             while len(batch) < BATCH:
                 batch.append(self._waiting.popleft())
-        except IndexError:  # that was all, or `aclose` has dropped the rest
+        except IndexError:  # the queue is empty, or `aclose` has dropped the rest
             pass
         return batch
 
@@ -148,7 +149,7 @@ class SpanExporter:
             self.exported += len(batch)
         else:
             self.refused += len(batch)
-        if good == self._failing:  # said once at each turn, not for each batch
+        if good == self._failing:  # logged once at each change, not for each batch
             self._failing = not good
             if good:
                 logger.info("the collector at %s takes spans again", self._endpoint)
@@ -159,14 +160,17 @@ class SpanExporter:
 def _otlp(endpoint: str) -> OTLPSpanExporter:
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-    # It logs each failure of each batch, with all its repetitions; `_send` says the same once.
+    # These libraries log each failure of each batch and each retry; `_send` logs the same once.
     for name in ("opentelemetry.exporter.otlp", "opentelemetry.exporter.http", "urllib3"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     return OTLPSpanExporter(endpoint, timeout=TIMEOUT)
 
 
 def _converter(resource: Mapping[str, Value]) -> Callable[[Span], ReadableSpan]:
-    """Our rows as the SDK's spans, made without its tracer: that one draws its own ids and costs five times as much."""
+    """Return a function that converts a `Span` into a span of the SDK.
+
+    It does not use the SDK's tracer, which generates its own ids and costs five times as much.
+    """
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace import Event, ReadableSpan
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope

@@ -1,8 +1,9 @@
-"""The spans of what a node did: a command's way to its agent and back, its end, and the opening and closing of links.
+"""Creates the spans of a node: the delivery of a command to its agent, its end, and the opening and closing of links.
 
-Called by routing at the end of each, with the stamps that were taken on the way. No span is made before it is over and
-none lives as long as a link: an open is told when the agent is welcomed, a close when it has happened, and both carry
-`session.id`, as every span of every command that ran between them does, with a link to the open.
+The telemetry recorder of `routing` calls these functions when each of these has ended, with the timestamps that were
+taken meanwhile. No span is created before it has ended, so none lasts as long as a link: the span of an opening is
+created when the agent is welcomed, the span of a close after the close. Both carry `session.id`, as do the spans of all
+commands that ran between them, which also have a span link to the opening.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _OPENING = struct.Struct("<Q5I")
 def command_span(
     context: TraceContext, id_: str, agent: str, sid: str, origin: CommandOrigin, state: str, code: str, end: int
 ) -> Span:
-    """All of a command, told by the node that ended it; a terminal state is set once, so it is told once."""
+    """The span of a whole command. The node that ended it creates it; a terminal state is set only once, so there is
+    only one such span."""
     facts: dict[str, Value] = {
         "fairlead.command": id_, "fairlead.agent": agent, "fairlead.state": state, "rpc.method": origin.method,
     }  # fmt: skip
@@ -38,7 +40,7 @@ def command_span(
 def delivery_spans(
     context: TraceContext, id_: str, agent: str, sid: str, timing: CommandTiming, end: int, error: str = ""
 ) -> list[Span]:
-    """What the agent's node saw of a command: doorbell, deliver, agent with its first byte, end."""
+    """The spans of a command at the agent's node: doorbell, deliver, agent with its first byte, and end."""
     facts: dict[str, Value] = {"fairlead.command": id_, "fairlead.agent": agent, "session.id": sid}
     if timing.attempt:
         facts["fairlead.attempt"] = timing.attempt
@@ -51,7 +53,7 @@ def delivery_spans(
         )
 
     if timing.rung and timing.heard:
-        # By two machines' clocks: a ring that was heard before it was rung took no time.
+        # The two timestamps are of two machines' clocks: if the doorbell arrived before it was sent, it took no time.
         add("doorbell", "CONSUMER", min(timing.rung, timing.heard), timing.heard, context.root)
     if timing.written:
         if timing.heard:
@@ -69,10 +71,13 @@ def delivery_spans(
 
 
 def pack_opening(stamps: Sequence[int]) -> bytes:
-    """A link's opening in 61 bytes, kept in case one of its commands is: when the upgrade came, was let in,
-    was done, hello came, the claim was made, welcome left."""
+    """Pack the timestamps of a link's opening into bytes: 61 bytes in memory.
+
+    They are kept in case a trace of one of the link's commands is kept. The timestamps are those of the upgrade
+    request, its admission, the end of the upgrade, hello, the end of the claim, and welcome.
+    """
     start = stamps[0]
-    # A clock that was set back in between, or by an hour, must not cost the agent its link.
+    # A clock that was changed in between, even by an hour, must not cost the agent its link.
     return _OPENING.pack(start, *(min(max(0, stamp - start) // 1000, 0xFFFFFFFF) for stamp in stamps[1:]))
 
 
@@ -82,7 +87,7 @@ def unpack_opening(packed: bytes) -> list[int]:
 
 
 def open_spans(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Value]) -> list[Span]:
-    """`session.open` and its phases."""
+    """The span `session.open` and the spans of its phases."""
     root = session_link(sid)
     begin, authed, accepted, hello, claimed, welcomed = stamps
     told: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent}

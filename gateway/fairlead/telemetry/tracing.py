@@ -1,9 +1,9 @@
-"""Which traces are kept, and the ids of their spans.
+"""Decides which traces are kept, and the ids of their spans.
 
-Asked by routing and app. What is sampled is decided from ids alone and before anything is made: a command that the
-caller did not trace has its own id, a UUIDv7, for its trace, so every node comes to the same answer and a command that
-is kept only at its end, because it was slow or failed, still gets one trace from all of them. Off, it costs one `if`.
-Nothing of OpenTelemetry is imported here.
+routing and app call it. It decides about sampling from ids alone, before any span is created. If the caller did not
+trace a command, the id of the command, a UUIDv7, is also the id of its trace. So every node decides alike, and a
+command whose trace is kept only at its end, because it was slow or failed, still gets one trace from all nodes. When
+tracing is off, it costs one `if`. This module imports nothing from OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from fairlead.telemetry.span_exporter import Span, SpanExporter, SpanLink
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?", re.ASCII)
 _LOW = (1 << 64) - 1
 _DRAW = 48
-"""Bits of an id that sampling looks at: the last ones, which are random in a UUIDv7 and in a session's id."""
+"""The number of bits of an id that sampling uses: the last ones, which are random in a UUIDv7 and in a session id."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """Where the spans of one command belong. `root` is the span of all of it, `parent` the caller's, 0 for none."""
+    """The ids for the spans of one command. `root` is the span of the whole command, `parent` the caller's (or 0)."""
 
     trace: int
     root: int
@@ -33,7 +33,7 @@ class TraceContext:
 
 
 def parse_traceparent(traceparent: str) -> tuple[int, int, bool] | None:
-    """Trace, span and the sampled flag of a W3C traceparent; None when it is malformed."""
+    """Return the trace id, span id and sampled flag of a W3C traceparent, or None if it is malformed."""
     found = _TRACEPARENT.fullmatch(traceparent)
     if found is None or found[1] == "ff" or (found[1] == "00" and len(traceparent) != 55):
         return None
@@ -50,33 +50,36 @@ def span_id() -> int:
 
 
 def wall_ns() -> int:
-    """Nanoseconds, as spans want them."""
+    """The wall clock in nanoseconds, as spans require."""
     return time.time_ns()
 
 
 def session_link(sid: str) -> SpanLink:
-    """The span `session.open` of a session, made of its id alone, on any node. It is told, drawn or not, with the first
-    command that is kept."""
+    """A link to the span `session.open` of a session. Any node can derive it from the session id alone.
+
+    The span is exported with the first command of the session whose trace is kept, whether the session is sampled or
+    not.
+    """
     span = int(sid, 16) or 1
     return SpanLink(span << 64 | span, span)
 
 
 class Tracing:
-    """The switch, the sampling and the way out of one node."""
+    """The tracing of one node: whether it is on, which traces are sampled, and the exporter."""
 
     def __init__(self, exporter: SpanExporter | None = None, ratio: float = 0.0, slow: float = 0.0) -> None:
         self.exporter = exporter
         self.on = exporter is not None
         self.slow = int(slow * 1e9)
-        """Nanoseconds from which on a command is kept whatever was drawn."""
+        """A command that takes at least this many nanoseconds is kept even if it is not sampled."""
         self._threshold = int(ratio * (1 << _DRAW))
 
     def is_sampled(self, id_: str) -> bool:
-        """Whether the command or session of that id is of the sampled ones."""
+        """Whether the command or session with this id is sampled."""
         return int(id_[-12:], 16) < self._threshold
 
     def traceparent_for(self, command: str, caller: str) -> str:
-        """The traceparent for the command's record: the caller's, or one of our own for a command that is drawn."""
+        """The traceparent for the record of a command: the caller's, or our own for a sampled command, else ""."""
         if caller:
             return caller if parse_traceparent(caller) is not None else ""
         if not self.on or not self.is_sampled(command):
@@ -85,7 +88,7 @@ class Tracing:
         return format_traceparent(whole, whole & _LOW, True)
 
     def context(self, command: str, traceparent: str) -> TraceContext:
-        """`traceparent` as it stands in the record."""
+        """The trace context of a command; `traceparent` is that of its record."""
         whole = int(command.replace("-", ""), 16)
         root = whole & _LOW
         given = parse_traceparent(traceparent) if traceparent else None

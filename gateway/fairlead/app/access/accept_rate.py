@@ -19,7 +19,7 @@ ADDRESSES: Final = 4_096
 
 
 class AcceptRate:
-    """`rate` links a second."""
+    """The token bucket of a node, for `rate` new links per second."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -28,8 +28,8 @@ class AcceptRate:
         self._budget = self._burst + self._reserve
         self._filled = 0.0
         self._present: dict[str, tuple[float, float]] = {}
-        """Links that an address got lately, fading at its share of the rate, and when that was true; the address that
-        came last is last."""
+        """The number of recent links of each address, which decays at the address's share of the rate, and the time it
+        was computed. The most recent address comes last."""
 
     def take(self, key: str, now: float) -> bool:
         """Take one link for this address; False if it is not accepted now."""

@@ -17,8 +17,12 @@ _AUTHORITY = re.compile(r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@?#\s
 
 
 class HostRules:
-    """`hosts`: names and addresses without port, `*.example.com` for all below; none means any. `origins`: as browsers
-    write them, `https://console.example.com`. With `loopback_only` only this machine's own names are known beside."""
+    """The accepted hosts and origins of a port.
+
+    `hosts` are names and addresses without a port; `*.example.com` stands for all subdomains, and an empty list accepts
+    any host. `origins` are written as browsers send them, `https://console.example.com`. With `loopback_only`, only
+    `hosts` and the loopback names of this machine are accepted.
+    """
 
     def __init__(self, hosts: Sequence[str] = (), origins: Sequence[str] = (), *, loopback_only: bool = False) -> None:
         self._hosts = frozenset(host for host in hosts if not host.startswith("*."))
@@ -28,7 +32,7 @@ class HostRules:
         self._any = not hosts and not loopback_only
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raises Forbidden."""
+        """Raises Forbidden if the Host or Origin header is not accepted."""
         host = None
         origins = []
         for name, value in headers:
@@ -72,8 +76,8 @@ class HostRules:
 
 
 def _without_port(host: str) -> str:
-    """`example.com:80` and `[::1]:80` without port and brackets; a final dot is no part of a name. "" for what is
-    neither, as an address with something behind it."""
+    """Remove the port, brackets and a final dot, as in `example.com:80` and `[::1]:80`. Returns "" for an invalid
+    value, such as an address followed by other text."""
     found = _AUTHORITY.fullmatch(host)
     return (found["address"] or found["name"]) if found else ""
 

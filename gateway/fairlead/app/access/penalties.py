@@ -1,4 +1,4 @@
-"""How long an address has to wait that showed wrong tokens, or that exceeds the accept rate.
+"""How long the answer is delayed for an address that sends wrong tokens or exceeds the accept rate.
 
 The guard asks for each refused credential; the link endpoint, which has an instance of its own, asks for each link over
 the rate. A request that is accepted is never delayed, whoever else shares its address. The score of an address grows by
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 from typing import Final
 
 FREE: Final = 5.0
-"""Failures that are answered at once."""
+"""The score up to which failures are answered at once."""
 MANY: Final = 30.0
-"""Failures from which on the answer is 429: 100 agents behind one address that all have an old token, and retry as the
-protocol says, every 30 to 60 s, come to a score of some 130."""
+"""The score above which the answer is 429. 100 agents behind one address that all have an old token, and retry every 30
+to 60 s as the protocol says, reach a score of about 130."""
 CEILING: Final = 120.0
-"""A score grows no further: two half-lives after the last failure the answer is 401 again."""
+"""The highest score: two half-lives after the last failure, the answer is 401 again."""
 HALF_LIFE: Final = 20.0
-"""Seconds."""
+"""Seconds in which a score halves."""
 MOST: Final = 2.0
-"""Seconds that an answer is held back at most: agents and people bear it, and clients wait far longer."""
+"""The longest delay of an answer in seconds. Agents and people accept it, and client timeouts are far longer."""
 ADDRESSES: Final = 4_096
-"""Addresses that are remembered, some 200 bytes each; of more the one that has been quiet longest is forgotten."""
+"""The number of addresses remembered, at about 200 bytes each. Beyond it, the least recent one is forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Penalty:
     delay: float
     """Seconds before the answer."""
     retry_after: int
-    """Seconds until the answer may be 401 again; 0: it is 401 now."""
+    """Seconds until the answer may be 401 again; 0 if it is 401 now."""
 
 
 class Penalties:
     def __init__(self, addresses: int = ADDRESSES) -> None:
         self._most = addresses
         self._scores: dict[str, tuple[float, float]] = {}
-        """Score and when it was true; the address that failed last comes last."""
+        """The score of each address and the time it was computed. The address that failed last comes last."""
 
     def __len__(self) -> int:
         return len(self._scores)

@@ -1,9 +1,9 @@
-"""The fingerprint of a posted command: equal for two bodies that mean the same, whatever octets they are written in.
+"""The fingerprint of a posted command. It is equal for two bodies with the same meaning, even if their bytes differ.
 
-Called by the handler of posts for an Idempotency-Key, whose repetitions must have the body of the first. The order of
+The handler of posts uses it for an Idempotency-Key, whose repetitions must have the body of the first. The order of
 members, whitespace, escapes in strings, how a number is written and whether a default is given or left out make no
 difference; the order of an array does. Numbers are compared exactly, not as doubles: 1, 1.0 and 1e0 are one number,
-and 2^53 and 2^53 + 1 are two. Pure.
+and 2^53 and 2^53 + 1 are two. It does no I/O.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from msgspec import Raw
 
 _encode = msgspec.json.Encoder(order="sorted").encode
 EXPONENT_DIGITS = 18
-"""A longer exponent is compared as it is written: to calculate with it would cost more than it is worth."""
+"""A longer exponent is compared as text, because arithmetic with it would be too expensive."""
 
 
 def fingerprint(terms: tuple[object, ...], payload: bytes) -> str:
     """`terms` are all members but the payload, with their defaults; `payload` is JSON as it was posted."""
     try:
         meaning = _encode(_read(payload.decode()))
-    except (ValueError, RecursionError):  # nested deeper than is read here, or half a surrogate pair: by its octets
+    except (ValueError, RecursionError):  # nested too deeply, or half a surrogate pair: compare the bytes
         meaning = payload
     return hashlib.sha256(_encode(terms) + b"\n" + meaning).hexdigest()
 
@@ -43,7 +43,7 @@ def number(text: str) -> Raw:
 
 
 def _object(pairs: list[tuple[str, object]]) -> object:
-    """One with a member that comes twice keeps all of them: parsers do not agree on what it means."""
+    """An object. If a member is duplicated, all members are kept: parsers do not agree on its meaning."""
     made = dict(pairs)
     if len(made) == len(pairs):
         return made

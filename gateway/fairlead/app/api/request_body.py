@@ -62,7 +62,7 @@ def decoded(decoder: msgspec.json.Decoder[S], raw: bytes) -> S:
 
 
 class _Object(list[tuple[str, object]]):
-    """A JSON object as it is written: its members in their order."""
+    """A JSON object as it was written, with its members in their order."""
 
 
 _pairs = json.JSONDecoder(object_pairs_hook=_Object).decode
@@ -101,7 +101,7 @@ def _names(kind: Any) -> tuple[bytes, ...] | None:
 
 
 def _check_repeated(value: object, kind: Any, place: str = "") -> None:
-    """Raise MalformedBody for a member that comes twice. What is passed on as it is (Raw) is not looked at."""
+    """Raise MalformedBody for a duplicate member. Values that are passed on unchanged (Raw) are not checked."""
     inner = next((one for one in _choices(kind) if _is_map(one)), None)
     if not isinstance(value, _Object) or inner is None:
         return
@@ -151,7 +151,7 @@ def _blame_entry(value: dict[str, object], kind: Any, place: str) -> InvalidRequ
 
 
 def _rule(kind: Any) -> str:
-    """What fits, in words. Of a string with a pattern its description says it."""
+    """The expected value in words. For a string with a pattern, it is the description of the type."""
     choices = _choices(kind)
     if len(choices) > 1:
         return " or ".join(map(_rule, choices))
@@ -175,13 +175,13 @@ _NAMES = {str: "a string", float: "a number", int: "a whole number", bool: "true
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, else the type alone."""
+    """The alternatives of a union, or the type itself."""
     bare = _bare(kind)
     return get_args(bare) if get_origin(bare) in (Union, UnionType) else (kind,)
 
 
 def _bare(kind: Any) -> Any:
-    """The type without its Meta."""
+    """The type without its metadata (Meta)."""
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 

@@ -1,10 +1,10 @@
-"""Turns for long answers: lists are built slice by slice, one slice at a time in the whole node, with pauses between.
+"""Schedules long lists: a node builds them slice by slice, only one slice at a time, with pauses in between.
 
-Made by the routes of agents. A list goes through thousands of rows, and everything else of the node, posts above all,
-runs on the same event loop and asks the same Redis. So only one list is in its turn at any time, and after its turn
-nobody has one for as long as it took: lists take at most half of the loop, and ask Redis for one slice at a time. Turns
-go round in the order of asking, so a short list is not kept waiting by long ones. It sets no deadline: who waits for a
-place or a turn does so within a deadline of its own.
+The routes of agents create it. A list reads thousands of rows, and all other work of the node, above all posts, uses
+the same event loop and the same Redis. So only one list has its turn at any time, and after a turn there is a pause as
+long as the turn was: lists use at most half of the event loop, and read one slice at a time from Redis.
+Turns are given in the order of the requests, so long lists do not delay a short one. It sets no deadline:
+callers that wait for a place or a turn set their own.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 PLACES: Final = 32
-"""Lists that are under way at once: each keeps what it has found, a megabyte at most as a rule. Others wait, in the
-order in which they came."""
+"""The number of lists that are built at once. Each keeps the agents found so far, usually at most a megabyte. Further
+lists wait in the order of their arrival."""
 PAUSE_LIMIT: Final = 0.01
-"""Seconds that a pause takes at most: a turn that took longer has waited for a Redis that is slow or far away, and has
-not kept the loop busy meanwhile."""
+"""The longest pause in seconds. A longer turn was waiting for a Redis that is slow or far away, and did not block the
+event loop meanwhile."""
 
 
 class ListScheduler:
@@ -30,7 +30,7 @@ class ListScheduler:
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """Wait for one of the places, and keep it."""
+        """Wait for one of the places, and hold it inside the context."""
         async with self._places:
             self.places_taken += 1
             try:

@@ -31,24 +31,24 @@ from fairlead.telemetry.request_trace import RequestTrace
 logger = logging.getLogger(__name__)
 
 OPENING = 0.01
-"""Seconds after the body of a post within which its answer does not begin, unless it is whole and short.
+"""Seconds to wait after the body of a post before the answer begins, unless the answer is complete and short.
 
-Go's HTTP client, on which proxies stand, sends a body whose length it was told and only then looks whether more of it
-follows. An answer that begins before that look makes `httputil.ReverseProxy` close the body, the look fails, and the
-client closes the connection in the midst of the answer. A body in chunks is over for us only behind that look.
+Go's HTTP client, on which proxies are built, sends a body of known length and only then checks whether more of it
+follows. If the answer begins before that check, `httputil.ReverseProxy` closes the body, the check fails, and the
+client closes the connection in the middle of the answer. A chunked body ends only after that check.
 """
 SHORT = 3 << 10
 """Bytes of lines that such a client has read, with the head, before it can close: it reads 4 KiB at once."""
 
 LAST_LINE = 1.0
-"""Seconds for a last line to a caller while the server stops: one that reads nothing must not hold it up."""
+"""Seconds to send a last line to a caller while the server stops. A caller that does not read must not delay it."""
 
 _encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How lines are written. `keep_alive` says nothing, in time for the least patient proxy."""
+    """How lines are written. `keep_alive` is sent without content, often enough for the least patient proxy."""
 
     name: str
     start: dict[str, Any]
@@ -56,7 +56,7 @@ class Format:
     events: bool
 
     def replayed(self) -> Format:
-        """The same for a post whose command was there before."""
+        """The same format for a post whose command existed already."""
         headers = [*self.start["headers"], (b"idempotency-replayed", b"true")]
         return replace(self, start={**self.start, "headers": headers})
 
@@ -86,14 +86,14 @@ def wanted(request: Request) -> Format | None:
 
 
 def opening(request: Request) -> float:
-    """When the answer to a post whose body has just been read may begin, on the clock of the event loop (see OPENING);
+    """The loop time at which the answer to a post whose body has just been read may begin (see OPENING), or
     0 for at once."""
     return asyncio.get_running_loop().time() + OPENING if "content-length" in request.headers else 0.0
 
 
 class ResultStream:
-    """An ASGI response. `head` is the first line, if any; `pages` are `ResultReader.read`'s; `story` is told of them.
-    Before `opens` nothing is sent but an answer that is whole and short."""
+    """An ASGI response. `head` is the first line, if any, and `pages` come from `ResultReader.read`. Before the time
+    `opens`, only an answer that is complete and short is sent."""
 
     def __init__(
         self,
@@ -152,10 +152,10 @@ class ResultStream:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
                     body = b""
         except FairleadError as e:
-            # The status is out already, or 200 was decided: the stream ends without an `end`, and says why.
+            # The status has been sent or fixed as 200, so the stream ends with the error instead of an `end`.
             body = (b"" if begun else body) + form.line(_error(e))
         except asyncio.CancelledError:
-            # The server stops and has waited long enough: for Redis, or for a caller that does not read.
+            # The server stops, and has waited long enough for Redis or for a caller that does not read.
             body = form.line(
                 _error(Unavailable("this node is stopping: continue at another node, after the last offset"))
             )
@@ -205,8 +205,9 @@ def end_of(command: CommandRecord, target: Target) -> schemas.CommandEnd:
 
 
 def payload_of(ending: StoredEnd) -> tuple[object, str | msgspec.UnsetType]:
-    """What the agent returned, as JSON, None when it returned nothing. Beside it, in base64, what is no JSON: an agent
-    that breaks this convention does not have its result dropped in silence.
+    """Return the agent's result as JSON, or None if there is none; and in base64 a result that is not JSON.
+
+    So the result of an agent that breaks this convention is not dropped silently.
     """
     if ending.payload is None:
         return None, msgspec.UNSET

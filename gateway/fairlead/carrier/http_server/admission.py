@@ -21,38 +21,39 @@ logger = logging.getLogger("fairlead.carrier")
 
 LIMIT: Final = 1_000
 ADMIN_LIMIT: Final = 128
-"""Connections to the admin port: probes and scrapers are a few, and each takes one at a time."""
+"""The most connections to the admin port. There are only a few probes and scrapers, and each uses one at a time."""
 REQUESTS: Final = 8
-"""Requests that a connection may send without a valid token; with the last one it is closed. Enough for a person who
-corrects a token, too few to keep a connection for nothing."""
+"""Requests that a connection may send without a valid token; the last one closes it. This is enough for a person who
+corrects a token, and too few to keep a connection for nothing."""
 LIFETIME: Final = 60.0
-"""Seconds that a connection may live without a valid token."""
+"""Seconds that a connection may stay open without a valid token."""
 PACE: Final = 0.01
-"""Seconds between the answer to a request and the next one that was sent ahead of it, on a connection without a token:
-who does not wait for answers is served at 100 requests a second."""
+"""Seconds between the answer to a request and the start of the next one that was sent ahead of that answer, on a
+connection without a token. A client that does not wait for answers is thus served at 100 requests a second."""
 AHEAD: Final = 8 << 20
-"""Bytes of all connections together that were received and belong to requests that are not being answered yet."""
+"""The most bytes, of all connections together, that may be received for requests that are not being answered yet."""
 AUTHENTICATED: Final = "fairlead.authenticated"
-"""In scope["extensions"] of a request: a function to be called when the request has shown a valid token."""
+"""The key in scope["extensions"] of a function to call when the request has shown a valid token."""
 UNCOUNTED: Final = "a trusted proxy or a local socket"
 
 
 def authenticated(scope: Mapping[str, Any]) -> None:
-    """An application calls this when a request has shown a valid token: its connection is no longer counted."""
+    """Stop counting the connection of a request. An application calls this when the request has shown a valid token."""
     tell = (scope.get("extensions") or {}).get(AUTHENTICATED)
     if tell is not None:
         tell()
 
 
 def admin_admission() -> Admission:
-    """For the admin port: nobody shows a token there, and a scraper comes again and again on one connection."""
+    """Return the `Admission` of the admin port, where nobody shows a token and a scraper keeps using one connection."""
     return Admission(ADMIN_LIMIT, requests=None, lifetime=None, what="on the admin port")
 
 
 class Admission:
-    """`limit`: connections without a valid token, in all; `per_address` of one address, half of `limit` unless given.
+    """Bounds the connections without a valid token: `limit` in total and `per_address` from one address (by default
+    half of `limit`).
 
-    `requests` and `lifetime` bound one such connection; None where nobody shows a token, as on the admin port.
+    `requests` and `lifetime` bound one such connection. They are None where nobody shows a token, as on the admin port.
     """
 
     def __init__(
@@ -72,15 +73,15 @@ class Admission:
         self.lifetime = lifetime
         self.pace = pace
         self.evicted = 0
-        """Connections closed to make room, and those that would have passed the budget for bytes."""
+        """The number of connections that were closed to make room for connections or for bytes received ahead."""
         self._what = what
         self._open: dict[asyncio.Transport, str] = {}
-        """In order of arrival, with the key of the address."""
+        """The connections in order of arrival, each with the key of its address."""
         self._by_address: dict[str, dict[asyncio.Transport, None]] = {}
         self._held: dict[asyncio.Transport, int] = {}
-        """Bytes that were received ahead; who has added none for the longest time comes first."""
+        """The bytes that each connection received ahead. The one that has added none for the longest time is first."""
         self.ahead = 0
-        """Bytes that were received ahead of their turn."""
+        """The number of bytes that all connections together received ahead of their turn."""
         self._most_ahead = ahead
         self._log_aggregator = LogAggregator(logger)
 
@@ -91,20 +92,20 @@ class Admission:
         return transport in self._open
 
     def add(self, transport: asyncio.Transport, key: str) -> None:
-        """A connection was made. `key` is that of its address, "" when no ceiling of one address holds for it."""
+        """Count a new connection. `key` is the key of its address, or "" if no limit per address applies to it."""
         self._open[transport] = key
         self._join(transport, key)
         if len(self._open) > self.limit:
             self._evict(next(iter(self._open)), f"of {self.limit} {self._what} in all")
 
     def discard(self, transport: asyncio.Transport) -> None:
-        """It has shown a valid token, or is lost."""
+        """Stop counting a connection that has shown a valid token or is lost."""
         key = self._open.pop(transport, None)
         if key is not None:
             self._leave(transport, key)
 
     def rename(self, transport: asyncio.Transport, key: str) -> None:
-        """A trusted proxy has named the client that this connection now speaks for. It is the youngest again."""
+        """Count the connection for the client that a trusted proxy has named. It counts as the youngest again."""
         old = self._open.pop(transport, None)
         if old is None:
             return
@@ -114,8 +115,9 @@ class Admission:
             self._join(transport, key)
 
     def hold(self, transport: asyncio.Transport, count: int) -> None:
-        """`transport` holds `count` bytes ahead of their turn. When all together are too many, one that has shown no
-        valid token is closed, or this one when all of them have shown one."""
+        """Note that `transport` holds `count` bytes ahead of their turn. If all connections together hold too many, one
+        that has shown no valid token is closed, or this one if all of them have shown one.
+        """
         self.ahead += count - self._held.pop(transport, 0)
         if count:
             self._held[transport] = count
@@ -127,7 +129,7 @@ class Admission:
                 self._close(victim, key, f"{self._most_ahead} bytes were received ahead of their turn")
 
     def aclose(self) -> None:
-        """Log what was not logged yet."""
+        """Log the events that were not logged yet."""
         self._log_aggregator.aclose()
 
     def _join(self, transport: asyncio.Transport, key: str) -> None:

@@ -17,9 +17,9 @@ from uvicorn.protocols.utils import ClientDisconnected
 from fairlead.carrier.listener import Connection
 
 MAX_QUEUED: Final = 64 << 10
-"""Bytes that wait for `receive` before reading pauses: as much as one read of the transport brings."""
+"""Bytes that may wait for `receive` before reading pauses: as many as one read of the transport delivers."""
 OVERHEAD: Final = 256
-"""What an event costs beside its payload, so that empty messages cannot fill memory either."""
+"""Bytes that an event is counted for in addition to its payload, so that empty messages cannot fill memory either."""
 
 
 class AsgiChannel:
@@ -48,7 +48,7 @@ class AsgiChannel:
         self._closed: tuple[int, str] | None = None
         self._closed_here = False
 
-    # The application, through the upgrade.
+    # Called by the application, through the upgrade.
 
     async def receive(self) -> dict[str, Any]:
         while not self._queue and self._closed is None:
@@ -92,7 +92,7 @@ class AsgiChannel:
         if self._connection is not None:
             self._connection.close(code, reason)
 
-    # The connection.
+    # Called by the connection.
 
     def on_open(self, connection: Connection) -> None:
         self._connection = connection
@@ -121,7 +121,7 @@ class AsgiChannel:
         self._wake(self._writers)
 
     def on_overflow(self, connection: Connection) -> None:
-        """`send` waits for a slow peer, so this one floods us with pings and reads nothing: 1013."""
+        """Let the connection close with 1013: `send` waits for a slow peer, so this one sends pings and never reads."""
 
     def _end(self, code: int, reason: str) -> None:
         if self._closed is None:

@@ -1,8 +1,8 @@
 """Client addresses: where a connection comes from, and which proxies are trusted to name their client.
 
-`http_connection` asks for each connection and, behind a trusted proxy, for each request; `app` counts failures and new
-links by the same keys. It opens no socket and resolves no name. Only listed proxies are trusted, because anybody else
-can write anything into the forwarding headers.
+`http_connection` uses it for each connection and, behind a trusted proxy, for each request; `app` counts failures and
+new links by the same keys. This module opens no connection and resolves no name. Only listed proxies are trusted,
+because anybody else can write anything into the forwarding headers.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from functools import lru_cache
 from typing import Final
 
 IPv6_PREFIX: Final = 64
-"""Bits of an IPv6 address that name one customer: a single machine is commonly given a whole /64 (RFC 6177)."""
+"""The bits of an IPv6 address that identify one customer. One machine commonly gets a whole /64 (RFC 6177)."""
 MAX_HOPS: Final = 32
-"""Entries of a forwarding header that are looked at, from the nearest proxy on."""
+"""The most entries of a forwarding header that are examined, starting at the nearest proxy."""
 
 _FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("[^"]*"|[^;\s]+)', re.IGNORECASE)
 
@@ -29,9 +29,10 @@ Address = tuple[str, int]
 
 
 def ends_of(transport: asyncio.BaseTransport) -> tuple[Address | None, Address | None]:
-    """Our address and the peer's; None for what has none, as a Unix socket.
+    """Return our address and the peer's. An end without an address, such as a Unix socket, gives None.
 
-    The transport's own socket is not asked: uvloop's would keep both answers, 290 bytes, for as long as it lives.
+    The transport's own socket object is not asked, because uvloop's would keep both answers, 290 bytes, for as long as
+    it exists.
     """
     own = transport.get_extra_info("socket")
     if own is None:
@@ -39,19 +40,19 @@ def ends_of(transport: asyncio.BaseTransport) -> tuple[Address | None, Address |
     lent = socket.socket(own.family, own.type, own.proto, own.fileno())
     try:
         return _inet(lent.getsockname()), _inet(lent.getpeername())
-    except OSError:  # it has been reset already
+    except OSError:  # the connection has been reset already
         return None, None
     finally:
         lent.detach()
 
 
 def _inet(address: object) -> Address | None:
-    """Of IPv6 without flow and scope."""
+    """Return host and port of an IPv4 or IPv6 address, without the flow and scope of IPv6, or else None."""
     return (address[0], address[1]) if isinstance(address, tuple) and len(address) in (2, 4) else None
 
 
 def address_key(address: str) -> str:
-    """What an address is counted by: an IPv4 address itself, an IPv6 address by its /64, "" for what is neither."""
+    """Return the key that an address is counted by: an IPv4 address itself, the /64 of an IPv6 address, or else ""."""
     if ":" not in address:
         return address
     return _ipv6_key(address)
@@ -90,8 +91,9 @@ class TrustedProxies:
         return any(parsed in network for network in self._networks)
 
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
-        """The address of the client that a trusted proxy speaks for: the nearest that is not itself trusted; "" when
-        the headers name none. What lies beyond an entry that is no address was written by nobody who is trusted.
+        """Return the address of the client that a trusted proxy speaks for: the nearest one that is not itself trusted,
+        or "" if the headers name none. An entry that is not an address ends the search, because no trusted proxy wrote
+        the entries beyond it.
         """
         forwarded_for: list[str] = []
         forwarded: list[str] = []
@@ -113,13 +115,13 @@ class TrustedProxies:
 
 
 def _for_of(element: str) -> str:
-    """The `for` of one element of Forwarded (RFC 7239 §4)."""
+    """Return the `for` parameter of one element of a Forwarded header (RFC 7239 §4)."""
     found = _FOR.search(element)
     return found[1].strip('"') if found else ""
 
 
 def _without_port(entry: str) -> str:
-    """The address in `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1`, `[2001:db8::1]:80`; "" for anything else."""
+    """Return the address in `192.0.2.1`, `192.0.2.1:80`, `2001:db8::1` or `[2001:db8::1]:80`, or else ""."""
     if entry.startswith("["):
         entry = entry[1:].partition("]")[0]
     elif entry.count(":") == 1:

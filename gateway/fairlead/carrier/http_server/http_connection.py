@@ -1,9 +1,9 @@
 """HTTP requests on our three ports: one at a time per connection, within limits, then answered or upgraded.
 
-uvicorn is given `HttpConnection` as its `http` protocol and makes one for each connection. uvicorn by itself parses
-whatever has come and queues a task's worth of objects for each request in it, waits for ever for a request that never
-completes, and takes heads of any size. Here the parser is fed one request, and the next one when the answer to it is
-complete; until then reading is paused. What a connection without a valid token may take is kept by `admission`.
+uvicorn gets `HttpConnection` as its `http` protocol and creates one for each connection. By itself, uvicorn parses all
+data that has arrived and queues a task's worth of objects for each request in it, waits forever for a request that
+never completes, and accepts heads of any size. This class feeds the parser one request, and the next one when the
+answer is complete; until then reading is paused. `admission` bounds what a connection without a valid token may use.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fairlead.carrier")
 
 MAX_REQUEST_HEAD: Final = 64 << 10
-"""A request line and its headers. Ingresses stop at 8 to 32 KiB; uvicorn's parser has no limit of its own."""
+"""The most bytes of a request line and its headers. Ingresses allow 8 to 32 KiB; uvicorn's parser has no limit."""
 MAX_DISCARDED: Final = 1 << 20
-"""Bytes of a body that are read and thrown away after the request has been answered, so that the answer is not lost in
-a reset. What is longer ends the connection."""
+"""Bytes of a body that are read and discarded after the request has been answered, so that the answer is not lost in a
+reset. A longer rest ends the connection."""
 MAX_EMPTY_LINES: Final = 2
-"""In front of a request: RFC 9112 §2.2 has servers ignore one at least. A flood of them would be read for ever."""
+"""The most empty lines before a request. RFC 9112 §2.2 asks servers to ignore at least one; without a limit, a flood of
+them would be read forever."""
 MAX_CODED: Final = 16 << 10
-"""Bytes of a chunked body that are parsed before its request has shown a valid token. The parser calls for each chunk,
-however small, and keeps a trailer of any length: a read full of either would hold up the event loop."""
+"""Bytes of a chunked body that are parsed before its request has shown a valid token. The parser makes a call for each
+chunk, however small, and keeps a trailer of any length, so a read full of either would block the event loop."""
 
 
 class SecondRequest(Exception):
-    """A second request begins in what was fed as one: the length of a chunked body is known to the parser alone."""
+    """A second request begins in the data that was fed as one, since only the parser knows a chunked body's length."""
 
 
 class HeldFlowControl(FlowControl):
-    """Reading goes on only when nothing waits for its turn, whoever asks for it."""
+    """Flow control that resumes reading, whoever asks for it, only if no received data waits for its turn."""
 
     waiting = False
 
@@ -55,14 +56,14 @@ class HeldFlowControl(FlowControl):
 
 
 class HttpConnection(HttpToolsProtocol):
-    """One connection. Its state is that of the request which is read or answered."""
+    """One HTTP connection. Its state is that of the request which is being read or answered."""
 
     flow: HeldFlowControl
 
     config: ServerConfig
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
-        # As in uvicorn, but for the addresses.
+        # The same as in uvicorn, except for the addresses.
         self.connections.add(self)
         self.transport = transport
         self.flow = HeldFlowControl(transport)
@@ -70,21 +71,21 @@ class HttpConnection(HttpToolsProtocol):
         self.scheme = "https" if is_ssl(transport) else "http"
         config = self.config
         self._received = b""
-        """What has come and was not fed to the parser: from `_at` on."""
+        """Received data. The part from `_at` on has not been fed to the parser."""
         self._at = 0
         self._ahead = 0
-        """Bytes of `_received` that the admission was told of."""
+        """The size of `_received` that was last reported to the admission."""
         self._scanned = 0
         self._in_body = False
-        """The head of a request was fed, and not all of its body."""
+        """True if the head of a request was fed, but not all of its body."""
         self._left: int | None = None
-        """Bytes of the body that are still to come; None while only the parser knows."""
+        """The number of bytes of the body that are still to come; None if only the parser knows."""
         self._complete = False
-        """All of the request was fed; the answer may still be under way."""
+        """True if all of the request was fed. The answer may still be incomplete."""
         self._coded = 0
-        """Bytes of a chunked body that were parsed without a valid token."""
+        """The number of bytes of a chunked body that were parsed without a valid token."""
         self._draining = False
-        """The last answer was given: what still comes is read and thrown away, so that the answer is not lost."""
+        """True after the last answer. Data that still arrives is read and discarded, so that the answer is not lost."""
         self._asked = 0
         self._discarded = 0
         self._seen: dict[bytes, bytes] = {}
@@ -104,7 +105,7 @@ class HttpConnection(HttpToolsProtocol):
         super().connection_lost(exc)
         self.scope = None  # type: ignore[assignment]  # it may hold a reference to this object
 
-    # What comes in.
+    # Incoming data.
 
     def data_received(self, data: bytes) -> None:
         if self._draining:
@@ -123,18 +124,18 @@ class HttpConnection(HttpToolsProtocol):
 
     @property
     def _waits(self) -> bool:
-        """Whether what comes now must wait: for the end of an answer, for its pace, or for a valid token."""
+        """Whether incoming data must wait for the end of an answer, for the pace limit or for a valid token."""
         if self._in_body:
             return self._unproven and self._coded >= MAX_CODED
         return self._pause is not None or self._answering
 
     @property
     def _unproven(self) -> bool:
-        """Whether a chunked body is read of a connection that has not shown a valid token."""
+        """Whether a chunked body is being read from a connection that has not shown a valid token."""
         return self._left is None and self.transport in self.config.admission
 
     def _digest(self) -> None:
-        """Feed what was received to the parser, as far as it may be: to the end of one request at most."""
+        """Feed the received data to the parser as far as allowed, which is at most to the end of one request."""
         while self._at < len(self._received):
             if self._waits:
                 self._hold()
@@ -168,7 +169,7 @@ class HttpConnection(HttpToolsProtocol):
             self._arm_keepalive()
 
     def _next_head(self) -> bytes | None:
-        """A whole head, from the request line to the empty line behind it; None until it has arrived."""
+        """Return a whole head, from the request line to the empty line that ends it, or None until it has arrived."""
         received = self._received
         for _ in range(MAX_EMPTY_LINES):
             if received[self._at : self._at + 2] != b"\r\n":
@@ -198,7 +199,7 @@ class HttpConnection(HttpToolsProtocol):
         return None
 
     def _feed(self, piece: bytes) -> bool:
-        """False when the connection has no further request."""
+        """Feed `piece` to the parser. Returns False if the connection takes no further request."""
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
@@ -218,7 +219,7 @@ class HttpConnection(HttpToolsProtocol):
         return True
 
     def _hold(self) -> None:
-        """Keep what was received for its turn, and read no more until then."""
+        """Keep the received data until its turn, and stop reading until then."""
         self.flow.waiting = True
         self.flow.pause_reading()
         self._count()
@@ -237,7 +238,7 @@ class HttpConnection(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
 
-    # The parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         if self._complete:
@@ -247,7 +248,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_body:
-            return  # a trailer: RFC 9110 §6.5.1 has it not taken for a header, which a proxy would have looked at
+            return  # a trailer is not a header (RFC 9110 §6.5.1), because no proxy has checked it
         name = name.lower()
         if name in SINGLE:
             if name in self._seen:
@@ -304,10 +305,10 @@ class HttpConnection(HttpToolsProtocol):
             self.config.requests.discard(self)
         super().on_message_complete()
 
-    # The application calls, or an answer of ours goes out.
+    # Called by the application, or when an answer of ours is sent.
 
     def _authenticated(self) -> None:
-        """This request has shown a valid token, and with it the connection."""
+        """This request, and with it the connection, has shown a valid token."""
         config = self.config
         config.admission.discard(self.transport)
         if config.lifetimes is not None:
@@ -323,7 +324,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._proxied:
             config.admission.rename(self.transport, "")
         if self._in_body:
-            # Answered before its end, as a refusal is: the rest is thrown away, and must come soon.
+            # The request was answered before its end, as a refusal is. The rest is discarded and must arrive soon.
             config.bodies.discard(self)
             config.requests.add(self, HttpConnection._abort)
             if self._unproven:
@@ -338,7 +339,9 @@ class HttpConnection(HttpToolsProtocol):
             self._digest()
 
     def _drain(self) -> None:
-        """No further request: where this one would end only the parser could tell. The peer is told so at once."""
+        """Take no further request, because only the parser could tell where this one ends, and close our half at once
+        so that the peer knows.
+        """
         self._draining = True
         self._keep(b"")
         self.flow.waiting = False
@@ -356,7 +359,7 @@ class HttpConnection(HttpToolsProtocol):
         early = self._received[self._at :]
         self._keep(b"")
         self._forget_waits()
-        self.flow.waiting = False  # it was, when this request was sent ahead of the answer to another one
+        self.flow.waiting = False  # it is true if this request was sent ahead of the answer to another
         self.flow.resume_reading()
         self.connections.discard(self)
         upgrade = WebSocketUpgrade(self.config, self.server_state, self.app_state, self.loop)
@@ -365,11 +368,11 @@ class HttpConnection(HttpToolsProtocol):
         upgrade.begin(self.parser.get_method(), self.url, self.headers, self.server, self.scope["client"])
         if early:
             upgrade.data_received(early)
-        # This object and its parser refer to each other; connection_lost, which would cut that, never comes.
+        # This object and its parser refer to each other; connection_lost, which would end that, is never called.
         self.parser = None  # type: ignore[assignment]  # as uvicorn's own connection_lost does
 
     def _refuse(self, status: int, text: str) -> None:
-        """Answer in the application's place, unless it has begun to, and close."""
+        """Answer in place of the application, unless it has begun its response, and close the connection."""
         self._forget_waits()
         self._keep(b"")
         if self._answering and self.cycle.response_started:
@@ -387,7 +390,7 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.close()
 
     def _overrun(self) -> None:
-        """What came behind a chunked body is lost: closing tells its sender so (RFC 9112 §9.3.2)."""
+        """Discard the data that follows a chunked body. Closing tells its sender that it is lost (RFC 9112 §9.3.2)."""
         self._keep(b"")
         self.flow.pause_reading()
         if self._answering:
@@ -409,14 +412,14 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def _outlived(self) -> None:
-        """The time without a valid token is over."""
+        """The time that the connection may stay open without a valid token is over."""
         if self._answering:
             self.cycle.keep_alive = False
         else:
             self.transport.close()
 
     def _get_upgrade(self) -> bytes | None:
-        """All `Connection` headers count (RFC 9110 §5.3), not the last alone."""
+        """Return the offered protocol. All `Connection` headers count (RFC 9110 §5.3), not only the last one."""
         connection: set[bytes] = set()
         upgrade: Any = None
         for name, value in self.headers:

@@ -12,18 +12,18 @@ from collections.abc import Mapping
 from typing import Final
 
 MAX_HEADERS: Final = 100
-"""Header lines of one request, the default of Apache. Each costs some 150 bytes beside its own."""
+"""The most header lines of one request, as in Apache's default. Each costs some 150 bytes in addition to its own."""
 SINGLE: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})
-"""Headers that a request may have once."""
+"""Headers that a request may contain only once."""
 
 _HOST: Final = re.compile(rb"(?:[A-Za-z0-9._~-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _NEEDLESS: Final = re.compile(rb"%(?:2[DdEeFf]|3[0-9]|4[1-9A-Fa-f]|5[0-9AaCcFf]|6[1-9A-Fa-f]|7[0-9AaEe])")
-"""An octet that needs no encoding in a path (RFC 3986 §2.3), or a slash of either kind, which no name of ours has. A
-proxy that filters by path may not know it again."""
+"""An encoded octet that needs no encoding in a path (RFC 3986 §2.3), or an encoded slash of either kind, which none of
+our names contains. A proxy that filters by path may not recognize such a path."""
 
 
 class RequestRefused(Exception):
-    """This request is answered with `status` and a line of text, and its connection is closed."""
+    """The request is answered with `status` and a line of text, and its connection is closed."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -31,8 +31,9 @@ class RequestRefused(Exception):
 
 
 def check_head(version: str, target: bytes, single: Mapping[bytes, bytes], upgrade: bool) -> None:
-    """Raises RequestRefused. `single` has the headers of SINGLE that came. An `upgrade` asks for a WebSocket and must
-    be what RFC 9110 §7.8 and RFC 6455 §4.1 say of it."""
+    """Check the head of a request. Raises RequestRefused. `single` holds those headers of SINGLE that the request has.
+    An `upgrade` asks for a WebSocket and must conform to RFC 9110 §7.8 and RFC 6455 §4.1.
+    """
     if version not in ("1.1", "1.0"):
         raise RequestRefused(505, "Use HTTP/1.1.")
     host = single.get(b"host")
@@ -56,7 +57,7 @@ def check_head(version: str, target: bytes, single: Mapping[bytes, bytes], upgra
 
 
 def _check_absolute(target: bytes, host: bytes | None) -> None:
-    """`http://host/path`, as proxies are asked, must name the same host as the header."""
+    """Check a target of the form `http://host/path`, which clients send to proxies. Its host must equal Host."""
     _, absolute, rest = target.partition(b"://")
     if not absolute or host is None or rest.partition(b"/")[0].lower() != host.lower():
         raise RequestRefused(400, "The target of a request is a path.")

@@ -1,8 +1,8 @@
-"""uvicorn with our carrier in it: the configuration, the request deadline and who owns the signals.
+"""uvicorn with our carrier in it: the configuration, the request timeouts and the ownership of the signals.
 
-`app.serve` builds a `ServerConfig` with `config()` and runs a `Server`. uvicorn by itself closes every socket on
-SIGTERM before anything of ours runs; here the first signal runs `on_stop` (the drain) and only then lets
-uvicorn stop, with exit code 0. `http_connection` reads the requests.
+`app.serve` builds a `ServerConfig` with `config()` and runs a `Server`. By itself, uvicorn closes every socket on
+SIGTERM before any of our code runs. Here the first signal runs `on_stop` (the drain), and only then does uvicorn stop,
+with exit code 0. `http_connection` reads the requests.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from fairlead.carrier.timer_wheel import TimerWheel
 logger = logging.getLogger("fairlead.carrier")
 
 KEEP_ALIVE: Final = 75
-"""Seconds that an idle connection is kept for the next request. Longer than proxies and clients keep theirs (60 s by
-default in nginx and AWS load balancers, less in others): who closes first must be the one who sends, or a request meets
-a connection that is just being closed, and its sender cannot know whether it was heard."""
+"""Seconds that an idle connection is kept for the next request. This is longer than proxies and clients keep theirs
+(60 s by default in nginx and AWS load balancers, less in others), because the sender of requests must be the one who
+closes first. Otherwise a request may meet a connection that is just being closed, and its sender cannot know whether it
+was processed."""
 
 SAME_STOP: Final = 1.0
-"""Seconds after the first signal in which others belong to the same stop: Ctrl-C reaches every process of a terminal's
-foreground group, systemd's SIGTERM every process of a unit, and a wrapper or supervisor hands it on once more."""
+"""Seconds after the first signal in which further signals belong to the same stop. Ctrl-C reaches every process of a
+terminal's foreground group and systemd's SIGTERM reaches every process of a unit, and a wrapper or supervisor forwards
+the signal once more."""
 
 AsgiApp = Callable[..., Awaitable[None]]
 
@@ -83,14 +85,14 @@ def config(
     trusted_proxies: Sequence[str] = (),
     access_log: bool = False,
 ) -> ServerConfig:
-    """A configuration for `app`. Nothing of uvicorn's logging is set up: that is the process's own business.
+    """Return a configuration for `app`. It does not configure uvicorn's logging, which the process itself sets up.
 
-    With a `path` it listens on a Unix socket there, in place of `host` and `port`; a `Server` that is given sockets
-    listens on them alone. `request_timeout` and `body_timeout` are the seconds that head and body of a request may
-    take; what is later is cut off. `context` replaces `timer_wheel` and all limits of messages. `admission` is shared
-    by the servers that share its ceiling. `trusted_proxies` (addresses and networks) may name the client in
-    X-Forwarded-For or Forwarded; nobody else may. `stop_timeout` bounds what uvicorn waits after `on_stop` for requests
-    and connections that are still open.
+    With a `path`, the server listens on a Unix socket there instead of on `host` and `port`. A `Server` that is given
+    sockets listens only on those. `request_timeout` and `body_timeout` are the seconds that the head and the body of a
+    request may take; the connection of a slower request is dropped. `context` replaces `timer_wheel` and all message
+    limits. Servers that share a limit on connections share one `admission`. `trusted_proxies` (addresses and networks)
+    may name the client in X-Forwarded-For or Forwarded; nobody else may. `stop_timeout` is how many seconds uvicorn
+    waits at most, after `on_stop`, for requests and connections that are still open.
     """
     return ServerConfig(
         app,
@@ -106,7 +108,7 @@ def config(
         log_config=None,
         access_log=access_log,
         server_header=False,
-        proxy_headers=False,  # ours
+        proxy_headers=False,  # `TrustedProxies` replaces uvicorn's handling
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=stop_timeout,
         ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),
@@ -116,10 +118,10 @@ def config(
 
 
 class Server(uvicorn.Server):
-    """One server of this process. At most one of several may own the signals.
+    """One server of this process. If there are several, at most one may own the signals.
 
-    The first SIGTERM or SIGINT runs `on_stop`, then stops; another one, `same_stop` seconds later or more, stops at
-    once. With `same_stop` infinite only SIGKILL does.
+    The first SIGTERM or SIGINT runs `on_stop` and then stops the server. Another one, `same_stop` seconds later or
+    more, stops it at once. If `same_stop` is infinite, only SIGKILL does.
     """
 
     def __init__(
@@ -136,24 +138,24 @@ class Server(uvicorn.Server):
         self._same_stop = same_stop
         self._stopping: asyncio.Task[None] | None = None
         self._told = 0.0
-        """When it was first told to stop, by the monotonic clock."""
+        """The monotonic time of the first request to stop."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens; known once `started` is true."""
+        """The host and port on which the server listens; known once `started` is true."""
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         return host, port
 
     @property
     def where(self) -> str:
-        """The address in words for a log."""
+        """The address as text for a log."""
         if self.config.uds is not None:
             return str(self.config.uds)
         host, port = self.address
         return f"{host}:{port}"
 
     def stop(self) -> None:
-        """What a signal does: the first call drains, a later one stops at once."""
+        """Stop the server, as a signal does: the first call drains, and a later one stops at once."""
         if self._stopping is None:
             self._told = time.monotonic()
             self._stopping = asyncio.get_running_loop().create_task(self._drain())
@@ -194,8 +196,8 @@ class Server(uvicorn.Server):
         try:
             yield
         finally:
-            # Once told to stop they stay until the loop closes: a signal of the same stop that comes later than the end
-            # of a short drain would else end the process by its default action, before it has left the fleet.
+            # After a request to stop, the handlers stay until the loop closes. Otherwise a signal of the same stop that
+            # arrives after a short drain would end the process by its default action, before it has left the fleet.
             if self._stopping is None:
                 for number in handled:
                     loop.remove_signal_handler(number)

@@ -40,7 +40,7 @@ access_logger = logging.getLogger("uvicorn.access")
 
 
 MAX_EARLY: Final = 64 << 10
-"""Bytes read before the application has answered. A client must wait for the answer, so any bound will do."""
+"""Bytes that are read before the application has answered. A client must wait for the answer, so any limit is fine."""
 
 _ILLEGAL_VALUE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _PHRASES: Final = {status.value: status.phrase.encode() for status in HTTPStatus}
@@ -49,15 +49,15 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 
 class UpgradeState(Enum):
-    CONNECTING = 1  # the application has not answered
-    REFUSING = 2  # it has begun a denial response
+    CONNECTING = 1  # the application has not answered yet
+    REFUSING = 2  # the application has begun a denial response
     OPEN = 3  # accepted, plain ASGI
-    ATTACHED = 4  # accepted with a listener: the transport is no longer ours
+    ATTACHED = 4  # accepted with a listener: the transport belongs to a `ServerConnection`
     ENDED = 5  # refused, or lost before an answer
 
 
 class UpgradeConfig(Protocol):
-    """What an upgrade looks up in its server's configuration: uvicorn's own, and the context of its connections."""
+    """The part of its server's configuration that an upgrade uses: uvicorn's options and the connections' context."""
 
     context: ConnectionContext
     admission: Admission
@@ -70,7 +70,7 @@ class UpgradeConfig(Protocol):
 
 
 class WebSocketUpgrade(asyncio.Protocol):
-    """`uvicorn.Config(ws=Upgrade)`, of a configuration that is an `UpgradeConfig` as well."""
+    """The protocol class for `uvicorn.Config(ws=WebSocketUpgrade)`; the config must also be an `UpgradeConfig`."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class WebSocketUpgrade(asyncio.Protocol):
     ) -> None:
         self._config = config
         self._server = server_state
-        # uvicorn's set is typed by its own protocols; it asks of a member only `shutdown()`.
+        # uvicorn's set is typed with its own protocols, but uvicorn only calls `shutdown()` on the members.
         self._roster = cast("set[ServerConnection | WebSocketUpgrade]", server_state.connections)
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
@@ -96,7 +96,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         self._channel: AsgiChannel | None = None
         self._transport: asyncio.Transport
 
-    # uvicorn and the transport call.
+    # Called by uvicorn and the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -114,7 +114,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         self._wake_up()
 
     def shutdown(self) -> None:
-        """uvicorn stops while the application has not answered yet."""
+        """Refuse the upgrade with 503, because uvicorn stops before the application has answered."""
         if self._state in (UpgradeState.CONNECTING, UpgradeState.REFUSING):
             self._respond(503, [(b"retry-after", b"1")])
 
@@ -128,7 +128,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         server: tuple[str, int | None] | None,
         client: tuple[str, int] | None,
     ) -> None:
-        """The request, as it was parsed: names of headers in lower case. `server` is our own address."""
+        """Begin with the parsed request. Its header names are in lower case. `server` is our own address."""
         own: dict[bytes, bytes] = {}
         self._scope = {}
         for name, value in headers:
@@ -173,7 +173,7 @@ class WebSocketUpgrade(asyncio.Protocol):
             self._end(503, 1012, "restart")
             raise
         except ClientDisconnected:
-            pass  # the peer left while the application was sending: its right
+            pass  # the peer may leave while the application is sending
         except Exception:
             logger.exception("Exception in ASGI application")
             self._end(500, 1011, "internal error")
@@ -182,16 +182,16 @@ class WebSocketUpgrade(asyncio.Protocol):
                 logger.error("ASGI application returned without an answer to %s", scope["path"])
             self._end(500, 1000, "")
         finally:
-            self._scope = {}  # whatever middleware left there may lead back here
+            self._scope = {}  # objects that middleware left in it may refer to this one
 
     def _end(self, status: int, code: int, reason: str) -> None:
-        """The application is done: nobody is left to talk to the peer."""
+        """The application is done, so answer or close in its place."""
         if self._state in (UpgradeState.CONNECTING, UpgradeState.REFUSING):
             self._respond(status)
         elif self._channel is not None:
             self._channel.finish(code, reason)
 
-    # The application calls.
+    # Called by the application.
 
     async def _receive(self) -> dict[str, Any]:
         if not self._connect_told:
@@ -257,7 +257,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         connection = ServerConnection(transport, listener, context, roster, deflate=self._deflate is not None)
         transport.set_protocol(connection)
         if len(self._early) > MAX_EARLY and not transport.is_closing():
-            transport.resume_reading()  # before the listener is told, who may want it paused
+            transport.resume_reading()  # before the listener is called, which may pause it
         connection.start(self._early)
         self._early = b""
         self._wake_up()

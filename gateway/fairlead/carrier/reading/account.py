@@ -1,4 +1,8 @@
-"""The account of one connection that was read much recently, and what the read scheduler needs of such a connection."""
+"""`ReadAccount`, which holds the read budgets of one connection, and the interfaces that its connection must have.
+
+The read scheduler keeps one account for each connection that was read often or much recently, and none for the others.
+This module decides nothing: it holds what `scheduler` and `message_memory` count.
+"""
 
 from __future__ import annotations
 
@@ -8,64 +12,69 @@ from fairlead.carrier.listener import Connection, Listener, MeteredListener
 
 
 class PausableConnection(Connection, Protocol):
-    """A connection that can be held."""
+    """A connection that the read scheduler can hold, which means that it pauses reading until the connection's turn."""
 
     @property
     def listener(self) -> Listener | None: ...
 
     @property
     def kept(self) -> int:
-        """Bytes of it that are not parsed yet, or of an incomplete message."""
+        """The number of bytes that the connection keeps: data not parsed yet, and parts of an incomplete message."""
         ...
 
     @property
     def wanted(self) -> int:
-        """Bytes that the frame which is incomplete still lacks, as far as its head is known."""
+        """The number of bytes that are missing from the incomplete frame, as far as its header is known."""
         ...
 
     @property
     def ripe(self) -> bool:
-        """Frames are kept that can be read without anything more: never of a connection that reads no frames itself."""
+        """True if the connection keeps frames that can be read without further data. Always false for a connection that
+        does not read frames itself.
+        """
         ...
 
     def hold(self) -> bool:
-        """Stop reading from the transport; whether the listener had stopped it already."""
+        """Stop reading from the transport. Returns whether the listener had already stopped it."""
         ...
 
     def release(self, silent: bool) -> None:
-        """No more held: read on, unless `silent`, which the listener wants."""
+        """Resume reading after `hold`, unless `silent`, which says that the listener has paused reading."""
         ...
 
     def cut(self, code: int, reason: str) -> None:
-        """Close, unless it is closing already, and ignore whatever still comes."""
+        """Close the connection, unless it is already closing, and ignore all data that still arrives."""
         ...
 
 
 class FramedReader(PausableConnection, Protocol):
-    """One that reads the frames itself, as many at a time as it is told. A foreign server gives whole messages."""
+    """A connection that reads the frames itself, as many at a time as the caller asks for. In contrast, a foreign ASGI
+    server delivers whole messages.
+    """
 
     @property
     def unparsed(self) -> int:
-        """Bytes of it that are not parsed yet."""
+        """The number of bytes that are not parsed yet."""
         ...
 
     def keep(self, data: bytes) -> None:
-        """Take what arrived without reading it."""
+        """Store `data` without parsing it."""
         ...
 
     def feed(self, data: bytes, most: int) -> int:
-        """Read what is kept and `data`, at most so many frames; returns how many."""
+        """Parse the stored data and then `data`, at most `most` frames of it. Returns how many frames were parsed."""
         ...
 
 
 def is_ripe(connection: PausableConnection) -> TypeGuard[FramedReader]:
-    """`ripe`, for who goes on to feed: only one that reads frames itself can be so."""
+    """Return `connection.ripe`. Only a `FramedReader` can be ripe, so a type checker allows `feed` after this call."""
     return connection.ripe
 
 
 class ReadAccount:
-    """The buckets of one connection, and where it stands. `messages`, `events` and `bytes` are what it may still have
-    read of it; below 0 it has to wait."""
+    """The token buckets and the scheduling state of one connection. `messages`, `events` and `bytes` are what may still
+    be read from the connection. It has to wait while one of them is below 0.
+    """
 
     __slots__ = (
         "bytes", "connection", "events", "held", "kept", "messages", "metered", "promised", "queued", "reading",
@@ -86,22 +95,22 @@ class ReadAccount:
         self.events = events
         self.bytes = octets
         self.used = 0.0
-        """Seconds of reading, halved with every tick."""
+        """Seconds spent reading this connection, halved with every tick."""
         self.strained = 0.0
-        """Seconds for which it has been at the limit of its messages."""
+        """Seconds for which the connection has been at its limit for messages."""
         self.kept = 0
-        """Bytes that it keeps, as they were last counted."""
+        """The bytes that the connection kept when they were last counted."""
         self.since = 0.0
-        """When the message that is incomplete began, 0 for none."""
+        """When the incomplete message began; 0 if there is none."""
         self.promised = 0
-        """Bytes that it may still have for that message, however little room is left."""
+        """Bytes that the connection may still use for that message, however little memory is left."""
         self.reading = False
-        """It is being read right now."""
+        """True while the connection is being read."""
         self.held = False
         self.queued = False
-        """It is held and waits for its turn, and for nothing else."""
+        """True if the connection is held and waits only for its turn."""
         self.silent = False
-        """It is held, and its listener wants it not to be read."""
+        """True if the connection is held and its listener has paused reading as well."""
 
     @property
     def overdrawn(self) -> bool:

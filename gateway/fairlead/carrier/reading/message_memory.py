@@ -1,10 +1,11 @@
-"""The memory for incomplete messages: how much of it all connections of a server may use together, and who goes on when
-it is short.
+"""The memory for incomplete messages: how much of it all connections of a server may use together, and which of them
+continue when it is short.
 
-The read scheduler owns it. Each connection may use as much as is left of the larger part, so that many connections that
-fill it get the same and none gets much. The rest is reserved for the oldest incomplete messages, as a whole, so that
-they complete and free their memory: otherwise many honest senders would wait for each other. It reads nothing and
-closes no connection; time is an argument.
+The read scheduler owns it. Three quarters are shared: each connection may use as much as is left of them, so that many
+connections that fill the memory get equal parts and none gets much. The last quarter is reserved for the oldest
+incomplete messages. Each of these gets all the memory that it still needs, so that it completes and frees its memory;
+otherwise many honest senders would wait for each other. This module reads no data, closes no connection and reads no
+clock: the time is an argument.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from typing import Final
 from fairlead.carrier.reading.account import ReadAccount
 
 SCARCE: Final = 16 << 10
-"""Bytes of an incomplete message that each may have however little room is left: small messages always get through."""
+"""Bytes of an incomplete message that each connection may keep, however little memory is left, so that small messages
+always get through."""
 PROMISED: Final = 4
-"""One part in so many of the limit is for the oldest."""
+"""The fraction of the limit that is reserved for the oldest messages is 1/`PROMISED`."""
 
 
 class MessageMemory:
-    """`limit` in bytes; `kept` of them are used."""
+    """Counts the memory of incomplete messages. `limit` is its size in bytes; `kept` is how many of them are used."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -30,11 +32,11 @@ class MessageMemory:
         self._waiting: dict[ReadAccount, None] = {}
 
     def __len__(self) -> int:
-        """Connections that wait for room."""
+        """The number of connections that wait for memory."""
         return len(self._waiting)
 
     def note(self, account: ReadAccount, now: float, frames: int) -> None:
-        """So many frames of it have been read, or something was kept: count anew."""
+        """Count the memory of `account` again, after `frames` of its frames were read or some data was kept."""
         kept = account.connection.kept
         self.kept += kept - account.kept
         account.kept = kept
@@ -46,12 +48,12 @@ class MessageMemory:
             account.promised = rest
 
     def crowded(self, account: ReadAccount) -> bool:
-        """Whether it has more than it may have: nothing more of it is read for now."""
+        """Return whether `account` keeps more than it may. If so, its connection must not be read for now."""
         left = self.limit - self.limit // PROMISED - self.kept
         return not account.promised and account.kept > max(left, SCARCE)
 
     def wait(self, account: ReadAccount) -> None:
-        """It is crowded: `admit` gives it back when there is room."""
+        """Let `account`, which is crowded, wait until `admit` returns it because there is memory for it."""
         self._waiting[account] = None
 
     def forget(self, account: ReadAccount) -> None:
@@ -61,7 +63,7 @@ class MessageMemory:
         account.kept = account.promised = 0
 
     def admit(self, now: float) -> Iterator[ReadAccount]:
-        """Those that may go on now, the oldest first."""
+        """Yield the waiting accounts that may continue now, the oldest first."""
         while self._waiting:
             account = min(self._waiting, key=_age)
             if self.crowded(account):
@@ -70,7 +72,7 @@ class MessageMemory:
                     return
                 self._promised += rest
                 account.promised = rest
-                account.since = now  # it begins anew: nobody has read it meanwhile
+                account.since = now  # its time begins again, because its connection was not read meanwhile
             del self._waiting[account]
             yield account
 

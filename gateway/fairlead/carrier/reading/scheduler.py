@@ -1,10 +1,10 @@
-"""The read scheduler: how much is read from each link, with a budget for each link and a share of the event loop for
-all.
+"""The read scheduler: decides how much is read from each link, with a budget for each link and a share of the event
+loop for all links together.
 
-The node makes one, and the connections of its link port share it through their `ConnectionContext`. It accounts only
-for connections that were read often or much recently; all others, nearly all, cost nothing. What exceeds a budget is
-not lost: the connection is paused until its turn comes, and TCP makes the peer wait. A connection is closed only if its
-peer keeps exceeding the rate of messages, or leaves a message incomplete while memory is short.
+The node creates one, and the connections of its link port share it through their `ConnectionContext`. It accounts only
+for connections that were read often or much recently; all others, which are nearly all, cost nothing. Data that exceeds
+a budget is not lost: the connection is paused until its turn comes, and TCP makes the peer wait. A connection is closed
+only if its peer keeps exceeding the rate of messages, or leaves a message incomplete while memory is short.
 
 Four rules, in the order in which they pause a connection:
 
@@ -14,7 +14,8 @@ Four rules, in the order in which they pause a connection:
   for one connection at a time.
 - **share**: all turns together get a quarter of the time; the connection that has used the least comes first.
 
-It knows no protocol above RFC 6455: the listener says what an event is, and what the peer was asked for.
+The scheduler knows no protocol above RFC 6455: the listener says what an event is and which messages the peer was asked
+for.
 """
 
 from __future__ import annotations
@@ -32,39 +33,44 @@ from fairlead.carrier.reading.account import FramedReader, PausableConnection, R
 from fairlead.carrier.reading.message_memory import MessageMemory
 
 SLICE: Final = 64
-"""Frames that are read of one connection in one turn of the event loop: under a millisecond of heartbeats."""
+"""The most frames that are read from one connection in one iteration of the event loop. So many heartbeats take less
+than a millisecond."""
 SHARE: Final = 0.25
-"""Of the event loop's time, for reading what is accounted for here. Reading is a quarter of the work that storing
-what was read makes, so nobody who is useful comes near it."""
+"""The fraction of the event loop's time for reading the connections that are accounted for. Reading messages is a
+quarter of the work of storing them, so a useful peer comes nowhere near this limit."""
 LEEWAY: Final = 0.02
-"""Seconds of turns that may be taken at once, after a time without."""
+"""Seconds of turns that may be taken at once after a pause."""
 MODEST: Final = 0.002
-"""Seconds of reading within a few ticks up to which a connection never waits for the share."""
+"""Seconds of reading within a few ticks. A connection that used no more does not wait for the share until the share is
+overdrawn by `DEBT`."""
 DEBT: Final = 0.02
-"""Seconds for which the share may be used up in advance: beyond it even the modest wait."""
+"""Seconds for which the share may be used up in advance. Beyond that, even connections below `MODEST` wait."""
 RECEIVING: Final = 0.5e-9
-"""Seconds that the transport takes for each byte that it hands over, which is over before anybody can measure
-it. Measured on loopback: 0.4."""
+"""Seconds that the transport takes for each byte that it delivers. The scheduler cannot measure this time, because it
+has passed before the data arrives here. Measured on loopback: 0.4 ns."""
 TICK: Final = 0.25
-"""Seconds between two fillings of the buckets."""
+"""Seconds between two refills of the token buckets."""
 CREDIT: Final = 10.0
-"""Seconds' worth of messages and of events that may come at once, after a time without."""
+"""The depth of the buckets for messages and events: so many seconds' worth may arrive at once after a pause."""
 BYTES_CREDIT: Final = 2.0
-"""As `CREDIT`, for bytes."""
+"""The depth of the bucket for bytes, in seconds like `CREDIT`."""
 FRAGMENT: Final = 1024
-"""Bytes of a frame from which on it is counted by its bytes alone, so that a message may be sent in fragments."""
+"""A frame of at least this many bytes counts by its bytes alone, so that a message may be sent in fragments."""
 PATIENCE: Final = 30.0
-"""Seconds for which a peer may go on at the limit of its messages before it is closed."""
+"""Seconds for which a peer may stay at its limit for messages before its connection is closed."""
 STALE: Final = 10.0
-"""Seconds after which an incomplete message is given up when others wait for its room."""
+"""Seconds after which the scheduler gives up an incomplete message if other connections wait for its memory."""
 CUTS: Final = 8
-"""Messages that are given up with one tick: each closes a link, which takes a millisecond in all."""
+"""The most messages that one tick gives up. Each closes a link; all of them together take a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBudget:
-    """Of each link, a second: `messages` that it was not asked for, `events`, `bytes`. Of all links: bytes of
-    incomplete messages."""
+    """The limits that the read scheduler enforces.
+
+    For each link and second: `messages` that the peer was not asked for, `events` and `bytes`. For all links together:
+    `incomplete`, the bytes of incomplete messages.
+    """
 
     messages: float = 500.0
     events: float = 100.0
@@ -73,7 +79,9 @@ class ReadBudget:
 
 
 class ReadScheduler:
-    """`held` counts the times that a connection was held, `cut` the connections that were closed."""
+    """Decides which connections are read now and which are held. `held` counts how often a connection was held, and
+    `cut` counts the connections that the scheduler closed.
+    """
 
     def __init__(self, budget: ReadBudget = ReadBudget(), clock: Callable[[], float] = time.perf_counter) -> None:
         self.budget = budget
@@ -88,38 +96,38 @@ class ReadScheduler:
         self._timer: asyncio.TimerHandle | None = None
         self._ticked = 0.0
         self._paid = 0.0
-        """Until when the share of the loop is used up."""
+        """The time until which the share of the event loop is used up."""
 
     def __len__(self) -> int:
-        """Connections that are accounted for."""
+        """The number of connections that are accounted for."""
         return len(self._accounts)
 
     @property
     def kept(self) -> int:
-        """Bytes that the connections which are accounted for keep unread or incomplete."""
+        """The number of bytes, unread or of incomplete messages, that the accounted connections keep."""
         return self._room.kept
 
     @property
     def waiting(self) -> int:
-        """Connections that are held."""
+        """The number of connections that are held."""
         return sum(account.held for account in self._accounts.values())
 
     def stop(self) -> None:
-        """End all timers. Who is held stays so: its server is over."""
+        """Cancel all timers. Held connections stay held, because their server has stopped."""
         for handle in (self._turn, self._timer):
             if handle is not None:
                 handle.cancel()
         self._turn = self._timer = None
 
-    # -- the connection calls ----------------------------------------------------------------------
+    # -- called by connections ---------------------------------------------------------------------
 
     def read(self, connection: FramedReader, data: bytes) -> None:
-        """`data` has arrived: read it now, or keep it until the connection's turn."""
+        """Handle `data` that has arrived: read it now, or keep it until it is the connection's turn."""
         account = self._account(connection)
         now = self._clock()
         ahead = self._paid - now
         self._pay(account, len(data) * RECEIVING, now)
-        # A hundred floods must not each have what one may.
+        # With many flooding connections, each gets only its part of the time that one may use.
         modest = min(MODEST, SHARE * TICK / len(self._accounts))
         if account.held or (ahead > 0 and account.used > modest) or ahead > DEBT:
             connection.keep(data)
@@ -130,14 +138,14 @@ class ReadScheduler:
         self._read(account, connection, data, now)
 
     def took(self, connection: PausableConnection, frames: int, size: int) -> None:
-        """`frames` that nobody asked for, and `size` bytes, have been read already."""
+        """Count `frames`, which the peer was not asked for, and `size` bytes. Both have been read already."""
         account = self._account(connection)
         self._count(account, frames, size)
         if account.overdrawn:
             self._hold(account)
 
     def charge(self, connection: PausableConnection, messages: float, events: int) -> None:
-        """What the listener has just been given counts for so much more."""
+        """Count the message that the listener has just received as `messages` more messages and `events` events."""
         account = self._account(connection)
         account.messages -= messages
         account.events -= events
@@ -145,7 +153,9 @@ class ReadScheduler:
             self._hold(account)
 
     def silence(self, connection: PausableConnection, silent: bool) -> bool:
-        """The listener pauses or resumes; False when the connection is not held and may do so by itself."""
+        """The listener pauses reading (`silent`) or resumes it. Returns False if the connection is not held and has to
+        pause or resume its transport itself.
+        """
         account = self._accounts.get(connection)
         if account is None or not account.held:
             return False
@@ -155,14 +165,14 @@ class ReadScheduler:
         return True
 
     def forget(self, connection: PausableConnection) -> None:
-        """The connection is lost."""
+        """Forget a connection that is lost or no longer needs an account."""
         account = self._accounts.pop(connection, None)
         if account is not None:
             self._room.forget(account)
             account.held = account.queued = False
             self._admit()
 
-    # -- our own -----------------------------------------------------------------------------------
+    # -- internal ----------------------------------------------------------------------------------
 
     def _account(self, connection: PausableConnection) -> ReadAccount:
         account = self._accounts.get(connection)
@@ -179,7 +189,7 @@ class ReadScheduler:
         return account
 
     def _read(self, account: ReadAccount, connection: FramedReader, data: bytes, now: float) -> None:
-        """One slice of the account's connection, and what follows from it."""
+        """Read one slice from the account's connection, charge the account, and hold the connection if necessary."""
         unparsed = connection.unparsed + len(data)
         metered = account.metered
         asked = 0 if metered is None else metered.asked
@@ -214,12 +224,13 @@ class ReadScheduler:
         self._place(account)
 
     def _place(self, account: ReadAccount) -> None:
-        """Let a held connection wait for its turn, if there is nothing else that it has to wait for: the next tick
-        looks again, or whoever lifts the hindrance."""
+        """Let a held connection wait for its turn, unless it must wait for something else first. In that case, the next
+        tick calls this again, or the code that removes the obstacle does.
+        """
         if account.queued or not account.held:
             return
         connection = account.connection
-        if not connection.closing:  # of one that closes only the peer's close frame is awaited
+        if not connection.closing:  # a closing connection only waits for the peer's close frame
             if account.overdrawn or (account.silent and connection.ripe):
                 return
             if not connection.ripe and self._room.crowded(account):
@@ -232,7 +243,7 @@ class ReadScheduler:
 
     def _arm(self) -> None:
         loop, delay = asyncio.get_running_loop(), self._paid - self._clock()
-        # uvloop knows milliseconds only; less is made up for by the time of the next turn.
+        # uvloop's timers have a resolution of 1 ms; the delay of the next turn makes up for a shorter one.
         self._turn = loop.call_soon(self._take_turn) if delay < 0.001 else loop.call_later(delay, self._take_turn)
 
     def _take_turn(self) -> None:
@@ -240,21 +251,21 @@ class ReadScheduler:
         while self._turns:
             account = heapq.heappop(self._turns)[2]
             if not account.queued:
-                continue  # lost meanwhile
+                continue  # the connection was lost meanwhile
             account.queued = False
             connection = account.connection
             if is_ripe(connection):
                 if account.silent and not connection.closing:
-                    continue  # the listener has paused meanwhile
+                    continue  # the listener has paused reading meanwhile
                 self._read(account, connection, b"", self._clock())
                 break
             if self._room.crowded(account) and not connection.closing:
-                self._room.wait(account)  # what was left has been used meanwhile
+                self._room.wait(account)  # others have used the free memory meanwhile
                 continue
             account.held = False
             connection.release(account.silent)
             if account.kept:
-                break  # much may come of it at once
+                break  # much data may arrive from it at once
         if self._turns and self._turn is None:
             self._arm()
 
@@ -288,8 +299,9 @@ class ReadScheduler:
         )
 
     def _make_room(self, now: float) -> None:
-        """Give up incomplete messages that others have waited for too long, the oldest first and a few at a time, until
-        half of the limit is free: whoever came later may only have waited for that room."""
+        """Give up incomplete messages for whose memory others have waited too long, the oldest first and a few at a
+        time. It stops when half of the limit is free, because younger messages may be late only for lack of memory.
+        """
         stale = [
             account
             for account in self._accounts.values()
@@ -311,6 +323,6 @@ class ReadScheduler:
             self._place(account)
 
     def _admit(self) -> None:
-        """Whoever has waited for room and gets it now."""
+        """Let the connections continue that have waited for memory and get it now."""
         for account in self._room.admit(self._clock()) if len(self._room) else ():
             self._place(account)

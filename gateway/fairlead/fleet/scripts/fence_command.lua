@@ -9,7 +9,7 @@
 --   'running': the agent has the command, which continues at chunk `next`
 -- `retry` and the values after it are returned only when delivering.
 -- A command that was sent to another memory has an unknown outcome. It ends with that outcome, unless it was posted as
--- safe to run again, took no input (which would be lost) and has not been sent too often. In that case it is queued
+-- safe to run again, took no input (which is gone) and has not been sent too often. In that case it is queued
 -- again, its chunks count from 0 again, and an entry of kind `retry` tells readers that all results before it are void.
 -- The void results are removed from the store, and its bytes and the mark `truncated` are reset, so that the next run
 -- has the whole output limit.

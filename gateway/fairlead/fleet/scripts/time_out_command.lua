@@ -1,14 +1,14 @@
 #!lua
--- KEYS: cmd, out, in, outcome. ARGV: agent, the time before which deadlines have passed (Redis TIME in ms), end blob
--- for a target whose deadline has passed.
+-- KEYS: cmd, out, in, outcome. ARGV: agent, the time up to which deadlines have passed (Redis TIME in ms), end
+-- blob for a target whose deadline has passed.
 -- Ends a target that was sent to the agent and whose deadline has passed as `timeout`. For any other target it returns
 -- everything that the caller needs to decide.
 -- Returns {'gone'} | {'over', state, followers} | {'ended', followers, about} | {'open', field, value …} of the record
 -- except its payload.
 -- Thousands of commands may have the same deadline, so this script extracts only what it needs from the packed fields
 -- (see record.lua), calls no TIME, and makes one write instead of two or three, which Redis would wrap in MULTI and
--- EXEC in its append-only file. That takes half of the server's time. The functions of record.lua would be created in
--- each run, so they are included only where they are needed.
+-- EXEC in its append-only file. Together this halves the server's time. The functions of record.lua are created
+-- anew in each run that reaches them, so they are included only where they are needed.
 local SOON = 30000 -- ms
 local field, passed = 't:' .. ARGV[1], tonumber(ARGV[2])
 local rec = redis.call('HMGET', KEYS[1], field, 'sum', 'terms', 'w', 'about')

