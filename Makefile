@@ -23,7 +23,7 @@ UV     := .cache/uv/uv
 .PHONY: help venv fmt lint test run docs docs-serve bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(STAMP) ## Build .venv from the hashed requirements (rebuilt when they change)
 

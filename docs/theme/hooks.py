@@ -82,7 +82,7 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 def _api() -> bytes:
     """The OpenAPI document, asked of the gateway's own environment."""
     code = f"import sys; from {API} import document; sys.stdout.buffer.write(document())"
-    command = [ROOT / ".venv" / "bin" / "python", "-I", "-c", code]
+    command = [str(ROOT / ".venv" / "bin" / "python"), "-I", "-c", code]
     done = subprocess.run(command, check=False, capture_output=True, timeout=60)
     if done.returncode:
         raise PluginError(f"the OpenAPI document of {API} cannot be made:\n{done.stderr.decode()}")

@@ -82,4 +82,4 @@ async def test_ls_and_labels(gateway: GatewayProcess, dial: Dial) -> None:
     code, _, err = await fairlead(gateway, "agents", "ls", "-l", "env>prod")
     assert (code, "at position" in err) == (2, True)
     code, _, err = await fairlead(gateway, "agents", "label", peer.agent, "nonsense")
-    assert (code, "KEY=VALUE or KEY-" in err) == (2, True)
+    assert (code, "expected KEY=VALUE or KEY-" in err) == (2, True)
