@@ -1,4 +1,4 @@
-"""Renders k8s/*.yaml from the chart, for those who do not use Helm; with --check it only tells which are stale.
+"""Renders k8s/*.yaml from the chart, for those who do not use Helm; with --check it only reports which are stale.
 
     python charts/manifests.py --helm helm [--check]        make manifests; a test of tests/chart runs the check
 
@@ -21,7 +21,7 @@ CHART, TARGET = ROOT / "charts" / "fairlead", ROOT / "k8s"
 KUBERNETES = "1.30.0"
 """The oldest that the chart supports: what it renders for that one runs on all."""
 ORDER = ("ServiceAccount", "Role", "RoleBinding", "Service", "StatefulSet", "Deployment", "PodDisruptionBudget")
-HEAD = "# Rendered from charts/fairlead by `make manifests`; README.md beside tells how to use it.\n"
+HEAD = "# Rendered from charts/fairlead by `make manifests`; README.md beside says how to use it.\n"
 
 
 def rendered(helm: str) -> list[dict[str, Any]]:
@@ -29,7 +29,12 @@ def rendered(helm: str) -> list[dict[str, Any]]:
         helm, "template", "fairlead", str(CHART), "--namespace", "fairlead", "--no-hooks",
         "--kube-version", KUBERNETES, "--values", str(TARGET / "values.yaml"),
     ]  # fmt: skip
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    try:
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    except FileNotFoundError as e:
+        raise SystemExit(
+            f"{helm} was not found: expected a Helm program (run `make helm4`, or name one with HELM=…)"
+        ) from e
     if done.returncode:
         raise SystemExit(f"{' '.join(argv)}: {done.stderr.strip()}")
     objects = [one for one in yaml.safe_load_all(done.stdout) if one]
@@ -58,9 +63,9 @@ def disown(node: Any) -> None:
 
 
 def default_helm() -> str:
-    """What `make cluster` has built, or the one on PATH."""
-    built = ROOT / ".cache" / "cluster" / "bin" / "helm"
-    return str(built) if built.exists() else "helm"
+    """The program that `make cluster` or `make helm4` has built, otherwise the one on PATH."""
+    built = [ROOT / ".cache" / folder / "bin" / "helm" for folder in ("cluster", "helm4")]
+    return next((str(path) for path in built if path.exists()), "helm")
 
 
 def main() -> int:

@@ -1,6 +1,6 @@
 """A scripted gateway, agents that are linked to it in this process or in one of their own, and proxies between them.
 
-What the fixtures make stands in helpers/, which the tests import for its types.
+What the fixtures make is defined in tests/support, from which the tests import its types.
 """
 
 from __future__ import annotations

@@ -76,6 +76,7 @@ def test_each_attack_is_played_by_the_tests_that_are_named() -> None:
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_has_a_section_that_names_its_arguments(method: str) -> None:
     assert f"### `{method}`\n" in PAGE
+    assert any(f"`{method}`" in row[0] for row in rows("What it may do")), "no row in *What it may do*"
     if method == "exec":
         section = (ROOT / "docs" / "protocol.md").read_text().split("**Method `exec`**")[1].split("\n## ")[0]
     else:

@@ -1,4 +1,4 @@
-"""An outbox with one open stream, and the path of what the tests import from helpers/."""
+"""An outbox with one open stream, for the tests of the state machines."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""The built-in methods, which `fairlead agent run` serves: `exec`, `shell`, `file_get`, `file_put`, `proc_list`,
-`sys_info`.
+"""The built-in methods, which `fairlead agent run` serves; `METHODS` in `methods` lists them.
 
 `methods` registers them and makes the agent, `options` holds their settings, and `confinement` refuses options that
 would make an allow list worthless. `files` and `process` are what the methods share. The agent is an `Agent` like any
