@@ -1,5 +1,5 @@
 """A real gateway with a real agent, a scripted platform API, a relay that maltreats connections, a terminal, and the
-command line as a real process. What the fixtures make is defined in tests/support, from which the tests import its types.
+command line as a real process. What the fixtures make is defined in tests/support, from which tests import its types.
 """
 
 from __future__ import annotations

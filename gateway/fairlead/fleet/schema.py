@@ -24,7 +24,7 @@ fl1:deadlines:{0..15}  zset    `id agent` → when the command sweeper checks it
 fl1:idem:{hash}        string  body hash and command id of an Idempotency-Key. Written by dispatch; 24 h
 fl1:link_stats:{a}     string  statistics of an agent's link. Written by its node on request; 10 s
 fl1:worst_links:{n} by string  a node's worst links by a measure. Written by that node on request; 10 s
-fl1:inbox:{lease}      stream  doorbells for one process of a node. Written by the other nodes (fairlead.bus.inbox); 150 s
+fl1:inbox:{lease}      stream  doorbells for one process of a node. Written by other nodes (see bus.inbox); 150 s
                                after its last heartbeat
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
