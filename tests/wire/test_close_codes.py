@@ -18,7 +18,8 @@ from fairlead.wire.close_codes import (
 )
 from fairlead.wire.framing import close_payload, is_close_code
 
-PROTOCOL = Path(__file__).resolve().parent.parent.parent / "docs" / "protocol.md"
+DOCS = Path(__file__).resolve().parent.parent.parent / "docs"
+PROTOCOL = DOCS / "protocol.md"
 
 
 def documented() -> dict[int, tuple[str, bool]]:
@@ -38,6 +39,13 @@ def documented() -> dict[int, tuple[str, bool]]:
 def test_the_documentation_has_every_code_with_its_name_and_what_the_agent_does() -> None:
     found = {code: (re.sub(r"[ -]", "", name).lower(), again) for code, (name, again) in documented().items()}
     assert found == {c.value: (c.name.replace("_", "").lower(), may_reconnect(c)) for c in CloseCode}
+
+
+def test_the_runbook_of_lost_links_names_the_codes_that_count_as_lost() -> None:
+    page = (DOCS / "runbooks" / "FairleadLostLinksFast.md").read_text(encoding="utf-8")
+    meaning = page.split("**Meaning.**")[1].split("**First.**")[0]
+    named = {int(code) for code in re.findall(r"\b[14]\d{3}\b", meaning)}
+    assert named == {code.value for code in CloseCode if code.kind is CloseKind.LOST}
 
 
 @pytest.mark.parametrize("code", [1000, 1001, 1006, 1009, 1011, 1012, 1013, 3000, 4000, 4321, 4499])
