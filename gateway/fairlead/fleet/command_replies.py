@@ -96,7 +96,7 @@ def parse_page(command: str, reply: Reply) -> ResultPage | OutOfRange | None:
 
 
 def parse_record(command: str, reply: Reply) -> CommandRecord | None:
-    """The whole record, from all fields of its hash; None if there is none."""
+    """The whole record, from all fields of its hash, or None if there is no such record."""
     row = table(reply)
     return _record(command, row) if row else None
 

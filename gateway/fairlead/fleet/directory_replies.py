@@ -40,7 +40,7 @@ class Overtaken:
 
 @dataclass(frozen=True, slots=True)
 class AgentOwner:
-    """The lease that holds an agent, its generation, and the agent's boot. Empty if there is none."""
+    """The lease that holds an agent, its generation, and the agent's boot. Empty if no lease holds it."""
 
     lease: str
     gen: int

@@ -127,7 +127,7 @@ class ChildApplier:
         try:
             found = await self._cluster.find(kind, owner.namespace, owner.name)
         except FairleadError as e:
-            # An object that the operator may not read is none that it has made.
+            # The operator did not create an object that it may not read.
             logger.debug("%s/%s: %s: %s", owner.namespace, owner.name, kind, e.message)
             return None
         if found is None or not _is_owned(found, owner):

@@ -79,7 +79,7 @@ def _argv(pid: int) -> list[str]:
 
 @lru_cache(maxsize=1024)
 def _user(uid: int) -> str:
-    """The user's name, or the number if there is none. Cached: a directory service may be slow."""
+    """The user's name, or its number if it has no name. Cached, because a directory service may be slow."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -101,7 +101,7 @@ class ReadAccount:
         self.kept = 0
         """The bytes that the connection kept when they were last counted."""
         self.since = 0.0
-        """When the incomplete message began; 0 if there is none."""
+        """When the incomplete message began; 0 without an incomplete message."""
         self.promised = 0
         """Bytes that the connection may still use for that message, however little memory is left."""
         self.reading = False

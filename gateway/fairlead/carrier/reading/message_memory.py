@@ -48,7 +48,7 @@ class MessageMemory:
             account.promised = rest
 
     def crowded(self, account: ReadAccount) -> bool:
-        """Return whether `account` keeps more than it may. If so, its connection must not be read for now."""
+        """Return whether `account` keeps more than it may: its connection must not be read until `admit` returns it."""
         left = self.limit - self.limit // PROMISED - self.kept
         return not account.promised and account.kept > max(left, SCARCE)
 

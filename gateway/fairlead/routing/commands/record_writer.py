@@ -40,7 +40,7 @@ class RecordWriter:
 
     async def write(self, record: NewRecord, due_at: int, lease: str) -> tuple[Written, AgentRow | LimitReached | None]:
         """Write `record`, to be looked at by the sweeper at the time `due_at` (ms); with `lease` as its first follower,
-        if that is not empty. Returns how it was written, and the agent's row (None if there is none).
+        if that is not empty. Returns how it was written, and the agent's row (None if it has no row).
 
         Raises BusUnavailable if the command is not written down and will not be, and OutcomeUnknown if that cannot be
         found out.
