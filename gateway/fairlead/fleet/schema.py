@@ -26,6 +26,9 @@ fl1:link_stats:{a}     string  statistics of an agent's link. Written by its nod
 fl1:worst_links:{n} by string  a node's worst links by a measure. Written by that node on request; 10 s
 fl1:inbox:{lease}      stream  doorbells for one process of a node. Written by other nodes (see bus.inbox); 150 s
                                after its last heartbeat
+fl1:moves              hash    the fleet's budget of moves, a token bucket. rate and most (moves/s) and until (ms) are
+                               written by the operator in every pass, rate is valid for 30 s; tokens and at (ms) by
+                               take_moves; no TTL
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
@@ -44,6 +47,7 @@ from typing import NamedTuple
 DATA_EPOCH = "fl1:data_epoch"
 NODES = "fl1:nodes"
 EVENTS = "fl1:events"
+MOVES = "fl1:moves"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
@@ -54,6 +58,8 @@ ORDERED_MS = 150_000
 connection attempt may wait for Redis by default, and 30 s for its transmission."""
 ALIVE_MS = 15_000
 """Three heartbeats. A node that has sent no heartbeat for longer no longer holds any agent."""
+MOVE_RATE_VALID_MS = 30_000
+"""Three passes of the operator. After that its rate of moves is taken for that of an operator which is gone."""
 AWAY_MS = 45_000
 """An agent that lost its link because its node or network restarted reconnects within this time: the longest pause
 that a gateway tells agents to wait (`wire.retry.HANDED_OUT_MS`), and one connection attempt."""
@@ -171,6 +177,9 @@ class NodeRow:
     """The node has links that it has not yet compared with the rows of their agents."""
     process: str = ""
     """The identity of the process, packed by `routing.membership.process_identity`."""
+    spare_accept_rate: float = 0.0
+    """Links per second that the node can accept besides its present work, as it measured; 0 if it is full or drains.
+    See `moves.move_rate`."""
 
     @property
     def lease(self) -> str:
@@ -192,7 +201,7 @@ class NodeRow:
             node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"links"),
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
             float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
-            word(b"process"),
+            word(b"process"), float(row.get(b"spare_accept_rate", b"0")),
         )  # fmt: skip
 
 
