@@ -63,7 +63,7 @@ def test_what_a_command_may_take(deadline: int, credit: int, grants: list[int], 
         taken = bounded(Credit(id="c", bytes=grant), outbox)
         assert isinstance(taken, Credit)
         stream.granted(taken.bytes)
-        assert stream.room <= WINDOW_MOST, "what a stream may keep in memory"
+        assert stream.credit_left <= WINDOW_MOST, "what a stream may keep in memory"
     drain = bounded(Drain(why="age", slot=slot), outbox)
     assert isinstance(drain, Drain)
     assert drain.slot == min(slot, SLOT_MOST)

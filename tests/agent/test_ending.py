@@ -270,7 +270,7 @@ async def test_cancel_frees_a_handler_that_waits_for_credit(agent: Agent, link: 
 
     for method in ("endless", "thread"):
         stream = await link.command(method, method)
-        await link.until(lambda stream=stream: stream.room < 10_000)  # type: ignore[misc]
+        await link.until(lambda stream=stream: stream.credit_left < 10_000)  # type: ignore[misc]
         await link.cancel(method)
         end = await link.end(method)
         assert end.state == "cancelled"

@@ -152,7 +152,7 @@ async def test_input_larger_than_its_window(link: Link) -> None:
     stream = await link.command(C1, "exec", {"argv": ["cat"], "stdin": True})
     sent = os.urandom(MB)
     for start in range(0, MB, 32 << 10):
-        await link.until(lambda: stream.input_room >= 32 << 10)
+        await link.until(lambda: stream.input_credit >= 32 << 10)
         await link.feed(C1, sent[start : start + (32 << 10)])
     await link.feed_end(C1)
     await link.end(C1)
@@ -294,7 +294,7 @@ async def test_50_mb_through_a_slow_gateway_do_not_fill_the_agent(
 async def test_a_program_waits_while_nothing_is_granted(link: Link) -> None:
     link.grants = False
     stream = await link.command(C1, "exec", {"argv": ["head", "-c", str(MB), "/dev/zero"]})
-    await link.until(lambda: stream.room < 64 << 10)
+    await link.until(lambda: stream.credit_left < 64 << 10)
     # Another command has a window of its own.
     await link.command(C2, "exec", {"argv": ["echo", "hello"]})
     assert (await link.end(C2)).state == "ok"
@@ -303,7 +303,7 @@ async def test_a_program_waits_while_nothing_is_granted(link: Link) -> None:
     while not link.of(End, C1):
         granted = len(link.output(C1))
         await link.send(Credit(id=C1, bytes=100_000))
-        stream.room += 100_000
+        stream.credit_left += 100_000
         await link.until(lambda g=granted: len(link.output(C1)) > g or bool(link.of(End, C1)))  # type: ignore[misc]
     assert link.output(C1) == bytes(MB)
 

@@ -103,12 +103,12 @@ async def test_all_that_it_showed_arrives(link: Link) -> None:
     link.grants = False
     source = f"import sys; sys.stdout.write('x' * {MB} + 'END')"
     stream = await link.command(C1, "shell", {"argv": [sys.executable, "-c", source]})
-    await link.until(lambda: stream.room == 0)
+    await link.until(lambda: stream.credit_left == 0)
     held = len(screen(link))
     assert not link.of(End, C1), "it did not wait for its reader"
     link.grants = True
     await link.send(Credit(id=C1, bytes=2 * MB))
-    stream.room += 2 * MB
+    stream.credit_left += 2 * MB
     await link.end(C1)
     assert held < MB
     assert screen(link) == b"x" * MB + b"END"
@@ -117,10 +117,10 @@ async def test_all_that_it_showed_arrives(link: Link) -> None:
 async def test_output_that_is_left_when_it_has_exited(link: Link) -> None:
     link.grants = False
     stream = await link.command(C1, "shell", {"argv": ["sh", "-c", "head -c 262144 /dev/zero; printf LAST"]})
-    await link.until(lambda: stream.room == 0)
+    await link.until(lambda: stream.credit_left == 0)
     await asyncio.sleep(1.0)  # the program has exited, its last words wait in the terminal
     await link.send(Credit(id=C1, bytes=MB))
-    stream.room += MB
+    stream.credit_left += MB
     await link.end(C1)
     assert screen(link) == bytes(262144) + b"LAST"
 

@@ -28,13 +28,13 @@ class Source:
     def __init__(self, peer: ScriptedAgent, cmd: Cmd) -> None:
         self.peer = peer
         self.command = cmd.id
-        self.room = cmd.credit
+        self.credit_left = cmd.credit
         self.sent = 0
         self.waits = asyncio.Event()
 
     async def run(self) -> None:
         while self.sent < COUNT:
-            while self.room < CHUNK:
+            while self.credit_left < CHUNK:
                 try:
                     async with asyncio.timeout(1.0):
                         message = await self.peer.receive()
@@ -43,12 +43,12 @@ class Source:
                     continue
                 assert not isinstance(message, Bye), message
                 if isinstance(message, Credit):
-                    self.room += message.bytes
+                    self.credit_left += message.bytes
             self.waits.clear()
             payload = f"{self.sent:08d}".encode() * (CHUNK // 8)
             await self.peer.send(Chunk(id=self.command, n=self.sent, kind="file", payload=payload))
             self.sent += 1
-            self.room -= CHUNK
+            self.credit_left -= CHUNK
         await self.peer.send(End(id=self.command, total=COUNT))
 
 

@@ -187,16 +187,16 @@ def _fleet(nodes: int, now: int) -> list[Membership]:
 @pytest.mark.parametrize(("nodes", "looks"), [(1, 1), (2, 2), (60, 2)])
 def test_two_nodes_look_at_each_shard_however_many_there_are(nodes: int, looks: int) -> None:
     fleet = _fleet(nodes, 1_700_000_000_000)
-    for turn in range(3):
-        shards = Counter(shard for s in fleet for shard in shards_of(turn, s.lease, s.living()))
+    for round_number in range(3):
+        shards = Counter(shard for s in fleet for shard in shards_of(round_number, s.lease, s.living()))
         assert shards == dict.fromkeys(range(schema.DEADLINE_SHARDS), looks)
 
 
 def test_one_node_of_all_walks_a_shard_of_the_index_and_each_shard_has_its_minute() -> None:
     nobody: Any = None  # never asked: the shard comes from the turn alone
     walked: set[int] = set()
-    for turn in range(schema.INDEX_SHARDS):
-        fleet = _fleet(20, (28_000_000 + turn) * index_sweeper.TURN_MS + 1)
+    for round_number in range(schema.INDEX_SHARDS):
+        fleet = _fleet(20, (28_000_000 + round_number) * index_sweeper.ROUND_MS + 1)
         shards = [shard for s in fleet if (shard := IndexSweeper(nobody, nobody, s, nobody).shard()) is not None]
         assert len(shards) == 1
         walked |= set(shards)

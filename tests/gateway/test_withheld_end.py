@@ -28,7 +28,7 @@ class Holder:
     def __init__(self, peer: ScriptedAgent, cmd: Cmd) -> None:
         self.peer = peer
         self.id = cmd.id
-        self.room = cmd.credit
+        self.credit_left = cmd.credit
         self.made = self.written = self.stored = 0
         self.cancels: list[str] = []
         self.ended = False
@@ -37,10 +37,10 @@ class Holder:
         """Produce what the window holds, and write what there is credit for."""
         while not self.ended and (self.made - self.stored) * CHUNK < WINDOW:
             self.made += 1
-        while self.written < self.made and self.room >= CHUNK:
+        while self.written < self.made and self.credit_left >= CHUNK:
             await self.peer.send(Chunk(id=self.id, n=self.written, kind="file", payload=b"x" * CHUNK))
             self.written += 1
-            self.room -= CHUNK
+            self.credit_left -= CHUNK
 
     async def run(self) -> None:
         """Run until the gateway is silent for a while, or the command is cancelled."""
@@ -54,7 +54,7 @@ class Holder:
 
     def take(self, message: object) -> None:
         if isinstance(message, Credit):
-            self.room += message.bytes
+            self.credit_left += message.bytes
         elif isinstance(message, Rx):
             self.stored = message.s - 1  # the ack is the first
         elif isinstance(message, Cancel):
@@ -81,7 +81,7 @@ async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: GatewayPro
     holder = Holder(peer, await peer.command())
     await peer.send(Ack(id=command))
     await holder.run()
-    assert holder.room < CHUNK
+    assert holder.credit_left < CHUNK
     assert holder.made > holder.written  # there is output without credit, and the end will be behind it
     assert (await api.http.delete(f"/v1/commands/{command}")).is_success
     async with asyncio.timeout(10):

@@ -17,7 +17,7 @@ def test_a_chunk_stands_until_its_receipt(outbox: Outbox) -> None:
     link.written(Ack(id="A"))
     for n in range(3):
         link.written(stream.chunk("stdout", b"x"))
-        assert stream.room == WINDOW - n - 1
+        assert stream.credit_left == WINDOW - n - 1
     link.receive(Rx(s=2))
     assert [m.n for m in stream.pending if isinstance(m, Chunk)] == [1, 2]
     assert list(link.receive(Rx(s=2))) == []
@@ -49,7 +49,7 @@ def test_credit_makes_room_and_tells_whose(outbox: Outbox) -> None:
     link = linked(outbox)
     outbox.streams["A"].chunk("stdout", bytes(WINDOW))
     assert list(link.receive(Credit(id="A", bytes=10))) == ["A"]
-    assert outbox.streams["A"].room == 10
+    assert outbox.streams["A"].credit_left == 10
     assert list(link.receive(Credit(id="unknown", bytes=10))) == []
 
 
@@ -101,14 +101,14 @@ def test_a_receipt_of_an_older_link_forgets_nothing_new(outbox: Outbox) -> None:
     ("have", "again", "room"),
     [(0, [0, 1, 2], WINDOW - 30), (1, [1, 2], WINDOW - 20), (2, [2], WINDOW - 10), (3, [], WINDOW)],
 )
-def test_resending_begins_where_the_store_ends(outbox: Outbox, have: int, again: list[int], room: int) -> None:
+def test_resending_begins_where_the_store_ends(outbox: Outbox, have: int, again: list[int], credit_left: int) -> None:
     stream = outbox.streams["A"]
     for _ in range(3):
         stream.chunk("stdout", bytes(10))
     lost, resent = linked(outbox).resend(welcome({"A": have}))
     assert lost == []
     assert [m.n for m in resent if isinstance(m, Chunk)] == again
-    assert stream.room == room
+    assert stream.credit_left == credit_left
 
 
 @pytest.mark.parametrize("have", [0, 1, 9])
@@ -157,7 +157,7 @@ def test_a_smaller_window_waits_for_what_is_unstored(outbox: Outbox) -> None:
     greeting = welcome({"A": 0}, window=20)
     link.receive(greeting)
     link.resend(greeting)
-    assert stream.room == -30
+    assert stream.credit_left == -30
     with pytest.raises(ValueError, match="exceeds the credit"):
         stream.chunk("stdout", b"x")
 
@@ -188,7 +188,7 @@ def test_a_chunk_that_cannot_be_kept_was_never_made() -> None:
     ledger.full = True
     with pytest.raises(Unavailable):
         stream.chunk("stdout", b"y" * 10)
-    assert (stream.next, stream.room, list(stream.pending)) == (1, WINDOW - 10, [first])
+    assert (stream.next, stream.credit_left, list(stream.pending)) == (1, WINDOW - 10, [first])
     end = stream.end("error")
     assert end.total == 1
     assert ledger.pending == {"A": [first, end]}

@@ -206,23 +206,23 @@ def test_half_a_window_is_granted_at_once(link: GatewayLink) -> None:
 def test_credit_is_neither_made_nor_lost(steps: list[tuple[int, bool]]) -> None:
     """An agent that keeps within its room is never closed, and never has to wait for ever."""
     link = link_in(LinkPhase.READY, 100)
-    room, n, unstored = 100, 0, []
+    credit_left, n, unstored = 100, 0, []
     for size, store in steps:
-        if size <= room:
+        if size <= credit_left:
             assert link.receive(chunk(n, size)) is Action.STORE
-            n, room = n + 1, room - size
+            n, credit_left = n + 1, credit_left - size
             unstored.append(size)
         if store and unstored:
             link.store(1)
             credit = link.repay("A", unstored.pop(0))
-            room += credit.bytes if credit else 0
+            credit_left += credit.bytes if credit else 0
         stream = link.stream("A")
         assert stream is not None
-        assert stream.room == room
-        assert stream.room + stream.owed + sum(unstored) == 100
+        assert stream.credit_left == credit_left
+        assert stream.credit_left + stream.owed + sum(unstored) == 100
         assert stream.owed * 2 < 100
         if not unstored:
-            assert room > 50, "half a window is free when all is stored"
+            assert credit_left > 50, "half a window is free when all is stored"
 
 
 # -- input credit ----------------------------------------------------------------------------------
@@ -232,13 +232,13 @@ def test_input_that_was_sent_and_granted(link: GatewayLink) -> None:
     stream = link.opened("B")
     for size in (10, 20, 30):
         stream.fed(size)
-    assert (stream.input_next, stream.input_room, stream.input_consumed) == (3, 40, 0)
+    assert (stream.input_next, stream.input_credit, stream.input_consumed) == (3, 40, 0)
     consumed = []
     for size in (5, 5, 19, 1, 30):
         assert link.receive(Credit(id="B", bytes=size)) is Action.GRANT
         consumed.append(stream.input_consumed)
     assert consumed == [0, 1, 1, 2, 3]
-    assert stream.input_room == 100
+    assert stream.input_credit == 100
 
 
 def test_an_empty_input_chunk_is_consumed_with_what_lies_behind_it(link: GatewayLink) -> None:
@@ -277,7 +277,7 @@ def test_consumed_never_passes_what_was_granted(sizes: list[int], grants: list[i
         whole = stream.input_consumed - first
         assert sum(sizes[:whole]) <= granted
         assert whole == len(sizes) or sizes[whole] == 0 or sum(sizes[: whole + 1]) > granted
-        assert stream.input_room == 4000 - sum(sizes) + granted
+        assert stream.input_credit == 4000 - sum(sizes) + granted
     assert stream.input_next == first + len(sizes)
 
 

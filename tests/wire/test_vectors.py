@@ -201,7 +201,7 @@ class Stage:
     def hold(self, command: str, kind: str, payload: bytes) -> None:
         """The handler has output for which there is no credit: ours makes no chunk of it until there is."""
         stream = self.outbox.streams[command]
-        assert len(payload) > stream.room
+        assert len(payload) > stream.credit_left
         with pytest.raises(ValueError, match="exceeds the credit left"):
             stream.chunk(kind, payload)
 
@@ -273,7 +273,7 @@ class Stage:
             return
         assert message.n == stream.input_next
         stream.fed(len(message.payload))
-        assert stream.input_room >= 0
+        assert stream.input_credit >= 0
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c.name)

@@ -55,8 +55,8 @@ class Stream:
     """The state of one open command on this link. All sizes are in bytes."""
 
     __slots__ = (
-        "feeding", "full", "input_consumed", "input_dropped", "input_ended", "input_news", "input_next", "input_room",
-        "input_sizes", "input_spent", "known", "next", "owed", "room", "withheld",
+        "credit_left", "feeding", "full", "input_consumed", "input_credit", "input_dropped", "input_ended",
+        "input_next", "input_sizes", "input_spent", "input_waiting", "known", "next", "owed", "withheld",
     )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
@@ -64,7 +64,7 @@ class Stream:
         self.known = False
         """True if the agent has the command, or will have read it before anything that is written from now on. The
         agent would ignore input for a command that it does not have."""
-        self.room = window
+        self.credit_left = window
         """How much the agent may still send before it is granted more credit."""
         self.owed = 0
         """How much was stored and not yet granted back."""
@@ -73,7 +73,7 @@ class Stream:
         self.withheld = 0
         """How much was stored while `full` was true, and not yet granted back."""
         self.input_next = input_next
-        self.input_room = window
+        self.input_credit = window
         self.input_ended = False
         self.input_consumed = input_next
         """The agent has consumed all input before this chunk."""
@@ -85,20 +85,20 @@ class Stream:
         """The bytes granted back that do not yet amount to a whole chunk."""
         self.feeding = False
         """True while a task sends input."""
-        self.input_news = False
+        self.input_waiting = False
         """True if the store may have input that was not read yet."""
 
     def fed(self, size: int) -> None:
         """Record that an input chunk of `size` bytes was sent."""
         self.input_next += 1
-        self.input_room -= size
+        self.input_credit -= size
         if self.input_sizes is None:
             self.input_sizes = deque()
         self.input_sizes.append(size)
 
     def begin_feeding(self) -> bool:
         """Record that there is new input. Returns True if no task sends input now; the caller then starts one."""
-        self.input_news = True
+        self.input_waiting = True
         if self.feeding:
             return False
         self.feeding = True
@@ -107,7 +107,7 @@ class Stream:
     @property
     def input_to_send(self) -> bool:
         """True if there may be input, and the agent has granted credit for it."""
-        return self.input_news and self.input_room > 0 and not self.input_ended
+        return self.input_waiting and self.input_credit > 0 and not self.input_ended
 
     def take_consumed(self) -> int:
         """The number of input chunks, from the first on, that the agent has consumed; 0 if there are no new ones since
@@ -119,7 +119,7 @@ class Stream:
 
     def granted(self, size: int) -> None:
         """Record that the agent has consumed `size` more bytes of its input."""
-        self.input_room += size
+        self.input_credit += size
         self.input_spent += size
         # An empty chunk is known to be consumed only when a later chunk was consumed.
         while self.input_sizes and self.input_spent and self.input_spent >= self.input_sizes[0]:
@@ -221,7 +221,7 @@ class GatewayLink:
         if stream is None:
             return None
         self.ended(command)
-        spent = self.window - stream.room
+        spent = self.window - stream.credit_left
         return Credit(id=command, bytes=spent) if spent else None
 
     def released(self, command: str) -> Credit | None:
@@ -232,7 +232,7 @@ class GatewayLink:
         if stream is None:
             return None
         grant, stream.owed, stream.withheld = stream.owed + stream.withheld, 0, 0
-        stream.room += grant
+        stream.credit_left += grant
         return Credit(id=command, bytes=grant) if grant else None
 
     def _stream(self, command: str) -> Stream | None:
@@ -254,12 +254,12 @@ class GatewayLink:
             raise ProtocolViolation(
                 CloseCode.PROTOCOL, f"chunk {chunk.n} of {chunk.id} out of order: expected {stream.next}"
             )
-        if size > stream.room:
+        if size > stream.credit_left:
             raise ProtocolViolation(
-                CloseCode.PROTOCOL, f"chunk of {size} bytes of {chunk.id} exceeds the credit left, {stream.room}"
+                CloseCode.PROTOCOL, f"chunk of {size} bytes of {chunk.id} exceeds the credit left, {stream.credit_left}"
             )
         stream.next += 1
-        stream.room -= size
+        stream.credit_left -= size
         return Action.STORE
 
     def _end(self, end: End) -> Action:
@@ -277,7 +277,7 @@ class GatewayLink:
         stream = self._stream(credit.id)
         if stream is None:
             return Action.IGNORE
-        if stream.input_room + credit.bytes > 1 << 30:
+        if stream.input_credit + credit.bytes > 1 << 30:
             raise ProtocolViolation(CloseCode.PROTOCOL, f"credit of {credit.id} exceeds max {1 << 30} bytes")
         stream.granted(credit.bytes)
         return Action.GRANT
@@ -320,5 +320,5 @@ class GatewayLink:
         if stream.owed * 2 < self.window:
             return None
         grant, stream.owed = stream.owed, 0
-        stream.room += grant
+        stream.credit_left += grant
         return Credit(id=command, bytes=grant)

@@ -16,13 +16,13 @@ from support.agent.scripted_link import Link
 async def test_output_stops_at_the_credit(script: Script, link: Link) -> None:
     link.grants = False
     stream = await link.command("c1", "flood", {"chunks": 100})
-    await link.until(lambda: stream.room < SIZE)
+    await link.until(lambda: stream.credit_left < SIZE)
     # Something that comes later shows that nothing else was on its way.
     await link.command("c2", "once")
     await link.end("c2")
     sent = sum(len(c.payload) for c in link.of(Chunk, "c1"))
     assert 256 * 1024 - SIZE < sent <= 256 * 1024
-    stream.room += 64_000
+    stream.credit_left += 64_000
     await link.send(Credit(id="c1", bytes=64_000))
     await link.until(lambda: sum(len(c.payload) for c in link.of(Chunk, "c1")) > sent + 64_000 - SIZE)
     await link.cancel("c1")
@@ -44,7 +44,7 @@ async def test_a_window_that_shrinks_between_links(gateway: Gateway, script: Scr
     """More is unstored than the new link's window allows: it comes as the credit lets it."""
     link.stores = False
     stream = await link.command("c1", "flood", {"chunks": 40})
-    await link.until(lambda: stream.room < SIZE)
+    await link.until(lambda: stream.credit_left < SIZE)
     await link.cut()
     again = await gateway.linked(have={"c1": 0}, window=64 << 10)
     assert (await again.end("c1")).state == "ok"
@@ -54,7 +54,7 @@ async def test_a_window_that_shrinks_between_links(gateway: Gateway, script: Scr
 async def test_streams_do_not_wait_for_each_other(script: Script, link: Link) -> None:
     link.grants = False
     stream = await link.command("c1", "flood", {"chunks": 100})
-    await link.until(lambda: stream.room < SIZE)
+    await link.until(lambda: stream.credit_left < SIZE)
     await link.command("c2", "flood", {"chunks": 3})
     assert (await link.end("c2")).state == "ok"
     await link.cancel("c1")

@@ -62,7 +62,7 @@ async def test_input_is_granted_as_it_is_taken(script: Script, link: Link) -> No
     await link.end("c2")
     assert not link.of(Credit, "c1")
     script.step(8)
-    await link.until(lambda: stream.input_room >= 128 << 10)
+    await link.until(lambda: stream.input_credit >= 128 << 10)
     assert sum(c.bytes for c in link.of(Credit, "c1")) <= 8 * 32_000
     await link.feed_end("c1")
     assert (await link.end("c1")).state == "ok"

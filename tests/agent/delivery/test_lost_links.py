@@ -38,7 +38,7 @@ async def test_the_same_octets_come_under_the_same_number(gateway: Gateway, scri
     """The new link's window is smaller: what was cut into chunks once is never cut anew."""
     link.stores = False
     stream = await link.command("c1", "flood", {"chunks": 40})
-    await link.until(lambda: stream.room < SIZE)
+    await link.until(lambda: stream.credit_left < SIZE)
     before = {c.n: c.payload for c in link.of(Chunk, "c1")}
     await link.cut()
     again = await gateway.linked(have={"c1": 0})
@@ -117,7 +117,7 @@ async def test_output_goes_on_while_the_link_is_away_up_to_the_window(
 ) -> None:
     link.stores = False
     stream = await link.command("c1", "flood", {"chunks": 100})
-    await link.until(lambda: stream.room < SIZE)
+    await link.until(lambda: stream.credit_left < SIZE)
     await link.cut()
     again = await gateway.linked(have={"c1": 0})
     end = await again.end("c1")

@@ -105,11 +105,11 @@ async def test_a_file_that_changes_while_it_is_read(
     path.write_bytes(bytes(MB))
     link.grants = False
     stream = await link.command("c", "file.get", {"path": str(path)})
-    await link.until(lambda: stream.room == 0)
+    await link.until(lambda: stream.credit_left == 0)
     change(path)
     link.grants = True
     await link.send(Credit(id="c", bytes=2 * MB))
-    stream.room += 2 * MB
+    stream.credit_left += 2 * MB
     end = await link.end("c")
     assert error(end).code == "file_changed"
     assert words in error(end).message
@@ -121,7 +121,7 @@ async def test_cancel_in_the_middle_of_a_file(link: Link, folder: Path) -> None:
     (folder / "data.bin").write_bytes(bytes(MB))
     link.grants = False
     stream = await link.command("c", "file.get", {"path": str(folder / "data.bin")})
-    await link.until(lambda: stream.room == 0)
+    await link.until(lambda: stream.credit_left == 0)
     await link.cancel("c")
     assert (await link.end("c")).state == "cancelled"
 

@@ -153,7 +153,7 @@ async def test_a_full_disk(gateway: Gateway, agent_process: StartAgentProcess, f
     stream = await link.command("c", "file.put", {"path": str(folder / "big")})
     sent = 0
     while sent < 3 * MB:
-        await link.until(lambda: stream.input_room >= 64 << 10 or bool(link.of(End, "c")))
+        await link.until(lambda: stream.input_credit >= 64 << 10 or bool(link.of(End, "c")))
         if link.of(End, "c"):
             break
         await link.feed("c", bytes(64 << 10))

@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 class InputDelivery:
-    def __init__(self, fleet: FleetStore, tasks: BackgroundTasks, patience: float) -> None:
-        """`patience`: seconds without reading after which an agent is too slow."""
+    def __init__(self, fleet: FleetStore, tasks: BackgroundTasks, timeout: float) -> None:
+        """`timeout`: seconds without reading after which an agent is too slow."""
         self._store = fleet.store
         self._records = fleet.records
         self._tasks = tasks
-        self._patience = patience
+        self._timeout = timeout
 
     def credit_received(self, session: Session, command: str) -> None:
         """The agent has consumed input: drop that from Redis, and send more."""
@@ -47,19 +47,19 @@ class InputDelivery:
     async def _feed(self, session: Session, command: str, stream: Stream) -> None:
         try:
             while session.ready and stream.input_to_send:
-                await session.wait_writable(self._patience)
-                stream.input_news = False
+                await session.wait_writable(self._timeout)
+                stream.input_waiting = False
                 try:
                     chunks = await self._records.read_input(command, stream.input_next)
                 except BusUnavailable as e:
                     logger.debug("input of %s waits for Redis: %s", command, e)
-                    stream.input_news = True
-                    await wait_for_redis(self._store, self._patience)
+                    stream.input_waiting = True
+                    await wait_for_redis(self._store, self._timeout)
                     continue
                 for payload, end in chunks:
-                    if len(payload) > stream.input_room:
+                    if len(payload) > stream.input_credit:
                         return
-                    stream.input_news = True  # there may be more after what was read
+                    stream.input_waiting = True  # there may be more after what was read
                     if end:
                         stream.input_ended = True
                         session.send(End(id=command, total=stream.input_next))
