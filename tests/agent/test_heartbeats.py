@@ -18,7 +18,7 @@ from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 
 
-async def test_heartbeats_when_there_is_nothing_else_to_say(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_heartbeats_are_sent_only_when_nothing_else_is_sent(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     serve(agent)
     link = await gateway.linked(hb=1000)  # given up after 2.5 of them, which a busy machine must not reach
     await link.until(lambda: len(link.of(Hb)) >= 3)

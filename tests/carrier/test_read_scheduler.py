@@ -82,7 +82,7 @@ def opened(serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel) -> 
     return start
 
 
-async def test_a_burst_over_the_budget_waits_and_loses_nothing(opened: Open, dial: Dial, until: Until) -> None:
+async def test_a_burst_above_the_budget_waits_and_loses_nothing(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget(messages=100.0))
     raw = await dial(door.port)
     for number in range(1_200):  # the credit is 1,000
@@ -98,7 +98,7 @@ async def test_a_burst_over_the_budget_waits_and_loses_nothing(opened: Open, dia
     assert door.read_scheduler.kept == 0
 
 
-async def test_a_link_that_says_little_is_not_looked_at(opened: Open, dial: Dial, until: Until) -> None:
+async def test_a_quiet_link_has_no_account(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget())
     raw = await dial(door.port)
     for number in range(20):
@@ -108,7 +108,9 @@ async def test_a_link_that_says_little_is_not_looked_at(opened: Open, dial: Dial
 
 
 @pytest.mark.parametrize("kind", ["pings", "messages", "fragments"])
-async def test_a_flood_is_read_at_its_rate_and_others_go_on(opened: Open, dial: Dial, until: Until, kind: str) -> None:
+async def test_a_flood_is_read_at_its_rate_and_does_not_delay_others(
+    opened: Open, dial: Dial, until: Until, kind: str
+) -> None:
     """Counted, not timed: what came of the flood is no more than its credit and its rate allow, and everybody else is
     answered meanwhile."""
     rate = 200.0
@@ -174,7 +176,7 @@ async def test_a_server_that_stops_does_not_wait_for_a_flood(
         raw.writer.transport.abort()
 
 
-async def test_one_turn_of_the_loop_reads_a_slice(opened: Open, dial: Dial, until: Until) -> None:
+async def test_one_loop_iteration_reads_only_a_slice(opened: Open, dial: Dial, until: Until) -> None:
     """Thousands of messages in one read of the transport: other callbacks of the loop come between each 64."""
     door = await opened(ReadBudget(messages=1e6))
     turn, turns = 0, list[int]()
@@ -194,7 +196,7 @@ async def test_one_turn_of_the_loop_reads_a_slice(opened: Open, dial: Dial, unti
     assert max(turns.count(one) for one in set(turns)) <= 2 * SLICE, "one slice of a read, and one of a turn"
 
 
-async def test_what_was_asked_for_is_not_counted(opened: Open, dial: Dial, until: Until) -> None:
+async def test_messages_that_were_asked_for_are_not_counted(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget(messages=10.0, bytes=1e9))
     raw = await dial(door.port)
     raw.write(raw.encode(TEXT, b"!") * 3_000)
@@ -222,10 +224,10 @@ async def test_events_and_bytes_have_budgets_of_their_own(opened: Open, dial: Di
 
 
 @pytest.mark.parametrize("metered", [True, False])
-async def test_who_stays_at_the_limit_is_closed(
+async def test_a_connection_that_stays_at_its_limit_is_closed(
     opened: Open, dial: Dial, until: Until, monkeypatch: pytest.MonkeyPatch, metered: bool
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.5)
+    monkeypatch.setattr(module, "STRAIN_LIMIT", 0.5)
     door = await opened(ReadBudget(messages=10.0))
     if not metered:
         door.make = RecordingListener
@@ -244,10 +246,10 @@ async def test_who_stays_at_the_limit_is_closed(
     await until(lambda: len(door.read_scheduler) == 0)
 
 
-async def test_a_burst_now_and_then_is_never_closed(
+async def test_a_connection_with_occasional_bursts_is_not_closed(
     opened: Open, dial: Dial, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setattr(module, "STRAIN_LIMIT", 1.0)
     monkeypatch.setattr(module, "CREDIT", 1.0)
     door = await opened(ReadBudget(messages=1_000.0))
     raw = await dial(door.port)
@@ -287,7 +289,9 @@ async def test_incomplete_messages_share_a_limit(
     await until(lambda: len(door.read_scheduler) <= 1)
 
 
-async def test_large_messages_of_many_do_not_wait_for_each_other(opened: Open, dial: Dial, until: Until) -> None:
+async def test_large_messages_of_many_connections_do_not_wait_for_each_other(
+    opened: Open, dial: Dial, until: Until
+) -> None:
     """Forty megabytes at once where four have room: each gets through, and nobody is closed."""
     limit, peers = 4 * MIB, 40
     door = await opened(ReadBudget(incomplete=limit))
@@ -333,7 +337,7 @@ class Incomplete:
         self.released = True
 
 
-async def test_incomplete_messages_are_read_on_one_in_a_turn_of_the_loop() -> None:
+async def test_incomplete_messages_are_continued_one_per_loop_iteration() -> None:
     """Much may come of each at once: whoever else has work to do must not wait for all of them."""
     read_scheduler = ReadScheduler(ReadBudget(bytes=50_000.0, incomplete=MIB))
     ones: list[Any] = [Incomplete() for _ in range(20)]
@@ -350,7 +354,7 @@ async def test_incomplete_messages_are_read_on_one_in_a_turn_of_the_loop() -> No
     read_scheduler.stop()
 
 
-async def test_a_listener_pauses_and_resumes_whoever_is_held(opened: Open, dial: Dial, until: Until) -> None:
+async def test_a_listener_may_pause_and_resume_a_held_connection(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget(messages=100.0))
 
     class Pausing(Metered):
@@ -376,7 +380,7 @@ async def test_a_listener_pauses_and_resumes_whoever_is_held(opened: Open, dial:
     await until(lambda: not account.held)
 
 
-async def test_it_is_closed_in_order_while_it_is_held(opened: Open, dial: Dial, until: Until) -> None:
+async def test_a_held_connection_can_be_closed_in_order(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget(messages=10.0))
     raw = await dial(door.port)
     raw.write(raw.encode(TEXT, b"x") * 400)
@@ -389,7 +393,7 @@ async def test_it_is_closed_in_order_while_it_is_held(opened: Open, dial: Dial, 
     assert len(door.read_scheduler) == 0
 
 
-async def test_who_has_used_the_least_comes_first(opened: Open, dial: Dial, until: Until) -> None:
+async def test_the_connection_that_has_used_the_least_is_read_first(opened: Open, dial: Dial, until: Until) -> None:
     """Ten peers whose messages take long, and one that has more than a slice, too: it is through long before them."""
     door = await opened(ReadBudget(messages=1e6))
 
@@ -414,7 +418,7 @@ async def test_who_has_used_the_least_comes_first(opened: Open, dial: Dial, unti
         raw.writer.transport.abort()
 
 
-async def test_a_foreign_server_is_asked_for_no_more(
+async def test_a_foreign_asgi_server_is_not_asked_for_more(
     foreign: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial, until: Until
 ) -> None:
     door = Door(0, ReadScheduler(ReadBudget(messages=50.0)))
@@ -430,7 +434,7 @@ async def test_a_foreign_server_is_asked_for_no_more(
     await until(lambda: len(door.read_scheduler) == 0)
 
 
-async def test_slow_readers_are_counted_as_they_come_and_go(
+async def test_slow_readers_are_counted(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial, until: Until
 ) -> None:
     slow: set[Connection] = set()

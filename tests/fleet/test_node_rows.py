@@ -117,7 +117,7 @@ class Beats(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(36000 if EXAMPLES else 60)
-def test_beats_agree_with_what_was_told(world: World) -> None:
+def test_the_table_of_nodes_agrees_with_the_heartbeats(world: World) -> None:
     class BeatsOfThis(Beats):
         def __init__(self) -> None:
             super().__init__(world)
@@ -145,7 +145,7 @@ def calls(world: World) -> dict[str, int]:
     return counted
 
 
-def test_what_a_beat_costs_does_not_grow_with_the_nodes(tmp_path: Path) -> None:
+def test_the_cost_of_a_heartbeat_does_not_grow_with_the_nodes(tmp_path: Path) -> None:
     """Of 2, 20 and 200 nodes, all of which live: the same calls, and in step with what every row says."""
     world = World(tmp_path, cluster=False)
     try:

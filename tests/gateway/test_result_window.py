@@ -101,7 +101,7 @@ async def test_a_caller_that_does_not_read_slows_the_agent(
     assert gone.json()["first"] > 0
 
 
-async def test_a_reader_that_breaks_off_takes_up_where_it_was(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_reader_that_disconnects_continues_where_it_was(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     source = await begin(api, peer)
@@ -115,7 +115,7 @@ async def test_a_reader_that_breaks_off_takes_up_where_it_was(gateway: GatewayPr
     assert seen == [f"{n:08d}" for n in range(COUNT)]
 
 
-async def test_an_offset_beyond_the_results(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_an_offset_beyond_the_results_is_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)

@@ -74,7 +74,7 @@ class Holder:
                 self.take(await self.peer.receive())
 
 
-async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_cancel_grants_the_credit_that_the_end_needs(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent, retain="window")
@@ -95,7 +95,7 @@ async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: GatewayPro
 
 
 @pytest.mark.timeout(90)
-async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_stream_that_is_over_still_gets_credit(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """The agent here does not know the deadline: the gateway ends the command first, the agent later."""
     peer = await dial(gateway)
     await peer.greet()
@@ -114,7 +114,7 @@ async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: GatewayProc
     assert (await api.http.get(f"/v1/agents/{peer.agent}/link")).json()["commands"] == 0
 
 
-async def test_a_command_that_nobody_knows_is_receipted_and_credited(
+async def test_output_of_an_unknown_command_gets_receipt_and_credit(
     gateway: GatewayProcess, api: Api, dial: Dial
 ) -> None:
     peer = await dial(gateway)
@@ -125,7 +125,7 @@ async def test_a_command_that_nobody_knows_is_receipted_and_credited(
     assert (await peer.expect(Credit)) == Credit(id=unknown, bytes=5)
 
 
-async def test_a_chunk_before_its_ack_says_what_the_ack_would(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_chunk_before_the_ack_counts_as_the_ack(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -137,7 +137,7 @@ async def test_a_chunk_before_its_ack_says_what_the_ack_would(gateway: GatewayPr
     assert (await api.end(command))["state"] == "ok"
 
 
-async def test_what_was_accepted_cannot_be_refused_any_more(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_an_accepted_command_cannot_be_refused_later(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """Before any output it ends the command; behind output it breaks the protocol."""
     peer = await dial(gateway)
     await peer.greet()

@@ -129,7 +129,7 @@ def test_valid_messages_are_decoded(node_js: str) -> None:
             assert contains(got, json.loads(vector["json"])), vector["name"]
 
 
-async def test_deep_nesting_does_no_harm(script: Script, start_foreign: StartForeign) -> None:
+async def test_deep_nesting_does_not_crash_the_agent(script: Script, start_foreign: StartForeign) -> None:
     """What JavaScript can read is an unknown key, to be ignored; in other languages it is 4500."""
     foreign = await start_foreign([script.link], "edge-17")
     await script.accept()
@@ -157,7 +157,7 @@ async def test_invalid_messages_are_refused(script: Script, start_foreign: Start
         assert (await foreign.tells("closed", count))["own"], name
 
 
-async def test_the_window_bounds_what_is_sent_and_what_is_held(script: Script, start_foreign: StartForeign) -> None:
+async def test_the_window_bounds_what_is_sent_and_buffered(script: Script, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([script.link], "edge-17", "--orders")
     await script.accept()
     await script.hear()

@@ -91,7 +91,7 @@ def mute(namespace: str, port: int) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-async def test_a_real_prometheus_answers_what_the_operator_tells(
+async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
     prometheus_program: str, world: World, control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")

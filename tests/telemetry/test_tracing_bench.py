@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.timeout(240)
-def test_the_benchmark_of_traces_at_a_tiny_scale(tmp_path: Path) -> None:
+def test_the_benchmark_of_traces_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, "-I", "-m", "bench.tracing", "--scale", "smoke", "--out", str(out)],

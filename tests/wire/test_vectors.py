@@ -73,7 +73,7 @@ def test_both_encodings_of_a_message_are_the_same_message(vector: Vector) -> Non
 @pytest.mark.parametrize(
     "vector", [v for v in MESSAGES if not v["valid"]], ids=lambda v: f"{v['name']}-{v['encoding']}"
 )
-def test_what_is_no_message_is_refused_with_its_code(vector: Vector) -> None:
+def test_invalid_messages_are_refused_with_their_code(vector: Vector) -> None:
     data, reader = data_of(vector), codec(vector["direction"], vector["encoding"])
     if "or_read_as" in vector:  # the document leaves the choice: ours reads it where it can
         try:
@@ -277,7 +277,7 @@ class Stage:
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c.name)
-def test_a_conversation(conversation: Conversation) -> None:
+def test_conversation_is_played_as_scripted(conversation: Conversation) -> None:
     stage = Stage(stray=conversation.for_ == "gateway")
     steps = conversation.steps
     for step, following in zip(steps, [*steps[1:], Step()], strict=True):
@@ -318,7 +318,7 @@ def play(stage: Stage, step: Step, broken: bool) -> None:
         assert step.close or step.leaves or step.away or step.ends or step.refuses, f"a step that says nothing: {step}"
 
 
-def test_the_scripts_themselves_are_messages() -> None:
+def test_the_steps_of_conversations_are_valid_messages() -> None:
     """A misspelt field would be ignored as unknown, and the script would test nothing."""
     for conversation in CONVERSATIONS:
         for step in conversation.steps:

@@ -31,7 +31,7 @@ class Memory(Protocol):
     def over(self, command: str) -> None:
         """The gateway has stored the end of `command`, or does not accept any more of its output."""
 
-    def event_acknowledged(self, event: str) -> None:
+    def event_stored(self, event: str) -> None:
         """The gateway has stored this event."""
 
 

@@ -30,7 +30,9 @@ async def test_output_stops_at_the_credit(script: Script, link: Link) -> None:
 
 
 @pytest.mark.parametrize("window", [1_000, 20_000, 70_000])
-async def test_small_windows(gateway: Gateway, agent: Agent, serve: Serve, window: int) -> None:
+async def test_output_is_complete_through_small_windows(
+    gateway: Gateway, agent: Agent, serve: Serve, window: int
+) -> None:
     """The gateway grants when half a window is stored: a chunk above that half could wait for ever."""
     Script(agent)
     serve(agent)
@@ -40,7 +42,9 @@ async def test_small_windows(gateway: Gateway, agent: Agent, serve: Serve, windo
     assert len(link.output("c1")) == 30 * SIZE
 
 
-async def test_a_window_that_shrinks_between_links(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_a_smaller_window_on_the_next_link_holds_output_back(
+    gateway: Gateway, script: Script, link: Link
+) -> None:
     """More is unstored than the new link's window allows: it comes as the credit lets it."""
     link.stores = False
     stream = await link.command("c1", "flood", {"chunks": 40})
