@@ -1,4 +1,4 @@
-"""The environments that make builds: complete, repaired after a failure, and clear about why they fail."""
+"""The environments that `make` builds: they are complete, repaired after a failure, and say why they fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guards of the layout: what would break the standard library, an agent's small install, a fresh clone."""
+"""The layout of the project: nothing breaks the standard library, the small install of an agent, or a fresh clone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every attack once, small: see run.py, which plays them at the size that is published."""
+"""Every attack once, at a small size; run.py runs them at the published size."""
 
 from __future__ import annotations
 

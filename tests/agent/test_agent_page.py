@@ -1,4 +1,4 @@
-"""docs/agent.md against the code: every setting, variable, error code, method and argument is there, and no other."""
+"""docs/agent.md agrees with the code: it has every setting, variable, error code, method and argument, and no other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers that no sane gateway sends: the agent takes each for its own bound, and goes on."""
+"""Absurd numbers of a gateway: the agent replaces each with its own limit and continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands that are ended from outside, by their deadline or a cancel, and what is left behind: nothing."""
+"""Commands that are ended by their deadline or a cancel leave nothing behind."""
 
 from __future__ import annotations
 

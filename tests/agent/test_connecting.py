@@ -1,4 +1,4 @@
-"""Reaching the gateway: proxies, authorities, tokens that change, and one line in the log for each thing wrong."""
+"""Connecting to the gateway: proxies, certificate authorities, tokens that change, and one log line for each fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holding a link for ever: the greeting, when the agent comes back, and what keeps it away."""
+"""Keeping a link: the greeting, when the agent reconnects, and when it does not."""
 
 from __future__ import annotations
 

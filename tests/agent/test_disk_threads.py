@@ -1,4 +1,4 @@
-"""Calls that wait for a disk: what they return, and that whoever is cancelled does not leave one behind."""
+"""Calls that wait for a disk: their results, and that a cancelled caller leaves no call behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.agent.builtin.files.disk_threads import CALLS, DiskThreads
 
 
 class Slow:
-    """A call that hangs in its thread until it is let go."""
+    """A call that blocks its thread until it is released."""
 
     def __init__(self) -> None:
         self.began = threading.Event()

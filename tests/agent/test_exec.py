@@ -1,4 +1,4 @@
-"""The built-in methods, above all `exec`: output as it comes, input, how it ended, and nothing left behind."""
+"""The built-in method `exec`: output as it is written, input, the exit code, and that no process is left behind."""
 
 from __future__ import annotations
 

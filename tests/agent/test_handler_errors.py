@@ -1,4 +1,4 @@
-"""Handlers that fail: the error stays readable, fits the wire, and shows nothing of the machine."""
+"""Handlers that fail: the error is readable, fits into a message, and reveals nothing about the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Beats of a link: when the agent says one, when it gives a silent gateway up, and that work delays none."""
+"""Heartbeats of a link: when the agent sends them, when it gives up a silent gateway, and that work does not delay
+them."""
 
 from __future__ import annotations
 

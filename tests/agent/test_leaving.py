@@ -1,4 +1,4 @@
-"""The ends that an agent makes itself: drained, stopped, cancelled, ended by a signal; nothing stays behind."""
+"""Links that the agent itself ends: drained, stopped, cancelled or terminated by a signal; nothing is left behind."""
 
 from __future__ import annotations
 

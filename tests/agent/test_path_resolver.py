@@ -1,4 +1,5 @@
-"""Random trees of folders and links, random paths: what is found is what the kernel would find, and inside the root."""
+"""Random trees of folders and links, and random paths: the resolver finds what the kernel would find, inside the
+root."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The journal's records: whatever becomes of a file, what is read from it is a true beginning of what was written."""
+"""The records of the journal: whatever happens to the file, reading it gives a true prefix of what was written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent refuses when it is made: methods, urls and ids that cannot be; and what its import costs."""
+"""What an agent refuses when it is created: invalid methods, URLs and ids; and the cost of its import."""
 
 from __future__ import annotations
 

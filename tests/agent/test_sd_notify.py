@@ -1,4 +1,4 @@
-"""systemd's side: a real datagram socket that hears READY, STATUS, WATCHDOG and STOPPING; and the unit file."""
+"""systemd's side: a real datagram socket that receives READY, STATUS, WATCHDOG and STOPPING; and the unit file."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_ready_is_sent_with_the_first_link_and_status_with_each_change(
     await manager.until(lambda heard: heard.count("WATCHDOG=1") >= 8)
     beats = [at for at, text in manager.heard if text == "WATCHDOG=1"]
     gaps = [later - earlier for earlier, later in pairwise(beats)]
-    assert max(gaps) < 0.4, "the watchdog would have bitten"
+    assert max(gaps) < 0.4, "the watchdog would have ended the agent"
     process.signal(signal.SIGTERM)
     await manager.until(lambda heard: any(h.startswith("STOPPING=1") for h in heard))
     assert await process.exit_code() == 0
@@ -163,7 +163,7 @@ def unit() -> str:
 def test_the_unit_file_is_complete(tmp_path: Path) -> None:
     lines = [line for line in unit().splitlines() if line and not line.startswith(("#", "["))]
     settings = dict(line.split("=", 1) for line in lines)
-    assert len(settings) == len(lines), "a setting stands twice"
+    assert len(settings) == len(lines), "a setting is given twice"
     assert settings["Type"] == "notify"
     assert int(settings["WatchdogSec"]) > 0
     assert settings["ExecStart"].split()[1:3] == ["agent", "run"]

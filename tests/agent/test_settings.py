@@ -1,4 +1,4 @@
-"""What the agent is told: layers, faults that name the key and what is expected, and the file of the token."""
+"""The settings of the agent: their layers, errors that name the key and what is expected, and the token file."""
 
 from __future__ import annotations
 

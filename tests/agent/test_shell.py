@@ -1,4 +1,4 @@
-"""`shell`: a real terminal, its input and size, and nothing left behind when it ends one way or the other."""
+"""`shell`: a real terminal, its input and size, and that nothing is left behind however it ends."""
 
 from __future__ import annotations
 

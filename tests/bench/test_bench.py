@@ -1,4 +1,4 @@
-"""The benchmark runs, and counts what it claims to count: at a tiny scale, no figure is looked at."""
+"""The benchmark runs at a tiny scale and counts what it claims to count; its figures are not checked."""
 
 from __future__ import annotations
 

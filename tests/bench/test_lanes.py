@@ -1,4 +1,4 @@
-"""The benchmark of lanes runs, and what it says of a stopped reader holds at any scale: the agent stops too."""
+"""The benchmark of lanes runs; its claim about a stopped reader holds at any scale: the agent stops, too."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ async def test_a_canary_comes_back_and_is_kept_from_the_handler(valkey: Embedded
     node = await join("one", valkey.url)
     assert all(await asyncio.gather(node.inbox.check(), node.inbox.check()))
     await node.pipeliner.submit("DEL", node.inbox.key)
-    assert await node.inbox.check()  # made again for the purpose, and not for ever
+    assert await node.inbox.check()  # created again for the test, and with an expiry
     assert integer(await node.pipeliner.submit("TTL", node.inbox.key)) > 0
     assert node.heard == []
 
@@ -225,7 +225,7 @@ async def test_a_late_canary_restarts_a_deaf_reader(
     assert await node.inbox.check()
     pipe.mute()
     assert not await node.inbox.check(deadline=0.3)
-    assert not node.inbox.deaf  # once may be chance
+    assert not node.inbox.deaf  # once may be a coincidence
     assert await node.inbox.check()
     assert pipe.accepted == 2
     other = await join("two", valkey.url)

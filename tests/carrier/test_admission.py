@@ -1,5 +1,5 @@
-"""The ceiling for connections that have not shown a token: the newest gets in, the oldest goes, and who has shown one
-stays."""
+"""The limit for connections without a valid token: a new connection is accepted, the oldest is closed, and connections
+that have shown a token are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Accepts each upgrade, and believes who asks for /known."""
+    """Accepts each upgrade, and takes requests for /known as having a valid token."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
@@ -101,7 +101,7 @@ async def test_clients_of_a_trusted_proxy_are_limited_and_the_proxy_is_not(
     port = await serve(slow, admission=admission, trusted_proxies=["127.0.0.0/8"], request_timeout=30.0)
     pool = [await dial(port, upgrade=False) for _ in range(6)]
     await until(lambda: len(admission) == 6)
-    for _ in range(20):  # more than a stranger may ask: they are of many clients
+    for _ in range(20):  # more requests than an unknown client may send: they come from many clients
         pool[0].write(get(client="192.0.2.1"))
         assert await answered(pool[0]) == b"192.0.2.1"
     for n, one in enumerate(pool[:4]):

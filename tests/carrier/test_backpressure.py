@@ -1,4 +1,5 @@
-"""Peers that do not read and peers that are not read: congestion, overflow and relief, the same on every carrier."""
+"""Peers that do not read and peers that are not read: congestion, overflow and recovery are the same on every
+carrier."""
 
 from __future__ import annotations
 

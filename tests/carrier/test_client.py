@@ -1,4 +1,4 @@
-"""The client against our server, against the websockets library's, and against servers whose frames are odd."""
+"""The client with our server, with that of the websockets library, and with servers that send unusual frames."""
 
 from __future__ import annotations
 

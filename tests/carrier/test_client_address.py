@@ -1,4 +1,4 @@
-"""Addresses and forwarding headers: what is counted as one client, and whom a header is believed."""
+"""Addresses and forwarding headers: what counts as one client, and whose headers are trusted."""
 
 from __future__ import annotations
 
@@ -106,7 +106,8 @@ async def test_a_unix_socket_has_no_addresses(tmp_path: Path) -> None:
 
 
 async def test_a_transport_keeps_no_addresses() -> None:
-    """uvloop's socket keeps what it was asked for, as long as the connection lives: 290 bytes of each idle agent."""
+    """uvloop's socket caches each address that was asked for as long as the connection lives: 290 bytes per idle
+    agent."""
     reached: list[asyncio.BaseTransport] = []
     sizes: list[int] = []
 

@@ -1,4 +1,4 @@
-"""Upgrades that a client does not get: refusals, answers that are none, nobody there, no answer in time."""
+"""Upgrades that fail: refusals, invalid answers, nobody listening, no answer in time."""
 
 from __future__ import annotations
 

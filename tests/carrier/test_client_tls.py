@@ -1,4 +1,4 @@
-"""wss: messages, violations and certificates that are not trusted."""
+"""wss: messages, violations, and certificates that are not trusted."""
 
 from __future__ import annotations
 

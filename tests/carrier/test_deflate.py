@@ -1,4 +1,4 @@
-"""permessage-deflate: off unless asked for, without context takeover, and no way to a bomb."""
+"""permessage-deflate: off unless asked for, without context takeover, and safe against compression bombs."""
 
 from __future__ import annotations
 

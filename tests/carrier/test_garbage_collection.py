@@ -1,4 +1,4 @@
-"""No object of ours outlives its connection, and none needs the cyclic collector to go.
+"""No object of ours outlives its connection or needs the cyclic garbage collector.
 
 One full collection over a large population stops a process for a long time, so the gateway freezes or
 switches off the collector; then a cycle on the path of a connection would be a leak. These tests run with

@@ -1,4 +1,4 @@
-"""Requests that a proxy may understand in another way than we do: refused, with and without an upgrade."""
+"""Requests that a proxy may read differently than we do are refused, with and without an upgrade."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP requests on the same port: the deadline and the limit of their heads, and what must not be cut."""
+"""HTTP requests on the link port: the deadline and the size limit of their heads, and what must not be cut off."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ async def test_garbage_is_400(serve: Serve, dial: Dial) -> None:
 async def test_a_closed_connection_leaves_no_timer(
     serve: Serve, dial: Dial, timer_wheel: TimerWheel, until: Until
 ) -> None:
-    """Whoever has come and gone has left the deadline's queue."""
+    """A closed connection is removed from the queue of deadlines."""
     port = await serve(APP, request_timeout=7.0)
     for number in range(5):
         raw = await dial(port, upgrade=False)

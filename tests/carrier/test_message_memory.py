@@ -1,4 +1,4 @@
-"""Room for incomplete messages: how much each may have, and who goes on first."""
+"""Memory for incomplete messages: how much each connection may use, and which continues first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 class Keeping:
-    """What a room asks of a connection: an incomplete message of a known size."""
+    """What MessageMemory needs of a connection: an incomplete message of a known size."""
 
     def __init__(self, kept: int, size: int = MIB) -> None:
         self.kept = kept
@@ -63,7 +63,7 @@ def test_the_oldest_message_is_promised_its_memory_and_its_time_begins_again() -
     for one in reversed(ones):
         assert room.crowded(one)
         room.wait(one)
-    assert list(room.admit(20.0)) == ones[:1], "it lacks half a megabyte, and so much is left"
+    assert list(room.admit(20.0)) == ones[:1], "it lacks half a megabyte, and that much is left"
     assert (ones[0].since, room.crowded(ones[0]), len(room)) == (20.0, False, 6)
     assert list(room.admit(20.0)) == []
     keep(ones[0], 0)
@@ -84,7 +84,7 @@ def test_one_message_is_promised_its_memory_even_when_none_is_left() -> None:
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=40), st.integers(2, 64))
 def test_every_message_that_arrives_completely_is_delivered(parts: list[int], limit: int) -> None:
-    """Whatever was kept when room got short: who is admitted sends the rest, until nobody waits."""
+    """Whatever was kept when the memory ran out: admitted connections send the rest, until none waits."""
     room = MessageMemory(limit * MIB // 8)
     ones = [account(part * (MIB // 64)) for part in parts]
     for number, one in enumerate(ones):
@@ -96,7 +96,7 @@ def test_every_message_that_arrives_completely_is_delivered(parts: list[int], li
     ended = 0
     while going or len(room):
         going += room.admit(100.0)
-        assert going, "somebody can always go on"
+        assert going, "one connection can always continue"
         one = going.pop()
         keep(one, 0)
         room.note(one, 100.0, 1)

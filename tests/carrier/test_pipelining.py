@@ -19,8 +19,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Counting:
-    """Answers each request with its path and body, and knows how many it answers at once. A path below /known shows a
-    valid token."""
+    """Answers each request with its path and body, and counts how many it answers at once. A path below /known counts
+    as a valid token."""
 
     def __init__(self) -> None:
         self.running = self.most = self.answered = 0
@@ -108,7 +108,8 @@ async def test_a_trailer_is_not_a_header(serve: Serve, dial: Dial) -> None:
 
 @pytest.mark.parametrize("piece", [b"1\r\nx\r\n" * 40_000, b"1" + b";a=b" * 60_000, b"0\r\na: " + b"x" * 250_000])
 async def test_a_chunked_body_without_a_token_is_read_only_a_little(serve: Serve, dial: Dial, piece: bytes) -> None:
-    """Small chunks and long trailers cost much more than their octets. The answer comes, and then the end."""
+    """Small chunks and long trailers cost much more than their bytes. The answer is sent, and the connection is
+    closed."""
     got: list[int] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:

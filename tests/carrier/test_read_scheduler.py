@@ -1,4 +1,4 @@
-"""Budgets of reading on real sockets: nothing is lost, nobody else waits, and only a flood is closed."""
+"""Read budgets on real sockets: nothing is lost, other connections do not wait, and only a flood is closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 class Metered(RecordingListener):
-    """Was asked for whatever begins with `!`; an event begins with `e`."""
+    """Messages that begin with `!` count as asked for, and those that begin with `e` as events."""
 
     def __init__(self, *, echo: bool = False) -> None:
         super().__init__(echo=echo)
@@ -47,7 +47,7 @@ class Metered(RecordingListener):
 
 
 class Door:
-    """A server whose connections share an intake, and the listeners that it has made."""
+    """A server whose connections share a read scheduler, and the listeners that it has made."""
 
     def __init__(self, port: int, read_scheduler: ReadScheduler) -> None:
         self.port = port
@@ -60,7 +60,7 @@ class Door:
         return self.all[-1]
 
     def sums(self) -> None:
-        """What the intake counts is what its connections keep."""
+        """The read scheduler counts what its connections keep."""
         accounts = self.read_scheduler._accounts.values()
         assert self.read_scheduler.kept == sum(account.kept for account in accounts)
         assert all(account.kept == account.connection.kept for account in accounts)
@@ -238,7 +238,7 @@ async def test_a_connection_that_stays_at_its_limit_is_closed(
     assert frame is not None
     assert (frame[0], int.from_bytes(frame[1][:2], "big")) == (0x88, code)
     assert frame[1][2:].decode().startswith(reason)
-    assert await raw.frame() is None, "our half is closed at once, whatever the flood"
+    assert await raw.frame() is None, "our half is closed at once despite the flood"
     raw.end()
     await until(lambda: door.all[0].closed)
     assert door.all[0].closed[0][0] == code
@@ -292,7 +292,7 @@ async def test_incomplete_messages_share_a_limit(
 async def test_large_messages_of_many_connections_do_not_wait_for_each_other(
     opened: Open, dial: Dial, until: Until
 ) -> None:
-    """Forty megabytes at once where four have room: each gets through, and nobody is closed."""
+    """Forty megabytes at once where four fit: each message is delivered, and no connection is closed."""
     limit, peers = 4 * MIB, 40
     door = await opened(ReadBudget(incomplete=limit))
     whole = b"\x82\xff" + MIB.to_bytes(8, "big") + bytes(4) + bytes(MIB)
@@ -316,7 +316,7 @@ async def test_large_messages_of_many_connections_do_not_wait_for_each_other(
 
 
 class Incomplete:
-    """A connection, as an intake knows it, that keeps half of a message."""
+    """A connection that keeps half of a message, as the read scheduler sees it."""
 
     listener = None
     closing = ripe = False
@@ -338,7 +338,7 @@ class Incomplete:
 
 
 async def test_incomplete_messages_are_continued_one_per_loop_iteration() -> None:
-    """Much may come of each at once: whoever else has work to do must not wait for all of them."""
+    """Much data of each may arrive at once: other work must not wait for all of them."""
     read_scheduler = ReadScheduler(ReadBudget(bytes=50_000.0, incomplete=MIB))
     ones: list[Any] = [Incomplete() for _ in range(20)]
     for one in ones:

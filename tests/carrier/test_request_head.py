@@ -1,4 +1,4 @@
-"""The rules for a head, on anything."""
+"""The rules for a request head, on arbitrary input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RFC 6455 §5 to §7 as a client of bytes sees it, on both roads through the carrier and on both loops."""
+"""RFC 6455 §5 to §7 as a raw client sees it, on both paths through the carrier and on both event loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Silence is told in periods, any byte ends it, and whoever talks or is paused is not silent."""
+"""Silence is reported in whole periods, any byte ends it, and a busy or paused connection is not silent."""
 
 from __future__ import annotations
 

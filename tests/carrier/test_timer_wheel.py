@@ -1,4 +1,4 @@
-"""The one timer: deadlines in order, silence in whole periods."""
+"""The timer wheel: deadlines in order, silence in whole periods."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_a_failing_visit_does_not_stop_the_others(caplog: pytest.LogCaptur
 
 
 async def test_a_long_tick_is_split_so_that_others_can_run() -> None:
-    """Every wait and every visit takes a millisecond: a slice holds a few, then the loop goes on."""
+    """Every wait and every visit takes a millisecond: a slice handles a few of them, then other callbacks run."""
     clock = Clock()
     gone = list[int]()
     others = list[int]()

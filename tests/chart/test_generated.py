@@ -1,4 +1,4 @@
-"""What is written from another source says what that source says today; versions agree."""
+"""Generated files agree with their sources, and the versions agree with each other."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Helm 4 makes the same of the chart as Helm 3, value file by value file. What an API server says to it is asked in
-tests/cluster."""
+"""Helm 4 renders the same objects as Helm 3 from each values file. tests/cluster checks that an API server accepts
+them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart makes for Prometheus and Grafana: nothing unasked, and nothing that the cluster has no kind for."""
+"""What the chart renders for Prometheus and Grafana: nothing by default, and no kind that the cluster does not have."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Who reaches whom where a cluster enforces the NetworkPolicies of chart and operator: docs/kubernetes.md, "Networks".
+"""Who can connect to whom if the cluster enforces the NetworkPolicies of chart and operator (docs/kubernetes.md,
+"Networks").
 
 The pods are those that chart and operator make, with their own labels and ports; the strangers are those of a usual
-cluster. What the objects mean is read by `reachability`, which has tests of its own below, from the examples of the
-Kubernetes documentation.
+cluster. `support.chart.network_policy` interprets the objects; the tests at the end of this file check it against the
+examples of the Kubernetes documentation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STRANGERS = {
         "app.kubernetes.io/component": "operator",
     }),
 }  # fmt: skip
-"""The impostors bear the labels of a gateway and of the operator, in a namespace that is not theirs."""
+"""The impostors have the labels of a gateway and of the operator, in another namespace."""
 
 
 class Cluster:

@@ -1,4 +1,4 @@
-"""The chart's Roles grant what the operator's own table asks for: nothing is missing, and nothing is left over."""
+"""The chart's Roles grant exactly the rights in the operator's table."""
 
 from __future__ import annotations
 

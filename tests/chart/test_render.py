@@ -1,4 +1,5 @@
-"""What the chart makes of every values file of charts/fairlead/ci: safe pods, whole labels, no surprise for the API."""
+"""What the chart renders from every values file of charts/fairlead/ci: restricted pods, complete labels, valid
+objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""values.schema.json: a value that the chart does not know is an error that names it, at every level."""
+"""values.schema.json: an unknown value at any level is an error that names it."""
 
 from __future__ import annotations
 

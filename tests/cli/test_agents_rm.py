@@ -1,4 +1,4 @@
-"""`fairlead agents rm`: agents that left are forgotten, once that was confirmed."""
+"""`fairlead agents rm` removes agents that have left, after a confirmation."""
 
 from __future__ import annotations
 

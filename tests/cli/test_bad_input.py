@@ -1,4 +1,5 @@
-"""What is wrong with what the user said, or with the world: what, where, what to do, and the documented exit code."""
+"""Errors of the user and of the environment: the message says what, where and what to do; the exit code is the
+documented one."""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ UNKNOWN = "01990000-0000-7000-8000-00000000000f"
     ],
 )
 def test_invalid_arguments_are_usage_errors(fleet: Fleet, args: list[str], code: int, words: list[str]) -> None:
-    """In this process: an interpreter for each would take its time."""
+    """In this process, because starting an interpreter for each case would take long."""
     done = CliRunner().invoke(cli, args, env={"FAIRLEAD_API": fleet.api}, catch_exceptions=False)
     assert (done.exit_code, done.stdout) == (code, ""), done.stderr
     for word in words:

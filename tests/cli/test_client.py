@@ -1,4 +1,4 @@
-"""`fairlead.client` against a real gateway and a real agent; and where it goes when one address fails."""
+"""`fairlead.client` with a real gateway and a real agent; and how it uses the next address when one fails."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ async def test_a_busy_address_is_skipped_for_the_next(api: Api, second_api: Api)
         for _ in range(2):
             async with client.command("agent-1", "exec") as command:
                 assert [chunk.data async for chunk in command] == [b"here"]
-    assert (len(api.streams), len(second_api.streams)) == (1, 2), "it stays where it was taken"
+    assert (len(api.streams), len(second_api.streams)) == (1, 2), "it stays at the address that it was read from"
 
 
 async def test_client_raises_the_busy_error_when_all_addresses_are_busy(api: Api, second_api: Api) -> None:

@@ -1,4 +1,4 @@
-"""Shell completion: what is offered, and each shell's script played in that shell as docs/cli.md says to load it."""
+"""Shell completion: what is offered, and each shell's script run in that shell, loaded as docs/cli.md says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fairlead cp` against the built-in agent: every octet, through lost connections, all or nothing."""
+"""`fairlead cp` with the built-in agent: every byte arrives through lost connections, or nothing is kept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def leftovers(folder: Path) -> list[str]:
 def test_a_file_is_copied_to_the_agent_and_back(fleet: Fleet, run: Run, big: Path, tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     done = run("cp", str(big), f"web-1:{there}", api=fleet)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), "into no terminal, no progress"
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), "no progress is shown without a terminal"
     assert there.read_bytes() == big.read_bytes()
     assert there.stat().st_mode & 0o777 == 0o640
     done = run("cp", f"web-1:{there}", str(back), api=fleet)

@@ -1,4 +1,4 @@
-"""The demo: its ports, its balancer, its processes, and the whole of it from start to Ctrl-C."""
+"""The demo: its ports, its load balancer, its processes, and a complete run from start to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ async def test_the_last_lines_of_a_dead_child_are_kept(tmp_path: Path) -> None:
 
 
 async def echo(name: bytes) -> tuple[asyncio.Server, int]:
-    """A server that says its name and then what it hears."""
+    """A server that sends its name and then echoes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(name)
@@ -353,7 +353,7 @@ def test_a_part_that_fails_repeatedly_ends_the_demo(demo: Running, wait_until: C
     talk = "".join(demo.talk)
     assert "ended with exit code 2 before it was ready; it is restarted" in talk
     assert f"node-2 is not restarted, because it failed {restarts.MOST_FAILURES} times in a row" in talk
-    assert f"cannot use link port {port} on 127.0.0.1" in talk, "its last words"
+    assert f"cannot use link port {port} on 127.0.0.1" in talk, "its last log lines"
     assert not [one for one in demo.family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 

@@ -1,4 +1,4 @@
-"""`fairlead doctor` on roads that are good, and on each kind of bad one."""
+"""`fairlead doctor` on a healthy path to the gateway, and on each kind of faulty one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/cli.md says what the command line does: its commands, its exit codes, its transcript."""
+"""docs/cli.md agrees with the command line: its commands, its exit codes, its transcript."""
 
 from __future__ import annotations
 

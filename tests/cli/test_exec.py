@@ -1,4 +1,4 @@
-"""`fairlead exec` and `results`: exact octets, exit codes, stdin, lost connections, Ctrl-C."""
+"""`fairlead exec` and `fairlead results`: exact output, exit codes, stdin, lost connections, Ctrl-C."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line itself: usage errors, unreachable gateways, agents ls, serve's faults."""
+"""The command line itself: usage errors, unreachable gateways, `agents ls`, and invalid settings of `serve`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written where and in which form: tables, JSON, YAML, names, colours, --watch, progress."""
+"""Output: tables, JSON, YAML, names, colours, --watch and progress."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ def test_agents_ls_has_every_output_format(fleet: Fleet, args: tuple[str, ...]) 
 
 
 def told(fleet: Fleet, *args: str) -> str:
-    """What the command writes to stdout, in this process: an interpreter for each form would take its time."""
+    """What the command writes to stdout. It runs in this process, because an interpreter for each format would take
+    long."""
     done = CliRunner().invoke(cli, args, env={"FAIRLEAD_API": fleet.api}, catch_exceptions=False)
     assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout

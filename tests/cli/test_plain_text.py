@@ -1,4 +1,4 @@
-"""What agents and gateways say is shown, and never obeyed: escape sequences, second lines, turned directions."""
+"""Text of agents and gateways is shown and never interpreted: escape sequences, line breaks, changes of direction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`fairlead shell` on a real terminal, against the built-in agent: and the terminal afterwards."""
+"""`fairlead shell` on a real terminal with the built-in agent; and the state of the terminal afterwards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.waiting import WAIT
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 SH = ("--", "sh")
-"""A shell that prints what it is told and no more."""
+"""A shell without a prompt."""
 
 
 def test_a_shell_passes_on_size_keys_and_exit_code(fleet: Fleet, screen: Callable[..., Screen]) -> None:
@@ -77,7 +77,7 @@ def test_a_signal_that_ends_the_cli_restores_the_terminal(
 def test_an_error_during_the_shell_restores_the_terminal(
     fleet: Fleet, screen: Callable[..., Screen], relay_to: Callable[[str], Relay]
 ) -> None:
-    """The stream is cut, and what answers then is no gateway: there is no hope in asking again."""
+    """The stream is cut, and what answers afterwards is not a gateway, so that there is no point in retrying."""
     relay = relay_to(fleet.api)
     shell = screen(f"http://127.0.0.1:{relay.port}", "shell", "web-1", *SH)
     shell.until(rb"[#$] ")

@@ -1,4 +1,4 @@
-"""What `make cluster` and `make image` say when they cannot work: what is missing, and the next step."""
+"""The errors of `make cluster` and `make image`: what is missing, and what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of what is in an image: made here of this environment, with the script the Dockerfile runs."""
+"""The SBOM of an image, made of this environment with the script that the Dockerfile runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ways in on a real cluster, besides that of the story: agents outside come, and commands go out to them.
+"""Ways into a real cluster beside that of the story: agents outside connect, and commands reach them.
 
 By an Ingress and by an HTTPRoute to the images alone, which is the shortest way from an image to a command and says
 that the pods are admitted as restricted ones with a read-only root; and by HTTPRoutes of the chart and of the operator,

@@ -1,9 +1,9 @@
 """The life of one release on a real cluster, in chapters: each begins where the one before it ended.
 
-`make e2e` plays it and stops at the first chapter that fails. From the third chapter on commands run on agents outside
-the cluster without a pause; the last but one looks back at all of them: none was lost, none was answered twice.
-Deadlines are for a slow and busy machine; what the story promises in seconds is measured by the clocks of those who
-did it, not by the polls of those who watch. At its end it tells all figures.
+`make e2e` plays it and stops at the first chapter that fails. From the third chapter on, commands run without a pause
+on agents outside the cluster; the last chapter but one checks all of them: none was lost, none was answered twice.
+Deadlines allow for a slow and busy machine; durations that the story promises are measured by the clocks of the
+processes that acted, not by polling. It prints all figures at its end.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ spec: {gateway: {name: fairlead}, type: Drain, pod: POD, reason: "a machine that
 
 
 class LastWords:
-    """What is told after pytest's own words: where only the end of a run is kept, the cluster's state is in it."""
+    """Printed after pytest's own summary, so that the end of the output has the cluster's state."""
 
     text = ""
 

@@ -1,4 +1,4 @@
-"""Every fault once, small: see run.py, which plays them longer and in any order."""
+"""Every fault once, at a small scale; run.py plays them longer and in any order."""
 
 from __future__ import annotations
 

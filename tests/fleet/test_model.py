@@ -1,7 +1,7 @@
-"""Random histories on a real server, judged by reference.py, and the short ones that random play found.
+"""Random histories on a real server, compared with reference.py, and short histories in which random play found errors.
 
 Each run plays the same histories; `FAIRLEAD_MODEL_EXAMPLES=2000` plays that many others. Every test runs on a single
-server and on a one-node cluster, so that a script which touches keys it may not fails.
+server and on a one-node cluster, where a script that touches keys which were not passed to it fails.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def test_a_command_is_created_once_for_any_agent(world: World) -> None:
 
 
 def test_output_proves_that_a_command_was_sent(world: World) -> None:
-    """Redis has lost its last moment: the command stands there as queued, and its agent's output comes."""
+    """Redis has lost its last writes: the command is queued there, and output of its agent arrives."""
     records = Commands(world.store, OUTPUT_LIMIT)
     now = world.run(world.time())
     command = f"{next(world.names)}-rolled-back"

@@ -1,4 +1,5 @@
-"""Who does what is to be done once: agreed without a word, spread evenly, little moved by one node more or less."""
+"""Rendezvous hashing: nodes agree without messages, work is spread evenly, and one node more or less moves little of
+it."""
 
 from __future__ import annotations
 

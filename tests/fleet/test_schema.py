@@ -1,4 +1,4 @@
-"""What follows for agents from the rows of nodes: presence, in any combination of leases, lives and absences."""
+"""The presence of agents, derived from the rows of nodes, for any combination of leases, processes and absences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_agent_is_online_while_its_lease_belongs_to_a_live_process(
 def test_without_a_lease_absence_counts_from_the_end_of_the_link(
     node: NodeRow | None, agent: AgentRow, back: int
 ) -> None:
-    """Nodes have no say in it, nor how long this one has known them."""
+    """Neither the nodes nor how long this node has known them matter."""
     presence, since, why = table(node, NOW - back).presence(agent, NOW)
     assert presence is (Presence.AWAY if NOW - agent.seen <= AWAY_MS else Presence.OFFLINE)
     assert since == agent.seen

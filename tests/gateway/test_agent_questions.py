@@ -58,7 +58,7 @@ async def test_why_of_an_agent_that_disconnected(
     assert code == 0
     assert f"{peer.agent} is away since" in out
     assert "its link closed with 1000" in out
-    assert "last close  1000 (closed on purpose): going ?[31mred" in out  # nothing steers the terminal
+    assert "last close  1000 (closed on purpose): going ?[31mred" in out  # nothing controls the terminal
     assert f"command {command} ended as timeout: deadline" in out
 
 

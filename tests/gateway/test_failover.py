@@ -93,7 +93,7 @@ async def test_output_continues_through_the_other_node(two_nodes: list[GatewayPr
         talk = await process.stderr.read()
         assert await process.wait() == 7, talk
     assert b"".join(head) + rest == b"".join(b"%d\n" % i for i in range(1, 301))
-    assert talk == b"", "there is nothing that the user would have to know"
+    assert talk == b"", "the user need not be told of anything"
 
 
 async def test_stdin_continues_through_the_other_node(two_nodes: list[GatewayProcess], exec_: Exec) -> None:

@@ -1,7 +1,7 @@
 """Faults injected into real processes: a frozen or killed Valkey, lost links, slow readers, a stopped node.
 
-What must hold in each: nothing acknowledged is lost, nothing runs twice, callers learn what happened, and all heals
-by itself.
+What must hold in each: nothing acknowledged is lost, nothing runs twice, callers learn what happened, and the fleet
+recovers by itself.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ async def test_valkey_frozen_while_agents_connect(
 async def test_valkey_killed_under_traffic(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
-    """Links stay, commands fail fast, all heals within 10 s, and what was acknowledged is there."""
+    """Links stay, commands fail fast, the fleet recovers within 10 s, and everything acknowledged is still there."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
     peers = [await dial(gateway) for _ in range(4)]
@@ -105,7 +105,7 @@ async def test_valkey_killed_under_traffic(
     await own_valkey.restart()
     healed = loop.time() + 10
     while any(now < then + 50 for now, then in zip(acknowledged, before, strict=True)):
-        assert loop.time() < healed, "not healed within 10 s"
+        assert loop.time() < healed, "not recovered within 10 s"
         await asyncio.sleep(0.05)
     stop.set()
     await asyncio.gather(*talking)

@@ -1,4 +1,4 @@
-"""The rules for Host and Origin, alone and on the ports of a real node: no web page reaches a port through a
+"""The rules for Host and Origin, alone and on the ports of a real node: no web page can reach a port through a
 browser."""
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from support.gateway.scripted_agent import Dial, ScriptedAgent
 
 CHUNK = 64 << 10
 QUIET = 1.5
-"""Seconds without a word of the gateway after which it grants nothing more."""
+"""Seconds of silence after which the gateway is taken to grant nothing more."""
 
 
 class Holder:

@@ -1,7 +1,7 @@
-"""The protocol is what its page says: an agent in another language, written from docs/protocol.md alone, at real nodes.
+"""The protocol is as documented: an agent in another language, written from docs/protocol.md alone, at real nodes.
 
-Each test asks for what the platform sees (all of the output, in order, once) and for what the agent itself tells (how
-often it ran something, which close codes it met). The vectors are played to the same agent in test_vectors.py.
+Each test checks what the platform sees (all of the output, in order, once) and what the agent itself reports (how
+often it ran something, which close codes it got). test_vectors.py plays the vectors to the same agent.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`fairlead mock-gateway`, a stranger's first tool: agents that do right pass, the others are told what was wrong.
+"""`fairlead mock-gateway`, the first tool of an SDK author: correct agents pass, and faults of the others are named.
 
 Each test is the command as a process with an agent as a process: the SDK's in both encodings, one in another language,
 and agents that are broken on purpose.

@@ -31,7 +31,7 @@ PATIENCE = 10.0
 
 
 class Script:
-    """A gateway that has no mind of its own: connections as they come, messages as the test wants them."""
+    """A gateway that is driven by the test: it accepts every connection and sends what the test says."""
 
     def __init__(self) -> None:
         self._connections: asyncio.Queue[ServerConnection] = asyncio.Queue()
@@ -66,7 +66,7 @@ class Script:
         await asyncio.wait_for(await self.socket.ping(), PATIENCE)
 
     async def hear(self) -> dict[str, Any]:
-        """The next message that is not a mere possibility."""
+        """The next message that the agent must send."""
         assert self.socket is not None
         async with asyncio.timeout(PATIENCE):
             while (message := dict(json.loads(await self.socket.recv())))["t"] in (HB, CREDIT):

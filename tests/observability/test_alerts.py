@@ -1,7 +1,7 @@
-"""The alerts: promtool reads them, each fires when it must and is silent when it must, and each has its page.
+"""The alerts: promtool accepts them, each fires when it must and not otherwise, and each has its runbook.
 
-A case gives the series of a LinkGateway for which the alert must fire, and of others for which it must not, though
-they are near it. promtool plays all of them against the chart's own rules file.
+A case gives the series of a LinkGateway for which the alert must fire, and of similar ones for which it must not.
+promtool runs all of them against the chart's own rules file.
 """
 
 from __future__ import annotations
@@ -266,7 +266,7 @@ def test_each_alert_fires_for_a_faulty_fleet_and_not_for_a_healthy_one(promtool:
 
 @pytest.mark.timeout(120)
 def test_a_case_detects_an_alert_that_does_not_fire(promtool: str, tmp_path: Path) -> None:
-    """The judge itself: the well in the place of the ill must fail, for each."""
+    """A check of the check: with healthy series in place of the faulty ones, each case must fail."""
     unseen = []
     for name, case in CASES.items():
         swapped = Case(case.at, case.quiet[0], (), case.labels, case.shared, case.by)

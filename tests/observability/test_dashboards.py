@@ -1,4 +1,4 @@
-"""The dashboards: written as their source says, of metrics that exist, and with an answer to every query."""
+"""The dashboards: up to date with their source, with metrics that exist, and with an answer to every query."""
 
 from __future__ import annotations
 

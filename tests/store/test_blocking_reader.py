@@ -18,7 +18,7 @@ Follow = Callable[[str], BlockingReader]
 
 
 class Heard:
-    """What the reader handed on: the numbers, and the sizes of the lists they came in."""
+    """What the reader delivered: the numbers, and the sizes of the lists that they arrived in."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []

@@ -110,7 +110,8 @@ def listening(pid: int) -> set[str]:
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """Of the folder and all that is in it, less what goes while it is looked at: the server renames its new files."""
+    """The modes of the folder and its files, except files that vanish during the listing: the server renames new
+    files."""
     found = {}
     for path in (folder, *folder.rglob("*")):
         with contextlib.suppress(FileNotFoundError):

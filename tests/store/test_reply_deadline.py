@@ -1,4 +1,4 @@
-"""The wait for replies: a silent server is given up in time, and a process that stood still does not blame it."""
+"""The wait for replies: a silent server is given up in time, and a pause of this process does not count as silence."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fairlead.store.reply_deadline import ReplyDeadline
 def test_a_pause_of_this_process_does_not_count_as_silence(
     own_valkey: EmbeddedValkey, factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """It stands still when the call has been sent, for longer than a reply is waited for, which comes meanwhile."""
+    """The process pauses after the call was sent, for longer than the timeout of a reply, which arrives meanwhile."""
 
     async def play() -> None:
         pipeliner = Pipeliner(own_valkey.url, batch_timeout=0.4)

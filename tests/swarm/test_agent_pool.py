@@ -1,4 +1,4 @@
-"""Simulated agents against a gateway that says what a healthy one never would: they keep to the protocol even then."""
+"""Simulated agents with a gateway that sends what a healthy one never would: they keep to the protocol even then."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Script = Callable[[Link], Awaitable[None]]
 
 @asynccontextmanager
 async def played(*scripts: Script, agents: int = 1, profile: str = "idle") -> AsyncIterator[AgentPool]:
-    """A crew against a gateway that plays one script on each connection, in order."""
+    """A pool of agents with a gateway that plays one script on each connection, in order."""
     waiting, failed = list(scripts), asyncio.get_running_loop().create_future()
     done = asyncio.Event()
 
@@ -110,7 +110,7 @@ async def played(*scripts: Script, agents: int = 1, profile: str = "idle") -> As
 
 
 async def closed(link: Link) -> int:
-    """Hear whatever comes until the agent closes; its code."""
+    """Read everything until the agent closes; returns its close code."""
     with suppress(ConnectionClosed):
         while True:
             await link.hear()

@@ -1,4 +1,4 @@
-"""Mixes come out to the agent, histograms to the width of their buckets."""
+"""Profile mixes are exact to the agent, and histograms to the width of their buckets."""
 
 from __future__ import annotations
 

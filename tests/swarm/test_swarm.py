@@ -1,4 +1,4 @@
-"""`fairlead swarm` against a real gateway: what it counts is what was, and its exit code tells of losses."""
+"""`fairlead swarm` with a real gateway: its counts are true, and its exit code reports losses."""
 
 from __future__ import annotations
 

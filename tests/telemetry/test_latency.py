@@ -1,4 +1,4 @@
-"""How fast each link is, and which are the slowest: by the API, by `fairlead why` and by `fairlead top`."""
+"""The latency of each link, and the slowest links, in the API, in `fairlead why` and in `fairlead top`."""
 
 from __future__ import annotations
 

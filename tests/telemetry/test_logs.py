@@ -1,4 +1,4 @@
-"""Log lines of real nodes: JSON with the ids of what they are about, one line an event, and few of them in a storm."""
+"""Log lines of real nodes: JSON with the ids of their subject, one line for each event, and few lines in a storm."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ async def test_a_storm_of_ten_thousand_reconnects_is_one_line_a_second(make_node
 
 
 def _sum(node: Node, event: str, single: str) -> int:
-    """How many events of a kind the log has told."""
+    """The number of events of a kind that the log has reported."""
     told = lines(node)
     singles = [line for line in told if line["message"].startswith("agent ") and single in line["message"]]
     return len(singles) + sum(int(line["count"]) for line in told if line.get("event") == event)

@@ -1,4 +1,4 @@
-"""The metrics of real nodes: the page lists exactly those, labels stay few, and what they count is what happened."""
+"""The metrics of real nodes: the page lists exactly these, labels have few values, and the counts are true."""
 
 from __future__ import annotations
 

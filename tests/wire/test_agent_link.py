@@ -1,4 +1,4 @@
-"""The agent's end of a link, one rule at a time: what stands until its receipt, what is sent again, what ends."""
+"""The agent's end of a link, one rule at a time: what is kept until its receipt, what is sent again, what ends."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_receipt_that_goes_back_is_a_violation(outbox: Outbox) -> None:
 
 
 def test_a_receipt_of_an_older_link_forgets_nothing_new(outbox: Outbox) -> None:
-    """The same chunk was written on two links; what the old one says later is nobody's any more."""
+    """The same chunk was written on two links; a late receipt of the old link is ignored."""
     old, stream = linked(outbox), outbox.streams["A"]
     old.written(stream.chunk("stdout", b"0"))
     greeting = welcome({"A": 0})
@@ -114,7 +114,8 @@ def test_resending_begins_after_what_is_stored(outbox: Outbox, have: int, again:
 @pytest.mark.parametrize("have", [0, 1, 9])
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_chunks_that_neither_side_has_end_the_command(outbox: Outbox, have: int, has_ended: bool) -> None:
-    """2 of 3 chunks are receipted; a gateway that then says less, or more than was ever made, has lost its store."""
+    """2 of 3 chunks have receipts; a gateway that then reports fewer, or more than were ever created, has lost its
+    store."""
     link, stream = linked(outbox), outbox.streams["A"]
     for _ in range(3):
         link.written(stream.chunk("stdout", b"x"))
@@ -150,7 +151,7 @@ def test_events_are_sent_again_after_the_streams(outbox: Outbox) -> None:
 
 
 def test_a_smaller_window_waits_for_unstored_chunks(outbox: Outbox) -> None:
-    """Room may be negative then: nothing new is made until the store has caught up."""
+    """The credit may be negative then: no chunk is created until the store has caught up."""
     stream = outbox.streams["A"]
     stream.chunk("stdout", bytes(50))
     link = AgentLink(outbox)

@@ -1,5 +1,5 @@
-"""The agent's end of a link in random histories: whatever is lost in between, each side's store has everything once and
-in order, and no memory grows.
+"""The agent's end of a link in random histories: whatever is lost, each side stores everything once and in order, and
+memory does not grow.
 """
 
 from __future__ import annotations

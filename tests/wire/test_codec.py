@@ -1,4 +1,4 @@
-"""Every message through both encodings, and everything that is no message through the decoder."""
+"""Every message through both encodings, and arbitrary other data through the decoder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Ends that must not wait, and ends that fit no message: what a stream of the agent makes of them, and its journal."""
+"""Ends that must not wait for credit, and ends too large for a message: what a stream of the agent and its journal
+do."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ Heard = tuple[str, object]
 
 
 class Server(Framing):
-    """Writes down what it is told."""
+    """Records what it is told."""
 
     def __init__(self, limit: int = 1 << 20, deflate: bool = False) -> None:
         super().__init__(deflate)

@@ -175,7 +175,7 @@ def test_a_resumed_stream_begins_after_what_is_stored(link: GatewayLink) -> None
 def test_output_beyond_the_credit_is_a_violation(link: GatewayLink) -> None:
     link.receive(chunk(0, 60))
     link.receive(chunk(1, 40))
-    assert link.receive(chunk(2, 0)) is Action.STORE, "nothing costs nothing"
+    assert link.receive(chunk(2, 0)) is Action.STORE, "empty chunks cost no credit"
     with pytest.raises(ProtocolViolation, match="exceeds the credit left, 0") as caught:
         link.receive(chunk(3, 1))
     assert caught.value.close_code == 4500
@@ -204,7 +204,7 @@ def test_half_a_window_is_granted_at_once(link: GatewayLink) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=200))
 def test_credit_is_neither_created_nor_lost(steps: list[tuple[int, bool]]) -> None:
-    """An agent that keeps within its room is never closed, and never has to wait for ever."""
+    """An agent that keeps within its credit is never closed and never waits for ever."""
     link = link_in(LinkPhase.READY, 100)
     credit_left, n, unstored = 100, 0, []
     for size, store in steps:

@@ -35,7 +35,7 @@ def test_the_ceilings_of_the_default_policy() -> None:
 
 
 def test_the_first_retry_has_its_own_ceiling() -> None:
-    """A node with 12,000 links that takes 200 a second asks for a minute."""
+    """A node with 12,000 links that accepts 200 a second asks for a minute."""
     policy = RetryPolicy(first=60_000, base=1_000, cap=60_000)
     assert policy.delay(0, 0.5) == 30_000
     assert policy.delay(1, 0.5) == 500

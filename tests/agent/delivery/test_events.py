@@ -1,4 +1,4 @@
-"""Events: repeated until they are stored, in their order, and bounded; and the JSON twin of the whole."""
+"""Events are sent again until they are stored, in order and in bounded memory; and the same over JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input reaches the handler once and in order, over as many links as it takes, and is granted as it is taken."""
+"""Input reaches the handler once and in order over any number of links, and its credit is granted as it is taken."""
 
 from __future__ import annotations
 

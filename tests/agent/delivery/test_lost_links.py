@@ -1,4 +1,4 @@
-"""Streams over links that are lost: each goes on where the gateway's store ends, and gaps are told."""
+"""Streams over lost links: each continues after the results that the gateway has stored, and gaps are reported."""
 
 from __future__ import annotations
 

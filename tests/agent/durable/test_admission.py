@@ -1,4 +1,4 @@
-"""Accepted means written: acks, cancels and repetitions wait for the disk; and agents that stop and serve again."""
+"""An accepted command is on the disk: acks, cancels and repetitions wait for the sync; and agents that serve again."""
 
 from __future__ import annotations
 

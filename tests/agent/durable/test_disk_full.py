@@ -1,4 +1,4 @@
-"""A disk that takes no more: commands are refused, output ends its command, and nothing half-written stays behind."""
+"""A full disk: commands are refused, output ends its command, and no partial record remains."""
 
 from __future__ import annotations
 

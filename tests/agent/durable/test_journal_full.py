@@ -1,4 +1,4 @@
-"""The journal's own bound: what is refused and what waits, and that what is stored leaves the file."""
+"""The limit of the journal: what is refused, what waits, and that stored results are removed from the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that is killed: what it had done arrives with the next one, once; what it was doing ends as unknown."""
+"""A killed process: its finished work is delivered once by the next process; its running commands end as unknown."""
 
 from __future__ import annotations
 

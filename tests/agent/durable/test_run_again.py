@@ -1,4 +1,4 @@
-"""`retry: safe`: begun again once after a kill, if nothing came of it and somebody still wants it."""
+"""`retry: safe`: a command is run again once after a kill if it had no output and is still wanted."""
 
 from __future__ import annotations
 

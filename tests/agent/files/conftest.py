@@ -1,4 +1,4 @@
-"""An agent with one root, and the calls of its two methods as a caller makes them."""
+"""An agent with one root, and its methods `file.get` and `file.put` as a caller uses them."""
 
 from __future__ import annotations
 

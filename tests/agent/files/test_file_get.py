@@ -1,4 +1,4 @@
-"""`file.get`: the octets, what it promises of a file that changes, and that it waits for credit."""
+"""`file.get`: the content of the file, a file that changes while it is read, and waiting for credit."""
 
 from __future__ import annotations
 

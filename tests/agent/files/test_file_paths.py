@@ -1,4 +1,4 @@
-"""The folders that transfers keep to: what lies outside, links, what is no file, and who may not."""
+"""The roots of file transfers: paths outside them, links, special files, and missing permissions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`file.put`: replaced at once or not at all, and nothing is left behind, not even by a full disk."""
+"""`file.put` replaces a file atomically or not at all, and leaves nothing behind, not even on a full disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Paths that are never touched from the platform: the agent's own, and with an allow list what decides about it."""
+"""Paths that the platform can never reach: the agent's own files and, with exec.allow, what the allowed programs
+depend on."""
 
 from __future__ import annotations
 
