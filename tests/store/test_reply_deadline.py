@@ -47,7 +47,7 @@ async def test_silence_is_given_up_in_time() -> None:
         async with deadline.timeout:
             await asyncio.sleep(30)
     deadline.stop()
-    assert 0.2 <= loop.time() - began < 5
+    assert 0.2 <= loop.time() - began < 20
 
 
 async def test_replies_that_keep_coming_are_waited_for_up_to_a_bound() -> None:
@@ -64,4 +64,4 @@ async def test_replies_that_keep_coming_are_waited_for_up_to_a_bound() -> None:
     with pytest.raises(TimeoutError):
         await read()
     deadline.stop()
-    assert 1.2 <= loop.time() - began < 10
+    assert 1.2 <= loop.time() - began < 20
