@@ -112,7 +112,7 @@ def one_at_a_time() -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiling_source() -> Iterator[None]:
-    """Compile Fairlead to bytecode meanwhile: pip keeps one processor busy, and the first `make run` starts six processes.
+    """Compile Fairlead to bytecode meanwhile: pip keeps one processor busy, and `make run` starts six processes.
 
     Bytecode is only a cache: Python compiles what is missing, so a failure is no error.
     """
