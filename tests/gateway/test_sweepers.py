@@ -3,8 +3,11 @@ swept by as few nodes as necessary."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import os
 import random
+import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -34,6 +37,8 @@ from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.tracing import Tracing
 from fairlead.wire.ids import uuid7
 
+from support.waiting import WAIT
+
 pytestmark = pytest.mark.timeout(180)
 
 DAY_MS = 24 * 3600_000
@@ -52,7 +57,7 @@ class World:
         self.doorbells: list[Doorbell] = []
         self.inbox = Inbox(store, url, "node-1", "a", self.doorbells.extend)
         metrics = Metrics()
-        completion = Completion(
+        self.completion = completion = Completion(
             self.directory, self.due, self.inbox, metrics, TelemetryRecorder(Tracing(), metrics, self.membership)
         )
         self.sweeper = CommandSweeper(self.directory, self.records, self.due, self.inbox, completion, self.membership)
@@ -164,6 +169,49 @@ async def test_an_error_of_redis_for_one_target_does_not_affect_the_others(
     with pytest.raises(BusUnavailable, match="this one"):
         await world.sweep()
     assert sorted(finished) == sorted(others)
+
+
+async def test_a_command_that_ends_while_redis_is_away_is_removed_once_it_is_back(
+    world: World, own_valkey: EmbeddedValkey
+) -> None:
+    """Nobody waits for the removals, and the command is due in ten minutes: its place among the agent's open commands
+    is free long before."""
+    ended, forgotten, failed = await world.hang(3)
+    for number, command in enumerate((ended, forgotten, failed)):
+        member = f"{command} agent-{number}"
+        await world.store.submit(
+            "ZADD", schema.deadlines_key(schema.deadline_shard(command)), await world.now() + FAR_MS, member
+        )
+    os.kill(own_valkey.pid, signal.SIGKILL)
+    world.completion.completed(ended, "agent-0", "ok", ())
+    world.completion.forget(forgotten, "agent-1")
+    world.completion.completed(failed, "agent-2", "failed", (), "broken")
+    with pytest.raises(BusUnavailable):
+        await world.now()
+    await own_valkey.restart()
+    async with asyncio.timeout(WAIT):
+        while not await _answers(world):
+            await asyncio.sleep(0.05)
+    assert await world.left() == 3
+    running = asyncio.ensure_future(world.sweeper.run())
+    try:
+        async with asyncio.timeout(WAIT):
+            while await world.left() or [a for a in range(3) if await world.directory.open_commands(f"agent-{a}")]:
+                await world.now()
+                await asyncio.sleep(0.05)
+    finally:
+        running.cancel()
+    row = await world.directory.look_up("agent-2")
+    assert row is not None
+    assert row.last_failure.partition(" ")[2] == f"command {failed} ended as failed: broken"
+
+
+async def _answers(world: World) -> bool:
+    try:
+        await world.now()
+    except BusUnavailable:
+        return False
+    return True
 
 
 async def _sent(store: Pipeliner) -> int:

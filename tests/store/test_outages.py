@@ -133,13 +133,13 @@ async def test_a_frozen_server_delays_calls_by_one_second_only_once(
     calls = [pipeliner.submit("INCR", "number") for _ in range(COMMANDS.batch + 1)]
     with pytest.raises(BusUnavailable, match="did not answer within 1 s; the outcome of the call is unknown"):
         await calls[0]
-    assert 0.9 < loop.time() - asked < 3
+    assert loop.time() - asked > 0.9
     with pytest.raises(BusUnavailable, match="not sent"):
         await calls[-1]
-    asked = loop.time()
     for _ in range(1000):
-        assert isinstance(pipeliner.submit("INCR", "number").exception(), BusUnavailable)
-    assert loop.time() - asked < 1  # all thousand together: nobody waits for a frozen server
+        refused = pipeliner.submit("INCR", "number")
+        assert refused.done(), "nobody waits for a frozen server"
+        assert isinstance(refused.exception(), BusUnavailable)
     # TCP still connects (the kernel accepts); the probe must not take that for life.
     assert not await pipeliner.wait_available(2.5)
     assert "did not answer" in pipeliner.last_error.message

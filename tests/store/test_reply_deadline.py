@@ -47,7 +47,7 @@ async def test_silence_ends_the_batch_in_time() -> None:
         async with deadline.timeout:
             await asyncio.sleep(30)
     deadline.stop()
-    assert 0.2 <= loop.time() - began < 5
+    assert 0.2 <= loop.time() - began < 20
 
 
 async def test_replies_that_keep_arriving_are_awaited_up_to_a_limit() -> None:
@@ -64,4 +64,4 @@ async def test_replies_that_keep_arriving_are_awaited_up_to_a_limit() -> None:
     with pytest.raises(TimeoutError):
         await read()
     deadline.stop()
-    assert 1.2 <= loop.time() - began < 10
+    assert 1.2 <= loop.time() - began < 20

@@ -21,9 +21,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.telemetry import spans
 from fairlead.telemetry.command_timing import CommandStats, CommandTiming
 from fairlead.telemetry.decaying_histogram import LEAST, SIZES, new_histogram, observe, quantile
+from fairlead.telemetry.link_opening import pack_opening, unpack_opening
 from fairlead.wire.messages import Ack, Chunk, Cmd, End
 
 from support.telemetry.node import MakeNode, Node
@@ -83,7 +83,7 @@ def test_histograms_of_a_million_links_stay_small() -> None:
     figures = {
         "round trips": size(new_histogram),
         "commands": size(with_commands),
-        "opening, with traces": size(lambda: spans.pack_opening([10**18 + i for i in range(6)])),
+        "opening, with traces": size(lambda: pack_opening([10**18 + i for i in range(6)])),
     }
     assert figures["round trips"] <= 150, figures
     assert figures["commands"] <= 1_000, figures
@@ -110,7 +110,7 @@ def test_a_clock_set_back_gives_no_negative_times() -> None:
     timing = CommandTiming(0, begin)
     timing.written, timing.ended, timing.stored = begin - 10**9, begin + 10**9, begin
     assert timing.stages() == (0.0, None, None, 2.0, 0.0)
-    back = spans.unpack_opening(spans.pack_opening([begin, begin + 2000, begin - 5, begin + 10**18, begin, begin]))
+    back = unpack_opening(pack_opening([begin, begin + 2000, begin - 5, begin + 10**18, begin, begin]))
     assert back[:3] == [begin, begin + 2000, begin]
 
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 
 from fairlead.fleet import lua, schema
-from fairlead.store.answer import answers_or_errors
+from fairlead.store.answer import answers_or_errors, call_on_failure
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items, text
@@ -24,6 +26,10 @@ BATCH = 64
 """The number of targets that are taken from one shard at once."""
 TAKE_BYTES = 64 + BATCH * 80
 """The maximum size of the reply with a batch, for ids of the usual length."""
+FAILED_LIMIT = 16_384
+"""The number of failed removals that are kept: some 3 MB. A target beyond it is removed when it is due."""
+RETRIED = 1_024
+"""The number of failed removals that are sent again at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,8 @@ class DeadlineQueue:
         self._store = store
         self._over: dict[int, list[str]] = {}
         """The members to remove from each shard at the end of this turn of the event loop."""
+        self._failed: dict[str, int] = {}
+        """Each member whose removal failed, and its shard."""
 
     def schedule(self, command: str, agent: str, at: int) -> asyncio.Future[Reply]:
         """Check this target at `at` (ms), or sooner if an earlier check is already scheduled."""
@@ -65,17 +73,31 @@ class DeadlineQueue:
 
     def remove(self, command: str, agent: str) -> None:
         """Remove a target that has ended. All removals of one turn of the event loop are sent as one call per shard."""
+        self._remove(schema.deadline_shard(command), f"{command} {agent}")
+
+    def retry_removals(self) -> None:
+        """Send removals that failed again, at most RETRIED of them. It is called from time to time."""
+        for member in list(islice(self._failed, RETRIED)):
+            self._remove(self._failed.pop(member), member)
+
+    def _remove(self, shard: int, member: str) -> None:
         if not self._over:
             asyncio.get_running_loop().call_soon(self.flush)
-        self._over.setdefault(schema.deadline_shard(command), []).append(f"{command} {agent}")
+        self._over.setdefault(shard, []).append(member)
 
     def flush(self) -> list[asyncio.Future[Reply]]:
         """Send the removals that `remove` has collected. The event loop calls it at the end of the turn."""
         over, self._over = self._over, {}
-        return [
-            self._store.submit("ZREM", schema.deadlines_key(shard), *members, priority=Priority.RESULTS)
-            for shard, members in over.items()
-        ]
+        replies = []
+        for shard, members in over.items():
+            reply = self._store.submit("ZREM", schema.deadlines_key(shard), *members, priority=Priority.RESULTS)
+            call_on_failure(reply, partial(self._keep_failed, shard, members))
+            replies.append(reply)
+        return replies
+
+    def _keep_failed(self, shard: int, members: Sequence[str]) -> None:
+        room = max(0, FAILED_LIMIT - len(self._failed))
+        self._failed.update(dict.fromkeys(members[:room], shard))
 
     def take(self, shards: Sequence[int] = range(schema.DEADLINE_SHARDS)) -> Coroutine[None, None, DueTargets]:
         """Take the targets that are due in `shards`, up to BATCH of each shard."""

@@ -35,6 +35,20 @@ class Answer(Generic[T]):
         read = self._read
         return Answer(self._reply, lambda reply: call(read(reply)))
 
+    def on_failure(self, call: Callable[[], object]) -> None:
+        """Call `call` if the call to Redis fails, whether or not the answer is awaited."""
+        call_on_failure(self._reply, call)
+
+
+def call_on_failure(reply: asyncio.Future[Any], call: Callable[[], object]) -> None:
+    """Call `call` if `reply` becomes an error. A cancelled reply counts as one: nobody knows what Redis did."""
+
+    def check(reply: asyncio.Future[Any]) -> None:
+        if reply.cancelled() or reply.exception() is not None:
+            call()
+
+    reply.add_done_callback(check)
+
 
 class AnswerOrError(Generic[T]):
     """`await outcome` returns the value of `answer`, or the exception that it raised.

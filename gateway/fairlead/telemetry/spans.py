@@ -8,14 +8,11 @@ commands that ran between them, which also have a span link to the opening.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
 from fairlead.telemetry.command_timing import CommandOrigin, CommandTiming
 from fairlead.telemetry.span_exporter import Span, SpanEvent, Value
 from fairlead.telemetry.tracing import TraceContext, session_link, span_id
-
-_OPENING = struct.Struct("<Q5I")
 
 
 def command_span(
@@ -68,22 +65,6 @@ def delivery_spans(
     if timing.ended and timing.stored:
         add("end", "INTERNAL", timing.ended, timing.stored, context.root)
     return spans
-
-
-def pack_opening(stamps: Sequence[int]) -> bytes:
-    """Pack the timestamps of a link's opening into bytes: 61 bytes in memory.
-
-    They are kept in case a trace of one of the link's commands is kept. The timestamps are those of the upgrade
-    request, its admission, the end of the upgrade, hello, the end of the claim, and welcome.
-    """
-    start = stamps[0]
-    # A clock that was changed in between, even by an hour, must not cost the agent its link.
-    return _OPENING.pack(start, *(min(max(0, stamp - start) // 1000, 0xFFFFFFFF) for stamp in stamps[1:]))
-
-
-def unpack_opening(packed: bytes) -> list[int]:
-    start, *after = _OPENING.unpack(packed)
-    return [start, *(start + micros * 1000 for micros in after)]
 
 
 def open_spans(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Value]) -> list[Span]:

@@ -19,6 +19,7 @@ class Screen:
     """A terminal of so many columns and rows, and a program on it."""
 
     def __init__(self, line: list[str], env: dict[str, str]) -> None:
+        env = {key: value for key, value in env.items() if key not in ("COLUMNS", "LINES")}  # the terminal's own count
         self.ours, self.theirs = pty.openpty()
         self.resize(100, 30)
         self.before = termios.tcgetattr(self.theirs)

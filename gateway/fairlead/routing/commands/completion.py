@@ -2,13 +2,16 @@
 and its followers are told.
 
 Called by everything that ends a command: the recorder, the delivery, dispatch, the sweeper and the removal of agents.
-It waits for nothing, except in `settle_timed_out`. If Redis is away, the sweeper finds the command again.
+It waits for nothing, except in `settle_timed_out`. A removal that fails because Redis is away is kept, and sent again
+when the command sweeper calls `retry_removals`. If this node ends before that, a sweeper finds the command when it is
+due.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 
 from fairlead.bus.doorbell import CancelRequested, Doorbell, ResultsAdded
 from fairlead.bus.inbox import Inbox
@@ -24,6 +27,10 @@ from fairlead.telemetry.tracing import TraceContext
 from fairlead.wire.messages import DEADLINE
 
 TIMEOUT = TargetState.TIMEOUT.value
+FAILED_LIMIT = 16_384
+"""The number of failed removals that are kept: some 5 MB. A command beyond it is removed when it is due."""
+RETRIED = 1_024
+"""The number of failed removals that are sent again at once."""
 
 
 class Completion:
@@ -39,6 +46,8 @@ class Completion:
         self._deadlines = deadlines
         self._inbox = inbox
         self._telemetry = telemetry
+        self._failed: dict[tuple[str, str], str] = {}
+        """Each (command, agent) that could not be removed from the agent's open commands, and its failure."""
         self._ended = {state.value: metrics.commands.labels(state.value) for state in TargetState if state.over}
 
     def completed(
@@ -49,8 +58,7 @@ class Completion:
         beginning, for its span. Returns its trace context if its trace is kept."""
         self._ended[state].inc()
         kept = self._telemetry.command_completed(command, agent, state, code, origin, sid)
-        self._directory.remove_open(agent, command, _failure(command, state, code) if state in FAILED_STATES else "")
-        self._deadlines.remove(command, agent)
+        self._remove(command, agent, _failure(command, state, code) if state in FAILED_STATES else "")
         self.notify(command, followers)
         return kept
 
@@ -89,8 +97,26 @@ class Completion:
 
     def forget(self, command: str, agent: str) -> None:
         """Remove a command that is over, or has no record, from its agent's open commands and the list of deadlines."""
-        self._directory.remove_open(agent, command)
+        self._remove(command, agent)
+
+    def _remove(self, command: str, agent: str, failure: str = "") -> None:
+        self._remove_open(command, agent, failure)
         self._deadlines.remove(command, agent)
+
+    def _remove_open(self, command: str, agent: str, failure: str) -> None:
+        removed = self._directory.remove_open(agent, command, failure)
+        removed.on_failure(partial(self._keep_failed, command, agent, failure))
+
+    def _keep_failed(self, command: str, agent: str, failure: str) -> None:
+        if len(self._failed) < FAILED_LIMIT:
+            self._failed[command, agent] = failure
+
+    def retry_removals(self) -> None:
+        """Send removals that failed again. Each may be repeated: the open commands and the list of deadlines are
+        sets."""
+        for command, agent in list(islice(self._failed, RETRIED)):
+            self._remove_open(command, agent, self._failed.pop((command, agent)))
+        self._deadlines.retry_removals()
 
     def notify(self, command: str, followers: Iterable[str]) -> None:
         """Tell the nodes with these leases that the command has new results or has ended."""

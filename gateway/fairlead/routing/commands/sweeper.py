@@ -81,6 +81,7 @@ class CommandSweeper:
             await asyncio.sleep(self._pause())
             if not self._membership.alive:
                 continue  # this node does not know which nodes are alive
+            self._completion.retry_removals()
             try:
                 await self.sweep(self.shards())
             except BusUnavailable as e:

@@ -23,7 +23,6 @@ from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.backlog import Priority
 from fairlead.telemetry.command_timing import CommandOrigin, CommandTiming
 from fairlead.telemetry.logs import ids
-from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import CANCELLED, Cancel, Cmd
 
@@ -61,15 +60,9 @@ class CommandDelivery:
         Before welcome they only wait, and `deliver` is called again then. `waited`: they were open before the link was,
         so they give way to commands that were just posted.
         """
-        queue = session.deliveries
         for command in commands:
-            if queue is None:
-                queue = session.deliveries = DeliveryQueue()
-            if command not in queue:
-                queue[command] = timing = CommandTiming(rung_at, wall_ns())
-                timing.waited = waited
-        if queue and session.ready and not queue.sending:
-            queue.sending = True
+            session.queue_delivery(command, rung_at, waited)
+        if (queue := session.begin_delivery()) is not None:
             self._tasks.spawn(self._deliver_all(session, queue))
 
     async def _deliver_all(self, session: Session, queue: DeliveryQueue) -> None:
@@ -93,9 +86,7 @@ class CommandDelivery:
             logger.exception("delivering to %s failed: its link is closed", session.agent, extra=about)
             session.close(CloseCode.INTERNAL, "the gateway could not deliver a command")
         finally:
-            queue.sending = False
-            if not queue:
-                session.deliveries = None
+            session.end_delivery(queue)
 
     async def _deliver(self, session: Session, command: str, timing: CommandTiming) -> None:
         if not self._membership.alive:
@@ -150,7 +141,7 @@ class CommandDelivery:
         """The agent has the command, or it was just written: send the cancel and the input that Redis has for it."""
         stream = session.link.stream(command)
         if stream is not None:
-            stream.known = True
+            stream.agent_knows()
         if cancelled:
             self.cancel(session, command, CANCELLED)
         if has_input:
