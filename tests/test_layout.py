@@ -157,6 +157,17 @@ def test_help_imports_nothing_heavy() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
+def test_a_node_loads_opentelemetry_only_for_a_collector() -> None:
+    code = (
+        "import sys\n"
+        "import fairlead.cli.serve.node_server\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
+        "import opentelemetry.sdk.metrics, opentelemetry.sdk.trace\n"  # it can still be had
+    )
+    done = python(code, "-P")
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
 def base_modules() -> list[str]:
     """All of the rooms that an agent's machine loads."""
     package = ROOT / "gateway" / "fairlead"
