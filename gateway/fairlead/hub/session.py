@@ -2,32 +2,30 @@
 
 A session is the carrier's listener. It passes everything that needs Redis to its `SessionHandler` (in `routing`); it
 knows no Redis, starts no task and keeps no message beyond those that are not stored yet. An idle session is this
-object, a GatewayLink and four short strings. Other layers change a session through its methods only, with two
-exceptions, each with one owner: `opening` belongs to the telemetry recorder, `deliveries` to the delivery of commands.
+object, a GatewayLink and four short strings. Other layers change a session through its methods only. Two base classes
+have files of their own: `PendingMessages` what is to be stored, `LinkTelemetry` what is measured.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import time
 
 from fairlead.errors import ProtocolViolation
-from fairlead.hub.pending_messages import PendingMessages
+from fairlead.hub.link_telemetry import LinkTelemetry
 from fairlead.hub.session_handler import SessionConnection, SessionHandler
-from fairlead.telemetry.command_timing import CommandStats, CommandTiming
-from fairlead.telemetry.decaying_histogram import new_histogram, observe
+from fairlead.telemetry.command_timing import CommandTiming
+from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
 from fairlead.wire.framing import is_close_code
-from fairlead.wire.gateway_link import Action, GatewayLink, LinkPhase, Stream
+from fairlead.wire.gateway_link import Action, GatewayLink, LinkPhase
+from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import (
-    Ack,
     Bye,
     Chunk,
     Credit,
     Drain,
-    End,
     Event,
     FromAgent,
     Hb,
@@ -42,8 +40,6 @@ RETRY_MS = (HANDED_OUT_MS // 2, HANDED_OUT_MS)
 together."""
 LARGE_MESSAGE = 4096
 """Bytes from which on a message that is not stored counts as several messages against the agent's budget."""
-MAX_RTT_MS = 1e7
-"""Nearly three hours: no round trip, but a number that the agent made up. NaN and infinity fail the comparison too."""
 
 
 class DeliveryQueue(dict[str, CommandTiming]):
@@ -56,18 +52,24 @@ class DeliveryQueue(dict[str, CommandTiming]):
         self.sending = False
         """True while a task sends them."""
 
+    def add(self, command: str, rung_at: int, waited: bool) -> None:
+        """`rung_at`: when a doorbell told of the command (ns). `waited`: it was open before the link was."""
+        if command not in self:
+            self[command] = timing = CommandTiming(rung_at, wall_ns())
+            timing.waited = waited
 
-class Session(PendingMessages):
+
+class Session(LinkTelemetry):
     __slots__ = (
         "agent", "boot", "closed_by_gateway", "codec", "conn", "deliveries", "drained", "facts", "gen", "link",
-        "memory", "opening", "rtt", "rtt_histogram", "sid", "tally", "timings", "waiter", "welcomed_at",
+        "memory", "sid", "waiter", "welcomed_at",
     )  # fmt: skip
 
     def __init__(
         self, codec: Codec[FromAgent], handler: SessionHandler, window: int, opening: list[int] | None = None
     ) -> None:
         """`window`: bytes of credit that each command starts with. `opening`: the time stamps of the link's opening."""
-        super().__init__(handler)
+        super().__init__(handler, opening)
         self.codec = codec
         self.link = GatewayLink(window)
         self.agent = ""
@@ -84,19 +86,8 @@ class Session(PendingMessages):
         """The generation of the agent's claim; 0 before the claim."""
         self.welcomed_at = 0.0
         """The event loop's time when welcome was sent."""
-        self.rtt: float | None = None
-        """The last round trip that the agent reported, in ms."""
-        self.rtt_histogram: bytearray | None = None
-        """Created with the first round trip, since it is most of what telemetry costs an idle session."""
-        self.tally: CommandStats | None = None
-        """The durations of the commands that ended on this link; created with the first one."""
-        self.timings: dict[str, CommandTiming] | None = None
-        """The time stamps of the open commands that were sent, or taken over, on this link."""
-        self.opening: list[int] | bytes | None = opening
-        """The time stamps of the link's opening: a list until welcome, then packed, empty once they are exported, and
-        None if nobody needs them. Changed by the telemetry recorder only."""
         self.deliveries: DeliveryQueue | None = None
-        """Changed by the delivery of commands only."""
+        """The commands that wait to be sent on this link; None while there are none."""
         self.closed_by_gateway = False
         """True if this end closed the connection, not the agent or the network."""
         self.drained = False
@@ -141,17 +132,17 @@ class Session(PendingMessages):
         self.handler.message_counters.sent(message, len(data))
         connection.send(data)
 
-    async def wait_writable(self, patience: float) -> None:
+    async def wait_writable(self, timeout: float) -> None:
         """Wait until the agent has read most of what it was sent. A slow agent is waited for; if nothing at all is
-        read for `patience` seconds, the link is closed with 4408, which ends the wait too."""
+        read for `timeout` seconds, the link is closed with 4408, which ends the wait too."""
         connection = self.connection
         while connection is not None and connection.congested and self.open:
             if self.waiter is None:
                 self.waiter = asyncio.get_running_loop().create_future()
             before = connection.buffered()
-            done, _ = await asyncio.wait({self.waiter}, timeout=patience)
+            done, _ = await asyncio.wait({self.waiter}, timeout=timeout)
             if not done and connection.buffered() >= before:
-                self.close(CloseCode.SLOW_READER, f"nothing was read for {patience:g} s")
+                self.close(CloseCode.SLOW_READER, f"nothing was read for {timeout:g} s")
 
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
         """Send bye and close. `on_close` follows when the connection is over."""
@@ -174,9 +165,32 @@ class Session(PendingMessages):
         self.drained = True
         self.close(CloseCode.RESTART, "the node restarts")
 
+    # -- commands that wait to be sent -------------------------------------------------------------
+
+    def queue_delivery(self, command: str, rung_at: int, waited: bool) -> None:
+        """The command waits to be sent on this link; see `DeliveryQueue.add`."""
+        if self.deliveries is None:
+            self.deliveries = DeliveryQueue()
+        self.deliveries.add(command, rung_at, waited)
+
+    def begin_delivery(self) -> DeliveryQueue | None:
+        """Hand the queue to the caller, who sends what it holds, empties it and calls `end_delivery`. None if nothing
+        waits, before welcome, and while somebody has the queue."""
+        queue = self.deliveries
+        if not queue or queue.sending or not self.ready:
+            return None
+        queue.sending = True
+        return queue
+
+    def end_delivery(self, queue: DeliveryQueue) -> None:
+        """The caller sends no more. What is left in the queue waits for the next `begin_delivery`."""
+        queue.sending = False
+        if not queue:
+            self.deliveries = None
+
     # -- streams of commands -----------------------------------------------------------------------
 
-    def open_stream(self, command: str, next_chunk: int = 0, input_next: int = 0) -> Stream:
+    def open_stream(self, command: str, next_chunk: int = 0, input_next: int = 0) -> GatewayStream:
         """Open the stream of a command that is sent, or taken over, on this link."""
         before = len(self.link.streams or ())
         stream = self.link.opened(command, next_chunk, input_next)
@@ -199,46 +213,6 @@ class Session(PendingMessages):
     def _close_link(self) -> None:
         self.handler.totals.streams -= len(self.link.streams or ())
         self.link.closed()
-
-    # -- durations of commands ---------------------------------------------------------------------
-
-    def start_timing(self, command: str, timing: CommandTiming) -> None:
-        """Stamp the messages of an open command from now on."""
-        if self.timings is None:
-            self.timings = {}
-        self.timings[command] = timing
-
-    def stop_timing(self, command: str) -> CommandTiming | None:
-        """The time stamps of a command that is over on this link."""
-        timings = self.timings
-        if timings is None:
-            return None
-        timing = timings.pop(command, None)
-        if not timings:
-            self.timings = None
-        return timing
-
-    def stop_timings(self) -> dict[str, CommandTiming]:
-        """The time stamps of all commands that are open when the link closes."""
-        timings, self.timings = self.timings or {}, None
-        return timings
-
-    def add_to_tally(self, stages: tuple[float | None, ...], failed: bool) -> None:
-        """Count a command that ended on this link. `stages`: its durations, in seconds."""
-        if self.tally is None:
-            self.tally = CommandStats()
-        self.tally.add(stages, failed)
-
-    def _stamp(self, message: FromAgent | None) -> None:
-        assert self.timings is not None
-        if not isinstance(message, Ack | Chunk | End) or (timing := self.timings.get(message.id)) is None:
-            return
-        if type(message) is Chunk:
-            timing.first = timing.first or time.time_ns()
-        elif type(message) is End:
-            timing.ended = time.time_ns()
-        else:
-            timing.acked = timing.acked or time.time_ns()
 
     # -- the carrier's listener --------------------------------------------------------------------
 
@@ -274,11 +248,7 @@ class Session(PendingMessages):
             assert isinstance(message, Hb)
             if message.echo is None:  # an echo is an answer itself: answering it would never end
                 self.send(Hb(echo=message.ts))
-            if message.rtt is not None and 0 <= message.rtt < MAX_RTT_MS:
-                self.rtt = message.rtt
-                if self.rtt_histogram is None:
-                    self.rtt_histogram = new_histogram()
-                observe(self.rtt_histogram, message.rtt / 1000)
+            if message.rtt is not None and self.add_round_trip(message.rtt):
                 self.handler.rtt_reported(self, message.rtt)
         elif act is Action.CLAIM:
             assert isinstance(message, Hello)

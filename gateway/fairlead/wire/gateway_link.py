@@ -1,18 +1,17 @@
-"""The gateway's end of a link: which messages are allowed in which phase, which are numbered, and how much each stream
-may still send.
+"""The gateway's end of a link: which messages are allowed in which phase, and which of them are numbered.
 
 Each session has one and passes decoded messages to it. It returns the action that the session must take, and holds no
 message, no socket and no clock. It uses slots and creates containers on first use to remain small, because every idle
-agent has one.
+agent has one. How much each command may still send is in its `GatewayStream`.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from enum import Enum, IntEnum
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import (
     CHUNK_LIMIT,
     WINDOW,
@@ -51,82 +50,6 @@ class Action(Enum):
     IGNORE = "nothing to do"
 
 
-class Stream:
-    """The state of one open command on this link. All sizes are in bytes."""
-
-    __slots__ = (
-        "feeding", "full", "input_consumed", "input_dropped", "input_ended", "input_news", "input_next", "input_room",
-        "input_sizes", "input_spent", "known", "next", "owed", "room", "withheld",
-    )  # fmt: skip
-
-    def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
-        self.next = next_chunk
-        self.known = False
-        """True if the agent has the command, or will have read it before anything that is written from now on. The
-        agent would ignore input for a command that it does not have."""
-        self.room = window
-        """How much the agent may still send before it is granted more credit."""
-        self.owed = 0
-        """How much was stored and not yet granted back."""
-        self.full = False
-        """True while the store holds so much for a reader that no credit is granted until the reader has read on."""
-        self.withheld = 0
-        """How much was stored while `full` was true, and not yet granted back."""
-        self.input_next = input_next
-        self.input_room = window
-        self.input_ended = False
-        self.input_consumed = input_next
-        """The agent has consumed all input before this chunk."""
-        self.input_dropped = 0
-        """All input before this chunk was removed from the store."""
-        self.input_sizes: deque[int] | None = None
-        """The sizes of the chunks from `input_consumed` on that were sent on this link."""
-        self.input_spent = 0
-        """The bytes granted back that do not yet amount to a whole chunk."""
-        self.feeding = False
-        """True while a task sends input."""
-        self.input_news = False
-        """True if the store may have input that was not read yet."""
-
-    def fed(self, size: int) -> None:
-        """Record that an input chunk of `size` bytes was sent."""
-        self.input_next += 1
-        self.input_room -= size
-        if self.input_sizes is None:
-            self.input_sizes = deque()
-        self.input_sizes.append(size)
-
-    def begin_feeding(self) -> bool:
-        """Record that there is new input. Returns True if no task sends input now; the caller then starts one."""
-        self.input_news = True
-        if self.feeding:
-            return False
-        self.feeding = True
-        return True
-
-    @property
-    def input_to_send(self) -> bool:
-        """True if there may be input, and the agent has granted credit for it."""
-        return self.input_news and self.input_room > 0 and not self.input_ended
-
-    def take_consumed(self) -> int:
-        """The number of input chunks, from the first on, that the agent has consumed; 0 if there are no new ones since
-        the last call."""
-        if self.input_consumed <= self.input_dropped:
-            return 0
-        self.input_dropped = self.input_consumed
-        return self.input_consumed
-
-    def granted(self, size: int) -> None:
-        """Record that the agent has consumed `size` more bytes of its input."""
-        self.input_room += size
-        self.input_spent += size
-        # An empty chunk is known to be consumed only when a later chunk was consumed.
-        while self.input_sizes and self.input_spent and self.input_spent >= self.input_sizes[0]:
-            self.input_spent -= self.input_sizes.popleft()
-            self.input_consumed += 1
-
-
 class GatewayLink:
     """The state machine of a link. Raises ProtocolViolation with the close code to send; after that, only `closed` may
     be called."""
@@ -137,7 +60,7 @@ class GatewayLink:
         self.phase = LinkPhase.GREETING
         self.received = 0
         self.stored = 0
-        self.streams: dict[str, Stream] | None = None
+        self.streams: dict[str, GatewayStream] | None = None
         self.window = window
 
     def receive(self, message: FromAgent | None) -> Action:
@@ -156,12 +79,10 @@ class GatewayLink:
             self.received += 1
             if kind is Event:
                 return Action.STORE
-            stream = self._stream(message.id)  # type: ignore[union-attr]
+            stream = self.stream(message.id)  # type: ignore[union-attr]
             if stream is None:
                 return Action.SKIP
-            if stream.next and message.state == "refused":  # type: ignore[union-attr]
-                why = f"{message.id} is refused after {stream.next} chunks of its output"  # type: ignore[union-attr]
-                raise ProtocolViolation(CloseCode.PROTOCOL, why)
+            stream.receive_ack(message)  # type: ignore[arg-type]
             return Action.STORE
         if kind is End:
             return self._end(message)  # type: ignore[arg-type]
@@ -199,11 +120,11 @@ class GatewayLink:
         self.phase = LinkPhase.CLOSED
         self.streams = None
 
-    def opened(self, command: str, next_chunk: int = 0, input_next: int = 0) -> Stream:
+    def opened(self, command: str, next_chunk: int = 0, input_next: int = 0) -> GatewayStream:
         """Open the stream of a command that was sent or resumed on this link, with a full window."""
         if self.streams is None:
             self.streams = {}
-        stream = self.streams[command] = Stream(next_chunk, input_next, self.window)
+        stream = self.streams[command] = GatewayStream(next_chunk, input_next, self.window)
         return stream
 
     def ended(self, command: str) -> None:
@@ -217,69 +138,48 @@ class GatewayLink:
         """Like `ended`, for a command that the gateway has ended and not the agent. Returns the credit to send, so that
         the agent's `end` never waits behind chunks that have no credit.
         """
-        stream = self._stream(command)
+        stream = self.stream(command)
         if stream is None:
             return None
         self.ended(command)
-        spent = self.window - stream.room
-        return Credit(id=command, bytes=spent) if spent else None
+        return _grant(command, self.window - stream.credit_left)
 
     def released(self, command: str) -> Credit | None:
         """The credit to send when the agent is told to end the command. It covers everything that is stored and was not
         granted back, even if a reader of the results has not read on.
         """
-        stream = self._stream(command)
-        if stream is None:
-            return None
-        grant, stream.owed, stream.withheld = stream.owed + stream.withheld, 0, 0
-        stream.room += grant
-        return Credit(id=command, bytes=grant) if grant else None
+        stream = self.stream(command)
+        return None if stream is None else _grant(command, stream.repay_all())
 
-    def _stream(self, command: str) -> Stream | None:
-        return self.streams.get(command) if self.streams is not None else None
-
-    def stream(self, command: str) -> Stream | None:
+    def stream(self, command: str) -> GatewayStream | None:
         """The open stream of `command` on this link, if any."""
-        return self._stream(command)
+        return self.streams.get(command) if self.streams is not None else None
 
     def _chunk(self, chunk: Chunk) -> Action:
         self.received += 1
         size = len(chunk.payload)
         if size > CHUNK_LIMIT:
             raise ProtocolViolation(CloseCode.TOO_BIG, f"chunk of {size} bytes exceeds max {CHUNK_LIMIT}")
-        stream = self._stream(chunk.id)
+        streams = self.streams
+        stream = streams.get(chunk.id) if streams is not None else None  # `stream`, without the call
         if stream is None:
             return Action.SKIP
-        if chunk.n != stream.next:
-            raise ProtocolViolation(
-                CloseCode.PROTOCOL, f"chunk {chunk.n} of {chunk.id} out of order: expected {stream.next}"
-            )
-        if size > stream.room:
-            raise ProtocolViolation(
-                CloseCode.PROTOCOL, f"chunk of {size} bytes of {chunk.id} exceeds the credit left, {stream.room}"
-            )
-        stream.next += 1
-        stream.room -= size
+        stream.receive_chunk(chunk, size)
         return Action.STORE
 
     def _end(self, end: End) -> Action:
         self.received += 1
-        stream = self._stream(end.id)
+        stream = self.stream(end.id)
         if stream is None:
             return Action.SKIP
-        if end.total != stream.next:
-            raise ProtocolViolation(
-                CloseCode.PROTOCOL, f"end of {end.id} counts {end.total} chunks, {stream.next} have come"
-            )
+        stream.receive_end(end)
         return Action.STORE
 
     def _credit(self, credit: Credit) -> Action:
-        stream = self._stream(credit.id)
+        stream = self.stream(credit.id)
         if stream is None:
             return Action.IGNORE
-        if stream.input_room + credit.bytes > 1 << 30:
-            raise ProtocolViolation(CloseCode.PROTOCOL, f"credit of {credit.id} exceeds max {1 << 30} bytes")
-        stream.granted(credit.bytes)
+        stream.receive_input_credit(credit)
         return Action.GRANT
 
     def store(self, count: int) -> Rx:
@@ -291,34 +191,25 @@ class GatewayLink:
 
     def withhold(self, command: str) -> None:
         """Grant no credit to the stream until `grant_withheld`, because the store holds too much for its reader."""
-        stream = self._stream(command)
+        stream = self.stream(command)
         if stream is not None:
-            stream.full = True
+            stream.withhold()
 
     def withholds(self, command: str) -> bool:
-        stream = self._stream(command)
+        stream = self.stream(command)
         return stream is not None and stream.full
 
     def grant_withheld(self, command: str) -> Credit | None:
         """Grant credit again after the reader has read on; returns the credit for what was stored meanwhile."""
-        stream = self._stream(command)
-        if stream is None:
-            return None
-        size, stream.withheld, stream.full = stream.withheld, 0, False
-        return self.repay(command, size)
+        stream = self.stream(command)
+        return None if stream is None else self.repay(command, stream.stop_withholding())
 
     def repay(self, command: str, size: int) -> Credit | None:
         """Record that `size` bytes of the stream are stored; returns the credit to send once it amounts to half a
         window. None while the reader of the stream is too far behind: see `withhold`."""
-        stream = self._stream(command)
-        if stream is None:
-            return None
-        if stream.full:
-            stream.withheld += size
-            return None
-        stream.owed += size
-        if stream.owed * 2 < self.window:
-            return None
-        grant, stream.owed = stream.owed, 0
-        stream.room += grant
-        return Credit(id=command, bytes=grant)
+        stream = self.stream(command)
+        return None if stream is None else _grant(command, stream.repay(size, self.window))
+
+
+def _grant(command: str, size: int) -> Credit | None:
+    return Credit(id=command, bytes=size) if size else None

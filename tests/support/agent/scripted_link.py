@@ -19,7 +19,8 @@ from websockets.asyncio.server import ServerConnection
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.codec import Codec
-from fairlead.wire.gateway_link import Action, GatewayLink, Stream
+from fairlead.wire.gateway_link import Action, GatewayLink
+from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import (
     WINDOW,
     Ack,
@@ -199,7 +200,7 @@ class Link:
         deadline: int = 60_000,
         payload: bytes | None = None,
         **more: Any,
-    ) -> Stream:
+    ) -> GatewayStream:
         """Send a cmd; its stream as this link sees it."""
         stream = self.state.stream(id) or self.state.opened(id)
         if payload is None:

@@ -23,7 +23,6 @@ from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.backlog import Priority
 from fairlead.telemetry.command_timing import CommandOrigin, CommandTiming
 from fairlead.telemetry.logs import ids
-from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import CANCELLED, Cancel, Cmd
 
@@ -38,17 +37,17 @@ class CommandDelivery:
         telemetry: TelemetryRecorder,
         membership: Membership,
         tasks: BackgroundTasks,
-        patience: float,
+        timeout: float,
     ) -> None:
-        """`patience`: seconds without reading after which an agent is too slow; as long as it may be silent."""
+        """`timeout`: seconds without reading after which an agent is too slow; as long as it may be silent."""
         self._store = fleet.store
         self._records = fleet.records
-        self.input = InputDelivery(fleet, tasks, patience)
+        self.input = InputDelivery(fleet, tasks, timeout)
         self._completion = completion
         self._telemetry = telemetry
         self._membership = membership
         self._tasks = tasks
-        self._patience = patience
+        self._timeout = timeout
 
     def command_queued(self, session: Session, command: str, rung_at: int) -> None:
         """A doorbell of the time `rung_at` (ns, 0 if not known) tells of a command for this session's agent."""
@@ -61,21 +60,15 @@ class CommandDelivery:
         Before welcome they only wait, and `deliver` is called again then. `waited`: they were open before the link was,
         so they give way to commands that were just posted.
         """
-        queue = session.deliveries
         for command in commands:
-            if queue is None:
-                queue = session.deliveries = DeliveryQueue()
-            if command not in queue:
-                queue[command] = timing = CommandTiming(rung_at, wall_ns())
-                timing.waited = waited
-        if queue and session.ready and not queue.sending:
-            queue.sending = True
+            session.queue_delivery(command, rung_at, waited)
+        if (queue := session.begin_delivery()) is not None:
             self._tasks.spawn(self._deliver_all(session, queue))
 
     async def _deliver_all(self, session: Session, queue: DeliveryQueue) -> None:
         try:
             while queue and session.ready:
-                await session.wait_writable(self._patience)
+                await session.wait_writable(self._timeout)
                 if not session.ready:
                     break  # the agent reads too slowly: the rest is delivered on its next link
                 command, timing = next(iter(queue.items()))
@@ -85,7 +78,7 @@ class CommandDelivery:
                     # The fence may have been executed, and the sweeper does not ring for what counts as sent: repeat
                     # it.
                     logger.debug("delivery of %s to %s is repeated: %s", command, session.agent, e)
-                    await wait_for_redis(self._store, self._patience)
+                    await wait_for_redis(self._store, self._timeout)
                     continue
                 queue.pop(command, None)
         except Exception:
@@ -93,9 +86,7 @@ class CommandDelivery:
             logger.exception("delivering to %s failed: its link is closed", session.agent, extra=about)
             session.close(CloseCode.INTERNAL, "the gateway could not deliver a command")
         finally:
-            queue.sending = False
-            if not queue:
-                session.deliveries = None
+            session.end_delivery(queue)
 
     async def _deliver(self, session: Session, command: str, timing: CommandTiming) -> None:
         if not self._membership.alive:
@@ -150,7 +141,7 @@ class CommandDelivery:
         """The agent has the command, or it was just written: send the cancel and the input that Redis has for it."""
         stream = session.link.stream(command)
         if stream is not None:
-            stream.known = True
+            stream.agent_knows()
         if cancelled:
             self.cancel(session, command, CANCELLED)
         if has_input:

@@ -13,19 +13,19 @@ from fairlead.hub.session import Session
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.timeouts import wait_for_redis
-from fairlead.wire.gateway_link import Stream
+from fairlead.wire.gateway_stream import GatewayStream
 from fairlead.wire.messages import Chunk, End
 
 logger = logging.getLogger(__name__)
 
 
 class InputDelivery:
-    def __init__(self, fleet: FleetStore, tasks: BackgroundTasks, patience: float) -> None:
-        """`patience`: seconds without reading after which an agent is too slow."""
+    def __init__(self, fleet: FleetStore, tasks: BackgroundTasks, timeout: float) -> None:
+        """`timeout`: seconds without reading after which an agent is too slow."""
         self._store = fleet.store
         self._records = fleet.records
         self._tasks = tasks
-        self._patience = patience
+        self._timeout = timeout
 
     def credit_received(self, session: Session, command: str) -> None:
         """The agent has consumed input: drop that from Redis, and send more."""
@@ -44,27 +44,26 @@ class InputDelivery:
         if stream.begin_feeding():
             self._tasks.spawn(self._feed(session, command, stream))
 
-    async def _feed(self, session: Session, command: str, stream: Stream) -> None:
+    async def _feed(self, session: Session, command: str, stream: GatewayStream) -> None:
         try:
             while session.ready and stream.input_to_send:
-                await session.wait_writable(self._patience)
-                stream.input_news = False
+                await session.wait_writable(self._timeout)
+                first = stream.begin_reading()
                 try:
-                    chunks = await self._records.read_input(command, stream.input_next)
+                    chunks = await self._records.read_input(command, first)
                 except BusUnavailable as e:
                     logger.debug("input of %s waits for Redis: %s", command, e)
-                    stream.input_news = True
-                    await wait_for_redis(self._store, self._patience)
+                    stream.reading_failed()
+                    await wait_for_redis(self._store, self._timeout)
                     continue
                 for payload, end in chunks:
-                    if len(payload) > stream.input_room:
+                    if len(payload) > stream.input_credit:
                         return
-                    stream.input_news = True  # there may be more after what was read
                     if end:
-                        stream.input_ended = True
+                        stream.end_input()
                         session.send(End(id=command, total=stream.input_next))
                         return
                     session.send(Chunk(id=command, n=stream.input_next, kind="stdin", payload=payload))
                     stream.fed(len(payload))
         finally:
-            stream.feeding = False
+            stream.end_feeding()

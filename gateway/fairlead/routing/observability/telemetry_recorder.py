@@ -1,8 +1,7 @@
 """Records what happens to links and commands: as metrics, spans and log lines.
 
 The rest of `routing` calls it at each turning point, so that no other module knows how telemetry is kept. It decides
-nothing and waits for nothing. With traces off, a command costs its time stamps and some counters. It owns
-`Session.opening`.
+nothing and waits for nothing. With traces off, a command costs its time stamps and some counters.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry import spans
 from fairlead.telemetry.command_timing import CommandOrigin, CommandStats, CommandTiming
 from fairlead.telemetry.decaying_histogram import quantile
+from fairlead.telemetry.link_opening import CLAIMED, GREETED, OPENED, WELCOMED
 from fairlead.telemetry.logs import LogAggregator, plain
 from fairlead.telemetry.metrics import Metrics
 from fairlead.telemetry.span_exporter import Value
@@ -23,10 +23,6 @@ from fairlead.wire.close_codes import find_close_code, may_reconnect, meaning_of
 logger = logging.getLogger("fairlead.routing")
 
 FAILED_STATES = frozenset({"failed", "timeout", "offline", "expired"})
-OPENED, GREETED, CLAIMED, WELCOMED = 2, 3, 4, 5
-"""Places of time stamps in `Session.opening`; 0 and 1 are the begin and the end of the upgrade request."""
-EXPORTED = b""
-"""The value of `Session.opening` once its spans were exported."""
 
 
 class TelemetryRecorder:
@@ -43,13 +39,13 @@ class TelemetryRecorder:
     # -- links -------------------------------------------------------------------------------------
 
     def link_opened(self, session: Session) -> None:
-        _stamp(session, OPENED)
+        session.stamp_opening(OPENED)
 
     def hello_received(self, session: Session) -> None:
-        _stamp(session, GREETED)
+        session.stamp_opening(GREETED)
 
     def agent_claimed(self, session: Session) -> None:
-        _stamp(session, CLAIMED)
+        session.stamp_opening(CLAIMED)
 
     def agent_registered(self, seconds: float) -> None:
         """From hello to welcome an agent waited for `seconds`."""
@@ -65,28 +61,24 @@ class TelemetryRecorder:
             "agents linked", "resumed" if resumed else "new", logging.INFO, "agent %s linked, attempt %d of boot %s",
             session.agent, session.conn, plain(session.boot), agent=session.agent, session=session.sid,
         )  # fmt: skip
-        stamps, session.opening = session.opening, None
-        if not isinstance(stamps, list):
+        tracing = self.tracing
+        stamps = session.finish_opening(keep=tracing.on)
+        if stamps is None:
             return
-        stamps[WELCOMED] = wall_ns()
         phases = self._metrics.handshake
         for phase, begin, end in (
             ("upgrade", 0, OPENED), ("hello", OPENED, GREETED), ("claim", GREETED, CLAIMED),
             ("welcome", CLAIMED, WELCOMED),
         ):  # fmt: skip
             phases.of(phase).observe(max(0, stamps[end] - stamps[begin]) / 1e9)
-        tracing = self.tracing
-        if not tracing.on:
-            return
-        session.opening = spans.pack_opening(stamps)
-        if tracing.is_sampled(session.sid) or stamps[WELCOMED] - stamps[0] >= tracing.slow:
+        slow = stamps[WELCOMED] - stamps[0] >= tracing.slow
+        if tracing.on and (slow or tracing.is_sampled(session.sid)):
             self._export_opening(session)
 
     def _export_opening(self, session: Session) -> None:
         """Export the spans of the link's opening: for a sampled or slow link at once, for others with the first command
         on it whose trace is kept."""
-        if isinstance(session.opening, bytes) and session.opening:
-            stamps, session.opening = spans.unpack_opening(session.opening), EXPORTED
+        if (stamps := session.take_opening()) is not None:
             facts: dict[str, Value] = {"fairlead.attempt": session.conn, "fairlead.encoding": session.codec.subprotocol}
             self.tracing.put(spans.open_spans(stamps, session.agent, session.sid, facts))
 
@@ -113,7 +105,7 @@ class TelemetryRecorder:
                     tracing.put(
                         spans.delivery_spans(context, command, session.agent, session.sid, timing, begin, "link lost")
                     )
-        if session.opening == EXPORTED:
+        if session.opening_exported:
             tally = session.tally or CommandStats()
             facts: dict[str, Value] = {
                 "fairlead.close_code": code, "fairlead.closed_by": by, "fairlead.duration_s": round(seconds, 3),
@@ -199,8 +191,3 @@ class TelemetryRecorder:
                 trace=trace,
             )  # fmt: skip
         return context
-
-
-def _stamp(session: Session, place: int) -> None:
-    if isinstance(session.opening, list):
-        session.opening[place] = wall_ns()

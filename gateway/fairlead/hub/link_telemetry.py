@@ -1,0 +1,120 @@
+"""What one session keeps for telemetry: when its opening and its commands happened, how long they and its round trips
+took.
+
+The session stamps what it sees, the telemetry recorder (in `routing`) the rest, and the recorder makes metrics and
+spans of it. Like `PendingMessages`, from which it inherits, it is a base class of `Session` and no object of its own,
+so that it costs an idle link nothing but its slots.
+"""
+
+from __future__ import annotations
+
+import time
+
+from fairlead.hub.pending_messages import PendingMessages
+from fairlead.hub.session_handler import SessionHandler
+from fairlead.telemetry.command_timing import CommandStats, CommandTiming
+from fairlead.telemetry.decaying_histogram import new_histogram, observe
+from fairlead.telemetry.link_opening import WELCOMED, pack_opening, unpack_opening
+from fairlead.wire.messages import Ack, Chunk, End, FromAgent
+
+MAX_RTT_MS = 1e7
+"""Nearly three hours: no round trip, but a number that the agent made up. NaN and infinity fail the comparison too."""
+_EXPORTED = b""
+
+
+class LinkTelemetry(PendingMessages):
+    __slots__ = ("_opening", "rtt", "rtt_histogram", "tally", "timings")
+
+    def __init__(self, handler: SessionHandler, opening: list[int] | None) -> None:
+        super().__init__(handler)
+        self._opening: list[int] | bytes | None = opening
+        """The time stamps of the link's opening: a list until welcome, then packed, empty once they are taken for
+        export, and None if nobody needs them."""
+        self.rtt: float | None = None
+        """The last round trip that the agent reported, in ms."""
+        self.rtt_histogram: bytearray | None = None
+        """Created with the first round trip, since it is most of what telemetry costs an idle session."""
+        self.tally: CommandStats | None = None
+        """The durations of the commands that ended on this link; created with the first one."""
+        self.timings: dict[str, CommandTiming] | None = None
+        """The time stamps of the open commands that were sent, or taken over, on this link."""
+
+    # -- the opening of the link -------------------------------------------------------------------
+
+    def stamp_opening(self, step: int) -> None:
+        """A step of the opening happens now: one of those that `telemetry.link_opening` lists."""
+        if isinstance(self._opening, list):
+            self._opening[step] = time.time_ns()
+
+    def finish_opening(self, keep: bool) -> list[int] | None:
+        """Welcome was just sent: returns all time stamps of the opening, None if they were not taken. With `keep`, they
+        can be taken for export later."""
+        stamps = self._opening
+        if not isinstance(stamps, list):
+            return None
+        stamps[WELCOMED] = time.time_ns()
+        self._opening = pack_opening(stamps) if keep else None
+        return stamps
+
+    def take_opening(self) -> list[int] | None:
+        """The time stamps that were kept, for the one who exports them; None for everybody after that."""
+        if not isinstance(self._opening, bytes) or self._opening == _EXPORTED:
+            return None
+        stamps, self._opening = unpack_opening(self._opening), _EXPORTED
+        return stamps
+
+    @property
+    def opening_exported(self) -> bool:
+        return self._opening == _EXPORTED
+
+    # -- round trips -------------------------------------------------------------------------------
+
+    def add_round_trip(self, milliseconds: float) -> bool:
+        """Count a round trip that the agent reported. False if it cannot be one."""
+        if not 0 <= milliseconds < MAX_RTT_MS:
+            return False
+        self.rtt = milliseconds
+        if self.rtt_histogram is None:
+            self.rtt_histogram = new_histogram()
+        observe(self.rtt_histogram, milliseconds / 1000)
+        return True
+
+    # -- durations of commands ---------------------------------------------------------------------
+
+    def start_timing(self, command: str, timing: CommandTiming) -> None:
+        """Stamp the messages of an open command from now on."""
+        if self.timings is None:
+            self.timings = {}
+        self.timings[command] = timing
+
+    def stop_timing(self, command: str) -> CommandTiming | None:
+        """The time stamps of a command that is over on this link."""
+        timings = self.timings
+        if timings is None:
+            return None
+        timing = timings.pop(command, None)
+        if not timings:
+            self.timings = None
+        return timing
+
+    def stop_timings(self) -> dict[str, CommandTiming]:
+        """The time stamps of all commands that are open when the link closes."""
+        timings, self.timings = self.timings or {}, None
+        return timings
+
+    def add_to_tally(self, stages: tuple[float | None, ...], failed: bool) -> None:
+        """Count a command that ended on this link. `stages`: its durations, in seconds."""
+        if self.tally is None:
+            self.tally = CommandStats()
+        self.tally.add(stages, failed)
+
+    def _stamp(self, message: FromAgent | None) -> None:
+        assert self.timings is not None
+        if not isinstance(message, Ack | Chunk | End) or (timing := self.timings.get(message.id)) is None:
+            return
+        if type(message) is Chunk:
+            timing.first = timing.first or time.time_ns()
+        elif type(message) is End:
+            timing.ended = time.time_ns()
+        else:
+            timing.acked = timing.acked or time.time_ns()
