@@ -55,7 +55,6 @@ class Routing:
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
-        """`sweep` closes links that say nothing; a hello that does not arrive in time is one of its deadlines."""
         directory, records, deadlines = fleet.directory, fleet.records, fleet.deadlines
         self.tasks = tasks = BackgroundTasks()
         self.followers = followers = Followers()
