@@ -9,9 +9,9 @@ import sys
 from fairlead.wire.messages import Ack, Hb
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import Api
+from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
 async def fairlead(gateway: GatewayProcess, *args: str) -> tuple[int, str, str]:
@@ -25,7 +25,7 @@ async def fairlead(gateway: GatewayProcess, *args: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Hb(ts=1, rtt=3.25))
@@ -41,7 +41,7 @@ async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: Api, dial: D
 
 
 async def test_why_of_an_agent_that_disconnected(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -68,7 +68,7 @@ async def test_why_of_an_unknown_agent(gateway: GatewayProcess) -> None:
     assert "has ever connected" in err
 
 
-async def test_agents_ls_selects_by_labels(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_agents_ls_selects_by_labels(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"fleet": peer.agent})
     code, out, err = await fairlead(gateway, "agents", "label", peer.agent, "env=prod", "ring=1")

@@ -21,7 +21,7 @@ PATIENCE = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class OutsidePlatform:
     """The API of one fleet."""
 
     address: str
@@ -60,7 +60,7 @@ def agents(hosts: Mapping[str, str], token: str, folder: Path) -> Iterator[None]
         yield
 
 
-def runs_commands(kube: Kube, platform: Platform, agent: str, folder: Path) -> None:
+def runs_commands(kube: Kube, platform: OutsidePlatform, agent: str, folder: Path) -> None:
     """It is online, and answers each of some commands, whichever pod is asked for them."""
     try:
         kube.until(f"{agent} online", lambda: platform.online(agent), PATIENCE)

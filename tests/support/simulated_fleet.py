@@ -63,7 +63,7 @@ class SimulatedAgent:
     def on_overflow(self, connection: Connection) -> None: ...
 
 
-class Fleet:
+class SimulatedFleet:
     """Agents of one process, held by the `timer_wheel` of the caller."""
 
     def __init__(self, url: str, token: str, timer_wheel: TimerWheel) -> None:
