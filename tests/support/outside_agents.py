@@ -1,4 +1,4 @@
-"""What stands outside the cluster in these tests: built-in agents that come by a host name, and the command line.
+"""What runs outside the cluster in these tests: built-in agents that connect by a host name, and the command line.
 
 Used by the tests that play one way in each. An agent is the program of `fairlead agent run`, the platform's caller is
 `fairlead` with the address of a Service, which the machine reaches as pods do.

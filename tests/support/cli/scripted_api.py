@@ -31,7 +31,7 @@ def problem(status: int, code: str, detail: str, temporary: bool = False) -> Res
 
 @dataclass
 class ScriptedApi:
-    """What the API shall answer, and what it was asked."""
+    """The answers of the API, and the requests that it received."""
 
     url: str = ""
     lines: list[dict[str, object]] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""The machine that makes histories of nodes that claim, deliver, store and come too late.
+"""The state machine that generates histories of nodes that claim, deliver, store, and act too late.
 
 Played by test_model.py. Every step makes one call on the server and in the reference and compares the answers; after
 every step all that can be read back is compared as well. Its rules are those of `Links` and `Streams`.
@@ -22,7 +22,7 @@ NO_KEY = -2
 
 
 class FleetHistory(Links, Streams):
-    """What nodes may do, in any order, on time or late."""
+    """The actions of nodes, in any order, on time or late."""
 
     def __init__(self, world: ScriptServer) -> None:
         super().__init__(world)

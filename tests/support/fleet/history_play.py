@@ -55,7 +55,7 @@ retains = st.sampled_from(("all", "window"))
 
 
 class Play(RuleBasedStateMachine):
-    """The hands of the rules: who is who in this history."""
+    """What the rules share: the sessions and commands of this history."""
 
     def __init__(self, world: ScriptServer) -> None:
         super().__init__()

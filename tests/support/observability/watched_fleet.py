@@ -1,4 +1,4 @@
-"""Two gateway nodes that a Prometheus watches: idle, under commands and storms, with a frozen Redis, with a drain.
+"""Two gateway nodes that a Prometheus scrapes: idle, under commands and storms, with a frozen Redis, with a drain.
 
 Played by test_dashboards.py and, to be read, by dashboard_answers.py. Agents are those of `fairlead swarm`, half of
 them at each node; callers ask each node for agents of the other, so that doorbells ring. Nothing is measured here:
