@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = (ROOT / "gateway" / "fairlead", ROOT / "operator" / "fairlead_operator")
 SCHEMAS, MODELS = "gateway/fairlead/app/api/schemas.py", "gateway/fairlead/client/models.py"
 
-MODULES = 12
+MODULES = 13
 """Beside `__init__` and `__main__`, in one folder."""
 LINES = 50
 """Of a function."""

@@ -145,7 +145,7 @@ async def test_second_replica_takes_over_after_a_freeze_and_after_a_signal(
     b.process.send_signal(signal.SIGTERM)
     began = time.monotonic()
     await world.until("a to lead again", lambda: leads(a))
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 12, "a Lease that is not released expires after fifteen seconds"
     assert b.process.wait(15) == 0
     await least(world, 5)
     await world.until("five pods", lambda: scaled(world, 5))

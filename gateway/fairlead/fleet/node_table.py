@@ -51,6 +51,8 @@ class NodeRow:
     """The node has links that it has not yet compared with the rows of their agents."""
     process: str = ""
     """The identity of the process, packed by `routing.membership.process_identity`."""
+    moved: int = 0
+    """Links that a rebalance has made it move since the start of the process."""
 
     @property
     def lease(self) -> str:
@@ -72,7 +74,7 @@ class NodeRow:
             node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"links"),
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
             float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
-            word(b"process"),
+            word(b"process"), count(b"moved"),
         )  # fmt: skip
 
 

@@ -6,6 +6,8 @@ fl1:data_epoch         string  `mark lost-at`, the data epoch. Written by the fi
 fl1:nodes              zset    lease → time of the last heartbeat (ms). Written with each heartbeat; entries older than
                                an expired row are removed
 fl1:node:{n}           hash    one node's counts, state and epoch. Written with each heartbeat; 150 s after the last one
+fl1:rebalance          hash    node → links that it should keep at most. Written by the operator in every pass of a
+                               rebalance; 30 s after the last one
 fl1:agent:{a}          hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close
                                code (or which link ended without one), recent failures. Written by claim, release and
                                the platform; no TTL, the index sweeper removes it after `forget_after`
@@ -42,6 +44,7 @@ from typing import NamedTuple
 DATA_EPOCH = "fl1:data_epoch"
 NODES = "fl1:nodes"
 EVENTS = "fl1:events"
+REBALANCE = "fl1:rebalance"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
@@ -52,6 +55,8 @@ ORDERED_MS = 150_000
 connection attempt may wait for Redis by default, and 30 s for its transmission."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
+REBALANCE_MS = 30_000
+"""How long targets of a rebalance hold: three passes of the operator."""
 LABEL_LIMIT = 64
 """The number of labels of an agent; the limit for facts is the same."""
 FAILURES_KEPT = 5
