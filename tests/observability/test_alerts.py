@@ -198,6 +198,14 @@ CASES = {
     "FairleadWrongRemoval": Case(
         "6m", {operator("wrong_removals_total"): "0x4 1x6"}, ({operator("wrong_removals_total"): "1x10"},)
     ),
+    "FairleadLoadBalancerPins": Case(
+        "6m",
+        {operator("rebalances_total", ',outcome="LoadBalancerPins"'): "0x4 1x6"},
+        (
+            {operator("rebalances_total", ',outcome="LoadBalancerPins"'): "1x10"},
+            {operator("rebalances_total", ',outcome="Even"'): "0+1x10"},
+        ),
+    ),
     "FairleadReconcileFailing": Case(
         "20m",
         {'fairlead_operator_reconcile_failures_total{ID,reason="timeout"}': "0+2x25"},
