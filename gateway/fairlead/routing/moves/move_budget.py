@@ -14,7 +14,7 @@ import logging
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.moves.move_bucket import Grant
 from fairlead.fleet.moves.move_rate import move_rate
-from fairlead.fleet.schema import NodeTable
+from fairlead.fleet.node_table import NodeTable
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics
