@@ -43,6 +43,7 @@ class Metrics:
         self.ready = gauge("ready_replicas", "Pods that take links")
         self.links = gauge("reported_links", "Links that the nodes report")
         self.headroom = gauge("headroom_ratio", "Share of the ready pods' capacity that is free")
+        self.move_rate = gauge("move_rate", "Moves per second that the fleet may make")
         self.stale = gauge("stale_reports", "Ready pods that have not reported for more than 15 s")
         self.rules = gauge("rule_replicas", "Pods that each scaling rule requires", "rule")
         self.condition = gauge("condition", "1 while the condition is True", "condition")
@@ -52,7 +53,7 @@ class Metrics:
         self.to_move = gauge("rebalance_links", "Links that the running rebalance has still to move")
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
-            self.desired, self.current, self.ready, self.links, self.headroom, self.stale, self.rules,
+            self.desired, self.current, self.ready, self.links, self.headroom, self.move_rate, self.stale, self.rules,
             self.condition, self.decisions, self.scalings, self.wrong_removals, self.to_move, self.rebalances,
         )  # fmt: skip
 
@@ -87,6 +88,9 @@ class GatewayMetrics:
         for rule in decision.rules:
             m.rules.labels(*labels, rule.name).set(rule.replicas)
         m.decisions.labels(*labels, decision.action, decision.target.winner).inc()
+
+    def set_move_rate(self, rate: float) -> None:
+        self._metrics.move_rate.labels(*self._labels).set(rate)
 
     def scaled(self, decision: Decision) -> None:
         self._metrics.scalings.labels(*self._labels, decision.action).inc()

@@ -146,12 +146,20 @@ class OperatorNamespace:
         return await self.admin.get("Deployment", self.namespace, name)
 
     async def beat(
-        self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0, moved: int = 0
+        self,
+        node: str,
+        connections: int,
+        *,
+        capacity: int = 1000,
+        in_flight: int = 0,
+        moved: int = 0,
+        spare_accept_rate: float = 200.0,
     ) -> None:
         """Writes the row of the pod's node."""
         counts: dict[str, str | int | float] = {
             "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": 0,
             "lag_ms": 0, "in_flight": in_flight, "version": "test", "moved": moved,
+            "spare_accept_rate": spare_accept_rate,
         }  # fmt: skip
         await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 

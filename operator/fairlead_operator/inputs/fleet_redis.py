@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from contextlib import suppress
 from urllib.parse import quote, urlsplit
 
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
+from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.fleet.rebalance_targets import RebalanceTargets
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
@@ -64,6 +66,14 @@ class FleetRedis:
         except TimeoutError as e:
             message = f"Redis at {self._reader.address} did not take the targets of a rebalance in {WRITE_TIMEOUT:g} s"
             raise BusUnavailable(message) from e
+
+    async def set_move_rate(self, rate: float, most: float, now: int) -> None:
+        """Allows the nodes `rate` moves per second for half a minute, and never more than `most`. `now`: Redis TIME in
+        ms, from the `read` of this pass. If Redis does not answer, the nodes compute the rate themselves."""
+        if self._reader is not None:
+            with suppress(BusUnavailable, TimeoutError):
+                async with asyncio.timeout(WRITE_TIMEOUT):
+                    await MoveBucket(self._reader.store).set_rate(rate, most, now)
 
     async def _reader_of(self, url: str) -> NodeMetricsReader:
         if self._reader is None or self._reader.url != url:
