@@ -31,6 +31,10 @@ CHUNK_LIMIT = 64 << 10
 """The maximum size in bytes of one chunk's payload: small enough that a command never waits long behind a file."""
 WINDOW = 256 << 10
 """The maximum number of bytes of one stream that may be in flight and not yet stored; the default of `cmd.credit`."""
+LEAVE_GRACE = 10.0
+"""Seconds after the slot of a `drain` in which the agent may still use the link. It opens its new link first and leaves
+the old one once the new one is welcomed, which takes a round trip or two, and some seconds at a gateway that is short
+of CPU. A link that is still open then is closed by the gateway with 4000."""
 
 Scalar: TypeAlias = str | int | float | bool | None
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
