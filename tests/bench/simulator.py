@@ -13,11 +13,12 @@ import json
 import time
 from pathlib import Path
 
-from bench.tables import table
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
 from fairlead_operator.simulator.policies import POLICIES
 from fairlead_operator.simulator.scenarios.traces import day
 from fairlead_operator.simulator.simulation import DAY, ModelOptions, Simulation
+
+from bench.tables import table
 
 SPEC = LinkGatewaySpec(
     image="gateway",
