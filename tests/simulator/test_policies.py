@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -104,8 +106,8 @@ def test_agones_by_the_example_in_its_source() -> None:
 
 
 @pytest.mark.parametrize("policy", [FairleadPolicy, HorizontalPodAutoscaler, AgonesBuffer])
-def test_no_policy_leaves_the_bounds(policy: type[ScalingPolicy]) -> None:
-    assert policy.__call__(SPEC).order(view(10**6, 90, 0)).replicas == 100  # type: ignore[arg-type]
+def test_no_policy_leaves_the_bounds(policy: Callable[[LinkGatewaySpec], ScalingPolicy]) -> None:
+    assert policy(SPEC).order(view(10**6, 90, 0)).replicas == 100
 
 
 def test_fairlead_is_asked_with_what_the_nodes_have_reported() -> None:
