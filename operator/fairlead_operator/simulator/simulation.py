@@ -54,7 +54,7 @@ class Simulation:
         self._rng = rng = np.random.default_rng(options.seed)
         self._loss = -math.expm1(-options.lost_per_day / DAY)
         self._balancer = BALANCERS[scenario.balancer or options.balancer](rng)
-        self._pace = DrainPace(spec.drain)
+        self._pace = DrainPace(spec)
         self._victim = ""
         self.now = 0
         self.pods = PodTable(spec.accept_rate)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairlead_operator.api.gateway_spec import Drain
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.simulator.arrays import Counts
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 
 
 class DrainPace:
-    """Each pod closes `drain.rate` links a second, evenly, from the moment at which it was told to stop."""
+    """Each pod closes `moves_of_one` links a second, evenly, from the moment at which it was told to stop."""
 
-    def __init__(self, drain: Drain) -> None:
-        self._rate = drain.rate
+    def __init__(self, spec: LinkGatewaySpec) -> None:
+        self._rate = spec.moves_of_one
 
     def closes(self, pods: PodTable, now: int) -> Counts:
         """Links that each pod closes in this second."""
