@@ -55,8 +55,8 @@ class Metrics:
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
             self.desired, self.current, self.ready, self.links, self.headroom, self.move_rate, self.stale,
-            self.links_directed, self.rules, self.condition, self.decisions, self.scalings, self.wrong_removals, self.to_move,
-            self.rebalances,
+            self.links_directed, self.rules, self.condition, self.decisions, self.scalings, self.wrong_removals,
+            self.to_move, self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
