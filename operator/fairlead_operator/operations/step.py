@@ -132,7 +132,7 @@ def _progress(operation: Operation, old: int, left: int | None) -> str:
 
 
 def _is_late(status: LinkOperationStatus, seconds: int, now: datetime) -> bool:
-    """By the wall clocks of the leaders then and now, which differ by far less than the minutes of a deadline."""
+    """Whether the deadline has passed, by the wall clocks of the leaders, which differ by far less than its minutes."""
     return status.started_at is not None and (now - datetime.fromisoformat(status.started_at)).total_seconds() > seconds
 
 
