@@ -45,6 +45,7 @@ class Agent:
     drained: bool = False
     reason: str = ""
     trouble: str = ""
+    moved: int = 0
 
     @property
     def known(self) -> bool:
@@ -156,7 +157,7 @@ class Reference:
             gen = max(row.gen, own_gen)  # it never lost the agent
         else:
             gen = max(row.gen + 1, now)
-        answer = Claimed(gen, now, row.lease, row.boot, row.gen, sorted(self.open_of(agent)))
+        answer = Claimed(gen, now, row.lease, row.boot, row.gen, row.moved, sorted(self.open_of(agent)))
         row = self.agents.setdefault(agent, row)
         row.lease, row.gen, row.boot, row.conn, row.sid, row.drained = lease, gen, boot, conn, sid, False
         row.facts = facts
