@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from fairlead.fleet import schema
 from fairlead.fleet.node_rows import NodeRows
-from fairlead.fleet.schema import NodeTable
+from fairlead.fleet.node_table import ALIVE_MS, NodeTable
 from fairlead.store.reply import integer, text
 
 from support.fleet.redis_world import World
@@ -80,7 +80,7 @@ class Beats(RuleBasedStateMachine):
         row = self.rows.get(name)
         self.world.run(self.load.mark_stopped(name, epoch, now))
         if row is not None and row.epoch == epoch:
-            row.at, row.state, row.links = now - schema.ALIVE_MS - 1, "stopped", 0
+            row.at, row.state, row.links = now - ALIVE_MS - 1, "stopped", 0
 
     @rule(node=nodes)
     def lose(self, node: int) -> None:
@@ -103,7 +103,7 @@ class Beats(RuleBasedStateMachine):
             # Who follows knows each life, and when it has last beaten; of a row that is lost it hears by the next life.
             assert row is None or (followed[name].epoch, followed[name].at) == (row.epoch, row.at)
             for epoch in "ab":
-                lives = row is not None and row.epoch == epoch and now - row.at <= schema.ALIVE_MS
+                lives = row is not None and row.epoch == epoch and now - row.at <= ALIVE_MS
                 assert table.holds(f"{name}#{epoch}", now) == lives
             if row is not None:
                 life = integer(self.world.submit("PTTL", schema.node_key(name)))

@@ -15,7 +15,8 @@ import httpx2
 import pytest
 
 from fairlead.bus.inbox import inbox_key
-from fairlead.fleet.schema import AWAY_MS, agent_key
+from fairlead.fleet.node_table import AWAY_MS
+from fairlead.fleet.schema import agent_key
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.agents import reconciler

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from fairlead.agent.link.connector import DIAL_TIMEOUT
-from fairlead.fleet.schema import AWAY_MS
+from fairlead.fleet.node_table import AWAY_MS
 from fairlead.hub.session import RETRY_MS
 from fairlead.settings.table import SETTINGS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey

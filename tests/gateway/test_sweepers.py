@@ -22,7 +22,8 @@ from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.schema import NodeRow, NodeTable, TargetState
+from fairlead.fleet.node_table import NodeRow, NodeTable
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.agents import index_sweeper
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.removal import AgentRemoval

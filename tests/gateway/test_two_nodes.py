@@ -9,7 +9,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Rx
 
-from support.fixtures import RedisOf
+from support.fixtures import RedisOf, UntilAnswered
 from support.gateway.platform_api import MakeApi
 from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import Dial
@@ -121,3 +121,21 @@ async def test_nodes_learn_at_once_which_nodes_join_and_leave(
     found = await api_of(one).agent(peer.agent)
     if await store.submit("HGET", "fl1:node:{node-1}", "at") == before:  # otherwise the heartbeat has told it
         assert (found["state"], found["node"]) == ("online", "node-2")
+
+
+async def test_an_overtaken_link_is_recorded_by_its_own_node(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, until: UntilAnswered
+) -> None:
+    one, two = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    first = await dial(one)
+    await first.greet(conn=1)
+    await (await dial(two, first.agent)).greet(conn=2)
+    assert await first.close_code() == CloseCode.SUPERSEDED
+    api = api_of(two)
+
+    async def recorded() -> bool:
+        found = await api.agent(first.agent)
+        assert found["state"] == "online"
+        return bool((found["last_close"] or "").startswith("4007"))
+
+    await until(recorded)

@@ -179,7 +179,8 @@ def test_deadline_counts_from_the_start_and_the_message_says_what_was_missing() 
     [
         {"gateway": {"name": "edge"}, "type": "Drain"},
         {"gateway": {"name": "edge"}, "type": "Restart", "pod": "a"},
-        {"gateway": {"name": "edge"}, "type": "Rebalance"},
+        {"gateway": {"name": "edge"}, "type": "Sometimes"},
+        {"gateway": {"name": "edge"}, "type": "Rebalance", "pod": "a"},
         {"type": "Restart"},
     ],
 )
