@@ -8,13 +8,16 @@ from fairlead.fleet.commands import Commands
 from fairlead.fleet.data_epoch import DataEpochs
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
+from fairlead.fleet.moves.move_bucket import MoveBucket
+from fairlead.fleet.moves.rebalance_targets import RebalanceTargets
 from fairlead.fleet.node_rows import NodeRows
 from fairlead.store.pipeliner import Pipeliner
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStore:
-    """`store` is the client, which must be started. The others hold agents, commands, deadlines and nodes."""
+    """`store` is the client, which must be started. The others hold agents, commands, deadlines, nodes, the budget of
+    moves and the targets of a rebalance."""
 
     store: Pipeliner
     directory: Directory
@@ -22,6 +25,8 @@ class FleetStore:
     deadlines: DeadlineQueue
     node_rows: NodeRows
     data_epochs: DataEpochs
+    moves: MoveBucket
+    rebalance_targets: RebalanceTargets
 
     @classmethod
     def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:
@@ -33,4 +38,6 @@ class FleetStore:
             DeadlineQueue(store),
             NodeRows(store),
             DataEpochs(store),
+            MoveBucket(store),
+            RebalanceTargets(store),
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from urllib.parse import quote, urlsplit
 
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
-from fairlead.fleet.rebalance_targets import RebalanceTargets
+from fairlead.fleet.moves.rebalance_targets import RebalanceTargets
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.observation import NodeMetrics

@@ -1,9 +1,9 @@
 """Moves links away from this node while it has more than the operator lets it keep.
 
 The node runs it as long as it is in the fleet. The target is in Redis while a rebalance runs (see
-`fleet.rebalance_targets`) and is read as often as heartbeats are sent. Idle agents are told to move, those whose links
-are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody twice within an
-hour. An agent that lands on this node again counts as moved and stays.
+`fleet.moves.rebalance_targets`) and is read as often as heartbeats are sent. Idle agents are told to move, those whose
+links are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody twice
+within an hour. An agent that lands on this node again counts as moved and stays.
 
 An agent that moves opens its new link first; the old one is closed only LEAVE_GRACE after its slot, when it is still
 there.
@@ -24,7 +24,6 @@ from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.heartbeat import PERIOD
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.moves.move_budget import MoveBudget
-from fairlead.routing.moves.recent_moves import RecentMoves
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import LEAVE_GRACE
 
@@ -35,15 +34,12 @@ STEP = 0.25
 
 
 class Rebalancer:
-    def __init__(
-        self, fleet: FleetStore, hub: Hub, budget: MoveBudget, membership: Membership, recent: RecentMoves
-    ) -> None:
+    def __init__(self, fleet: FleetStore, hub: Hub, budget: MoveBudget, membership: Membership) -> None:
         self._targets = fleet.rebalance_targets
         self._directory = fleet.directory
         self._hub = hub
         self._budget = budget
         self._membership = membership
-        self._recent = recent
         self._target: int | None = None
         """Links that this node should keep at most; None while no rebalance runs."""
         self._leaving: deque[tuple[float, Session]] = deque()
@@ -97,7 +93,7 @@ class Rebalancer:
             if session.ready
             and not session.in_command
             and session not in leaving
-            and self._recent.may_move(session.agent, now)
+            and self._hub.recent_moves.may_move(session.agent, now)
         )
         return list(islice(candidates, count))
 
@@ -108,7 +104,7 @@ class Rebalancer:
         marked = []
         for session, answer in zip(sessions, answers, strict=True):
             if await answer and session.ready and not session.in_command:
-                self._recent.note(session.agent, now, now)
+                self._hub.recent_moves.note(session.agent, now, now)
                 marked.append(session)
         return marked
 

@@ -1,7 +1,7 @@
 """The agents of this node that a rebalance has moved within the last hour, here or away from another node.
 
-`registration` notes what the claim tells of an agent, and `rebalancer` moves none of them again. Only these agents are
-kept, so that an idle session costs nothing.
+The hub has one. The registration notes what the claim tells of an agent, and the rebalancer moves none of them again.
+Only these agents are kept, so that an idle session costs nothing.
 """
 
 from __future__ import annotations
