@@ -32,6 +32,7 @@ from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
 from fairlead.routing.moves.drain import NodeDrain
 from fairlead.routing.moves.move_budget import MoveBudget
+from fairlead.routing.moves.rebalancer import Rebalancer
 from fairlead.routing.observability.gauges import watch_routing
 from fairlead.routing.observability.link_query import LinkQuery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
@@ -93,7 +94,9 @@ class Routing:
         self._command_sweeper = CommandSweeper(directory, records, deadlines, inbox, completion, membership)
         self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
-        self.drain = NodeDrain(hub, MoveBudget(fleet, membership, metrics, settings.drain_rate), settings.drain_timeout)
+        budget = MoveBudget(fleet, membership, metrics, settings.drain_rate)
+        self.drain = NodeDrain(hub, budget, settings.drain_timeout)
+        self._rebalancer = Rebalancer(fleet, hub, budget, membership)
         watch_routing(metrics, membership, followers, tasks)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
@@ -104,6 +107,7 @@ class Routing:
             self._index_sweeper.run(),
             self.lease_releaser.run(),
             self._reconciler.run(),
+            self._rebalancer.run(),
         )
 
 
