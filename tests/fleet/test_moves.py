@@ -16,15 +16,15 @@ from fairlead.fleet.moves.move_bucket import DEBT_SECONDS, MoveBucket
 from fairlead.fleet.moves.move_rate import FULL_SHARE, LEAST_SHARE, move_rate, spare_accept_rate
 from fairlead.store.reply import items, text
 
-from support.fleet.redis_world import World
+from support.fleet.redis_world import ScriptServer
 
 TOLERANCE = 0.002
 """Seconds: the script counts in milliseconds."""
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("valkey"), cluster=False)  # all calls have one key
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+    made = ScriptServer(tmp_path_factory.mktemp("valkey"), cluster=False)  # all calls have one key
     yield made
     made.close()
 
@@ -35,7 +35,7 @@ rates = st.sampled_from((0.0, 0.1, 0.7, 1.0, 3.0, 50.0, 200.0, 1_000.0))
 class Budget(RuleBasedStateMachine):
     """Time is passed by moving the bucket's own time stamp back, so that a history of minutes takes milliseconds."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ScriptServer) -> None:
         super().__init__()
         self.world = world
         self.moves = MoveBucket(world.store)
@@ -108,7 +108,7 @@ class Budget(RuleBasedStateMachine):
             assert self.tokens >= -most * DEBT_SECONDS - 1e-3
 
 
-def test_any_history_is_that_of_a_token_bucket(world: World) -> None:
+def test_any_history_is_that_of_a_token_bucket(world: ScriptServer) -> None:
     class BudgetOfThis(Budget):
         def __init__(self) -> None:
             super().__init__(world)
@@ -123,7 +123,7 @@ asks = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 300)), min_size=1,
 @settings(max_examples=40, deadline=None)
 @given(asks, st.sampled_from((0.5, 3.0, 40.0, 200.0)), st.integers(0, 40), st.integers(0, 2_000))
 def test_moves_of_all_nodes_are_spaced_by_the_rate(
-    world: World, asks: list[tuple[int, int]], rate: float, overdraft_at: int, overdraft: int
+    world: ScriptServer, asks: list[tuple[int, int]], rate: float, overdraft_at: int, overdraft: int
 ) -> None:
     """Whoever asks, and whenever: no two granted moves are due within less than 1 / rate, so no second has more of them
     than the rate, and what is overdrawn is waited for."""

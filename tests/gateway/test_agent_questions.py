@@ -11,9 +11,9 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Hb
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
 async def fairlead(gateway: GatewayProcess, *args: str) -> tuple[int, str, str]:
@@ -27,7 +27,7 @@ async def fairlead(gateway: GatewayProcess, *args: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Hb(ts=1, rtt=3.25))
@@ -43,7 +43,7 @@ async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: Api, dial: D
 
 
 async def test_why_of_an_agent_that_disconnected(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -65,7 +65,7 @@ async def test_why_of_an_agent_that_disconnected(
 
 
 async def test_why_of_agents_whose_node_was_killed(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """The close that the link before had recorded is not taken for that of the link which the kill has ended."""
     killed, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -113,7 +113,7 @@ async def test_why_of_an_unknown_agent(gateway: GatewayProcess) -> None:
     assert "has ever connected" in err
 
 
-async def test_agents_ls_selects_by_labels(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_agents_ls_selects_by_labels(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"fleet": peer.agent})
     code, out, err = await fairlead(gateway, "agents", "label", peer.agent, "env=prod", "ring=1")

@@ -28,9 +28,9 @@ from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import LEAVE_GRACE, Ack, Bye, Cmd, Drain, End
 
 from support.fixtures import RedisOf
-from support.gateway.platform_api import MakeApi
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial, ScriptedAgent
+from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 from support.hub.linked_session import linked
 
 AGENTS = 300
@@ -46,7 +46,7 @@ def remaining(metrics: str) -> float:
 class MovingAgent:
     """Keeps linked to one of `nodes`, answers commands, and moves when it is told to."""
 
-    def __init__(self, name: str, nodes: Sequence[GatewayProcess], dial: Dial) -> None:
+    def __init__(self, name: str, nodes: Sequence[GatewayProcess], dial: DialAgent) -> None:
         self.name = name
         self.moved: list[float] = []
         """When it left a node at its slot, by the event loop's clock."""
@@ -99,7 +99,7 @@ class MovingAgent:
 class Crowd:
     """All agents of a test."""
 
-    def __init__(self, nodes: Sequence[GatewayProcess], dial: Dial, count: int = AGENTS) -> None:
+    def __init__(self, nodes: Sequence[GatewayProcess], dial: DialAgent, count: int = AGENTS) -> None:
         self.agents = [MovingAgent(f"mover-{i}", nodes, dial) for i in range(count)]
         self._tasks = [asyncio.create_task(agent.run(nodes[i % len(nodes)])) for i, agent in enumerate(self.agents)]
 
@@ -142,7 +142,7 @@ async def stop_two(nodes: list[GatewayProcess]) -> None:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("operator", [True, False])
 async def test_two_nodes_that_stop_at_once_share_one_rate(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf,
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf,
     *, operator: bool,
 ) -> None:  # fmt: skip
     """The rate is the operator's, or the nodes' own; commands to agents that move all end well."""
@@ -169,7 +169,7 @@ async def test_two_nodes_that_stop_at_once_share_one_rate(
 
 @pytest.mark.timeout(240)
 async def test_without_redis_each_node_takes_its_share(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """A third of the rate for each of three nodes. The agents wait for Redis at the node that stays."""
     with three_nodes(own_valkey, make_gateway, "--drain-rate", str(RATE)) as nodes:
@@ -192,7 +192,7 @@ async def test_without_redis_each_node_takes_its_share(
 
 
 async def test_agents_inside_a_command_go_last(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     leaving, other = (make_gateway(own_valkey.url, "--drain-timeout", "600", name=f"node-{i}") for i in (1, 2))
     api = api_of(other)
@@ -222,7 +222,7 @@ async def test_agents_inside_a_command_go_last(
 
 
 async def test_an_agent_that_stays_is_closed_some_time_after_its_slot(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     """It may need that time to open its new link first."""
     leaving, _ = (make_gateway(own_valkey.url, name=f"node-{i}") for i in (1, 2))
@@ -237,7 +237,7 @@ async def test_an_agent_that_stays_is_closed_some_time_after_its_slot(
 
 
 async def test_what_the_budget_does_not_grant_in_time_is_overdrawn_evenly(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, redis_of: RedisOf
 ) -> None:
     """Of 40 agents, one each ten seconds may move; the drain has eight seconds. Others wait for the debt."""
     flags = ("--drain-rate", "0.1", "--drain-timeout", "8")

@@ -56,7 +56,6 @@ class Routing:
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
-        """`sweep` closes links that say nothing; a hello that does not arrive in time is one of its deadlines."""
         directory, records, deadlines = fleet.directory, fleet.records, fleet.deadlines
         self.tasks = tasks = BackgroundTasks()
         self.followers = followers = Followers()
@@ -94,9 +93,7 @@ class Routing:
         self._command_sweeper = CommandSweeper(directory, records, deadlines, inbox, completion, membership)
         self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
-        budget = MoveBudget(fleet, membership, metrics, settings.drain_rate)
-        self.drain = NodeDrain(hub, budget, settings.drain_timeout)
-        self._rebalancer = Rebalancer(fleet, hub, budget, membership)
+        self.drain, self._rebalancer = _movers(settings, fleet, hub, membership, metrics)
         watch_routing(metrics, membership, followers, tasks)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
@@ -109,6 +106,14 @@ class Routing:
             self._reconciler.run(),
             self._rebalancer.run(),
         )
+
+
+def _movers(
+    settings: Settings, fleet: FleetStore, hub: Hub, membership: Membership, metrics: Metrics
+) -> tuple[NodeDrain, Rebalancer]:
+    """The two that move agents. They share this node's part of the budget."""
+    budget = MoveBudget(fleet, membership, metrics, settings.drain_rate)
+    return NodeDrain(hub, budget, settings.drain_timeout), Rebalancer(fleet, hub, budget, membership)
 
 
 def _link_settings(settings: Settings) -> LinkSettings:

@@ -1,4 +1,4 @@
-"""What the documents say of agents, commands, results and input, as plain Python: the judge of the scripts.
+"""A reference model of agents, commands, results and input in plain Python, against which the Lua scripts are checked.
 
 Called by test_model.py, which makes every call here and on a real server and compares. Written from the heads of
 the scripts, fleet/schema.py and docs/delivery.md, never from the bodies of the scripts: a rule that both share by
