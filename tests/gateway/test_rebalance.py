@@ -27,7 +27,7 @@ from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.secrets import Secrets
 
 from faults.balancer import Balancer
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN
 
@@ -115,7 +115,7 @@ async def simulated_agents(url: str, count: int, folder: Path) -> AsyncIterator[
             await swarm.wait()
 
 
-async def holders(api: Api) -> dict[str, str]:
+async def holders(api: GatewayApi) -> dict[str, str]:
     """The node of each agent that is online."""
     found: dict[str, str] = {}
     cursor = ""
@@ -132,7 +132,7 @@ async def holders(api: Api) -> dict[str, str]:
 class Traffic:
     """Commands to random idle agents at 20/s until the end of the block, each followed to its end."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: GatewayApi) -> None:
         self._api = api
         self._rng = random.Random(1)
         self.ends: Counter[str] = Counter()
@@ -166,7 +166,7 @@ def max_over_mean(nodes: dict[str, str]) -> float:
     return max(counts.values()) * 4 / sum(counts.values())
 
 
-async def nobody_is_moved_twice(passes: Passes, api: Api, nodes: dict[str, str]) -> None:
+async def nobody_is_moved_twice(passes: Passes, api: GatewayApi, nodes: dict[str, str]) -> None:
     """Two nodes are asked to keep nothing. Only links that stayed at node-1 so far may move, once."""
     before = (await passes.read()).rows
     stayed = {agent for agent, node in nodes.items() if node == "node-1"}
@@ -189,7 +189,7 @@ async def nobody_is_moved_twice(passes: Passes, api: Api, nodes: dict[str, str])
 
 @pytest.mark.timeout(300)
 async def test_links_move_to_nodes_that_join_and_nobody_notices(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi, tmp_path: Path
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, tmp_path: Path
 ) -> None:
     fleet: list[GatewayProcess] = [make_gateway(own_valkey.url, "--accept-rate=5000", name="node-1")]
     api = api_of(fleet[0])

@@ -344,7 +344,7 @@ async def test_operation_spec_cannot_be_changed(world: OperatorNamespace) -> Non
             await world.admin.patch("LinkOperation", world.namespace, "away", {"spec": change})
 
 
-async def test_operation_can_be_cancelled_and_stays_so(world: World) -> None:
+async def test_operation_can_be_cancelled_and_stays_so(world: OperatorNamespace) -> None:
     reconciler, _ = await fleet(world)
     await world.operate("spread", type="Rebalance")
     await world.reconcile(reconciler)
@@ -358,7 +358,7 @@ async def test_operation_can_be_cancelled_and_stays_so(world: World) -> None:
         await world.admin.patch("LinkOperation", world.namespace, "spread", {"spec": {"cancel": False}})
 
 
-async def test_rebalance_moves_links_whatever_the_thresholds_and_completes(world: World) -> None:
+async def test_rebalance_moves_links_whatever_the_thresholds_and_completes(world: OperatorNamespace) -> None:
     reconciler, (one, two) = await fleet(world)
     await world.beat(one, 108)
     await world.beat(two, 92)
@@ -373,7 +373,7 @@ async def test_rebalance_moves_links_whatever_the_thresholds_and_completes(world
     assert status["message"].startswith("8 links were moved")
 
 
-async def test_ended_operation_is_deleted_when_its_time_is_over(world: World) -> None:
+async def test_ended_operation_is_deleted_when_its_time_is_over(world: OperatorNamespace) -> None:
     await world.operate("gone", type="Drain", pod="nowhere", ttlSecondsAfterFinished=0)
     await world.operate("kept", type="Drain", pod="nowhere")
     reconciler, _ = await fleet(world)

@@ -15,7 +15,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 
 from fairlead.errors import BusUnavailable
 from fairlead.hub.hub import Hub
@@ -42,6 +41,8 @@ class Rebalancer:
         self._membership = membership
         self._target: int | None = None
         """Links that this node should keep at most; None while no rebalance runs."""
+        self._candidates: deque[Session] = deque()
+        """The sessions that may be moved, the oldest first; found anew whenever the target is read."""
         self._leaving: deque[tuple[float, Session]] = deque()
         """The agents that were told to move, and when their links are closed at the latest, in this order."""
 
@@ -53,7 +54,7 @@ class Rebalancer:
             try:
                 if loop.time() - read_at >= PERIOD:
                     read_at = loop.time()
-                    self._target = await self._targets.read(self._membership.node)
+                    await self._read_target()
                 self._close_late(loop.time())
                 if loop.time() >= wait_until:
                     wait_until = loop.time() + await self._move_some()
@@ -64,12 +65,20 @@ class Rebalancer:
                 self._target = None
                 logger.exception("moving links failed")
 
+    async def _read_target(self) -> None:
+        self._target = await self._targets.read(self._membership.node)
+        self._candidates.clear()
+        if self._target is not None and self._hub.links > self._target:
+            now, recent = self._membership.now(), self._hub.recent_moves
+            candidates = (session for session in self._hub if recent.may_move(session.agent, now))
+            self._candidates.extend(sorted(candidates, key=lambda session: session.welcomed_at))
+
     async def _move_some(self) -> float:
         """Tell as many agents to move as are too many here, and the budget grants. Returns seconds to wait."""
         if self._target is None or self._hub.draining:
             return 0.0
         surplus = self._hub.links - sum(session.open for _, session in self._leaving) - self._target
-        sessions = self._movable(min(surplus, self._budget.batch))
+        sessions = self._take_idle(min(surplus, self._budget.batch))
         if not sessions:
             return 0.0
         grant = await self._budget.take("rebalance", len(sessions))
@@ -79,23 +88,18 @@ class Rebalancer:
             session.announce_drain("rebalance", int(slot * 1000))
             self._leaving.append((loop.time() + slot + LEAVE_GRACE, session))
             self._hub.moved += 1
+        self._candidates.extendleft(reversed(sessions[grant.moves :]))
         return grant.delay
 
-    def _movable(self, count: int) -> list[Session]:
-        """Up to `count` sessions that may move now, the oldest first."""
-        if count <= 0:
-            return []
-        now = self._membership.now()
-        leaving = {session for _, session in self._leaving}
-        candidates = (
-            session
-            for session in sorted(self._hub, key=lambda session: session.welcomed_at)
-            if session.ready
-            and not session.in_command
-            and session not in leaving
-            and self._hub.recent_moves.may_move(session.agent, now)
-        )
-        return list(islice(candidates, count))
+    def _take_idle(self, count: int) -> list[Session]:
+        """Up to `count` candidates that run no command now, the oldest first. Those that do are passed over until the
+        target is read again."""
+        taken: list[Session] = []
+        while self._candidates and len(taken) < count:
+            session = self._candidates.popleft()
+            if session.ready and not session.in_command:
+                taken.append(session)
+        return taken
 
     async def _marked(self, sessions: Sequence[Session]) -> list[Session]:
         """Note in Redis that these agents are moved. Returns those that are still here and idle."""
