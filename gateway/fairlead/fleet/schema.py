@@ -6,6 +6,8 @@ fl1:data_epoch         string  `mark lost-at`, the data epoch. Written by the fi
 fl1:nodes              zset    lease → time of the last heartbeat (ms). Written with each heartbeat; entries older than
                                an expired row are removed
 fl1:node:{n}           hash    one node's counts, state and epoch. Written with each heartbeat; 150 s after the last one
+fl1:revision           hash    the revision whose nodes take new links, and until when (ms). Written by the operator in
+                               each pass of a rollout; no TTL
 fl1:rebalance          hash    node → links that it should keep at most. Written by the operator in every pass of a
                                rebalance; 30 s after the last one
 fl1:agent:{a}          hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close
@@ -47,6 +49,7 @@ from typing import NamedTuple
 
 DATA_EPOCH = "fl1:data_epoch"
 NODES = "fl1:nodes"
+REVISION = "fl1:revision"
 EVENTS = "fl1:events"
 MOVES = "fl1:moves"
 REBALANCE = "fl1:rebalance"

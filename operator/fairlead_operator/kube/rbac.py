@@ -16,6 +16,7 @@ NAMESPACED: tuple[PolicyRule, ...] = (
     ("fairlead.dev", ("linkoperations",), ("get", "list", "watch", "patch", "delete")),
     ("fairlead.dev", ("linkgateways/status", "linkoperations/status"), ("patch",)),
     ("apps", ("deployments",), _APPLIED),
+    ("apps", ("replicasets",), ("list",)),
     ("apps", ("deployments/scale",), ("get", "patch")),
     ("", ("services", "serviceaccounts"), _APPLIED),
     ("", ("pods",), ("list", "patch")),

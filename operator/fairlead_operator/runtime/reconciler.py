@@ -33,6 +33,7 @@ from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
 from fairlead_operator.resources.owner import Owner
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
+from fairlead_operator.runtime.link_director import LinkDirector
 from fairlead_operator.runtime.pass_report import PassReport
 from fairlead_operator.runtime.rebalance_executor import RebalanceExecutor
 from fairlead_operator.runtime.scale_executor import ScaleExecutor
@@ -75,6 +76,7 @@ class Reconciler:
         self._redis = FleetRedis()
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
+        self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
         self._history = History()
         self._plan: RebalancePlan | None = None
@@ -150,7 +152,8 @@ class Reconciler:
         await check_ingress_class(self._cluster, spec, conditions)
         nodes = await self._redis.read(spec, secrets, conditions)
         workload = await self._read_workload()
-        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now)
+        revision = await self._director.current_revision(workload.deployment, conditions)
+        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
         if running.name:
@@ -161,7 +164,8 @@ class Reconciler:
         self._plan, self._history = plan, plan.history
         await self._rebalance.execute(plan, report)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
-        set_fleet_conditions(conditions, decision, fleet, spec)
+        direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
+        set_fleet_conditions(conditions, decision, fleet, spec, direction)
         set_pods_condition(conditions, workload.deployment, workload.pods, self._starting, now)
         moving = fleet.rollout or decision.inputs.leaving > 0
         links = self._links.shown(decision.inputs.live, moving=moving, now=now)

@@ -17,6 +17,10 @@ The source is the table in operator/fairlead_operator/kube/rbac.py; a test says 
 - apiGroups: [apps]
   resources: [deployments]
   verbs: [get, create, patch]
+# Which pods a rollout brings.
+- apiGroups: [apps]
+  resources: [replicasets]
+  verbs: [list]
 - apiGroups: [apps]
   resources: [deployments/scale]
   verbs: [get, patch]

@@ -1,9 +1,9 @@
 """Moves links away from this node while it has more than the operator lets it keep.
 
 The node runs it as long as it is in the fleet. The target is in Redis while a rebalance runs (see
-`fleet.moves.rebalance_targets`) and is read as often as heartbeats are sent. Idle agents are told to move, those whose
-links are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody twice
-within an hour. An agent that lands on this node again counts as moved and stays.
+`fleet.directives.rebalance_targets`) and is read as often as heartbeats are sent. Idle agents are told to move, those
+whose links are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody
+twice within an hour. An agent that lands on this node again counts as moved and stays.
 
 An agent that moves opens its new link first; the old one is closed only LEAVE_GRACE after its slot, when it is still
 there.
