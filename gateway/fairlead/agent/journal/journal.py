@@ -121,7 +121,7 @@ class Journal:
     # -- called by the outbox, as its `Memory` -------------------------------------------------------
 
     def keep(self, message: Chunk | End | Event) -> None:
-        """Record a message before it enters the outbox. Raises JournalFailed, but not for an end, which is still sent."""
+        """Record a message before it enters the outbox. Raises JournalFailed, but not for an end: it is still sent."""
         if isinstance(message, End):
             self._writer.append_if_possible(message)
         elif isinstance(message, Event) and not self.has_room:
