@@ -13,7 +13,7 @@ _REMOVABLE = (*_APPLIED, "delete")
 
 NAMESPACED: tuple[PolicyRule, ...] = (
     ("fairlead.dev", ("linkgateways",), ("get", "list", "watch")),
-    ("fairlead.dev", ("linkoperations",), ("get", "list", "watch", "patch")),
+    ("fairlead.dev", ("linkoperations",), ("get", "list", "watch", "patch", "delete")),
     ("fairlead.dev", ("linkgateways/status", "linkoperations/status"), ("patch",)),
     ("apps", ("deployments",), _APPLIED),
     ("apps", ("replicasets",), ("list",)),

@@ -22,7 +22,7 @@ from fairlead_operator.autoscaler.decision import Decision, decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, observe_fleet
-from fairlead_operator.autoscaler.rebalance import plan_rebalance
+from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.ingress_class import check_ingress_class
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
@@ -80,6 +80,7 @@ class Reconciler:
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
         self._history = History()
+        self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
         self._starting = FirstSeen()
         self._links = LinkCount()
@@ -156,13 +157,13 @@ class Reconciler:
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision)
         move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
-        running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet)
-        if running:
-            fleet = replace(fleet, operation=running)
+        running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
+        if running.name:
+            fleet = replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
             self._executor.forget_removal()
         decision, scaled = await self._scale(spec, fleet, workload, report, now)
         plan = plan_rebalance(fleet, self._history, spec, now)
-        self._history = plan.history
+        self._plan, self._history = plan, plan.history
         await self._rebalance.execute(plan, report)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
