@@ -55,10 +55,11 @@ class FleetMoves:
             return wanted
         moving = draw_without_return(self._rng, wanted, int(self._tokens))
         self._tokens -= int(moving.sum())
-        overdue = np.maximum(self._due(pods, now) - moving, 0)
+        overdue: Counts = np.maximum(self._due(pods, now) - moving, 0)
         if overdue.any():
             self._tokens = max(min(self._tokens, -self.rate * DEBT_SECONDS), self._tokens - int(overdue.sum()))
-        return moving + overdue
+        moving += overdue
+        return moving
 
     def _due(self, pods: PodTable, now: int) -> Counts:
         """Agents that pods near the end of their drain have to move now."""
