@@ -1,4 +1,4 @@
-"""Sees to every command whose time has come: deadlines, lost deliveries, absent agents, cancels without an answer.
+"""Handles every command that is due: deadlines, lost deliveries, absent agents, cancels without an answer.
 
 Each node runs one. A turn is one second of the fleet's clock. For each turn and shard two nodes are chosen, so that the
 cost does not grow with the number of nodes, and the death of one of them is not noticed. Whoever takes a due target
