@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Moves, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
 from fairlead_operator.simulator.fleet.deployment import PodStarts
 from fairlead_operator.simulator.fleet.load_balancers import BALANCERS
 from fairlead_operator.simulator.policies import POLICIES
@@ -22,7 +22,6 @@ SPEC = LinkGatewaySpec(
     capacity=100,
     accept_rate=10,
     replicas=Replicas(min=1, max=8),
-    moves=Moves(max_per_second=5),
     drain=Drain(shutdown_delay_seconds=3),
     redis=Redis(url="redis://r"),
     tokens=Tokens(secret_ref=TokenSecret(name="t")),
