@@ -27,7 +27,7 @@ def stream_with(sizes: list[int], have: int, window: int) -> tuple[CommandStream
     stream = CommandStream("c", 1 << 20, 1 << 20)
     for size in sizes:
         stream.chunk("stdout", b"x" * size)
-    assert stream.resume(min(have, len(sizes)), window)
+    assert stream.resume(min(have, len(sizes)), window, 0)
     return stream, stream.granted(window)
 
 
@@ -87,7 +87,7 @@ def test_an_end_that_a_smaller_link_does_not_take_is_replaced() -> None:
     assert stream.result_size == 500_000
     stream.replace_end(Error(code="result_too_large"))
     assert stream.result_size == 0
-    assert stream.resume(1, 1 << 20)
+    assert stream.resume(1, 1 << 20, 0)
     *chunks, end = stream.granted(1 << 20)
     assert [chunk.n for chunk in chunks if isinstance(chunk, Chunk)] == [1]
     assert isinstance(end, End)

@@ -148,6 +148,7 @@ class Stage:
             self._write(message)
         if isinstance(message, Hello) and not broken:
             assert message.have == self.outbox.have()
+            self.agent.greeted(message.have)
             self.hello = message
         if isinstance(message, Credit) and not broken and not self.stray:
             assert self.granted.pop(0) == message
