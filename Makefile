@@ -18,6 +18,9 @@ TESTS  ?=
 # Minutes.
 SOAK   ?= 30
 UV     := .cache/uv/uv
+# Many container images set it. Everything here starts Python again and again, in an environment that `make clean`
+# removes: without bytecode, each `fairlead serve` of the tests would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help venv fmt lint test run docs docs-serve bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean

@@ -79,8 +79,10 @@ LEVELS = {
 
 def main(name: str) -> None:
     began = time.monotonic()
-    with one_at_a_time():
+    with one_at_a_time(), contextlib.ExitStack() as meanwhile:
         env = environment()
+        if name in ("run", "dev") and not UV.exists():
+            meanwhile.enter_context(compiling_source())
         ensure_uv(env)
         if name == "uv" or LEVELS[name].is_current():
             return
@@ -108,6 +110,18 @@ def one_at_a_time() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def compiling_source() -> Iterator[None]:
+    """Compile Fairlead to bytecode meanwhile: pip keeps one processor busy, and `make run` starts six processes.
+
+    Bytecode is only a cache: Python compiles what is missing, so a failure is no error.
+    """
+    say("fairlead: compiling its source")
+    command = [sys.executable, "-I", "-m", "compileall", "-q", str(ROOT / "gateway" / "fairlead")]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+        yield
+
+
 def ensure_uv(env: dict[str, str]) -> None:
     """Get the uv that uv.txt pins. pip downloads it and checks the hash; the program is the only file that is kept."""
     wanted = HERE / "uv.txt"
@@ -117,6 +131,8 @@ def ensure_uv(env: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         command = [*pip(), "download", "--quiet", "--disable-pip-version-check", "--retries", "1", "--no-deps"]
         command += ["--only-binary", ":all:", "--require-hashes", "-r", str(wanted), "-d", folder]
+        # uv's wheels are for any Python: pip compares each of its 6,000 files with fewer tags.
+        command += ["--implementation", "py", "--abi", "none"]
         if subprocess.run(command, check=False, env=env).returncode:
             fail("uv could not be downloaded", "make sure that pip reaches a package index, then run make again")
         [wheel] = Path(folder).glob("*.whl")

@@ -1,5 +1,5 @@
-"""For the rooms that speak to Redis: a real Valkey per module, emptied for each test; tests that kill or freeze it take
-their own. Folders with fixtures of the same names have other needs."""
+"""Fixtures for the rooms that use Redis: a real Valkey per module, emptied for each test; tests that kill or freeze it
+start their own. Folders with other needs define fixtures of the same names."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Connect: TypeAlias = "Callable[[str], Awaitable[Pipeliner]]"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """What was not tested, a line for each reason instead of one for each test: a hundred would hide the failures."""
+    """List what was skipped with one line for each reason instead of each test, so that failures stay visible."""
     skipped = terminalreporter.getreports("skipped")
     reasons = Counter(report.longrepr[2].removeprefix("Skipped: ") for report in skipped)
     if reasons:
@@ -104,11 +104,11 @@ async def valkey(shared_valkey: EmbeddedValkey, connect: Connect) -> EmbeddedVal
 
 @pytest.fixture
 async def own_valkey(tmp_path: Path) -> AsyncIterator[EmbeddedValkey]:
-    """For tests that maltreat the server."""
+    """For tests that kill or freeze the server."""
     async with EmbeddedValkey(tmp_path / "valkey") as server:
         yield server
         if server.running:
-            os.kill(server.pid, signal.SIGCONT)  # a frozen one would not hear SIGTERM
+            os.kill(server.pid, signal.SIGCONT)  # a frozen one would not react to SIGTERM
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The environments that make builds: complete, repaired after a failure, and clear about why they fail."""
+"""The environments that `make` builds: they are complete, repaired after a failure, and say why they fail."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _assert_fairlead_runs(clone: Path) -> None:
     assert "gateway nodes" in done.stdout
 
 
-def test_the_gateways_environment_is_made_and_grows_into_the_tests_without_a_rebuild(clone: Path, make: Make) -> None:
+def test_the_gateways_environment_is_extended_for_the_tests_without_a_rebuild(clone: Path, make: Make) -> None:
     done = make(".venv/.installed-run")
     assert done.returncode == 0, done.stderr
     assert "creating .venv" in done.stderr
@@ -100,7 +100,7 @@ def test_an_unreachable_index_is_named_and_leaves_no_stamp(clone: Path, make: Ma
     assert not (clone / ".venv/.installed").exists()
 
 
-def test_pips_settings_hold_for_uv(clone: Path, make: Make, tmp_path: Path) -> None:
+def test_settings_of_pip_apply_to_uv(clone: Path, make: Make, tmp_path: Path) -> None:
     """A machine whose pip was told of its own index needs no second set-up."""
     if not UV.exists():
         pytest.skip("this clone's environment was not made by make: no uv to copy")
@@ -122,7 +122,7 @@ def test_uv_that_cannot_be_downloaded_is_named(clone: Path, make: Make) -> None:
 
 
 @pytest.mark.parametrize(("python", "reason"), [("no-such-python", "was not found"), ("./old", "is too old")])
-def test_a_python_that_does_not_serve_is_refused(clone: Path, make: Make, python: str, reason: str) -> None:
+def test_an_unsuitable_python_is_refused(clone: Path, make: Make, python: str, reason: str) -> None:
     old = clone / "old"
     old.write_text('#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.2\nexit 1\n')
     old.chmod(0o755)
@@ -132,7 +132,7 @@ def test_a_python_that_does_not_serve_is_refused(clone: Path, make: Make, python
     assert "make PYTHON=python3.12" in done.stderr
 
 
-def test_a_python_without_pip_takes_that_of_its_venv_module(clone: Path, tmp_path: Path) -> None:
+def test_a_python_without_pip_uses_that_of_its_venv_module(clone: Path, tmp_path: Path) -> None:
     bare = tmp_path / "bare"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True, timeout=60)
     code = "import runpy, sys; sys.argv = ['pip', '--version']; install = runpy.run_path(sys.orig_argv[-1])\n"
@@ -148,7 +148,7 @@ def test_a_python_without_pip_takes_that_of_its_venv_module(clone: Path, tmp_pat
     assert done.stdout.startswith("pip ")
 
 
-def test_the_gateways_pins_are_those_of_the_tests() -> None:
+def test_gateway_and_tests_have_the_same_pins() -> None:
     """`make venv` adds to the environment of `make run`, so no package may have two versions."""
 
     def pins(name: str) -> set[str]:

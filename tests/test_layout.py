@@ -1,4 +1,4 @@
-"""Guards of the layout: what would break the standard library, an agent's small install, a fresh clone."""
+"""The layout of the project: nothing breaks the standard library, the small install of an agent, or a fresh clone."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def python(code: str, *flags: str, cwd: Path = ROOT) -> subprocess.CompletedProc
     )
 
 
-def test_operator_is_a_folder_and_no_module() -> None:
+def test_operator_is_a_folder_and_not_a_module() -> None:
     assert not list((ROOT / "operator").glob("*.py")), "a module named `operator` shadows the standard library"
     done = python("import operator; print(operator.add(1, 2))")
     assert (done.returncode, done.stdout) == (0, "3\n"), done.stderr
@@ -85,14 +85,14 @@ def test_tests_and_tools_change_no_import_path() -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_each_module_says_what_it_is_for(path: Path) -> None:
+def test_each_module_has_a_docstring(path: Path) -> None:
     tree = ast.parse(path.read_text())
     if path.name == "__init__.py" and not tree.body:
         return
     assert ast.get_docstring(tree), f"{path.relative_to(ROOT)} has no docstring"
 
 
-def test_no_file_knows_the_machine_it_was_written_on() -> None:
+def test_no_file_names_the_machine_it_was_written_on() -> None:
     # Put together here, so that this file does not find itself.
     pattern = re.compile(rb"(?<![\w.~:-])/(" + b"work|ro" + rb"ot)/(?![*])")
     found = [
@@ -157,6 +157,17 @@ def test_help_imports_nothing_heavy() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
+def test_a_node_loads_opentelemetry_only_for_a_collector() -> None:
+    code = (
+        "import sys\n"
+        "import fairlead.cli.serve.node_server\n"
+        "print([name for name in sys.modules if name.startswith('opentelemetry')])\n"
+        "import opentelemetry.sdk.metrics, opentelemetry.sdk.trace\n"  # it can still be had
+    )
+    done = python(code, "-P")
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
 def base_modules() -> list[str]:
     """All of the rooms that an agent's machine loads."""
     package = ROOT / "gateway" / "fairlead"
@@ -184,5 +195,5 @@ def test_the_base_install_is_enough_for_the_mock_gateway() -> None:
     assert "the agent's process has ended with 1" in done.stdout, done.stdout + done.stderr
 
 
-def test_the_block_blocks() -> None:
+def test_the_import_block_blocks() -> None:
     assert "blocked: starlette" in python(BLOCKED + "import starlette", "-P").stderr

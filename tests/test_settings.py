@@ -65,7 +65,7 @@ def test_flag_beats_environment_beats_file_beats_default(tmp_path: Path) -> None
     assert settings.capacity == 18_000
 
 
-def test_all_faults_are_told_at_once_with_source_key_limit_and_advice(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once_with_source_key_limit_and_advice(tmp_path: Path) -> None:
     file = tmp_path / "fairlead.toml"
     file.write_text('windwo = 1\ncapacity = "many"\nlog_level = 3\n')
     faults = faults_of({"FAIRLEAD_LINK_PRT": "1", "FAIRLEAD_HEARTBEAT": "0"}, file, {"node": "-x", "redis": "ftp://r"})
@@ -169,7 +169,7 @@ def test_secrets_are_in_no_fault_and_no_repr() -> None:
     assert "hunter2" not in repr(settings)
 
 
-def test_contradictions() -> None:
+def test_contradicting_settings_are_refused() -> None:
     assert "both 8081" in faults_of({"FAIRLEAD_LINK_PORT": "8081"})[0]
     assert "could never" in faults_of({"FAIRLEAD_QUEUE_LIMIT": "200000"})[0]
     same = {"FAIRLEAD_AGENT_TOKEN": SECRET_A, "FAIRLEAD_PLATFORM_TOKEN": SECRET_A}
@@ -180,13 +180,13 @@ def test_contradictions() -> None:
     assert free.link_port == free.api_port == 0
 
 
-def test_a_value_not_understood_contradicts_nothing() -> None:
+def test_an_invalid_value_is_not_also_a_contradiction() -> None:
     faults = faults_of({"FAIRLEAD_LINK_PORT": "8081", "FAIRLEAD_API_PORT": "80801"})
     assert len(faults) == 1
     assert "FAIRLEAD_API_PORT" in faults[0]
 
 
-def test_service_links_of_kubernetes_are_no_settings() -> None:
+def test_service_links_of_kubernetes_are_not_settings() -> None:
     links = {
         "FAIRLEAD_SERVICE_HOST": "10.96.0.7",
         "FAIRLEAD_SERVICE_PORT": "8080",
@@ -201,7 +201,7 @@ def test_service_links_of_kubernetes_are_no_settings() -> None:
     assert load(links, None, {}) == load({}, None, {})
 
 
-def test_other_variables_and_those_of_the_client_are_left_alone() -> None:
+def test_other_variables_and_those_of_the_client_are_ignored() -> None:
     env = {"PATH": "/bin", "FAIRLEAD_API": "http://gw", "FAIRLEAD_TOKEN": "t", "FAIRLEAD_CONFIG": "/etc/x"}
     env |= {"FAIRLEAD_AGENT_URL": "ws://gw", "FAIRLEAD_AGENT_EXEC_ENABLED": "false"}
     assert load(env, None, {}) == load({}, None, {})
@@ -211,12 +211,12 @@ def test_other_variables_and_those_of_the_client_are_left_alone() -> None:
 @pytest.mark.parametrize(
     "url", ["embedded", "redis://r", "redis://:pw@r:6380/2", "rediss://[::1]:6379", "unix:///run/r", "unix:///r?db=0"]
 )
-def test_redis_addresses(url: str) -> None:
+def test_valid_redis_urls_are_accepted(url: str) -> None:
     assert load({"FAIRLEAD_REDIS": url}, None, {}).redis == url
 
 
 @pytest.mark.parametrize("url", ["", "r:6379", "redis://", "redis://r:x", "redis://r:0", "http://r", "redis://[::1"])
-def test_wrong_redis_addresses(url: str) -> None:
+def test_invalid_redis_urls_are_refused(url: str) -> None:
     assert len(faults_of({"FAIRLEAD_REDIS": url})) == 1
 
 
@@ -237,7 +237,7 @@ def test_any_host_name_makes_a_legal_node_name(hostname: str) -> None:
         ("host", False),
     ],
 )
-def test_loopback(host: str, alone: bool) -> None:
+def test_loopback_addresses_are_recognized(host: str, alone: bool) -> None:
     assert is_loopback(host) is alone
 
 

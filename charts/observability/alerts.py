@@ -179,6 +179,10 @@ ALERTS = (
     Alert("FairleadWrongRemoval", "warning", "0m",
           f"sum {BY} (increase(fairlead_operator_wrong_removals_total[1h])) > 0",
           f"{WHERE}: a scale-down removed a pod that was not the emptiest"),
+    # A rebalance that changed nothing is tried again after 10 min, so this stands for as long as the cause does.
+    Alert("FairleadLoadBalancerPins", "warning", "0m",
+          f'sum {BY} (increase(fairlead_operator_rebalances_total{{outcome="LoadBalancerPins"}}[30m])) > 0',
+          f"{WHERE}: links that are moved to other pods come back, so pods stay uneven"),
     Alert("FairleadReconcileFailing", "warning", "10m",
           "sum by (namespace, reason) (rate(fairlead_operator_reconcile_failures_total[5m])) > 0",
           "The operator fails to reconcile LinkGateways: {{ $labels.reason }}"),

@@ -236,6 +236,14 @@ AUTOSCALING = Dashboard(
                       "{{gateway}}"),
             )),
         )),
+        Row("Rebalance", (
+            Panel("Links to move", "short", "Links that the running rebalance has still to move to pods with fewer.",
+                  (Query(of_leader("rebalance_links"), "{{gateway}}"),), width=12),
+            Panel("Rebalances", "short", "Rebalances that have ended, by outcome. LoadBalancerPins: links came back.", (
+                Query(f"sum by (gateway, outcome) (increase(fairlead_operator_rebalances_total{{{FLEET}}}{RATE}))",
+                      "{{gateway}} {{outcome}}"),
+            ), width=12),
+        )),
         Row("Operator", (
             Panel("Leaders", "short", "Replicas of the operator that are the leader; must be 1.",
                   (Query("sum(fairlead_operator_leader)", "leaders"),), width=6),

@@ -49,7 +49,7 @@ class Node:
         self.tracing = Tracing(_exporter(settings), settings.trace_ratio, settings.trace_slow)
         self.hub = Hub(settings.pending_limit)
         self.timer_wheel = TimerWheel(silence=settings.heartbeat * SILENCE)
-        self.intake = ReadScheduler(
+        self.read_scheduler = ReadScheduler(
             ReadBudget(settings.message_rate, settings.event_rate, settings.byte_rate, settings.incomplete_limit)
         )
         slow_readers: set[Connection] = set()
@@ -57,7 +57,7 @@ class Node:
             self.timer_wheel,
             max_message=settings.message_limit,
             max_buffered=settings.queue_limit,
-            intake=self.intake,
+            read_scheduler=self.read_scheduler,
             slow=slow_readers,
         )
         self._store = Pipeliner(redis_url)
@@ -77,7 +77,7 @@ class Node:
         self._problem = "not in the fleet yet"
         """Why this node cannot serve; "" if it can."""
         watch_links(metrics, self.hub, settings.capacity)
-        watch_reading(metrics, self.intake, slow_readers)
+        watch_reading(metrics, self.read_scheduler, slow_readers)
         watch_redis(metrics, self._store, self._inbox)
         watch_tracing(metrics, self.tracing)
 
@@ -162,7 +162,7 @@ class Node:
         await self._inbox.aclose()
         await self._store.aclose()
         self.timer_wheel.stop()
-        self.intake.stop()
+        self.read_scheduler.stop()
         self.routing.loop_lag.stop()
         self.routing.telemetry.aclose()
         if self.tracing.exporter is not None:

@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from fairlead_operator.api.gateway_status import Condition
 from fairlead_operator.autoscaler.decision import Decision
 from fairlead_operator.autoscaler.observation import FleetObservation
+from fairlead_operator.autoscaler.rebalance import RebalancePlan
+from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
 
 LABELS = ("namespace", "gateway")
 
@@ -47,9 +49,11 @@ class Metrics:
         self.decisions = counter("scale_decisions_total", "Decisions, one in each pass", *LABELS, "action", "winner")
         self.scalings = counter("scalings_total", "Changes of the scale that were written", *LABELS, "action")
         self.wrong_removals = counter("wrong_removals_total", "Removals that took another pod than chosen", *LABELS)
+        self.to_move = gauge("rebalance_links", "Links that the running rebalance has still to move")
+        self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
             self.desired, self.current, self.ready, self.links, self.headroom, self.stale, self.rules,
-            self.condition, self.decisions, self.scalings, self.wrong_removals,
+            self.condition, self.decisions, self.scalings, self.wrong_removals, self.to_move, self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
@@ -67,6 +71,8 @@ class GatewayMetrics:
         self._metrics = metrics
         self._labels = labels
         self.wrong_removals = metrics.wrong_removals.labels(*labels)
+        for outcome in RebalanceOutcome:
+            metrics.rebalances.labels(*labels, outcome)  # at 0, so that Prometheus sees the first one as an increase
 
     def observe(self, decision: Decision, fleet: FleetObservation, desired: int) -> None:
         """`desired` is what the Deployment is scaled to, whatever the decision would ask for."""
@@ -84,6 +90,11 @@ class GatewayMetrics:
 
     def scaled(self, decision: Decision) -> None:
         self._metrics.scalings.labels(*self._labels, decision.action).inc()
+
+    def rebalance(self, plan: RebalancePlan) -> None:
+        self._metrics.to_move.labels(*self._labels).set(plan.to_move)
+        if plan.ended is not None:
+            self._metrics.rebalances.labels(*self._labels, plan.ended.outcome).inc()
 
     def set_conditions(self, conditions: Iterable[Condition]) -> None:
         for condition in conditions:

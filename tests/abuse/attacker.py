@@ -1,8 +1,8 @@
-"""One attack as a process of its own, so that it takes no turn of the event loop that measures its effect.
+"""Runs one attack in a process of its own, so that it does not use the event loop that measures its effect.
 
     python -m abuse.attacker NAME PORTS SHARE SECONDS
 
-`run.py` starts it. PORTS is the victim's place as JSON; the last line that it prints is what it counted, as JSON.
+`run.py` starts it. PORTS has the victim's ports as JSON; its last line on stdout has its counts, as JSON.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Random input for the link and for HTTP: nothing may raise in the node, and nothing may hold it up.
+"""Random input for the link and for HTTP: it must neither raise an exception in the node nor block it.
 
-Run by `attacker.py` like the attacks, for as long as its scale says; `run.py --soak` plays them for minutes. What is
-sent hangs on the seed alone, which is counted with the result.
+`attacker.py` runs them like the attacks, for the time of the scale; `run.py --soak` runs them for minutes. The input
+depends only on the seed, which is part of the result.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _seed(tried: Counter[str]) -> random.Random:
 
 
 def _broken(rng: random.Random, data: bytes) -> bytes:
-    """`data` with some octets changed, doubled or left out."""
+    """`data` with some bytes changed, doubled or removed."""
     octets = bytearray(data)
     for _ in range(rng.randint(1, 6)):
         at = rng.randrange(len(octets)) if octets else 0

@@ -17,7 +17,7 @@ from abuse.victim import PLATFORM_TOKEN, status_of, upgrade_request
 
 SOURCE = "127.0.0.66"
 OTHERS = "127.0.0.67"
-"""An address that has done nothing wrong, and comes at the same time."""
+"""The address of a well-behaved client that connects at the same time."""
 GUESSERS = 400
 """Connections at once: an answer that is held back for 2 s leaves each of them a try every 2 s, and fewer would measure
 their own patience. More than half of `unauthenticated_limit` would only close each other."""
@@ -47,7 +47,7 @@ async def _connect(port: int, source: str = SOURCE) -> tuple[asyncio.StreamReade
 
 
 async def pipelined_gets(ports: Ports, scale: Scale) -> Counter[str]:
-    """84 MB of GETs, one behind the other without waiting for an answer, on each port at once."""
+    """84 MB of pipelined GETs on all ports at once."""
     request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     total = scale.count(84_000_000)
     tried: Counter[str] = Counter()
@@ -126,23 +126,23 @@ async def _held(ports: Ports, scale: Scale, first: bytes, every: float, more: by
 
 
 async def idle_connections(ports: Ports, scale: Scale) -> Counter[str]:
-    """3,000 that ask once and then rest, and ask again just before they would be closed."""
+    """3,000 connections that send one request, wait, and send another just before they would be closed."""
     request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     return await _held(ports, scale, request, 5.0, request)
 
 
 async def silent_connections(ports: Ports, scale: Scale) -> Counter[str]:
-    """3,000 that never say a word."""
+    """3,000 connections that send nothing."""
     return await _held(ports, scale, b"", 60.0, b"")
 
 
 async def slow_heads(ports: Ports, scale: Scale) -> Counter[str]:
-    """3,000 that send a header line now and then (slowloris)."""
+    """3,000 connections that send a header line now and then (slowloris)."""
     return await _held(ports, scale, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n", 2.0, b"X-Slow: 1\r\n")
 
 
 async def slow_bodies(ports: Ports, scale: Scale) -> Counter[str]:
-    """1,000 that announce a body and send an octet of it now and then."""
+    """1,000 connections that announce a body and send a byte of it now and then."""
     head = b"POST /v1/commands HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n"
     return await _held(ports, scale, head, 2.0, b"x", full=1000)
 
@@ -152,7 +152,7 @@ def agents_request(token: str) -> bytes:
 
 
 async def wrong_tokens(ports: Ports, scale: Scale) -> Counter[str]:
-    """12,000 tries with tokens that are wrong, as fast as they are answered, on the link port and the API."""
+    """12,000 attempts with wrong tokens, as fast as they are answered, on the link port and the API."""
     tried: Counter[str] = Counter()
     left = scale.count(12_000)
     end = time.monotonic() + scale.seconds
@@ -175,7 +175,7 @@ async def wrong_tokens(ports: Ports, scale: Scale) -> Counter[str]:
 
 
 async def accept_bucket(ports: Ports, scale: Scale) -> Counter[str]:
-    """30 loops that link and leave with a valid token; another address tries meanwhile, 15 times."""
+    """30 loops connect and disconnect with a valid token; meanwhile another address tries 15 times."""
     tried: Counter[str] = Counter()
     end = time.monotonic() + scale.seconds
 

@@ -1,7 +1,7 @@
-"""Attacks of agents that hold a valid token: links that misbehave, and identities that are nobody's.
+"""Attacks by agents with a valid token: links that misbehave, and invented identities.
 
 Run by `attacker.py` in a process of its own. They speak the protocol over bare sockets, since no library would send
-what they send. The last one is the other way round: a gateway that maltreats an agent.
+what they send. The last attack is the reverse: a gateway that attacks an agent.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ async def largest_conn(ports: Ports, scale: Scale) -> Counter[str]:
 
 
 async def ghosts(ports: Ports, scale: Scale) -> Counter[str]:
-    """2,000 identities with as many facts as are allowed, each of which leaves at once."""
+    """2,000 identities with as many facts as are allowed; each of them disconnects at once."""
     tried: Counter[str] = Counter()
     facts = {f"fact-{i:02}": "x" * 256 for i in range(64)}
     for n in range(scale.count(2_000)):

@@ -1,6 +1,6 @@
-"""Attacks on the parser of requests: octets that cost more to read than to send, before anybody has shown a token.
+"""Attacks on the HTTP parser: bytes that cost more to parse than to send, without a valid token.
 
-Run by `attacker.py`, as those of `http_attacks`. What is sent is bounded in octets and in time.
+`attacker.py` runs them, like those of `http_attacks`. They are bounded in bytes and in time.
 """
 
 from __future__ import annotations

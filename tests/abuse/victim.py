@@ -1,7 +1,7 @@
-"""What is attacked: a Valkey and one `fairlead serve`, with agents that behave and commands that go on all the time.
+"""The target of the attacks: a Valkey and one `fairlead serve`, with well-behaved agents and continuous commands.
 
-Made by `run.py` for each attack anew. `Healthy` is what the node's owner sees meanwhile: commands to agents that
-behave, new links, and the probes of the admin port. It never attacks; that is done by processes of their own.
+`run.py` creates a new one for each attack. `Healthy` measures what the node's owner sees meanwhile: commands to
+well-behaved agents, new links, and the probes of the admin port. The attacks run in processes of their own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A scripted gateway, agents that are linked to it in this process or in one of their own, and proxies between them.
+"""A scripted gateway, agents that connect to it from this process or from one of their own, and proxies between them.
 
 What the fixtures make is defined in tests/support, from which the tests import its types.
 """
@@ -114,7 +114,7 @@ def cleaned(agent: Agent) -> list[bool]:
 
 @pytest.fixture
 def agent_process(tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
-    """Start `python …` with the test's folder on its path."""
+    """Start `python …` with the test's folder on its import path."""
     made: list[AgentProcess] = []
 
     def start(*arguments: str) -> AgentProcess:

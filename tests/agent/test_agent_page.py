@@ -1,4 +1,4 @@
-"""docs/agent.md against the code: every setting, variable, error code, method and argument is there, and no other."""
+"""docs/agent.md agrees with the code: it has every setting, variable, error code, method and argument, and no other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(heading: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
-def test_each_key_has_its_row() -> None:
+def test_page_has_a_row_for_each_setting() -> None:
     table = {row[0].strip("`"): row for row in rows("Configuration")}
     assert list(table) == list(SETTINGS)
     for key, row in table.items():
@@ -53,7 +53,7 @@ def raised() -> set[str]:
     return found
 
 
-def test_each_code_has_its_row() -> None:
+def test_page_has_a_row_for_each_error_code() -> None:
     codes = raised()
     assert {"path_forbidden", "disk_full", "not_found", "io_failed", "pty_gone"} <= codes, "the search finds nothing"
     documented = {row[0].strip("`") for row in rows("Errors")}
@@ -61,7 +61,7 @@ def test_each_code_has_its_row() -> None:
     assert documented <= codes | FROM_THE_PROTOCOL
 
 
-def test_each_attack_is_played_by_the_tests_that_are_named() -> None:
+def test_page_names_tests_that_exist_for_each_attack() -> None:
     sources = "".join(path.read_text() for path in Path(__file__).parent.rglob("test_*.py"))
     table = [row for row in rows("What it may do") if len(row) == 4]
     assert len(table) >= 20
@@ -74,7 +74,7 @@ def test_each_attack_is_played_by_the_tests_that_are_named() -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_method_has_a_section_that_names_its_arguments(method: str) -> None:
+def test_page_has_a_section_for_each_method_with_its_arguments(method: str) -> None:
     assert f"### `{method}`\n" in PAGE
     assert any(f"`{method}`" in row[0] for row in rows("What it may do")), "no row in *What it may do*"
     if method == "exec":

@@ -1,4 +1,4 @@
-"""Numbers that no sane gateway sends: the agent takes each for its own bound, and goes on."""
+"""Absurd numbers of a gateway: the agent replaces each with its own limit and continues."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ counts = st.integers(0, LARGEST)
 
 
 @given(st.builds(Limits, message=counts, chunk=counts, window=counts, queue=counts), counts)
-def test_what_welcome_says(limits: Limits, hb: int) -> None:
+def test_numbers_of_welcome_are_brought_into_bounds(limits: Limits, hb: int) -> None:
     taken = bounded(Welcome(sid="s", gen=1, now=0, hb=hb, limits=limits), Outbox())
     assert isinstance(taken, Welcome)
     assert HEARTBEAT_LEAST <= taken.hb <= HEARTBEAT_MOST
@@ -53,7 +53,9 @@ def test_what_welcome_says(limits: Limits, hb: int) -> None:
 
 
 @given(counts, counts, st.lists(counts, max_size=20), counts)
-def test_what_a_command_may_take(deadline: int, credit: int, grants: list[int], slot: int) -> None:
+def test_the_credit_of_a_command_is_brought_into_bounds(
+    deadline: int, credit: int, grants: list[int], slot: int
+) -> None:
     outbox = Outbox()
     cmd = bounded(Cmd(id="c", method="m", deadline=deadline, credit=credit), outbox)
     assert isinstance(cmd, Cmd)
@@ -63,13 +65,13 @@ def test_what_a_command_may_take(deadline: int, credit: int, grants: list[int], 
         taken = bounded(Credit(id="c", bytes=grant), outbox)
         assert isinstance(taken, Credit)
         stream.granted(taken.bytes)
-        assert stream.room <= WINDOW_MOST, "what a stream may keep in memory"
+        assert stream.credit_left <= WINDOW_MOST, "what a stream may keep in memory"
     drain = bounded(Drain(why="age", slot=slot), outbox)
     assert isinstance(drain, Drain)
     assert drain.slot == min(slot, SLOT_MOST)
 
 
-def test_what_is_sane_is_not_touched() -> None:
+def test_numbers_within_bounds_are_not_changed() -> None:
     outbox = Outbox()
     outbox.opened(Cmd(id="c", method="m"))
     for message in (Cmd(id="x", method="m"), Credit(id="c", bytes=1000), Hb(ts=LARGEST), Drain(why="age", slot=5)):

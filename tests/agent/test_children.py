@@ -63,7 +63,9 @@ def run_agent(tmp_path: Path) -> Iterator[RunAgent]:
 
 
 @pytest.mark.parametrize("method", ["exec", "shell"])
-async def test_programs_get_what_a_login_has_and_no_secrets(gateway: Gateway, run_agent: RunAgent, method: str) -> None:
+async def test_programs_get_the_environment_of_a_login_without_secrets(
+    gateway: Gateway, run_agent: RunAgent, method: str
+) -> None:
     secret = {"FAIRLEAD_AGENT_TOKEN": SECRET, "HTTPS_PROXY": f"http://u:{PASSWORD}@127.0.0.1:9", "AWS_SECRET_KEY": "s"}
     run_agent(gateway.url, **secret, LC_ALL="C.UTF-8", TZ="Asia/Tokyo", JAVA_HOME="/jdk", LD_LIBRARY_PATH="/nowhere",
               FAIRLEAD_AGENT_ENV_KEEP="JAVA_HOME")  # fmt: skip
@@ -80,7 +82,7 @@ names = st.one_of(st.sampled_from(["PATH", "HOME", "LC_TIME", "FAIRLEAD_X", "SEC
 
 
 @given(st.dictionaries(names, st.text()), st.lists(names))
-def test_nothing_is_inherited_that_is_not_named(environment: dict[str, str], keep: list[str]) -> None:
+def test_only_variables_named_in_env_keep_are_inherited(environment: dict[str, str], keep: list[str]) -> None:
     got = inherited_environment(environment, keep)
     assert "PATH" in got
     assert "SECRET" not in got or "SECRET" in keep
@@ -94,7 +96,7 @@ def test_nothing_is_inherited_that_is_not_named(environment: dict[str, str], kee
 
 
 @pytest.mark.parametrize("by", ["variable", "flag", "flag="])
-async def test_a_token_does_not_stand_in_proc(gateway: Gateway, run_agent: RunAgent, by: str) -> None:
+async def test_the_token_is_not_visible_in_proc(gateway: Gateway, run_agent: RunAgent, by: str) -> None:
     """This test may be root, so nothing but their absence keeps it from reading them."""
     flags = {"variable": [], "flag": ["--token", SECRET], "flag=": [f"--token={SECRET}"]}[by]
     more = {"FAIRLEAD_AGENT_TOKEN": SECRET} if by == "variable" else {}
@@ -133,7 +135,7 @@ agent.run()
 
 
 @pytest.mark.parametrize("how", ["concealed", "open"])
-async def test_a_program_of_the_same_user_cannot_look_into_the_agent(
+async def test_a_program_of_the_same_user_cannot_read_the_agents_memory(
     gateway: Gateway, agent_process: StartAgentProcess, how: str
 ) -> None:
     """The second time nothing was concealed: that it can look then shows that the first time it was kept from it."""
@@ -164,9 +166,7 @@ builtin_agent(sys.argv[1], "edge-1", "token-1").run()
 """
 
 
-async def test_an_agent_that_ignores_signals_does_not_hand_that_on(
-    gateway: Gateway, agent_process: StartAgentProcess
-) -> None:
+async def test_programs_do_not_inherit_ignored_signals(gateway: Gateway, agent_process: StartAgentProcess) -> None:
     """As nohup, or a script's `&`, starts it: the agent itself goes on ignoring the hangup.
 
     Only signals that a program can set are judged. The C library keeps two for itself (32 and 33 with glibc) and

@@ -1,4 +1,4 @@
-"""Holding a link for ever: the greeting, when the agent comes back, and what keeps it away."""
+"""Keeping a link: the greeting, when the agent reconnects, and when it does not."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NEVER = Retry(first=600_000, base=600_000, cap=600_000)
 # -- greeting --------------------------------------------------------------------------------------
 
 
-async def test_hello_says_who_it_is(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_hello_has_id_boot_and_facts(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     serve(agent)
     link = await gateway.accept()
     hello = await link.expect(Hello)
@@ -46,7 +46,7 @@ async def test_a_path_in_the_url_is_kept(gateway: Gateway, serve: Serve) -> None
     assert gateway.requests[0].path == "/behind/a/proxy"
 
 
-async def test_nothing_is_said_between_hello_and_welcome(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_nothing_is_sent_between_hello_and_welcome(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     """The judge of the link closes it at the first message that is neither hello nor hb."""
 
     @agent.command("stream")
@@ -72,7 +72,7 @@ async def test_nothing_is_said_between_hello_and_welcome(gateway: Gateway, agent
 # -- coming back -----------------------------------------------------------------------------------
 
 
-async def test_conn_counts_attempts_and_boot_stays(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_conn_counts_attempts_and_boot_stays_the_same(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     serve(agent)
     hellos = []
     for _ in range(4):
@@ -85,7 +85,7 @@ async def test_conn_counts_attempts_and_boot_stays(gateway: Gateway, agent: Agen
     assert conns == sorted(set(conns))
 
 
-async def test_two_starts_are_two_boots(gateway: Gateway, serve: Serve) -> None:
+async def test_each_process_has_its_own_boot_id(gateway: Gateway, serve: Serve) -> None:
     boots = set()
     for _ in range(2):
         agent = Agent(gateway.url, "edge-1", "t")
@@ -97,7 +97,7 @@ async def test_two_starts_are_two_boots(gateway: Gateway, serve: Serve) -> None:
     assert len(boots) == 2
 
 
-async def test_the_policy_of_welcome_holds(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_the_retry_policy_of_welcome_is_followed(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     """Eight losses under a ceiling of 50 ms take a second; under the defaults a minute and a half, on average."""
     serve(agent)
     link = await gateway.linked(retry=Retry(first=50, base=50, cap=50))
@@ -108,7 +108,7 @@ async def test_the_policy_of_welcome_holds(gateway: Gateway, agent: Agent, serve
     assert time.monotonic() - began < 20
 
 
-def test_delays_are_full_jitter() -> None:
+def test_delays_have_full_jitter() -> None:
     """The bounds that the agent draws in; the policy itself is tested in the wire's tests."""
     policy = RetryPolicy(first=20_000, base=1_000, cap=8_000)
     ceilings = [20_000, *[1_000] * 4, 2_000, 4_000, 8_000, 8_000]
@@ -128,7 +128,7 @@ async def test_retry_after_is_respected(gateway: Gateway, agent: Agent, serve: S
     await gateway.linked()
 
 
-async def test_other_refusals_are_tried_again_by_the_policy(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_other_refusals_are_retried_by_the_policy(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     serve(agent)
     link = await gateway.linked()
     for status in (500, 502, 200):
@@ -139,7 +139,7 @@ async def test_other_refusals_are_tried_again_by_the_policy(gateway: Gateway, ag
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 426, 431])
-async def test_what_a_person_must_mend_is_tried_slowly(
+async def test_refusals_that_need_a_person_are_retried_slowly(
     gateway: Gateway, agent: Agent, serve: Serve, status: int
 ) -> None:
     """Between half the cap and the cap, and never given up: it cannot be mended from the platform otherwise."""
@@ -155,7 +155,7 @@ async def test_what_a_person_must_mend_is_tried_slowly(
     await gateway.linked()
 
 
-async def test_what_an_ingress_says_for_a_moment_is_tried_again_by_the_policy(
+async def test_a_refusal_of_an_ingress_after_a_link_is_retried_by_the_policy(
     gateway: Gateway, agent: Agent, serve: Serve
 ) -> None:
     """A Service that is made anew (404), a node that is gone (502, 503 without a time, 504): half of this cap would be
@@ -170,7 +170,9 @@ async def test_what_an_ingress_says_for_a_moment_is_tried_again_by_the_policy(
     assert len(gateway.attempts) == 6
 
 
-async def test_a_404_before_the_first_link_is_no_reason_to_sleep(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_a_404_before_the_first_link_is_retried_by_the_policy(
+    gateway: Gateway, agent: Agent, serve: Serve
+) -> None:
     """Under the default policy, whose cap is a minute: an agent may start before the Service that it needs."""
     gateway.refusals.extend([(404, {})] * 3)
     serve(agent)
@@ -178,7 +180,9 @@ async def test_a_404_before_the_first_link_is_no_reason_to_sleep(gateway: Gatewa
     assert len(gateway.attempts) == 4
 
 
-async def test_a_gateway_that_asks_for_no_pause_is_not_hammered(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_a_gateway_that_asks_for_no_pause_is_retried_with_pauses(
+    gateway: Gateway, agent: Agent, serve: Serve
+) -> None:
     """Links that are closed as soon as they are welcomed, and a policy of zeros: after five retries the agent's own."""
     serve(agent)
     loop = asyncio.get_running_loop()
@@ -194,7 +198,9 @@ async def test_a_gateway_that_asks_for_no_pause_is_not_hammered(gateway: Gateway
     assert 6 <= len(gateway.attempts) <= 20
 
 
-async def test_a_pause_that_is_absurd_is_cut(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_absurdly_long_pause_is_shortened(
+    gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     """A day in a bye, 300 years in Retry-After, the largest number in a policy: ten minutes at the most."""
     largest = (1 << 53) - 1
     with caplog.at_level("INFO", "fairlead.agent"):
@@ -219,7 +225,7 @@ async def test_a_pause_that_is_absurd_is_cut(gateway: Gateway, serve: Serve, cap
             await asyncio.wait_for(serving, 20)
 
 
-async def test_a_gateway_that_is_not_there_yet(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_gateway_that_starts_later_is_reached(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     """Nobody listens on the port: it tries on, and can still be stopped."""
     with socket.socket() as held:  # bound, so that nobody else gets the port, and not listening
         held.bind(("127.0.0.1", 0))
@@ -245,7 +251,7 @@ async def test_the_time_in_bye_is_respected(gateway: Gateway, agent: Agent, serv
     await gateway.linked()
 
 
-async def test_a_bye_may_call_it_back_sooner_than_the_policy(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_a_bye_may_ask_for_a_shorter_pause_than_the_policy(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     serve(agent)
     link = await gateway.linked(retry=NEVER)
     await link.close(4000, retry=50)
@@ -253,7 +259,7 @@ async def test_a_bye_may_call_it_back_sooner_than_the_policy(gateway: Gateway, a
 
 
 @pytest.mark.parametrize("code", [1000, 1001, 1011, 1012, 4000, 4003, 4007, 4008, 4408, 4499])
-async def test_codes_that_mean_come_back(gateway: Gateway, agent: Agent, serve: Serve, code: int) -> None:
+async def test_close_codes_that_mean_reconnect(gateway: Gateway, agent: Agent, serve: Serve, code: int) -> None:
     serving = serve(agent)
     link = await gateway.linked()
     await link.close(code)
@@ -262,7 +268,7 @@ async def test_codes_that_mean_come_back(gateway: Gateway, agent: Agent, serve: 
 
 
 @pytest.mark.parametrize("code", [4500, 4503, 4507, 4999])
-async def test_codes_that_mean_stay_away(
+async def test_close_codes_that_end_the_agent(
     gateway: Gateway, agent: Agent, serve: Serve, cleaned: list[bool], code: int
 ) -> None:
     serving = serve(agent)
@@ -277,7 +283,7 @@ async def test_codes_that_mean_stay_away(
     assert len(gateway.attempts) == 1
 
 
-async def test_a_welcome_that_never_comes(
+async def test_a_missing_welcome_ends_the_attempt(
     gateway: Gateway, agent: Agent, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The protocol's 30 s, made short for the test."""
@@ -294,7 +300,7 @@ async def test_a_welcome_that_never_comes(
     await silent.close(4507)
 
 
-async def test_a_protocol_error_of_the_gateway_is_no_reason_to_stay_away(
+async def test_a_protocol_error_of_the_gateway_is_followed_by_a_reconnect(
     gateway: Gateway, agent: Agent, serve: Serve
 ) -> None:
     serving = serve(agent)

@@ -1,4 +1,4 @@
-"""Calls that wait for a disk: what they return, and that whoever is cancelled does not leave one behind."""
+"""Calls that wait for a disk: their results, and that a cancelled caller leaves no call behind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.agent.builtin.files.disk_threads import CALLS, DiskThreads
 
 
 class Slow:
-    """A call that hangs in its thread until it is let go."""
+    """A call that blocks its thread until it is released."""
 
     def __init__(self) -> None:
         self.began = threading.Event()
@@ -31,14 +31,14 @@ class Slow:
         self._go.set()
 
 
-async def test_what_it_returns_and_raises() -> None:
+async def test_the_result_or_error_of_the_call_is_passed_on() -> None:
     disk = DiskThreads()
     assert await disk.run(int, "7", base=8) == 7
     with pytest.raises(ValueError, match="invalid literal"):
         await disk.run(int, "x")
 
 
-async def test_whoever_is_cancelled_waits_for_the_thread() -> None:
+async def test_a_cancelled_caller_waits_for_the_thread() -> None:
     """The descriptor that it works on must not be closed, and given to another file, meanwhile."""
     slow = Slow()
     task = asyncio.create_task(DiskThreads().run(slow.call))
@@ -52,7 +52,7 @@ async def test_whoever_is_cancelled_waits_for_the_thread() -> None:
     assert slow.ended.is_set()
 
 
-async def test_a_second_cancel_does_not_wait() -> None:
+async def test_a_caller_that_is_cancelled_twice_does_not_wait() -> None:
     """The process ends: a disk that hangs must not hold it."""
     slow = Slow()
     task = asyncio.create_task(DiskThreads().run(slow.call))
@@ -66,7 +66,7 @@ async def test_a_second_cancel_does_not_wait() -> None:
     slow.let_go()
 
 
-async def test_so_many_calls_at_once() -> None:
+async def test_calls_at_the_same_time_are_limited() -> None:
     disk, slow = DiskThreads(), [Slow() for _ in range(CALLS + 1)]
     tasks = [asyncio.create_task(disk.run(one.call)) for one in slow]
     for one in slow[:CALLS]:

@@ -1,4 +1,4 @@
-"""The built-in methods, above all `exec`: output as it comes, input, how it ended, and nothing left behind."""
+"""The built-in method `exec`: output as it is written, input, the exit code, and that no process is left behind."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ async def test_output_and_exit_code(run: Run) -> None:
     assert await run("false") == ({"exit_code": 1}, b"", b"")
 
 
-async def test_octets_are_not_touched(run: Run) -> None:
+async def test_output_bytes_are_passed_on_unchanged(run: Run) -> None:
     source = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 1000)"
     assert await run(sys.executable, "-c", source) == ({"exit_code": 0}, bytes(range(256)) * 1000, b"")
 
 
-async def test_output_comes_as_it_is_written(link: Link) -> None:
+async def test_output_is_sent_as_it_is_written(link: Link) -> None:
     """The second line is written only when the first was seen."""
     await link.command(C1, "exec", {"argv": ["sh", "-c", "echo one; read x; echo two"], "stdin": True})
     await link.until(lambda: link.output(C1) == b"one\n")
@@ -79,7 +79,7 @@ async def test_output_comes_as_it_is_written(link: Link) -> None:
     assert link.output(C1) == b"one\ntwo\n"
 
 
-async def test_a_signal_is_told(run: Run) -> None:
+async def test_a_signal_that_ended_the_program_is_reported(run: Run) -> None:
     result, out, _ = await run("sh", "-c", "echo before; kill -9 $$")
     assert result == {"signal": 9}
     assert out == b"before\n"
@@ -90,7 +90,7 @@ async def test_no_shell_is_involved(run: Run) -> None:
     assert (await run("printf", "%s|", "$HOME", "a b", "*", ""))[1] == b"$HOME|a b|*||"
 
 
-async def test_env_and_cwd(run: Run, tmp_path: Path) -> None:
+async def test_env_and_cwd_are_set(run: Run, tmp_path: Path) -> None:
     assert (await run("pwd", cwd=str(tmp_path)))[1].strip() == str(tmp_path.resolve()).encode()
     lines = (await run("env", env={"ADDED": "two words"}))[1].splitlines()
     assert b"ADDED=two words" in lines
@@ -111,7 +111,7 @@ async def test_env_and_cwd(run: Run, tmp_path: Path) -> None:
     ],
     ids=["no-file", "not-in-path", "cwd", "folder", "nul", "env-name", "env-nul", "too-long"],
 )
-async def test_what_cannot_be_run(link: Link, arguments: dict[str, object], named: str) -> None:
+async def test_a_program_that_cannot_be_run_is_reported(link: Link, arguments: dict[str, object], named: str) -> None:
     await link.command(C1, "exec", arguments)
     end = await link.end(C1)
     assert (end.state, end.total) == ("error", 0)
@@ -124,7 +124,7 @@ async def test_what_cannot_be_run(link: Link, arguments: dict[str, object], name
 @pytest.mark.parametrize(
     "arguments", [{"argv": []}, {"argv": "true"}, {}, {"argv": ["true"], "shell": True}, {"argv": [1]}]
 )
-async def test_arguments_that_are_wrong(link: Link, arguments: dict[str, object]) -> None:
+async def test_invalid_arguments_are_refused(link: Link, arguments: dict[str, object]) -> None:
     """Refused, or ended with that error: it never ran."""
     await link.command(C1, "exec", arguments)
     await link.until(
@@ -136,7 +136,7 @@ async def test_arguments_that_are_wrong(link: Link, arguments: dict[str, object]
     assert "argv" in said[0].message or "shell" in said[0].message
 
 
-async def test_input_is_echoed_until_its_end(link: Link) -> None:
+async def test_input_reaches_the_program_until_its_end(link: Link) -> None:
     await link.command(C1, "exec", {"argv": ["cat"], "stdin": True})
     await link.feed(C1, b"one\n", b"\x00\xff")
     await link.until(lambda: link.output(C1) == b"one\n\x00\xff")
@@ -147,12 +147,12 @@ async def test_input_is_echoed_until_its_end(link: Link) -> None:
     assert link.output(C1) == b"one\n\x00\xffthree"
 
 
-async def test_input_larger_than_its_window(link: Link) -> None:
+async def test_input_may_be_larger_than_its_window(link: Link) -> None:
     """1 MB through `cat`: the gateway feeds as far as it was granted."""
     stream = await link.command(C1, "exec", {"argv": ["cat"], "stdin": True})
     sent = os.urandom(MB)
     for start in range(0, MB, 32 << 10):
-        await link.until(lambda: stream.input_room >= 32 << 10)
+        await link.until(lambda: stream.input_credit >= 32 << 10)
         await link.feed(C1, sent[start : start + (32 << 10)])
     await link.feed_end(C1)
     await link.end(C1)
@@ -164,7 +164,7 @@ async def test_without_stdin_the_input_is_empty(run: Run) -> None:
     assert await run("cat") == ({"exit_code": 0}, b"", b"")
 
 
-async def test_a_program_that_does_not_read_its_input(link: Link) -> None:
+async def test_a_program_that_does_not_read_its_input_does_not_block_the_agent(link: Link) -> None:
     await link.command(C1, "exec", {"argv": ["sh", "-c", "exec 0<&-; echo up; sleep 0.2; echo done"], "stdin": True})
     await link.until(lambda: link.output(C1) == b"up\n")
     await link.feed(C1, *[b"x" * 30_000] * 8)
@@ -195,7 +195,7 @@ DEAF = "trap '' TERM; echo $$ > parent; while :; do sleep 0.1; done"
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
-async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: Gone, how: str) -> None:
+async def test_all_descendants_are_killed(link: Link, tmp_path: Path, gone: Gone, how: str) -> None:
     """Also a grandchild in a session of its own, which no signal to the group reaches."""
     arguments = {"argv": ["sh", "-c", FAMILY], "cwd": str(tmp_path)}
     await link.command(C1, "exec", arguments, deadline=60_000 if how == "cancel" else 3_000)
@@ -210,7 +210,7 @@ async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: G
         await gone(pid)
 
 
-async def test_a_program_that_does_not_hear_sigterm_is_killed(link: Link, tmp_path: Path, gone: Gone) -> None:
+async def test_a_program_that_ignores_sigterm_is_killed(link: Link, tmp_path: Path, gone: Gone) -> None:
     await link.command(C1, "exec", {"argv": ["sh", "-c", DEAF], "cwd": str(tmp_path)})
     pid = await pid_in(tmp_path / "parent")
     began = time.monotonic()
@@ -230,7 +230,9 @@ async def test_a_program_may_clean_up_before_it_is_killed(link: Link, tmp_path: 
 
 
 @pytest.mark.parametrize("prefix", ["", "setsid "], ids=["child", "session"])
-async def test_children_that_hold_the_output_do_not_hold_the_end(link: Link, tmp_path: Path, prefix: str) -> None:
+async def test_a_child_that_keeps_the_output_open_does_not_delay_the_end(
+    link: Link, tmp_path: Path, prefix: str
+) -> None:
     """As a daemon does that was started without a redirection: the program is over when it has exited."""
     source = f"{prefix}sleep 1000 & echo $! > child; echo started"
     began = time.monotonic()
@@ -267,7 +269,7 @@ def _children() -> list[psutil.Process]:
 # -- much output -----------------------------------------------------------------------------------
 
 
-async def test_50_mb_through_a_slow_gateway_do_not_fill_the_agent(
+async def test_50_mb_to_a_slow_gateway_do_not_fill_the_agents_memory(
     gateway: Gateway, agent_process: StartAgentProcess
 ) -> None:
     """The program is read only as fast as its results are stored: both windows and the pipe hold it back."""
@@ -291,10 +293,10 @@ async def test_50_mb_through_a_slow_gateway_do_not_fill_the_agent(
     assert largest - before < 6 * MB, f"{(largest - before) / MB:.1f} MB more"
 
 
-async def test_a_program_waits_while_nothing_is_granted(link: Link) -> None:
+async def test_a_program_waits_while_there_is_no_credit(link: Link) -> None:
     link.grants = False
     stream = await link.command(C1, "exec", {"argv": ["head", "-c", str(MB), "/dev/zero"]})
-    await link.until(lambda: stream.room < 64 << 10)
+    await link.until(lambda: stream.credit_left < 64 << 10)
     # Another command has a window of its own.
     await link.command(C2, "exec", {"argv": ["echo", "hello"]})
     assert (await link.end(C2)).state == "ok"
@@ -303,12 +305,12 @@ async def test_a_program_waits_while_nothing_is_granted(link: Link) -> None:
     while not link.of(End, C1):
         granted = len(link.output(C1))
         await link.send(Credit(id=C1, bytes=100_000))
-        stream.room += 100_000
+        stream.credit_left += 100_000
         await link.until(lambda g=granted: len(link.output(C1)) > g or bool(link.of(End, C1)))  # type: ignore[misc]
     assert link.output(C1) == bytes(MB)
 
 
-async def test_sys_info(link: Link) -> None:
+async def test_sys_info_describes_the_host(link: Link) -> None:
     await link.command(C1, "sys.info")
     info = json.loads((await link.end(C1)).payload)
     assert info["os"] == sys.platform

@@ -1,4 +1,4 @@
-"""Handlers that fail: the error stays readable, fits the wire, and shows nothing of the machine."""
+"""Handlers that fail: the error is readable, fits into a message, and reveals nothing about the machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairlead.agent import Agent, CommandError
 from support.agent.scripted_link import Link
 
 
-async def test_a_command_error_ends_as_it_says(agent: Agent, link: Link) -> None:
+async def test_a_command_error_is_the_error_of_the_end(agent: Agent, link: Link) -> None:
     @agent.command("fail")
     async def fail() -> None:
         raise CommandError("disk_full", "no room on /var", temporary=True, free=0, path="/var")
@@ -25,7 +25,7 @@ async def test_a_command_error_ends_as_it_says(agent: Agent, link: Link) -> None
 
 
 @pytest.mark.parametrize("kind", ["coroutine", "thread", "async-generator", "generator"])
-async def test_other_exceptions_end_without_a_traceback(agent: Agent, link: Link, kind: str) -> None:
+async def test_other_exceptions_are_reported_without_a_traceback(agent: Agent, link: Link, kind: str) -> None:
     async def coroutine() -> None:
         raise KeyError("secret place")
 
@@ -56,7 +56,7 @@ async def test_other_exceptions_end_without_a_traceback(agent: Agent, link: Link
         assert link.output("c1") == b"first"
 
 
-async def test_errors_that_do_not_fit_the_wire_are_cut_to_it(agent: Agent, link: Link) -> None:
+async def test_errors_too_large_for_a_message_are_shortened(agent: Agent, link: Link) -> None:
     @agent.command("long")
     async def long() -> None:
         raise CommandError("c" * 200, "m" * 5000, False, **{f"k{n}": n for n in range(40)})
@@ -80,7 +80,7 @@ async def test_errors_that_do_not_fit_the_wire_are_cut_to_it(agent: Agent, link:
         assert all(1 <= len(key) <= 64 for key in end.error.details)
 
 
-async def test_an_exception_without_words_still_has_some(agent: Agent, link: Link) -> None:
+async def test_a_command_error_without_a_code_gets_one(agent: Agent, link: Link) -> None:
     @agent.command("fail")
     async def fail() -> None:
         raise CommandError("", "")
@@ -91,7 +91,7 @@ async def test_an_exception_without_words_still_has_some(agent: Agent, link: Lin
     assert end.error.code
 
 
-async def test_results_that_are_not_json(agent: Agent, link: Link) -> None:
+async def test_results_that_are_not_json_are_errors(agent: Agent, link: Link) -> None:
     @agent.command("object")
     async def value() -> object:
         return object()

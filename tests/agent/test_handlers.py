@@ -83,7 +83,7 @@ async def test_a_generator_streams_from_a_thread(agent: Agent, link: Link) -> No
     assert link.output("c1") == b"one\ntwo\n"
 
 
-async def test_a_handler_may_write_kinds_of_its_own(agent: Agent, link: Link) -> None:
+async def test_a_handler_may_write_chunks_of_its_own_kinds(agent: Agent, link: Link) -> None:
     @agent.command("logs")
     async def logs(command: Command, text: str) -> str:
         await command.write("log", text)
@@ -100,7 +100,7 @@ async def test_a_handler_may_write_kinds_of_its_own(agent: Agent, link: Link) ->
     assert max(len(c.payload) for c in link.of(Chunk, "c1")) <= 64 << 10
 
 
-async def test_a_function_and_a_generator_in_processes(agent: Agent, link: Link, module: MakeModule) -> None:
+async def test_a_function_and_a_generator_run_in_processes(agent: Agent, link: Link, module: MakeModule) -> None:
     made = module(
         "import os\n"
         "def work(n: int): return {'pid': os.getpid(), 'sum': sum(range(n))}\n"
@@ -136,7 +136,7 @@ async def test_a_function_and_a_generator_in_processes(agent: Agent, link: Link,
     ],
     ids=["exception", "command-error", "exit", "signal", "unpicklable", "sys-exit"],
 )
-async def test_failures_in_a_process(
+async def test_a_failure_in_a_process_is_reported(
     agent: Agent, link: Link, module: MakeModule, source: str, code: str, what: str
 ) -> None:
     agent.command("work", run="process")(module(source).work)
@@ -151,7 +151,7 @@ async def test_failures_in_a_process(
         assert end.error.details == {"n": 3}
 
 
-async def test_a_handler_that_cannot_be_sent_to_a_process_says_so(agent: Agent, link: Link) -> None:
+async def test_a_handler_that_cannot_be_pickled_is_refused(agent: Agent, link: Link) -> None:
     def local() -> None: ...
 
     try:

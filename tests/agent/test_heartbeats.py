@@ -1,4 +1,5 @@
-"""Beats of a link: when the agent says one, when it gives a silent gateway up, and that work delays none."""
+"""Heartbeats of a link: when the agent sends them, when it gives up a silent gateway, and that work does not delay
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 
 
-async def test_heartbeats_when_there_is_nothing_else_to_say(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_heartbeats_are_sent_only_when_nothing_else_is_sent(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     serve(agent)
     link = await gateway.linked(hb=1000)  # given up after 2.5 of them, which a busy machine must not reach
     await link.until(lambda: len(link.of(Hb)) >= 3)

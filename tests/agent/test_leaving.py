@@ -1,4 +1,4 @@
-"""The ends that an agent makes itself: drained, stopped, cancelled, ended by a signal; nothing stays behind."""
+"""Links that the agent itself ends: drained, stopped, cancelled or terminated by a signal; nothing is left behind."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def test_a_drained_agent_that_is_closed_first_comes_back_as_well(
     await gateway.linked()
 
 
-async def test_what_bye_says_after_a_drain_holds(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_a_bye_after_a_drain_replaces_its_delay(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     serve(agent)
     link = await gateway.linked(retry=NEVER)
     await link.drain(60_000)
@@ -63,7 +63,7 @@ async def test_what_bye_says_after_a_drain_holds(gateway: Gateway, agent: Agent,
     await gateway.linked()
 
 
-async def test_two_drains(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_a_second_drain_replaces_the_first(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     """Told twice, the second time with another slot: it leaves once."""
     serve(agent)
     link = await gateway.linked(retry=NEVER)
@@ -75,7 +75,7 @@ async def test_two_drains(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     assert len(gateway.attempts) == 2
 
 
-async def test_stop_says_goodbye(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_stop_sends_bye(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     @agent.command("sleep")
     async def sleep() -> None:
         await asyncio.sleep(1000)
@@ -95,7 +95,7 @@ async def test_stop_says_goodbye(gateway: Gateway, agent: Agent, serve: Serve) -
 
 
 @pytest.mark.parametrize("when", ["at once", "refused", "before welcome", "between links"])
-async def test_stop_at_any_moment(gateway: Gateway, agent: Agent, serve: Serve, when: str) -> None:
+async def test_stop_works_at_any_moment(gateway: Gateway, agent: Agent, serve: Serve, when: str) -> None:
     if when == "refused":
         gateway.refusals.append((503, {"Retry-After": "500"}))
     serving = serve(agent)
@@ -113,7 +113,7 @@ async def test_stop_at_any_moment(gateway: Gateway, agent: Agent, serve: Serve, 
         await serving
 
 
-async def test_stop_while_nobody_answers_the_dial(serve: Serve) -> None:
+async def test_stop_while_a_connection_attempt_hangs(serve: Serve) -> None:
     """A connection that is accepted by the kernel and read by nobody."""
     with socket.create_server(("127.0.0.1", 0)) as mute:
         agent = Agent(f"ws://127.0.0.1:{mute.getsockname()[1]}", "edge-1", "t")
@@ -126,7 +126,7 @@ async def test_stop_while_nobody_answers_the_dial(serve: Serve) -> None:
         peer.close()
 
 
-async def test_stop_twice_and_before_it_serves(gateway: Gateway, agent: Agent, serve: Serve) -> None:
+async def test_stop_may_be_called_twice_and_before_serving(gateway: Gateway, agent: Agent, serve: Serve) -> None:
     agent.stop()
     serving = serve(agent)
     link = await gateway.accept()
@@ -137,7 +137,7 @@ async def test_stop_twice_and_before_it_serves(gateway: Gateway, agent: Agent, s
         await serving
 
 
-async def test_serving_that_is_cancelled_leaves_nothing(
+async def test_cancelling_serve_leaves_no_task(
     gateway: Gateway, agent: Agent, serve: Serve, cleaned: list[bool]
 ) -> None:
     before = asyncio.all_tasks()
@@ -176,7 +176,7 @@ async def test_a_signal_ends_the_process_and_what_it_runs(
     assert "Traceback" not in process.log
 
 
-async def test_a_replaced_process_says_why_and_ends(gateway: Gateway, agent_process: StartAgentProcess) -> None:
+async def test_a_replaced_process_logs_the_reason_and_ends(gateway: Gateway, agent_process: StartAgentProcess) -> None:
     process = agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     link = await gateway.linked()
     await link.close(4507)

@@ -1,4 +1,5 @@
-"""Random trees of folders and links, random paths: what is found is what the kernel would find, and inside the root."""
+"""Random trees of folders and links, and random paths: the resolver finds what the kernel would find, inside the
+root."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ def find(root: Path, path: str) -> ResolvedPath | str:
 
 @settings(max_examples=400, deadline=None)
 @given(made=entries, asked=st.lists(st.sampled_from(PARTS), min_size=1, max_size=6))
-def test_found_is_what_it_means_and_inside(
+def test_a_resolved_path_is_the_real_file_and_inside_the_root(
     world: Path, made: list[tuple[list[str], str, str]], asked: list[str]
 ) -> None:
     with TemporaryDirectory(dir=world) as name:
@@ -107,7 +108,7 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_root_that_is_a_link_itself(tmp_path: Path) -> None:
+def test_a_root_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "v1").mkdir()
     (tmp_path / "current").symlink_to("v1")
     roots = PathResolver([str(tmp_path / "current")], "roots")

@@ -64,7 +64,7 @@ async def test_each_process_is_one_row(link: Link) -> None:
     assert all(row.keys() == KEYS and row["argv"] for row in rows.values())
 
 
-async def test_a_zombie_and_a_huge_command_line(link: Link) -> None:
+async def test_a_zombie_and_a_very_long_command_line_are_listed(link: Link) -> None:
     with (
         subprocess.Popen(["true"]) as zombie,
         subprocess.Popen(["sleep", "1000", *["1"] * 60_000]) as huge,
@@ -82,7 +82,7 @@ async def test_a_zombie_and_a_huge_command_line(link: Link) -> None:
             huge.kill()
 
 
-def test_a_system_without_proc(tmp_path: Path) -> None:
+def test_a_system_without_proc_is_reported(tmp_path: Path) -> None:
     for missing, words in ((tmp_path / "none", "No such file"), (tmp_path, "nothing is mounted")):
         with pytest.raises(CommandError, match=words) as raised:
             processes(str(missing))

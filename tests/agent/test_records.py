@@ -1,4 +1,4 @@
-"""The journal's records: whatever becomes of a file, what is read from it is a true beginning of what was written."""
+"""The records of the journal: whatever happens to the file, reading it gives a true prefix of what was written."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def boundaries(records: list[Entry]) -> list[int]:
 
 
 @given(histories)
-def test_what_is_written_is_read(records: list[Entry]) -> None:
+def test_records_are_read_as_they_were_written(records: list[Entry]) -> None:
     data = b"".join(map(frame, records))
     found = replay(data)
     assert (found.end, found.torn, found.damage) == (len(data), False, "")
@@ -106,7 +106,7 @@ def test_a_file_cut_anywhere_is_a_prefix(records: list[Entry], data: st.DataObje
 
 
 @given(histories, st.data(), st.integers(1, 5000))
-def test_octets_that_were_never_written_are_a_torn_tail(records: list[Entry], data: st.DataObject, zeros: int) -> None:
+def test_bytes_that_were_never_written_are_a_torn_tail(records: list[Entry], data: st.DataObject, zeros: int) -> None:
     """After a power cut the file may be longer than what the disk has of it."""
     whole = b"".join(map(frame, records))
     cut = data.draw(st.integers(0, len(whole)))
@@ -119,7 +119,7 @@ def test_octets_that_were_never_written_are_a_torn_tail(records: list[Entry], da
 
 
 @given(histories, st.data())
-def test_a_changed_octet_is_never_believed(records: list[Entry], data: st.DataObject) -> None:
+def test_a_changed_byte_is_always_detected(records: list[Entry], data: st.DataObject) -> None:
     whole = bytearray(b"".join(map(frame, records)))
     ends = boundaries(records)
     at = data.draw(st.integers(0, len(whole) - 1))
@@ -134,14 +134,14 @@ def test_a_changed_octet_is_never_believed(records: list[Entry], data: st.DataOb
 
 
 @given(st.binary(max_size=400))
-def test_garbage_is_no_journal(data: bytes) -> None:
+def test_random_bytes_are_not_a_journal(data: bytes) -> None:
     found = replay(data)
     assert found.end == 0
     assert found.state == JournalState()
 
 
 @given(histories)
-def test_the_fewest_records_say_the_same(records: list[Entry]) -> None:
+def test_the_compacted_records_restore_the_same_state(records: list[Entry]) -> None:
     state = state_of(records)
     again = replay(b"".join(map(frame, state.records()))).state
     assert again.finished.keys() == state.finished.keys()
@@ -160,7 +160,7 @@ def test_the_fewest_records_say_the_same(records: list[Entry]) -> None:
 
 
 @given(histories)
-def test_live_octets_are_those_of_what_matters(records: list[Entry]) -> None:
+def test_live_bytes_count_only_records_that_are_needed(records: list[Entry]) -> None:
     state = state_of(records)
     size = sum(len(frame(r)) for r in records)
     kept = [*state.finished.values(), *(held for _, held in state.events.values()), len(frame(HEAD))]
@@ -169,7 +169,7 @@ def test_live_octets_are_those_of_what_matters(records: list[Entry]) -> None:
     assert state.live == sum(kept) <= size
 
 
-def test_stored_chunks_do_not_matter_any_more() -> None:
+def test_stored_chunks_are_not_live() -> None:
     state = state_of([HEAD, Accepted(Cmd(id="c1", method="m", payload=b"{}", retry="safe"), 1000)])
     assert state.commands["c1"].may_restart(999)
     before = state.live
@@ -196,7 +196,7 @@ def test_the_ids_of_the_last_commands_are_kept() -> None:
     [HEAD, Chunk(id="c1", n=1, kind="stdout"), {"t": 120, "id": "later"}, {"t": 6, "id": "c1"}, [1, 2]],
     ids=["second head", "gap", "unknown", "incomplete", "no record"],
 )
-def test_a_whole_record_that_makes_no_sense_is_damage(record: object) -> None:
+def test_a_complete_record_with_invalid_content_is_damage(record: object) -> None:
     before: list[Entry] = [HEAD, Accepted(Cmd(id="c1", method="m"), 1000)]
     body = msgspec.msgpack.encode(record)
     head = struct.pack("!II", len(body), zlib.crc32(body))
@@ -207,7 +207,7 @@ def test_a_whole_record_that_makes_no_sense_is_damage(record: object) -> None:
     assert not found.torn
 
 
-def test_a_file_without_a_head_is_damage() -> None:
+def test_a_file_without_a_header_is_damage() -> None:
     found = replay(frame(End(id="c1", total=0, state="error", error=Error(code="x"))))
     assert found.end == 0
     assert "head" in found.damage

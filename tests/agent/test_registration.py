@@ -1,4 +1,4 @@
-"""What an agent refuses when it is made: methods, urls and ids that cannot be; and what its import costs."""
+"""What an agent refuses when it is created: invalid methods, URLs and ids; and the cost of its import."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fairlead.errors import ConfigError
 from support.agent.fixtures import StartAgentProcess
 
 
-def test_registration_errors(agent: Agent) -> None:
+def test_an_invalid_handler_is_refused_at_its_registration(agent: Agent) -> None:
     wrong = (ConfigError, TypeError)
 
     async def coroutine() -> None: ...
@@ -44,7 +44,7 @@ def test_registration_errors(agent: Agent) -> None:
     agent.command("m")(coroutine)
 
 
-def test_a_decorated_function_is_still_itself(agent: Agent) -> None:
+def test_a_decorated_function_can_still_be_called(agent: Agent) -> None:
     def function(a: int) -> int:
         return a + 1
 
@@ -53,26 +53,26 @@ def test_a_decorated_function_is_still_itself(agent: Agent) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1", "127.0.0.1:8080", "ws://", "", "ws:///path"])
-def test_urls_that_cannot_be(url: str) -> None:
+def test_invalid_urls_are_refused(url: str) -> None:
     with pytest.raises(ConfigError):
         Agent(url, "edge-1", "t")
 
 
 @pytest.mark.parametrize("id", ["", "-x", "a b", "x" * 129, "ä"])
-def test_ids_that_cannot_be(id: str) -> None:
+def test_invalid_agent_ids_are_refused(id: str) -> None:
     from fairlead.errors import InvalidRequest
 
     with pytest.raises((InvalidRequest, ConfigError)):
         Agent("ws://127.0.0.1:1", id, "t")
 
 
-def test_facts_beyond_what_a_gateway_takes_are_refused_at_once() -> None:
+def test_facts_beyond_the_limits_of_gateways_are_refused_at_once() -> None:
     Agent("ws://127.0.0.1:1", "edge-1", "token-1", facts={f"fact-{n}": "x" * 250 for n in range(14)})
     with pytest.raises(ConfigError, match=r"facts of \d+ bytes as JSON are too large: expected at most 4096"):
         Agent("ws://127.0.0.1:1", "edge-1", "token-1", facts={f"fact-{n}": "x" * 250 for n in range(16)})
 
 
-async def test_the_sdk_needs_the_base_install_only(agent_process: StartAgentProcess) -> None:
+async def test_the_sdk_needs_only_the_base_install(agent_process: StartAgentProcess) -> None:
     source = (
         "import sys, fairlead.agent, fairlead.agent.builtin\n"
         "heavy = {'starlette', 'uvicorn', 'uvloop', 'httptools', 'redis', 'prometheus_client', 'click'}\n"

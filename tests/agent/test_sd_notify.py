@@ -1,4 +1,4 @@
-"""systemd's side: a real datagram socket that hears READY, STATUS, WATCHDOG and STOPPING; and the unit file."""
+"""systemd's side: a real datagram socket that receives READY, STATUS, WATCHDOG and STOPPING; and the unit file."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
 RUN = ("-m", "fairlead", "agent", "run", "--id", "edge-1", "--url")
 
 
-async def test_ready_when_it_is_linked_and_what_follows(
+async def test_ready_is_sent_with_the_first_link_and_status_with_each_change(
     gateway: Gateway, agent_process: StartAgentProcess, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
@@ -88,13 +88,13 @@ async def test_ready_when_it_is_linked_and_what_follows(
     await manager.until(lambda heard: heard.count("WATCHDOG=1") >= 8)
     beats = [at for at, text in manager.heard if text == "WATCHDOG=1"]
     gaps = [later - earlier for earlier, later in pairwise(beats)]
-    assert max(gaps) < 0.4, "the watchdog would have bitten"
+    assert max(gaps) < 0.4, "the watchdog would have ended the agent"
     process.signal(signal.SIGTERM)
     await manager.until(lambda heard: any(h.startswith("STOPPING=1") for h in heard))
     assert await process.exit_code() == 0
 
 
-async def test_a_loop_that_hangs_starves_the_watchdog(
+async def test_a_blocked_event_loop_stops_the_watchdog_messages(
     gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = Manager(str(tmp_path / "notify"))
@@ -116,7 +116,7 @@ async def test_a_loop_that_hangs_starves_the_watchdog(
     manager.close()
 
 
-async def test_a_watchdog_of_another_process_and_what_children_inherit(
+async def test_the_watchdog_of_another_process_is_ignored_and_not_inherited(
     gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = Manager(str(tmp_path / "notify"))
@@ -135,7 +135,7 @@ async def test_a_watchdog_of_another_process_and_what_children_inherit(
     manager.close()
 
 
-async def test_a_manager_that_is_gone_is_no_reason_to_end(
+async def test_the_agent_continues_when_the_manager_is_gone(
     gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
@@ -146,7 +146,7 @@ async def test_a_manager_that_is_gone_is_no_reason_to_end(
     assert "Traceback" not in process.log
 
 
-async def test_exit_codes_that_the_unit_knows(gateway: Gateway, agent_process: StartAgentProcess) -> None:
+async def test_the_unit_knows_the_exit_codes(gateway: Gateway, agent_process: StartAgentProcess) -> None:
     process = agent_process(*RUN, gateway.url)
     link = await gateway.linked()
     await link.close(4507)
@@ -160,10 +160,10 @@ def unit() -> str:
     return (resources.files("fairlead.agent") / "fairlead-agent.service").read_text()
 
 
-def test_the_unit_file(tmp_path: Path) -> None:
+def test_the_unit_file_is_complete(tmp_path: Path) -> None:
     lines = [line for line in unit().splitlines() if line and not line.startswith(("#", "["))]
     settings = dict(line.split("=", 1) for line in lines)
-    assert len(settings) == len(lines), "a setting stands twice"
+    assert len(settings) == len(lines), "a setting is given twice"
     assert settings["Type"] == "notify"
     assert int(settings["WatchdogSec"]) > 0
     assert settings["ExecStart"].split()[1:3] == ["agent", "run"]
@@ -175,7 +175,7 @@ def test_the_unit_file(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-async def test_what_the_gateway_says_is_no_word_of_its_own(
+async def test_text_of_the_gateway_cannot_forge_a_notification(
     gateway: Gateway, agent_process: StartAgentProcess, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason of a close, in the service manager's status and in the log: one line, and nothing that steers."""
@@ -192,7 +192,7 @@ async def test_what_the_gateway_says_is_no_word_of_its_own(
     await gateway.linked()
 
 
-def test_another_system_is_told_what_is_needed() -> None:
+def test_a_system_other_than_linux_is_refused_with_the_reason() -> None:
     program = "import sys; sys.platform = 'win32'; import fairlead.agent"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert "ImportError: fairlead.agent needs Linux" in done.stderr

@@ -1,4 +1,4 @@
-"""What the agent is told: layers, faults that name the key and what is expected, and the file of the token."""
+"""The settings of the agent: their layers, errors that name the key and what is expected, and the token file."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def faults(text: str, file: Path, env: Mapping[str, str] | None = None, **flags:
     return raised.value.message
 
 
-def test_a_whole_file(file: Path) -> None:
+def test_a_file_may_hold_every_setting(file: Path) -> None:
     read_ = read(WHOLE, file)
     assert (read_.url, read_.id, read_.log_level, read_.log_format) == (
         "wss://links.example.com", "edge-17", "warning", "json",
@@ -91,14 +91,14 @@ def test_a_whole_file(file: Path) -> None:
     }
 
 
-def test_nothing_is_enough(file: Path) -> None:
+def test_no_settings_at_all_give_defaults(file: Path) -> None:
     read_ = read("", file)
     assert read_.url == "ws://127.0.0.1:8080"
     assert read_.id == default_agent_id(os.uname().nodename)
     assert read_.options == Options()
 
 
-def test_flags_over_environment_over_file(file: Path) -> None:
+def test_flags_win_over_the_environment_and_the_environment_over_the_file(file: Path) -> None:
     text = 'id = "file"\nurl = "ws://file"\nlog_level = "error"'
     env = {"FAIRLEAD_AGENT_ID": "environment", "FAIRLEAD_AGENT_URL": "ws://environment"}
     read_ = read(text, file, env, id="flag", url=None)
@@ -108,7 +108,7 @@ def test_flags_over_environment_over_file(file: Path) -> None:
     assert read_.sources["log_level"] == f"file {file}: log_level"
 
 
-def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
+def test_every_setting_has_an_environment_variable(file: Path) -> None:
     given = {
         "url": "wss://x", "id": "a", "token": "t", "ca_file": "/c", "proxy": "direct", "journal": "/j",
         "log_level": "debug", "log_format": "json", "facts": "env=prod,rack=7", "env_keep": "A, B_2",
@@ -156,14 +156,14 @@ def test_the_environment_has_a_form_for_every_key(file: Path) -> None:
         ("ca_file = '/x'\nurl = 'ws://x'", ["ca_file", "wss://"]),
     ],
 )
-def test_faults_say_what_where_and_what_to_do(file: Path, text: str, words: list[str]) -> None:
+def test_errors_name_the_source_the_value_and_what_is_expected(file: Path, text: str, words: list[str]) -> None:
     told = faults(text, file)
     assert f"file {file}" in told
     for word in words:
         assert word in told
 
 
-def test_all_faults_at_once(file: Path) -> None:
+def test_all_errors_are_reported_at_once(file: Path) -> None:
     told = faults("ulr = 1\n[exec]\nenabled = 'maybe'", file, {"FAIRLEAD_AGENT_TOKN": "x"}, log_format="xml")
     assert "4 errors" in told
     for word in ("ulr", "exec.enabled", "FAIRLEAD_AGENT_TOKN", "FAIRLEAD_AGENT_TOKEN", "flag --log-format"):
@@ -175,7 +175,7 @@ def test_a_password_is_not_repeated(file: Path) -> None:
     assert "hunter2" not in repr(read("", file, {"FAIRLEAD_AGENT_TOKEN": "hunter2"}))
 
 
-def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     for path, words in ((tmp_path / "none.toml", "No such file"), (tmp_path, "Is a directory")):
         with pytest.raises(ConfigError, match=words):
             load({}, path, {})
@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         load({"FAIRLEAD_AGENT_CONFIG": str(tmp_path / "none.toml")}, None, {})
 
 
-def test_token_and_token_file(file: Path) -> None:
+def test_token_and_token_file_contradict_each_other_in_one_layer(file: Path) -> None:
     """Two ways to say one thing: the higher layer's wins, in one layer they contradict each other."""
     both = {"FAIRLEAD_AGENT_TOKEN": "t", "FAIRLEAD_AGENT_TOKEN_FILE": "/f"}
     assert "only one of them is allowed" in faults("", file, both)
@@ -193,7 +193,7 @@ def test_token_and_token_file(file: Path) -> None:
     assert (read_.token, read_.token_file) == (None, Path("/f"))
 
 
-def test_a_confined_exec_closes_shell_and_file_put_too(file: Path) -> None:
+def test_exec_allow_disables_shell_and_file_put(file: Path) -> None:
     def on(text: str) -> tuple[bool, bool]:
         options = read(text, file).options
         return options.enabled("shell"), options.enabled("file.put")
@@ -218,7 +218,9 @@ def test_a_confined_exec_closes_shell_and_file_put_too(file: Path) -> None:
         ("[file_put]\nroots = ['{folder}']", ["file_put.roots: {folder} contains", "(one of the agent's own"]),
     ],
 )  # fmt: skip
-def test_what_would_make_an_allow_list_void_is_refused(file: Path, command: str, text: str, words: list[str]) -> None:
+def test_settings_that_would_bypass_exec_allow_are_refused(
+    file: Path, command: str, text: str, words: list[str]
+) -> None:
     file.write_text("[exec]\nallow = ['/usr/bin/uname']\n" + text.format(folder=file.parent))
     done = fairlead(command, "--config", str(file), "--token", "t")
     assert done.returncode == 2, done.stderr
@@ -227,7 +229,7 @@ def test_what_would_make_an_allow_list_void_is_refused(file: Path, command: str,
         assert word.format(folder=file.parent) in done.stderr
 
 
-def test_variables_that_kubernetes_adds_are_no_keys(file: Path) -> None:
+def test_variables_that_kubernetes_adds_are_not_settings(file: Path) -> None:
     env = {
         "FAIRLEAD_AGENT_X_SERVICE_HOST": "10.0.0.1", "FAIRLEAD_AGENT_X_SERVICE_PORT_HTTP": "80",
         "FAIRLEAD_AGENT_X_PORT": "tcp://10.0.0.1:80", "FAIRLEAD_AGENT_X_PORT_80_TCP_ADDR": "10.0.0.1",
@@ -239,14 +241,14 @@ def test_variables_that_kubernetes_adds_are_no_keys(file: Path) -> None:
     ("host", "id"),
     [("web-1.example.com", "web-1.example.com"), ("wéb 1", "w-b-1"), ("-x", "x"), ("ö", "agent"), ("", "agent")],
 )  # fmt: skip
-def test_the_hosts_name_as_id(host: str, id: str) -> None:
+def test_the_host_name_is_the_default_id(host: str, id: str) -> None:
     assert default_agent_id(host) == id
 
 
 # -- the token's file ------------------------------------------------------------------------------
 
 
-def test_a_token_file_is_read_each_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_token_file_is_read_for_each_attempt(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "token"
     path.write_text("first\n")
     path.chmod(0o640)
@@ -269,7 +271,7 @@ def test_a_token_file_is_read_each_time(tmp_path: Path, caplog: pytest.LogCaptur
     [(b"", "does not hold one token"), (b"two tokens", "does not hold one token"), (b"\xff\xfe", "not ASCII"),
      (b"a\nb\n", "does not hold one token"), (None, "No such file")],
 )  # fmt: skip
-def test_a_token_file_without_a_token(tmp_path: Path, content: bytes | None, words: str) -> None:
+def test_a_token_file_without_a_token_is_refused(tmp_path: Path, content: bytes | None, words: str) -> None:
     path = tmp_path / "token"
     if content is not None:
         path.write_bytes(content)
@@ -303,11 +305,13 @@ def test_a_token_file_without_a_token(tmp_path: Path, content: bytes | None, wor
         ("wss://[fd00::1]", None, {"HTTPS_PROXY": "http://p", "no_proxy": "fd00::/8"}, None),
     ],
 )  # fmt: skip
-def test_which_proxy(url: str, configured: str | None, env: dict[str, str], chosen: str | None) -> None:
+def test_the_proxy_is_chosen_from_setting_and_environment(
+    url: str, configured: str | None, env: dict[str, str], chosen: str | None
+) -> None:
     assert choose_proxy(url, configured, env) == chosen
 
 
-def test_a_proxy_of_the_environment_that_is_none() -> None:
+def test_an_invalid_proxy_of_the_environment_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"HTTPS_PROXY.*direct") as raised:
         choose_proxy("wss://gw", None, {"HTTPS_PROXY": "socks5://user:hunter2@p"})
     assert "hunter2" not in raised.value.message
@@ -325,7 +329,7 @@ def fairlead(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_check_tells_where_each_value_comes_from(file: Path) -> None:
+def test_check_names_the_source_of_each_value(file: Path) -> None:
     file.write_text("[exec]\nallow = ['/bin/true']\n[facts]\nenv = 'prod'")
     done = fairlead("check", "--config", str(file), "--fact", "a=b", FAIRLEAD_AGENT_TOKEN="secret-token")
     assert done.returncode == 0, done.stderr
@@ -336,7 +340,7 @@ def test_check_tells_where_each_value_comes_from(file: Path) -> None:
     assert "url = ws://127.0.0.1:8080 (default)" in done.stdout
 
 
-def test_a_link_without_tls_is_warned_of(file: Path) -> None:
+def test_a_link_without_tls_is_logged_as_a_warning(file: Path) -> None:
     for url, warned in (("ws://gw.example", True), ("wss://gw.example", False)):
         done = fairlead("check", "--url", url, "--token", "t")
         assert done.returncode == 0
@@ -355,7 +359,7 @@ def test_a_link_without_tls_is_warned_of(file: Path) -> None:
         (["--config", "{folder}/none"], "none: cannot be read"),
     ],
 )
-def test_what_is_wrong_ends_it_with_2(file: Path, command: str, args: list[str], words: str) -> None:
+def test_invalid_settings_exit_with_2(file: Path, command: str, args: list[str], words: str) -> None:
     file.write_text("")
     done = fairlead(command, *(arg.format(folder=file.parent) for arg in args))
     assert done.returncode == 2, done.stderr

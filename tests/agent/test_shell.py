@@ -1,4 +1,4 @@
-"""`shell`: a real terminal, its input and size, and nothing left behind when it ends one way or the other."""
+"""`shell`: a real terminal, its input and size, and that nothing is left behind however it ends."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def pid_in(path: Path) -> int:
     return int(path.read_text())
 
 
-async def test_a_dialogue(link: Link) -> None:
+async def test_a_shell_answers_its_input(link: Link) -> None:
     await link.command(C1, "shell", {"argv": ["sh", "-i"], "env": {"PS1": "ready> "}})
     await link.until(lambda: b"ready> " in screen(link))
     await link.feed(C1, typed(b"echo $((6 * 7)) $TERM; tty\n"))
@@ -61,7 +61,7 @@ async def test_a_dialogue(link: Link) -> None:
     assert json.loads(end.payload) == {"exit_code": 3}
 
 
-async def test_it_is_a_controlling_terminal(link: Link) -> None:
+async def test_the_pty_is_the_controlling_terminal(link: Link) -> None:
     """Ctrl-C reaches the program in the foreground, which only a controlling terminal can do."""
     source = "trap 'echo caught; exit 7' INT; echo up; read x < /dev/tty"
     await link.command(C1, "shell", {"argv": ["sh", "-c", source]})
@@ -72,7 +72,7 @@ async def test_it_is_a_controlling_terminal(link: Link) -> None:
     assert json.loads(end.payload) == {"exit_code": 7}
 
 
-async def test_its_size(link: Link) -> None:
+async def test_the_terminal_has_the_size_that_was_asked_for(link: Link) -> None:
     source = "trap 'stty size; exit' WINCH; stty size; while :; do sleep 0.05; done"
     await link.command(C1, "shell", {"argv": ["sh", "-c", source], "cols": 132, "rows": 50})
     await link.until(lambda: b"50 132" in screen(link))
@@ -81,7 +81,7 @@ async def test_its_size(link: Link) -> None:
     assert b"30 100" in screen(link)
 
 
-async def test_cwd_term_and_a_signal(link: Link, tmp_path: Path) -> None:
+async def test_cwd_and_term_are_set_and_a_signal_is_reported(link: Link, tmp_path: Path) -> None:
     source = "pwd; echo $TERM; kill -9 $$"
     await link.command(C1, "shell", {"argv": ["sh", "-c", source], "cwd": str(tmp_path), "term": "dumb"})
     end = await link.end(C1)
@@ -89,7 +89,7 @@ async def test_cwd_term_and_a_signal(link: Link, tmp_path: Path) -> None:
     assert screen(link) == f"{tmp_path.resolve()}\r\ndumb\r\n".encode()
 
 
-async def test_the_login_shell_and_the_end_of_input(link: Link) -> None:
+async def test_the_login_shell_is_the_default_and_ends_with_its_input(link: Link) -> None:
     await link.command(C1, "shell", {"env": {"PS1": "$ "}})
     await link.feed(C1, typed(b"echo re''sult\n"))
     await link.until(lambda: b"result" in screen(link))
@@ -98,34 +98,34 @@ async def test_the_login_shell_and_the_end_of_input(link: Link) -> None:
     assert json.loads(end.payload) == {"exit_code": 0}
 
 
-async def test_all_that_it_showed_arrives(link: Link) -> None:
+async def test_all_output_arrives_before_the_end(link: Link) -> None:
     """More than the kernel's buffers hold, by a program that exits at once and a reader that takes its time."""
     link.grants = False
     source = f"import sys; sys.stdout.write('x' * {MB} + 'END')"
     stream = await link.command(C1, "shell", {"argv": [sys.executable, "-c", source]})
-    await link.until(lambda: stream.room == 0)
+    await link.until(lambda: stream.credit_left == 0)
     held = len(screen(link))
     assert not link.of(End, C1), "it did not wait for its reader"
     link.grants = True
     await link.send(Credit(id=C1, bytes=2 * MB))
-    stream.room += 2 * MB
+    stream.credit_left += 2 * MB
     await link.end(C1)
     assert held < MB
     assert screen(link) == b"x" * MB + b"END"
 
 
-async def test_output_that_is_left_when_it_has_exited(link: Link) -> None:
+async def test_output_left_in_the_pty_after_the_exit_arrives(link: Link) -> None:
     link.grants = False
     stream = await link.command(C1, "shell", {"argv": ["sh", "-c", "head -c 262144 /dev/zero; printf LAST"]})
-    await link.until(lambda: stream.room == 0)
+    await link.until(lambda: stream.credit_left == 0)
     await asyncio.sleep(1.0)  # the program has exited, its last words wait in the terminal
     await link.send(Credit(id=C1, bytes=MB))
-    stream.room += MB
+    stream.credit_left += MB
     await link.end(C1)
     assert screen(link) == bytes(262144) + b"LAST"
 
 
-async def test_a_child_that_keeps_the_terminal_does_not_hold_the_end(link: Link, tmp_path: Path) -> None:
+async def test_a_child_that_keeps_the_terminal_does_not_delay_the_end(link: Link, tmp_path: Path) -> None:
     source = "setsid sh -c 'trap \"\" HUP; echo $$ > child; while :; do echo noise; sleep 0.01; done' & sleep 0.3"
     began = time.monotonic()
     await link.command(C1, "shell", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
@@ -146,7 +146,7 @@ JOBS = "setsid sleep 1000 & echo $! > far; sleep 1000 & echo $! > near; echo $$ 
 
 
 @pytest.mark.parametrize("how", ["cancel", "deadline"])
-async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: Gone, how: str) -> None:
+async def test_all_descendants_are_killed(link: Link, tmp_path: Path, gone: Gone, how: str) -> None:
     arguments = {"argv": ["sh", "-c", JOBS], "cwd": str(tmp_path)}
     await link.command(C1, "shell", arguments, deadline=60_000 if how == "cancel" else 3_000)
     pids = [await pid_in(tmp_path / name) for name in ("leader", "near", "far")]
@@ -159,7 +159,7 @@ async def test_all_that_it_started_is_killed(link: Link, tmp_path: Path, gone: G
         await gone(pid)
 
 
-async def test_a_hangup_is_heard_before_the_kill(link: Link, tmp_path: Path) -> None:
+async def test_sighup_is_sent_before_sigkill(link: Link, tmp_path: Path) -> None:
     source = "trap 'echo saved > mark; exit' HUP; echo $$ > leader; while :; do sleep 0.05; done"
     await link.command(C1, "shell", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
     await pid_in(tmp_path / "leader")
@@ -168,7 +168,7 @@ async def test_a_hangup_is_heard_before_the_kill(link: Link, tmp_path: Path) -> 
     assert (tmp_path / "mark").read_text() == "saved\n"
 
 
-async def test_the_agents_end_ends_shells(
+async def test_shells_end_with_the_agent(
     gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path, gone: Gone
 ) -> None:
     process = agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
@@ -181,7 +181,7 @@ async def test_the_agents_end_ends_shells(
         await gone(pid)
 
 
-async def test_a_pty_that_is_gone(link: Link, tmp_path: Path, gone: Gone) -> None:
+async def test_a_program_that_closes_its_terminal_is_ended(link: Link, tmp_path: Path, gone: Gone) -> None:
     """The program closes its terminal and lives on: nobody could see or stop it."""
     source = "echo $$ > leader; exec sleep 1000 < /dev/null > /dev/null 2>&1"
     await link.command(C1, "shell", {"argv": ["sh", "-c", source], "cwd": str(tmp_path)})
@@ -203,7 +203,7 @@ async def test_a_pty_that_is_gone(link: Link, tmp_path: Path, gone: Gone) -> Non
         (resized(80, 70_000), "rows"),
     ],
 )
-async def test_input_that_is_none(link: Link, tmp_path: Path, gone: Gone, chunk: bytes, words: str) -> None:
+async def test_invalid_input_is_refused(link: Link, tmp_path: Path, gone: Gone, chunk: bytes, words: str) -> None:
     await link.command(C1, "shell", {"argv": ["sh", "-c", "echo $$ > leader; exec cat"], "cwd": str(tmp_path)})
     pid = await pid_in(tmp_path / "leader")
     await link.feed(C1, chunk)
@@ -214,7 +214,7 @@ async def test_input_that_is_none(link: Link, tmp_path: Path, gone: Gone, chunk:
     await gone(pid)
 
 
-async def test_what_cannot_be_run(link: Link) -> None:
+async def test_a_shell_that_cannot_be_run_is_reported(link: Link) -> None:
     await link.command(C1, "shell", {"argv": ["/no/such/program"]})
     end = await link.end(C1)
     assert end.error is not None
@@ -226,7 +226,7 @@ async def test_what_cannot_be_run(link: Link) -> None:
     assert end.error.code == "exec_failed"
 
 
-async def test_the_32_shells_that_may_be_open(link: Link) -> None:
+async def test_at_most_32_shells_are_open(link: Link) -> None:
     for n in range(32):
         await link.command(f"{C1}-{n}", "shell", {"argv": ["cat"]})
     await link.command("one-more", "shell", {"argv": ["cat"]})
@@ -242,7 +242,9 @@ async def test_the_32_shells_that_may_be_open(link: Link) -> None:
 # -- confined --------------------------------------------------------------------------------------
 
 
-async def test_methods_that_are_switched_off(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_disabled_methods_are_refused_with_their_setting(
+    gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     off = Options(exec=ExecOptions(enabled=False), shell=ShellOptions(enabled=False), proc_list=MethodOptions(False))
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=off))
@@ -261,7 +263,7 @@ async def test_methods_that_are_switched_off(gateway: Gateway, serve: Serve, cap
     assert "has no method 'nothing'" in ack.error.message
 
 
-async def test_only_listed_programs(gateway: Gateway, serve: Serve, tmp_path: Path) -> None:
+async def test_only_programs_of_exec_allow_run(gateway: Gateway, serve: Serve, tmp_path: Path) -> None:
     disguise = tmp_path / "uname"
     disguise.symlink_to("/bin/sh")
     serve(
@@ -290,7 +292,7 @@ async def test_only_listed_programs(gateway: Gateway, serve: Serve, tmp_path: Pa
         assert end.total == 0
 
 
-async def test_what_was_looked_up_is_what_is_run(
+async def test_the_program_that_was_checked_is_the_one_that_runs(
     gateway: Gateway, serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A PATH with the working folder in it: the program's folder is the caller's choice, the agent's is not."""
@@ -305,7 +307,7 @@ async def test_what_was_looked_up_is_what_is_run(
     assert link.output("a") == b"Linux\n"
 
 
-async def test_a_shell_that_is_given_by_the_configuration(gateway: Gateway, serve: Serve) -> None:
+async def test_the_shell_may_be_set_in_the_configuration(gateway: Gateway, serve: Serve) -> None:
     given = Options(shell=ShellOptions(argv=("sh", "-c", "echo menu")))
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=given))
     link = await gateway.linked()

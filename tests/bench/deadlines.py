@@ -64,7 +64,7 @@ class Figures:
 
 
 class Crowd:
-    """Commands that their agents have had, all with one deadline."""
+    """Commands that were sent to their agents, all with the same deadline."""
 
     def __init__(self, store: Pipeliner) -> None:
         self._store = store

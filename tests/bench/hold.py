@@ -94,7 +94,7 @@ def sockets() -> int:
 
 
 class Swarm:
-    """`fairlead swarm`, until it is told to end."""
+    """`fairlead swarm`, until it is stopped."""
 
     def __init__(self, url: str, agents: int, rate: float, folder: Path) -> None:
         self._err, self._out = folder / "swarm.err", folder / "swarm.json"

@@ -1,8 +1,8 @@
-"""The servers of the benchmark by name, and how each is come by: environments under .cache/bench, made on demand.
+"""The servers of the benchmark by name, and how each is installed: environments under .cache/bench, created on demand.
 
 Python's peers are installed from requirements/bench.txt, with hashes, into an environment of their own; Node's `ws`
-by npm; the Go server is built from its source. What cannot be had is left out, loudly: a comparison must not stop
-because one of those compared is not at hand. A test fetches nothing.
+by npm; the Go server is built from its source. A peer that is not available is left out with a message, so that the
+comparison of the others still runs. A test downloads nothing.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Pinger(Plain):
 
 
 async def hold(process: Process, timer_wheel: TimerWheel, count: int, listener: Plain) -> list[ClientConnection]:
-    """`count` connections that `listener` hears."""
+    """`count` connections whose messages go to `listener`."""
     held: list[ClientConnection] = []
 
     async def one(_: int, source: str) -> None:

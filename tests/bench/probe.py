@@ -1,4 +1,4 @@
-"""What the operating system knows of a process: CPU time, memory, and the reading of a garbage collection."""
+"""What the operating system reports about a process: CPU time and memory; and the duration of a garbage collection."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Process:
         raise SystemExit(f"{self.name} does not listen on {self.port}:\n{self._log.read_text()[-2000:]}")
 
     def collect(self) -> float:
-        """Make it collect its garbage; milliseconds."""
+        """Make the process collect its garbage; returns the milliseconds."""
         self._gc.unlink(missing_ok=True)
         os.kill(self.pid, signal.SIGUSR1)
         deadline = time.monotonic() + PATIENCE

@@ -1,4 +1,4 @@
-"""How much of everything a run of run.py does: for a record, for a look, for a test."""
+"""The size of a run of run.py: full for a record, small for a first look, tiny for a test."""
 
 from __future__ import annotations
 

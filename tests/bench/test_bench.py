@@ -1,4 +1,4 @@
-"""The benchmark runs, and counts what it claims to count: at a tiny scale, no figure is looked at."""
+"""The benchmark runs at a tiny scale and counts what it claims to count; its figures are not checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(300)  # of servers that start and stop, on a ma
 HERE = Path(__file__).resolve().parent
 
 
-def test_the_whole_benchmark_at_a_tiny_scale(tmp_path: Path) -> None:
+def test_the_benchmark_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, "-I", "-m", "bench.run", "--scale", "smoke", "--out", str(out)],
@@ -31,7 +31,7 @@ def test_the_whole_benchmark_at_a_tiny_scale(tmp_path: Path) -> None:
     assert {"1", "100", "1000"} == figures["echo"].keys()
 
 
-def test_the_benchmark_of_several_nodes_at_a_tiny_scale(tmp_path: Path) -> None:
+def test_the_benchmark_of_several_nodes_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, "-I", "-m", "bench.nodes", "--scale", "smoke", "--out", str(out)],
@@ -44,7 +44,7 @@ def test_the_benchmark_of_several_nodes_at_a_tiny_scale(tmp_path: Path) -> None:
     assert (figures["spread"]["workers"], figures["spread"]["links"]) == (2, 60)
 
 
-def test_agents_are_held_at_a_tiny_scale(tmp_path: Path) -> None:
+def test_the_benchmark_of_idle_agents_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, "-I", "-m", "bench.hold", "--agents=60", "--watched=1", "--commands=100", f"--out={out}"],
@@ -56,7 +56,7 @@ def test_agents_are_held_at_a_tiny_scale(tmp_path: Path) -> None:
     assert figures["swarm"]["commands"]["answered"] == sum(run["count"] for run in figures["commands"])
 
 
-def test_commands_with_one_deadline_at_a_tiny_scale(tmp_path: Path) -> None:
+def test_the_benchmark_of_deadlines_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, "-I", "-m", "bench.deadlines", "--commands=150", "--nodes=2", f"--out={out}"],

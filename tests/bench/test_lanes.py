@@ -1,4 +1,4 @@
-"""The benchmark of lanes runs, and what it says of a stopped reader holds at any scale: the agent stops too."""
+"""The benchmark of lanes runs; its claim about a stopped reader holds at any scale: the agent stops, too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 MIB = 1 << 20
 
 
-def test_lanes_at_a_small_scale(tmp_path: Path) -> None:
+def test_the_benchmark_of_lanes_runs_at_a_small_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, "-I", "-m", "bench.lanes", "--mib", "12", "--echoes", "10", "--out", str(out)],
@@ -31,7 +31,7 @@ def test_lanes_at_a_small_scale(tmp_path: Path) -> None:
     assert figures["stopped"]["read_mib"] < 10, "the reader has 2 MiB, the gateway keeps 4, the rest is on the way"
 
 
-def test_a_file_that_shows_nothing_is_refused() -> None:
+def test_a_file_too_small_to_measure_is_refused() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "-m", "bench.lanes", "--mib", "4"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""What traces cost: CPU time per command of a node that makes none, and of nodes that keep 0 %, 1 % and all of them.
+"""The cost of tracing: CPU time per command of a node without tracing, and of nodes that keep 0 %, 1 % and all traces.
 
 `python -m bench.tracing` prints a table and may write a JSON file. The nodes take turns, round by round, so that
 a busy machine disturbs all alike; figures are medians of rounds, differences those of neighbours. Spans go to a

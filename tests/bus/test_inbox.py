@@ -121,7 +121,9 @@ async def test_doorbells_reach_the_other_node_only(valkey: EmbeddedValkey, join:
     assert one.inbox.lost == two.inbox.lost == 0
 
 
-async def test_all_rings_of_one_turn_share_bounded_entries(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_doorbells_of_one_loop_iteration_share_bounded_entries(
+    valkey: EmbeddedValkey, join: Join, until: Until
+) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     rung: list[Doorbell] = [ResultsAdded(str(number)) for number in range(2 * MAX_PER_ENTRY + 500)]
     for doorbell in rung:
@@ -132,7 +134,7 @@ async def test_all_rings_of_one_turn_share_bounded_entries(valkey: EmbeddedValke
     assert (one.inbox.sent, two.inbox.received) == (len(rung), len(rung))
 
 
-async def test_rings_for_oneself_need_no_redis(own_valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_a_doorbell_to_the_own_node_needs_no_redis(own_valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     node = await join("one", own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGKILL)
     await until(lambda: not own_valkey.running)
@@ -142,7 +144,7 @@ async def test_rings_for_oneself_need_no_redis(own_valkey: EmbeddedValkey, join:
     assert node.heard == [ResultsAdded("command")]
 
 
-async def test_ringing_at_a_dead_node_makes_no_key(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_a_doorbell_to_a_dead_node_creates_no_key(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     node = await join("one", valkey.url)
     node.inbox.ring("two#e1", [ResultsAdded("command"), ResultsAdded("other")])
     await until(lambda: node.inbox.lost == 2)
@@ -167,7 +169,7 @@ async def test_the_inbox_ends_with_its_node(valkey: EmbeddedValkey, join: Join) 
     assert await node.pipeliner.submit("EXISTS", node.inbox.key) == 0
 
 
-async def test_what_was_read_is_trimmed_at_the_beat(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_read_entries_are_trimmed_with_the_heartbeat(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     rung = [ResultsAdded(f"command-{number:040}") for number in range(MAX_PER_ENTRY)]
     for turn in range(20):
@@ -178,7 +180,9 @@ async def test_what_was_read_is_trimmed_at_the_beat(valkey: EmbeddedValkey, join
     assert integer(await two.pipeliner.submit("XLEN", two.inbox.key)) < 5
 
 
-async def test_a_lost_inbox_is_made_again_at_the_beat(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_a_lost_inbox_is_created_again_with_the_heartbeat(
+    valkey: EmbeddedValkey, join: Join, until: Until
+) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     await one.pipeliner.submit("FLUSHALL")
     await two.inbox.refresh()
@@ -187,7 +191,7 @@ async def test_a_lost_inbox_is_made_again_at_the_beat(valkey: EmbeddedValkey, jo
     assert 0 < integer(await two.pipeliner.submit("TTL", two.inbox.key)) <= TTL
 
 
-async def test_a_new_epoch_is_a_new_inbox(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_a_new_data_epoch_starts_a_new_inbox(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     one, two = await join("one", valkey.url), await join("two", valkey.url)
     await two.inbox.rename("e2")
     assert two.inbox.address == "two#e2"
@@ -198,7 +202,7 @@ async def test_a_new_epoch_is_a_new_inbox(valkey: EmbeddedValkey, join: Join, un
     assert await two.inbox.check()
 
 
-async def test_foreign_entries_are_passed_over(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_foreign_entries_are_skipped(valkey: EmbeddedValkey, join: Join, until: Until) -> None:
     node = await join("one", valkey.url)
     for fields in (["x", "y"], ["d", b"\xc1 nonsense"], ["d", encode([ResultsAdded("command")])]):
         await node.pipeliner.submit("XADD", node.inbox.key, "*", *fields)
@@ -209,7 +213,7 @@ async def test_a_canary_comes_back_and_is_kept_from_the_handler(valkey: Embedded
     node = await join("one", valkey.url)
     assert all(await asyncio.gather(node.inbox.check(), node.inbox.check()))
     await node.pipeliner.submit("DEL", node.inbox.key)
-    assert await node.inbox.check()  # made again for the purpose, and not for ever
+    assert await node.inbox.check()  # created again for the test, and with an expiry
     assert integer(await node.pipeliner.submit("TTL", node.inbox.key)) > 0
     assert node.heard == []
 
@@ -221,7 +225,7 @@ async def test_a_late_canary_restarts_a_deaf_reader(
     assert await node.inbox.check()
     pipe.mute()
     assert not await node.inbox.check(deadline=0.3)
-    assert not node.inbox.deaf  # once may be chance
+    assert not node.inbox.deaf  # once may be a coincidence
     assert await node.inbox.check()
     assert pipe.accepted == 2
     other = await join("two", valkey.url)
@@ -229,7 +233,7 @@ async def test_a_late_canary_restarts_a_deaf_reader(
     await until(lambda: node.heard == [ResultsAdded("command")])
 
 
-async def test_two_late_canaries_say_deaf_until_one_returns(
+async def test_the_node_is_deaf_after_two_late_canaries_until_one_returns(
     valkey: EmbeddedValkey, join: Join, pipe: Pipe, until: Until
 ) -> None:
     node = await join("one", valkey.url, pipe.url)
@@ -243,7 +247,9 @@ async def test_two_late_canaries_say_deaf_until_one_returns(
     assert not node.inbox.deaf
 
 
-async def test_an_absent_redis_is_no_deafness(own_valkey: EmbeddedValkey, join: Join, until: Until) -> None:
+async def test_the_node_is_not_deaf_while_redis_is_unreachable(
+    own_valkey: EmbeddedValkey, join: Join, until: Until
+) -> None:
     node = await join("one", own_valkey.url)
     os.kill(own_valkey.pid, signal.SIGKILL)
     await until(lambda: not own_valkey.running)
@@ -258,7 +264,7 @@ async def test_an_absent_redis_is_no_deafness(own_valkey: EmbeddedValkey, join: 
     assert await node.inbox.check()
 
 
-async def test_a_failing_handler_does_not_deafen_the_node(
+async def test_an_error_in_the_handler_does_not_stop_the_inbox(
     valkey: EmbeddedValkey, connect: Connect, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[Doorbell] = []

@@ -1,7 +1,7 @@
-"""Real servers on 127.0.0.1:0, and who connects to them.
+"""Real servers on 127.0.0.1:0, and clients that connect to them.
 
-`serve(app)` runs an application on our server, `foreign(app)` on a stock uvicorn; `gate` is a listener on each of both.
-`dial` opens raw clients. What these are, and the listeners, stands in `support.carrier`.
+`serve(app)` runs an application on our server, `foreign(app)` on a stock uvicorn; `gate` is a listener on each of
+them. `dial` opens raw clients. `support.carrier` defines their types and the listeners.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def until_fixture() -> Callable[..., Awaitable[None]]:
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def timer_wheel() -> AsyncIterator[TimerWheel]:
-    """Ticks fast, and calls nobody silent unless a test lowers `silence`."""
+    """Ticks fast, and reports no connection as silent unless a test lowers `silence`."""
     async with TimerWheel(silence=60.0, tick=0.02) as ticking:
         yield ticking
 
@@ -139,7 +139,7 @@ def plain_echo_app() -> Starlette:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["attached", "asgi"])
 async def echo_port(request: pytest.FixtureRequest, running: Running) -> AsyncIterator[int]:
-    """An echo server on each of the two roads through our carrier; one for a whole module of tests."""
+    """An echo server on each of the two paths through our carrier; one for each module of tests."""
     app = attached_app(lambda: RecordingListener(echo=True)) if request.param == "attached" else plain_echo_app()
     async with TimerWheel(silence=60.0, tick=0.02) as timer_wheel:
         server = Server(config(app, timer_wheel=timer_wheel, close_timeout=CLOSE_TIMEOUT), own_signals=False)

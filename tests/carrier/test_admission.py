@@ -1,5 +1,5 @@
-"""The ceiling for connections that have not shown a token: the newest gets in, the oldest goes, and who has shown one
-stays."""
+"""The limit for connections without a valid token: a new connection is accepted, the oldest is closed, and connections
+that have shown a token are kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
-    """Accepts each upgrade, and believes who asks for /known."""
+    """Accepts each upgrade, and takes requests for /known as having a valid token."""
     if scope["type"] == "websocket":
         await receive()
         await send({"type": "websocket.accept"})
@@ -52,7 +52,7 @@ async def closed(raw: RawClient) -> bool:
         return True
 
 
-async def test_the_oldest_goes_and_the_newest_gets_in(
+async def test_at_the_limit_the_oldest_connection_is_closed(
     serve: Serve, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     admission = Admission(4, per_address=4)
@@ -76,7 +76,7 @@ async def test_the_oldest_goes_and_the_newest_gets_in(
     assert "127.0.0.1" in lines[0]
 
 
-async def test_one_address_has_its_own_ceiling(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_each_address_has_its_own_limit(serve: Serve, dial: Dial, until: Until) -> None:
     admission = Admission(100, per_address=3)
     port = await serve(app, admission=admission, request_timeout=30.0)
     silent = [await dial(port, upgrade=False) for _ in range(5)]
@@ -86,7 +86,9 @@ async def test_one_address_has_its_own_ceiling(serve: Serve, dial: Dial, until: 
     assert len(admission) == 3
 
 
-async def test_a_proxy_has_none_but_its_clients_have(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_clients_of_a_trusted_proxy_are_limited_and_the_proxy_is_not(
+    serve: Serve, dial: Dial, until: Until
+) -> None:
     admission = Admission(100, per_address=2)
     waiting: list[asyncio.Event] = []
 
@@ -99,7 +101,7 @@ async def test_a_proxy_has_none_but_its_clients_have(serve: Serve, dial: Dial, u
     port = await serve(slow, admission=admission, trusted_proxies=["127.0.0.0/8"], request_timeout=30.0)
     pool = [await dial(port, upgrade=False) for _ in range(6)]
     await until(lambda: len(admission) == 6)
-    for _ in range(20):  # more than a stranger may ask: they are of many clients
+    for _ in range(20):  # more requests than an unknown client may send: they come from many clients
         pool[0].write(get(client="192.0.2.1"))
         assert await answered(pool[0]) == b"192.0.2.1"
     for n, one in enumerate(pool[:4]):
@@ -117,13 +119,13 @@ async def test_a_proxy_has_none_but_its_clients_have(serve: Serve, dial: Dial, u
     assert await closed(pool[0])
 
 
-async def test_nobody_else_names_a_client(serve: Serve, dial: Dial) -> None:
+async def test_only_a_trusted_proxy_may_name_a_client(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(app, trusted_proxies=["192.0.2.0/24"]), upgrade=False)
     raw.write(get(client="203.0.113.9"))
     assert await answered(raw) == b"127.0.0.1"
 
 
-async def test_a_refused_upgrade_and_a_lost_connection_leave_nothing(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_refused_and_lost_connections_are_not_counted_any_more(serve: Serve, dial: Dial, until: Until) -> None:
     async def deny(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})

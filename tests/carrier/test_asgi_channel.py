@@ -40,7 +40,7 @@ class App:
             self.ended.set()
 
 
-async def test_events(serve: Serve, dial: Dial, no_errors: None) -> None:
+async def test_an_application_gets_messages_and_then_a_disconnect(serve: Serve, dial: Dial, no_errors: None) -> None:
     events = []
 
     async def body(receive: Receive, send: Send) -> None:
@@ -67,7 +67,7 @@ async def test_events(serve: Serve, dial: Dial, no_errors: None) -> None:
 @pytest.mark.parametrize(
     ("payload", "code"), [(b"", 1005), ((1000).to_bytes(2, "big"), 1000), ((1001).to_bytes(2, "big"), 1001)]
 )
-async def test_the_code_of_a_disconnect(serve: Serve, dial: Dial, payload: bytes, code: int) -> None:
+async def test_a_disconnect_event_has_the_close_code(serve: Serve, dial: Dial, payload: bytes, code: int) -> None:
     codes = []
 
     async def body(receive: Receive, send: Send) -> None:
@@ -80,7 +80,7 @@ async def test_the_code_of_a_disconnect(serve: Serve, dial: Dial, payload: bytes
     assert codes == [code]
 
 
-async def test_a_lost_connection_is_1006_and_an_oserror(serve: Serve, dial: Dial, no_errors: None) -> None:
+async def test_a_lost_connection_is_1006_and_send_raises_oserror(serve: Serve, dial: Dial, no_errors: None) -> None:
     async def body(receive: Receive, send: Send) -> None:
         assert (await receive())["code"] == 1006
         await send({"type": "websocket.send", "bytes": b"x"})
@@ -92,7 +92,7 @@ async def test_a_lost_connection_is_1006_and_an_oserror(serve: Serve, dial: Dial
     assert isinstance(app.failed[0], OSError)
 
 
-async def test_close_by_the_application(serve: Serve, dial: Dial) -> None:
+async def test_an_application_may_close(serve: Serve, dial: Dial) -> None:
     seen = []
 
     async def body(receive: Receive, send: Send) -> None:
@@ -116,7 +116,7 @@ async def test_returning_closes_with_1000(serve: Serve, dial: Dial, no_errors: N
     assert await raw.frame() == (FIN | CLOSE, (1000).to_bytes(2, "big"))
 
 
-async def test_failing_closes_with_1011(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_exception_closes_with_1011(serve: Serve, dial: Dial, caplog: pytest.LogCaptureFixture) -> None:
     async def body(receive: Receive, send: Send) -> None:
         raise LookupError("on purpose")
 
@@ -161,7 +161,7 @@ async def test_a_slow_application_makes_the_peer_wait(serve: Serve, dial: Dial) 
     assert sizes == [64 << 10] * 300
 
 
-async def test_empty_messages_are_bounded_too(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_the_number_of_empty_messages_is_bounded(serve: Serve, dial: Dial, until: Until) -> None:
     go = asyncio.Event()
     count = 0
 
@@ -205,7 +205,7 @@ async def test_a_slow_peer_suspends_send(serve: Serve, dial: Dial) -> None:
     assert app.failed == []
 
 
-async def test_a_peer_that_leaves_wakes_a_suspended_send(serve: Serve, dial: Dial, no_errors: None) -> None:
+async def test_a_suspended_send_ends_when_the_peer_disconnects(serve: Serve, dial: Dial, no_errors: None) -> None:
     async def body(receive: Receive, send: Send) -> None:
         while True:
             await send({"type": "websocket.send", "bytes": bytes(100_000)})
@@ -219,7 +219,7 @@ async def test_a_peer_that_leaves_wakes_a_suspended_send(serve: Serve, dial: Dia
     assert isinstance(app.failed[0], OSError)
 
 
-async def test_one_large_message_is_no_overflow(serve: Serve, dial: Dial) -> None:
+async def test_one_large_message_does_not_overflow(serve: Serve, dial: Dial) -> None:
     async def body(receive: Receive, send: Send) -> None:
         await send({"type": "websocket.send", "bytes": bytes(3 << 20)})
         await send({"type": "websocket.send", "bytes": b"next"})
@@ -230,7 +230,9 @@ async def test_one_large_message_is_no_overflow(serve: Serve, dial: Dial) -> Non
     assert await raw.frame() == (FIN | BINARY, b"next")
 
 
-async def test_keepalive_pings_then_drops(serve: Serve, dial: Dial, timer_wheel: TimerWheel) -> None:
+async def test_keepalive_pings_and_then_closes_a_silent_connection(
+    serve: Serve, dial: Dial, timer_wheel: TimerWheel
+) -> None:
     timer_wheel.silence = 0.2
     codes = []
 

@@ -32,7 +32,7 @@ def app(make: Callable[[], RecordingListener], **options: Any) -> Starlette:
     return Starlette(routes=[WebSocketRoute("/", endpoint)])
 
 
-def test_echo_under_the_test_client() -> None:
+def test_attach_echoes_under_the_test_client() -> None:
     listener = RecordingListener(echo=True)
     with TestClient(app(lambda: listener)) as client, client.websocket_connect("/") as peer:
         peer.send_bytes(b"bytes")
@@ -45,14 +45,14 @@ def test_echo_under_the_test_client() -> None:
     assert listener.closed == [(4001, "bye")]
 
 
-def test_subprotocol_and_headers_under_the_test_client() -> None:
+def test_attach_sends_subprotocol_and_headers_under_the_test_client() -> None:
     application = app(RecordingListener, subprotocol="b", headers=[(b"x-mine", b"1")])
     with TestClient(application) as client, client.websocket_connect("/", subprotocols=["a", "b"]) as peer:
         assert peer.accepted_subprotocol == "b"
         assert (b"x-mine", b"1") in (peer.extra_headers or [])
 
 
-def test_closing_under_the_test_client() -> None:
+def test_attach_closes_under_the_test_client() -> None:
     class Closer(RecordingListener):
         def on_message(self, connection: Connection, message: bytes | str) -> None:
             connection.write(framing.encode(0x82, b"prepared"))
@@ -70,7 +70,7 @@ def test_closing_under_the_test_client() -> None:
     assert listener.closed == [(4002, "€" * 100)]
 
 
-def test_too_big_under_the_test_client() -> None:
+def test_attach_refuses_a_too_large_message_under_the_test_client() -> None:
     listener = RecordingListener()
     context = ConnectionContext(TimerWheel(), max_message=1000)
     with (
@@ -86,7 +86,7 @@ def test_too_big_under_the_test_client() -> None:
     assert listener.closed[0][0] == 1009
 
 
-def test_a_prepared_frame_must_be_whole() -> None:
+def test_write_takes_only_complete_frames() -> None:
     class Wrong(RecordingListener):
         def on_message(self, connection: Connection, message: bytes | str) -> None:
             with pytest.raises(ValueError, match="whole frames"):
@@ -100,7 +100,7 @@ def test_a_prepared_frame_must_be_whole() -> None:
 
 
 @module_loop
-async def test_the_endpoint_returns_at_once_on_our_server_and_at_the_end_elsewhere(
+async def test_attach_returns_at_once_on_our_server_and_after_the_close_elsewhere(
     serve: Serve, foreign: Serve, dial: Dial, until: Until
 ) -> None:
     for start, at_once in ((serve, True), (foreign, False)):
@@ -140,7 +140,7 @@ async def test_receive_after_attach_is_an_error(serve: Serve, dial: Dial) -> Non
 
 
 @module_loop
-async def test_cancelling_the_endpoint_ends_the_connection(
+async def test_cancelling_the_endpoint_closes_the_connection(
     foreign: Serve, dial: Dial, until: Callable[..., Awaitable[None]]
 ) -> None:
     """A foreign server that gives up on its tasks: the listener still hears the end."""

@@ -1,4 +1,5 @@
-"""Peers that do not read and peers that are not read: congestion, overflow and relief, the same on every carrier."""
+"""Peers that do not read and peers that are not read: congestion, overflow and recovery are the same on every
+carrier."""
 
 from __future__ import annotations
 
@@ -92,7 +93,9 @@ async def test_a_listener_may_choose_how_an_overflow_ends(gate: ListenerFactory,
     sock.close()
 
 
-async def test_congestion_and_relief(gate: ListenerFactory, until: Until) -> None:
+async def test_a_listener_is_told_when_writing_is_congested_and_when_it_is_not(
+    gate: ListenerFactory, until: Until
+) -> None:
     """A sender that stops at `congested` and goes on at `on_writable` never overflows and loses nothing."""
     sock = await slow_reader(gate.port)
     await until(lambda: gate.all and gate.last.connection)
@@ -145,7 +148,7 @@ async def test_a_write_buffer_cannot_be_smaller_than_the_transports_mark() -> No
         ConnectionContext(TimerWheel(), max_buffered=1000)
 
 
-async def test_pings_from_a_peer_that_reads_nothing_overflow_too(
+async def test_answers_to_pings_of_a_peer_that_does_not_read_overflow_too(
     attached_app: AttachedApp, serve: Serve, until: Until
 ) -> None:
     """Pongs are writes like any other: a flood of pings cannot fill memory."""

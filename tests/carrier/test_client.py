@@ -1,4 +1,4 @@
-"""The client against our server, against the websockets library's, and against servers whose frames are odd."""
+"""The client with our server, with that of the websockets library, and with servers that send unusual frames."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b"y" * 65536, "z" * 300_000]
 
 
-async def test_against_our_server(
+async def test_client_talks_to_our_server(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, no_errors: None
 ) -> None:
     port = await serve(attached_app(lambda: RecordingListener(echo=True)))
@@ -47,7 +47,9 @@ async def test_against_our_server(
     await until(connection.transport.is_closing)
 
 
-async def test_against_the_websockets_library(timer_wheel: TimerWheel, until: Until, no_errors: None) -> None:
+async def test_client_talks_to_a_server_of_the_websockets_library(
+    timer_wheel: TimerWheel, until: Until, no_errors: None
+) -> None:
     async def echo(peer: ServerConnection) -> None:
         with suppress(websockets.exceptions.ConnectionClosedError):  # raised for every code but 1000 and 1001
             async for message in peer:
@@ -101,7 +103,7 @@ async def test_headers_and_subprotocols_arrive(serve: Serve, timer_wheel: TimerW
     connection.abort()
 
 
-async def test_frames_behind_the_answer_are_not_lost(timer_wheel: TimerWheel, until: Until) -> None:
+async def test_frames_that_arrive_with_the_answer_are_not_lost(timer_wheel: TimerWheel, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x05first\x81\x06second\x88\x02\x0f\xa1")
         await reader.read()
@@ -114,7 +116,7 @@ async def test_frames_behind_the_answer_are_not_lost(timer_wheel: TimerWheel, un
     assert listener.closed == [(4001, "")]
 
 
-async def test_a_server_that_masks(timer_wheel: TimerWheel, until: Until) -> None:
+async def test_frames_masked_by_a_server_are_refused(timer_wheel: TimerWheel, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x85" + bytes(4) + b"hello")
         await reader.read()
@@ -126,7 +128,7 @@ async def test_a_server_that_masks(timer_wheel: TimerWheel, until: Until) -> Non
     assert listener.closed[0][0] == 1002
 
 
-async def test_a_message_that_is_too_big_for_the_client(timer_wheel: TimerWheel, until: Until) -> None:
+async def test_a_message_too_large_for_the_client_closes_with_1009(timer_wheel: TimerWheel, until: Until) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await accept(reader, writer, b"\x82\x7e\x03\xe9" + bytes(1001))
         await reader.read()
@@ -138,7 +140,7 @@ async def test_a_message_that_is_too_big_for_the_client(timer_wheel: TimerWheel,
     assert listener.closed[0][0] == 1009
 
 
-async def test_our_frames_are_masked_anew_each_time(timer_wheel: TimerWheel) -> None:
+async def test_each_frame_has_a_new_mask(timer_wheel: TimerWheel) -> None:
     got: list[bytes] = []
     done = asyncio.Event()
 
@@ -158,7 +160,7 @@ async def test_our_frames_are_masked_anew_each_time(timer_wheel: TimerWheel) -> 
         assert bytes(b ^ frame[2 + i % 4] for i, b in enumerate(frame[6:])) == b"hello"
 
 
-async def test_a_server_that_never_closes_the_socket(timer_wheel: TimerWheel, until: Until) -> None:
+async def test_a_server_that_never_closes_the_socket_is_disconnected(timer_wheel: TimerWheel, until: Until) -> None:
     """RFC 6455 §7.1.1 lets the server close first; the client waits, but not for ever."""
     gone = asyncio.Event()
 

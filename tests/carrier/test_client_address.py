@@ -1,4 +1,4 @@
-"""Addresses and forwarding headers: what is counted as one client, and whom a header is believed."""
+"""Addresses and forwarding headers: what counts as one client, and whose headers are trusted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "fd00::/8"])
         ("not:an:address", ""),
     ],
 )
-def test_keys(address: str, key: str) -> None:
+def test_an_address_is_counted_under_its_key(address: str, key: str) -> None:
     assert address_key(address) == key
 
 
@@ -49,11 +49,11 @@ def test_keys(address: str, key: str) -> None:
         ([(b"forwarded", b"for=6.6.6.6"), (b"x-forwarded-for", b"192.0.2.1")], "192.0.2.1"),
     ],
 )
-def test_the_nearest_that_is_not_trusted(headers: list[tuple[bytes, bytes]], client: str) -> None:
+def test_the_client_is_the_nearest_address_that_is_not_trusted(headers: list[tuple[bytes, bytes]], client: str) -> None:
     assert PROXIES.client(headers) == client
 
 
-def test_who_is_trusted() -> None:
+def test_trusted_proxies_are_addresses_and_networks() -> None:
     assert "10.1.2.3" in PROXIES
     assert "::ffff:10.1.2.3" in PROXIES
     assert "fd00::1" in PROXIES
@@ -63,18 +63,18 @@ def test_who_is_trusted() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from([b"x-forwarded-for", b"forwarded"]), st.binary(max_size=60)), max_size=4))
-def test_any_header_gives_an_address_or_nothing(headers: list[tuple[bytes, bytes]]) -> None:
+def test_any_forwarded_header_gives_an_address_or_nothing(headers: list[tuple[bytes, bytes]]) -> None:
     client = PROXIES.client(headers)
     assert client == "" or address_key(client)
 
 
 @given(st.text(max_size=60))
-def test_any_text_has_a_key(text: str) -> None:
+def test_any_text_gives_a_key(text: str) -> None:
     assert isinstance(address_key(text), str)
 
 
 @pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
-async def test_the_two_ends_of_a_connection(family: socket.AddressFamily, host: str) -> None:
+async def test_addresses_of_both_ends_are_read_from_the_socket(family: socket.AddressFamily, host: str) -> None:
     found: asyncio.Future[tuple[object, ...]] = asyncio.get_running_loop().create_future()
 
     def met(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,7 +106,8 @@ async def test_a_unix_socket_has_no_addresses(tmp_path: Path) -> None:
 
 
 async def test_a_transport_keeps_no_addresses() -> None:
-    """uvloop's socket keeps what it was asked for, as long as the connection lives: 290 bytes of each idle agent."""
+    """uvloop's socket caches each address that was asked for as long as the connection lives: 290 bytes per idle
+    agent."""
     reached: list[asyncio.BaseTransport] = []
     sizes: list[int] = []
 

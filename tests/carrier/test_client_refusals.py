@@ -1,4 +1,4 @@
-"""Upgrades that a client does not get: refusals, answers that are none, nobody there, no answer in time."""
+"""Upgrades that fail: refusals, invalid answers, nobody listening, no answer in time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 409, 426, 429, 500, 503])
-async def test_refusals(serve: Serve, timer_wheel: TimerWheel, status: int) -> None:
+async def test_a_refused_upgrade_has_status_headers_and_body(
+    serve: Serve, timer_wheel: TimerWheel, status: int
+) -> None:
     async def endpoint(websocket: WebSocket) -> None:
         await websocket.send_denial_response(Response(b"why" * 3000, status, {"retry-after": "12"}))
 
@@ -44,7 +46,7 @@ async def test_refusals(serve: Serve, timer_wheel: TimerWheel, status: int) -> N
         b"HTTP/1.1 503 x\r\nContent-Length: 5\r\n\r\nhello",
     ],
 )
-async def test_a_refusal_on_a_connection_that_stays_open(timer_wheel: TimerWheel, answer: bytes) -> None:
+async def test_a_refusal_is_read_though_the_connection_stays_open(timer_wheel: TimerWheel, answer: bytes) -> None:
     """A proxy may keep the connection: its end is no signal, and waiting for it would cost the whole
     timeout.
     """
@@ -77,7 +79,7 @@ async def test_a_refusal_on_a_connection_that_stays_open(timer_wheel: TimerWheel
         (b"HTTP/1.1 101 x\r\nX: " + b"y" * 20_000, "more than 16384 bytes"),
     ],
 )
-async def test_answers_that_are_none(timer_wheel: TimerWheel, answer: bytes, words: str) -> None:
+async def test_an_answer_that_is_not_http_is_refused(timer_wheel: TimerWheel, answer: bytes, words: str) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -88,7 +90,7 @@ async def test_answers_that_are_none(timer_wheel: TimerWheel, answer: bytes, wor
             await connect(f"ws://127.0.0.1:{port}/", RecordingListener(), timer_wheel=timer_wheel)
 
 
-async def test_nobody_listens(timer_wheel: TimerWheel) -> None:
+async def test_a_port_where_nobody_listens_is_reported(timer_wheel: TimerWheel) -> None:
     with socket.socket() as held:  # bound, so that nobody else gets the port, and not listening
         held.bind(("127.0.0.1", 0))
         with pytest.raises(ConnectionRefused, match="cannot be reached") as refused:
@@ -97,13 +99,15 @@ async def test_nobody_listens(timer_wheel: TimerWheel) -> None:
     assert isinstance(refused.value.__cause__, OSError)
 
 
-async def test_a_name_that_does_not_exist(timer_wheel: TimerWheel) -> None:
+async def test_a_host_name_that_does_not_exist_is_reported(timer_wheel: TimerWheel) -> None:
     with pytest.raises(ConnectionRefused, match="cannot be reached"):
         await connect("ws://no-such-host.invalid/", RecordingListener(), timer_wheel=timer_wheel)
 
 
 @pytest.mark.parametrize("when", ["before", "inside"])
-async def test_no_answer_within_the_timeout(timer_wheel: TimerWheel, when: str, until: Until) -> None:
+async def test_an_answer_that_does_not_come_in_time_is_reported(
+    timer_wheel: TimerWheel, when: str, until: Until
+) -> None:
     gone = asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -121,7 +125,7 @@ async def test_no_answer_within_the_timeout(timer_wheel: TimerWheel, when: str, 
         await asyncio.wait_for(gone.wait(), 20)
 
 
-async def test_cancelling_drops_the_connection(timer_wheel: TimerWheel) -> None:
+async def test_cancelling_connect_closes_the_connection(timer_wheel: TimerWheel) -> None:
     here, gone = asyncio.Event(), asyncio.Event()
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -141,6 +145,6 @@ async def test_cancelling_drops_the_connection(timer_wheel: TimerWheel) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://x/", "ws:///path", "x", "ws://user:secret@host/", ""])
-async def test_urls_that_are_none(timer_wheel: TimerWheel, url: str) -> None:
+async def test_invalid_urls_are_refused(timer_wheel: TimerWheel, url: str) -> None:
     with pytest.raises(ValueError, match="not a ws://"):
         await connect(url, RecordingListener(), timer_wheel=timer_wheel)

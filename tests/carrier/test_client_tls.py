@@ -1,4 +1,4 @@
-"""wss: messages, violations and certificates that are not trusted."""
+"""wss: messages, violations, and certificates that are not trusted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MESSAGES: list[bytes | str] = [b"", "", b"x", "tëxt", b"y" * 125, b"y" * 126, b"y" * 65536, "z" * 300_000]
 
 
-async def test_wss(
+async def test_client_connects_with_wss(
     serve: Serve,
     attached_app: AttachedApp,
     timer_wheel: TimerWheel,
@@ -46,7 +46,7 @@ async def test_wss(
     await until(lambda: len(timer_wheel) == 0)
 
 
-async def test_a_violation_over_tls(
+async def test_a_violation_is_closed_over_tls(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, certificate: Path
 ) -> None:
     """TLS has no half-close: the close frame still arrives, and both ends come to an end."""
@@ -61,7 +61,7 @@ async def test_a_violation_over_tls(
     assert (near.closed[0][0], far.closed[0][0]) == (1002, 1002)
 
 
-async def test_a_certificate_that_is_not_trusted(
+async def test_an_untrusted_certificate_is_refused(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, certificate: Path
 ) -> None:
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -26,7 +26,9 @@ FIN = 0x80
 TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
 
-async def test_open_messages_close(gate: ListenerFactory, dial: Dial, until: Until, no_errors: None) -> None:
+async def test_a_listener_is_told_of_open_messages_and_close(
+    gate: ListenerFactory, dial: Dial, until: Until, no_errors: None
+) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.opened)
     raw.send(FIN | BINARY, b"bytes")
@@ -77,7 +79,7 @@ async def test_our_close_reports_the_code_that_was_sent(gate: ListenerFactory, d
     connection.abort()
 
 
-async def test_after_our_close_messages_are_not_delivered(gate: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_messages_after_our_close_are_not_delivered(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     gate.last.open_connection.close(4000)
@@ -101,7 +103,7 @@ async def test_long_reasons_are_cut_between_characters(
     assert reason.startswith(payload[2:].decode())
 
 
-async def test_a_peer_that_vanishes(gate: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_a_lost_peer_is_1006(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     raw.writer.get_extra_info("socket").setsockopt(
@@ -112,7 +114,7 @@ async def test_a_peer_that_vanishes(gate: ListenerFactory, dial: Dial, until: Un
     assert gate.last.closed[0][0] in (1005, 1006)
 
 
-async def test_abort(gate: ListenerFactory, dial: Dial, until: Until) -> None:
+async def test_abort_closes_at_once(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     connection = gate.last.open_connection
@@ -124,7 +126,9 @@ async def test_abort(gate: ListenerFactory, dial: Dial, until: Until) -> None:
     assert BINARY not in [first & 15 for first, _ in frames]
 
 
-async def test_a_peer_that_never_answers_a_close(gate: ListenerFactory, dial: Dial, until: Until, ours: bool) -> None:
+async def test_a_peer_that_never_answers_a_close_is_disconnected(
+    gate: ListenerFactory, dial: Dial, until: Until, ours: bool
+) -> None:
     raw = await dial(gate.port)
     await until(lambda: gate.all and gate.last.connection)
     began = asyncio.get_running_loop().time()
@@ -193,7 +197,7 @@ async def test_uvicorns_shutdown_closes_with_1012(
     assert listener.closed[0][0] == 1012
 
 
-async def test_logs_are_quiet_in_ordinary_life(
+async def test_nothing_is_logged_for_ordinary_connections(
     gate: ListenerFactory, dial: Dial, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "fairlead.carrier"):

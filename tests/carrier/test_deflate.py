@@ -1,4 +1,4 @@
-"""permessage-deflate: off unless asked for, without context takeover, and no way to a bomb."""
+"""permessage-deflate: off unless asked for, without context takeover, and safe against compression bombs."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def packed(payload: bytes) -> bytes:
     return (compressor.compress(payload) + compressor.flush(zlib.Z_SYNC_FLUSH))[:-4]
 
 
-async def test_off_by_default(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
+async def test_deflate_is_off_by_default(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
     raw = await dial(await serve(echo_app), Sec_WebSocket_Extensions="permessage-deflate")
     assert "sec-websocket-extensions" not in raw.headers
     raw.send(FIN | RSV1 | BINARY, packed(LONG))
     assert (await raw.expect_frame())[1][:2] == (1002).to_bytes(2, "big")
 
 
-async def test_negotiated_without_context(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
+async def test_deflate_is_negotiated_without_context_takeover(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
     port = await serve(echo_app, deflate=True)
     raw = await dial(port, Sec_WebSocket_Extensions="permessage-deflate; client_max_window_bits")
     assert raw.headers["sec-websocket-extensions"] == (
@@ -60,14 +60,14 @@ async def test_negotiated_without_context(serve: Serve, dial: Dial, echo_app: St
     assert await raw.frame() == (FIN | BINARY, b"s" * 125), "short messages are not compressed"
 
 
-async def test_not_offered_means_not_used(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
+async def test_deflate_is_not_used_unless_offered(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
     raw = await dial(await serve(echo_app, deflate=True))
     assert "sec-websocket-extensions" not in raw.headers
     raw.send(FIN | BINARY, LONG)
     assert await raw.frame() == (FIN | BINARY, LONG)
 
 
-async def test_fragments_and_text(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
+async def test_fragments_and_text_are_inflated(serve: Serve, dial: Dial, echo_app: Starlette) -> None:
     raw = await dial(await serve(echo_app, deflate=True), Sec_WebSocket_Extensions="permessage-deflate")
     body = packed(LONG)
     raw.send(RSV1 | TEXT, body[:10])
@@ -85,7 +85,7 @@ async def test_fragments_and_text(serve: Serve, dial: Dial, echo_app: Starlette)
     [(packed(bytes(20 << 20)), 1009), (b"\xff\xff\xff", 1007)],
     ids=["bomb", "garbage"],
 )
-async def test_what_cannot_be_inflated(
+async def test_data_that_cannot_be_inflated_is_refused(
     serve: Serve, dial: Dial, echo_app: Starlette, payload: bytes, code: int
 ) -> None:
     raw = await dial(await serve(echo_app, deflate=True), Sec_WebSocket_Extensions="permessage-deflate")
@@ -101,7 +101,9 @@ async def test_compressed_text_must_be_utf8(serve: Serve, dial: Dial, echo_app: 
 
 
 @pytest.mark.parametrize("bits", [None, 12, 15])
-async def test_the_websockets_library_as_client(serve: Serve, echo_app: Starlette, bits: int | None) -> None:
+async def test_a_client_of_the_websockets_library_uses_deflate(
+    serve: Serve, echo_app: Starlette, bits: int | None
+) -> None:
     port = await serve(echo_app, deflate=True)
     extensions = [ClientPerMessageDeflateFactory(server_max_window_bits=bits)]
     async with connect(f"ws://127.0.0.1:{port}", extensions=extensions, compression=None, proxy=None) as peer:
@@ -111,7 +113,7 @@ async def test_the_websockets_library_as_client(serve: Serve, echo_app: Starlett
             assert await peer.recv() == message
 
 
-async def test_our_client_against_our_server(
+async def test_our_client_and_server_use_deflate(
     serve: Serve, echo_app: Starlette, timer_wheel: TimerWheel, until: Until
 ) -> None:
     port = await serve(echo_app, deflate=True)
@@ -126,7 +128,9 @@ async def test_our_client_against_our_server(
     await until(lambda: listener.closed)
 
 
-async def test_prepared_frames_stay_plain(serve: Serve, dial: Dial, attached_app: AttachedApp, until: Until) -> None:
+async def test_prepared_frames_are_not_compressed(
+    serve: Serve, dial: Dial, attached_app: AttachedApp, until: Until
+) -> None:
     """A broadcast is encoded once for all, whether or not a connection has negotiated compression."""
     listener = RecordingListener()
     port = await serve(attached_app(lambda: listener), deflate=True)

@@ -1,4 +1,4 @@
-"""Requests that a proxy may understand in another way than we do: refused, with and without an upgrade."""
+"""Requests that a proxy may read differently than we do are refused, with and without an upgrade."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ HEADS = {
 
 @pytest.mark.parametrize("upgrade", [b"", UPGRADE], ids=["request", "upgrade"])
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head[:60].decode().replace("\r\n", "|"))
-async def test_refused(serve: Serve, dial: Dial, head: bytes, upgrade: bytes, no_errors: None) -> None:
+async def test_invalid_request_heads_are_refused(
+    serve: Serve, dial: Dial, head: bytes, upgrade: bytes, no_errors: None
+) -> None:
     raw = await dial(await serve(app), upgrade=False)
     raw.write(head + upgrade + b"\r\n")
     status = await raw.answer()
@@ -67,7 +69,7 @@ async def test_refused(serve: Serve, dial: Dial, head: bytes, upgrade: bytes, no
         b"GET /v1/link HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n",
     ],
 )
-async def test_no_upgrade(serve: Serve, dial: Dial, head: bytes, no_errors: None) -> None:
+async def test_a_head_with_an_invalid_upgrade_is_400(serve: Serve, dial: Dial, head: bytes, no_errors: None) -> None:
     raw = await dial(await serve(app), upgrade=False)
     raw.write(head + UPGRADE + b"\r\nhello")
     assert await raw.answer() == 400
@@ -85,14 +87,14 @@ async def test_no_upgrade(serve: Serve, dial: Dial, head: bytes, no_errors: None
         b"GET /livez HTTP/1.1\r\nHost: t\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\n",
     ],
 )
-async def test_served(serve: Serve, dial: Dial, head: bytes, no_errors: None) -> None:
+async def test_valid_request_heads_are_served(serve: Serve, dial: Dial, head: bytes, no_errors: None) -> None:
     raw = await dial(await serve(app), upgrade=False)
     raw.write(head + b"\r\n")
     assert await raw.answer() == 200
 
 
 @pytest.mark.parametrize("data", [b"\x16\x03\x01\x02\x00", b"get / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\nHost: t\n\n"])
-async def test_no_http_is_told_at_once(serve: Serve, dial: Dial, data: bytes, no_errors: None) -> None:
+async def test_data_that_is_not_http_is_refused_at_once(serve: Serve, dial: Dial, data: bytes, no_errors: None) -> None:
     raw = await dial(await serve(app, request_timeout=60.0), upgrade=False)
     raw.write(data)
     assert await raw.answer() == 400

@@ -1,4 +1,4 @@
-"""HTTP requests on the same port: the deadline and the limit of their heads, and what must not be cut."""
+"""HTTP requests on the link port: the deadline and the size limit of their heads, and what must not be cut off."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ async def ends(raw: RawClient, *, within: float) -> float:
     return asyncio.get_running_loop().time() - began
 
 
-async def test_a_connection_that_sends_nothing(serve: Serve, dial: Dial) -> None:
+async def test_a_connection_that_sends_nothing_is_closed(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(APP, request_timeout=TIMEOUT), upgrade=False)
     assert TIMEOUT - 0.05 < await ends(raw, within=20) < 4
 
 
-async def test_a_request_that_drips(serve: Serve, dial: Dial) -> None:
+async def test_a_request_that_arrives_too_slowly_is_closed(serve: Serve, dial: Dial) -> None:
     """A byte now and then is no progress: the time runs from the connection, not from the last byte."""
     raw = await dial(await serve(APP, request_timeout=TIMEOUT), upgrade=False)
 
@@ -63,14 +63,14 @@ async def test_a_request_that_drips(serve: Serve, dial: Dial) -> None:
     dripping.cancel()
 
 
-async def test_a_slow_application_is_not_cut(serve: Serve, dial: Dial) -> None:
+async def test_a_slow_application_is_waited_for(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(APP, request_timeout=TIMEOUT), upgrade=False)
     raw.write(b"GET /slow HTTP/1.1\r\nHost: t\r\n\r\n")
     assert await raw.answer() == 200
     assert await raw.reader.readexactly(4) == b"slow"
 
 
-async def test_a_slow_body_is_the_applications_business(serve: Serve, dial: Dial) -> None:
+async def test_a_slow_body_is_left_to_the_application(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(APP, request_timeout=TIMEOUT), upgrade=False)
     raw.write(b"POST /length HTTP/1.1\r\nHost: t\r\nContent-Length: 8\r\n\r\n")
     for _ in range(8):
@@ -80,7 +80,7 @@ async def test_a_slow_body_is_the_applications_business(serve: Serve, dial: Dial
     assert await raw.reader.readexactly(1) == b"8"
 
 
-async def test_keep_alive_is_idle_and_not_late(serve: Serve, dial: Dial) -> None:
+async def test_an_idle_kept_alive_connection_has_its_own_timeout(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(APP, request_timeout=TIMEOUT), upgrade=False)
     for _ in range(2):
         raw.write(GET)
@@ -91,7 +91,7 @@ async def test_keep_alive_is_idle_and_not_late(serve: Serve, dial: Dial) -> None
     assert await raw.answer() == 200
 
 
-async def test_a_second_request_that_drips(serve: Serve, dial: Dial) -> None:
+async def test_a_second_request_that_arrives_too_slowly_is_closed(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(APP, request_timeout=TIMEOUT), upgrade=False)
     raw.write(GET)
     assert await raw.answer() == 200
@@ -100,7 +100,7 @@ async def test_a_second_request_that_drips(serve: Serve, dial: Dial) -> None:
     assert TIMEOUT - 0.05 < await ends(raw, within=20) < 4
 
 
-async def test_a_head_without_end(serve: Serve, dial: Dial) -> None:
+async def test_an_endless_head_is_refused(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(APP, request_timeout=30.0), upgrade=False)
     raw.write(b"GET / HTTP/1.1\r\nX: ")
     for _ in range(64):
@@ -110,7 +110,7 @@ async def test_a_head_without_end(serve: Serve, dial: Dial) -> None:
     assert await ends(raw, within=20) < 4
 
 
-async def test_a_large_body_is_no_head(serve: Serve, dial: Dial) -> None:
+async def test_a_large_body_does_not_count_as_a_head(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(APP, request_timeout=TIMEOUT), upgrade=False)
     raw.write(b"POST /length HTTP/1.1\r\nHost: t\r\nContent-Length: 300000\r\n\r\n" + bytes(300_000))
     assert await raw.answer() == 200
@@ -130,8 +130,10 @@ async def test_garbage_is_400(serve: Serve, dial: Dial) -> None:
     assert await raw.answer() == 400
 
 
-async def test_nothing_waits_any_more(serve: Serve, dial: Dial, timer_wheel: TimerWheel, until: Until) -> None:
-    """Whoever has come and gone has left the deadline's queue."""
+async def test_a_closed_connection_leaves_no_timer(
+    serve: Serve, dial: Dial, timer_wheel: TimerWheel, until: Until
+) -> None:
+    """A closed connection is removed from the queue of deadlines."""
     port = await serve(APP, request_timeout=7.0)
     for number in range(5):
         raw = await dial(port, upgrade=False)

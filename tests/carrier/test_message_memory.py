@@ -1,4 +1,4 @@
-"""Room for incomplete messages: how much each may have, and who goes on first."""
+"""Memory for incomplete messages: how much each connection may use, and which continues first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 
 
 class Keeping:
-    """What a room asks of a connection: an incomplete message of a known size."""
+    """What MessageMemory needs of a connection: an incomplete message of a known size."""
 
     def __init__(self, kept: int, size: int = MIB) -> None:
         self.kept = kept
@@ -33,7 +33,7 @@ def keep(one: ReadAccount, kept: int) -> None:
     cast(Any, one.connection).kept = kept
 
 
-def test_each_may_have_as_much_as_is_left_of_the_larger_part() -> None:
+def test_each_connection_may_hold_as_much_as_is_left_of_the_larger_part() -> None:
     room = MessageMemory(4 * MIB)
     first, second = account(MIB), account(MIB)
     room.note(first, 1.0, 0)
@@ -46,7 +46,7 @@ def test_each_may_have_as_much_as_is_left_of_the_larger_part() -> None:
     assert not room.crowded(third)
 
 
-def test_small_messages_get_through_however_little_room_is_left() -> None:
+def test_small_messages_are_completed_however_little_memory_is_left() -> None:
     room = MessageMemory(2 * MIB)
     for _ in range(4):
         room.note(account(MIB), 1.0, 0)
@@ -55,7 +55,7 @@ def test_small_messages_get_through_however_little_room_is_left() -> None:
     assert not room.crowded(small)
 
 
-def test_the_oldest_is_promised_its_whole_message_and_counts_as_begun_anew() -> None:
+def test_the_oldest_message_is_promised_its_memory_and_its_time_begins_again() -> None:
     room = MessageMemory(4 * MIB)
     ones = [account(MIB // 2) for _ in range(7)]
     for number, one in enumerate(ones):
@@ -63,7 +63,7 @@ def test_the_oldest_is_promised_its_whole_message_and_counts_as_begun_anew() -> 
     for one in reversed(ones):
         assert room.crowded(one)
         room.wait(one)
-    assert list(room.admit(20.0)) == ones[:1], "it lacks half a megabyte, and so much is left"
+    assert list(room.admit(20.0)) == ones[:1], "it lacks half a megabyte, and that much is left"
     assert (ones[0].since, room.crowded(ones[0]), len(room)) == (20.0, False, 6)
     assert list(room.admit(20.0)) == []
     keep(ones[0], 0)
@@ -71,7 +71,7 @@ def test_the_oldest_is_promised_its_whole_message_and_counts_as_begun_anew() -> 
     assert list(room.admit(21.0)) == ones[1:3]
 
 
-def test_one_is_promised_its_message_even_when_nothing_is_left() -> None:
+def test_one_message_is_promised_its_memory_even_when_none_is_left() -> None:
     room = MessageMemory(MIB)
     ones = [account(MIB // 2) for _ in range(9)]
     for number, one in enumerate(ones):
@@ -83,8 +83,8 @@ def test_one_is_promised_its_message_even_when_nothing_is_left() -> None:
 
 
 @given(st.lists(st.integers(1, 64), min_size=1, max_size=40), st.integers(2, 64))
-def test_all_messages_that_come_in_whole_get_through(parts: list[int], limit: int) -> None:
-    """Whatever was kept when room got short: who is admitted sends the rest, until nobody waits."""
+def test_every_message_that_arrives_completely_is_delivered(parts: list[int], limit: int) -> None:
+    """Whatever was kept when the memory ran out: admitted connections send the rest, until none waits."""
     room = MessageMemory(limit * MIB // 8)
     ones = [account(part * (MIB // 64)) for part in parts]
     for number, one in enumerate(ones):
@@ -96,7 +96,7 @@ def test_all_messages_that_come_in_whole_get_through(parts: list[int], limit: in
     ended = 0
     while going or len(room):
         going += room.admit(100.0)
-        assert going, "somebody can always go on"
+        assert going, "one connection can always continue"
         one = going.pop()
         keep(one, 0)
         room.note(one, 100.0, 1)

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 class Counting:
-    """Answers each request with its path and body, and knows how many it answers at once. A path below /known shows a
-    valid token."""
+    """Answers each request with its path and body, and counts how many it answers at once. A path below /known counts
+    as a valid token."""
 
     def __init__(self) -> None:
         self.running = self.most = self.answered = 0
@@ -68,7 +68,7 @@ async def test_all_answers_come_in_order_one_request_at_a_time(serve: Serve, dia
 
 
 @pytest.mark.parametrize("piece", [1, 7, 50, 4096])
-async def test_bodies_and_heads_in_pieces_of_any_size(serve: Serve, dial: Dial, piece: int) -> None:
+async def test_heads_and_bodies_may_arrive_in_pieces_of_any_size(serve: Serve, dial: Dial, piece: int) -> None:
     raw = await dial(await serve(Counting()), upgrade=False)
     request = b"POST /known HTTP/1.1\r\nHost: t\r\nContent-Length: 20\r\n\r\n" + b"GET / HTTP/1.1\r\n\r\nxx"
     sent = (request + get("/known/2") + b"\r\n\r\n") * 3
@@ -79,7 +79,7 @@ async def test_bodies_and_heads_in_pieces_of_any_size(serve: Serve, dial: Dial, 
     assert await answers(raw, 6) == expected
 
 
-async def test_a_chunked_body_then_another_request_later(serve: Serve, dial: Dial) -> None:
+async def test_a_request_may_follow_a_chunked_body(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(Counting()), upgrade=False)
     for _ in range(2):
         raw.write(b"POST /known HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
@@ -89,7 +89,7 @@ async def test_a_chunked_body_then_another_request_later(serve: Serve, dial: Dia
 CODED = b"POST %s HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-async def test_a_trailer_is_no_header(serve: Serve, dial: Dial) -> None:
+async def test_a_trailer_is_not_a_header(serve: Serve, dial: Dial) -> None:
     """A proxy that looks at headers has not seen it; here it would even be a second Host."""
     seen: list[list[bytes]] = []
     counting = Counting()
@@ -107,8 +107,9 @@ async def test_a_trailer_is_no_header(serve: Serve, dial: Dial) -> None:
 
 
 @pytest.mark.parametrize("piece", [b"1\r\nx\r\n" * 40_000, b"1" + b";a=b" * 60_000, b"0\r\na: " + b"x" * 250_000])
-async def test_a_chunked_body_without_a_token_is_hardly_parsed(serve: Serve, dial: Dial, piece: bytes) -> None:
-    """Small chunks and long trailers cost much more than their octets. The answer comes, and then the end."""
+async def test_a_chunked_body_without_a_token_is_read_only_a_little(serve: Serve, dial: Dial, piece: bytes) -> None:
+    """Small chunks and long trailers cost much more than their bytes. The answer is sent, and the connection is
+    closed."""
     got: list[int] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -127,14 +128,14 @@ async def test_a_chunked_body_without_a_token_is_hardly_parsed(serve: Serve, dia
     assert got[0] <= MAX_CODED // 6 + 1
 
 
-async def test_a_long_chunked_body_with_a_token(serve: Serve, dial: Dial) -> None:
+async def test_a_long_chunked_body_with_a_token_is_read(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(Counting()), upgrade=False)
     for _ in range(2):
         raw.write(CODED % b"/known" + (b"3e8\r\n" + b"x" * 1000 + b"\r\n") * 300 + b"0\r\n\r\n")
         assert await answers(raw, 1) == [b"/known " + b"x" * 300_000]
 
 
-async def test_a_request_sent_behind_a_chunked_body_is_told_to_come_again(serve: Serve, dial: Dial) -> None:
+async def test_a_request_pipelined_behind_a_chunked_body_is_asked_to_retry(serve: Serve, dial: Dial) -> None:
     """Where a chunked body ends only the parser knows; RFC 9112 §9.3.2 lets a server close, and a client send again."""
     app = Counting()
     raw = await dial(await serve(app), upgrade=False)
@@ -145,7 +146,7 @@ async def test_a_request_sent_behind_a_chunked_body_is_told_to_come_again(serve:
     assert app.answered == 1
 
 
-async def test_an_answer_before_the_end_of_a_body(serve: Serve, dial: Dial) -> None:
+async def test_an_answer_may_be_sent_before_the_body_ends(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(Counting()), upgrade=False)
     raw.write(b"POST /known/unread HTTP/1.1\r\nHost: t\r\nContent-Length: 100000\r\n\r\n")
     assert await answers(raw, 1) == [b"/known/unread "]
@@ -153,7 +154,7 @@ async def test_an_answer_before_the_end_of_a_body(serve: Serve, dial: Dial) -> N
     assert await answers(raw, 1) == [b"/known "]
 
 
-async def test_a_body_that_goes_on_behind_its_answer_is_cut(serve: Serve, dial: Dial) -> None:
+async def test_a_body_that_continues_after_its_answer_is_cut_off(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(Counting(), request_timeout=0.4), upgrade=False)
     raw.write(b"POST /known/unread HTTP/1.1\r\nHost: t\r\nContent-Length: 1000000000\r\n\r\n")
     await answers(raw, 1)
@@ -196,7 +197,7 @@ async def test_a_flood_is_not_read_ahead(serve: Serve, dial: Dial, until: Until)
     raw.writer.transport.abort()
 
 
-async def test_bytes_ahead_have_a_budget_of_all_connections(serve: Serve, dial: Dial, until: Until) -> None:
+async def test_bytes_received_ahead_share_a_limit_for_all_connections(serve: Serve, dial: Dial, until: Until) -> None:
     """Heads that never end: who holds most without a token goes first."""
     admission = Admission(ahead=200_000)
     port = await serve(Counting(), admission=admission, request_timeout=30.0)
@@ -211,7 +212,7 @@ async def test_bytes_ahead_have_a_budget_of_all_connections(serve: Serve, dial: 
     assert await held[-1].answer() == 200
 
 
-async def test_without_a_token_a_connection_has_a_few_requests(serve: Serve, dial: Dial) -> None:
+async def test_a_connection_without_a_token_may_send_only_a_few_requests(serve: Serve, dial: Dial) -> None:
     raw = await dial(await serve(Counting(), admission=Admission(requests=3)), upgrade=False)
     raw.write(get("/") * 3)
     await answers(raw, 3)
@@ -222,7 +223,7 @@ async def test_without_a_token_a_connection_has_a_few_requests(serve: Serve, dia
     await answers(known, 30)
 
 
-async def test_without_a_token_a_connection_has_some_time(serve: Serve, dial: Dial) -> None:
+async def test_a_connection_without_a_token_is_closed_after_some_time(serve: Serve, dial: Dial) -> None:
     port = await serve(Counting(), admission=Admission(lifetime=0.5), request_timeout=30.0)
     raw, known = await dial(port, upgrade=False), await dial(port, upgrade=False)
     for one, path in ((raw, "/"), (known, "/known")):
@@ -234,7 +235,7 @@ async def test_without_a_token_a_connection_has_some_time(serve: Serve, dial: Di
     await answers(known, 1)
 
 
-async def test_who_is_closed_while_requests_wait_leaves_nothing(
+async def test_a_connection_closed_while_requests_wait_leaves_nothing(
     timer_wheel: TimerWheel, dial: Dial, until: Until
 ) -> None:
     made: ServerConfig = config(Counting(), timer_wheel=timer_wheel, admission=Admission(pace=0.3), stop_timeout=2)

@@ -1,4 +1,4 @@
-"""Budgets of reading on real sockets: nothing is lost, nobody else waits, and only a flood is closed."""
+"""Read budgets on real sockets: nothing is lost, other connections do not wait, and only a flood is closed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 
 
 class Metered(RecordingListener):
-    """Was asked for whatever begins with `!`; an event begins with `e`."""
+    """Messages that begin with `!` count as asked for, and those that begin with `e` as events."""
 
     def __init__(self, *, echo: bool = False) -> None:
         super().__init__(echo=echo)
@@ -47,11 +47,11 @@ class Metered(RecordingListener):
 
 
 class Door:
-    """A server whose connections share an intake, and the listeners that it has made."""
+    """A server whose connections share a read scheduler, and the listeners that it has made."""
 
-    def __init__(self, port: int, intake: ReadScheduler) -> None:
+    def __init__(self, port: int, read_scheduler: ReadScheduler) -> None:
         self.port = port
-        self.intake = intake
+        self.read_scheduler = read_scheduler
         self.all: list[Any] = []
         self.make: Callable[[], Any] = lambda: Metered(echo=False)
 
@@ -60,9 +60,9 @@ class Door:
         return self.all[-1]
 
     def sums(self) -> None:
-        """What the intake counts is what its connections keep."""
-        accounts = self.intake._accounts.values()
-        assert self.intake.kept == sum(account.kept for account in accounts)
+        """The read scheduler counts what its connections keep."""
+        accounts = self.read_scheduler._accounts.values()
+        assert self.read_scheduler.kept == sum(account.kept for account in accounts)
         assert all(account.kept == account.connection.kept for account in accounts)
 
 
@@ -73,40 +73,44 @@ Open = Callable[..., Awaitable[Door]]
 def opened(serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel) -> Open:
     async def start(budget: ReadBudget, max_message: int = MIB, close_timeout: float = 5.0) -> Door:
         door = Door(0, ReadScheduler(budget))
-        context = ConnectionContext(timer_wheel, max_message, close_timeout=close_timeout, intake=door.intake)
+        context = ConnectionContext(
+            timer_wheel, max_message, close_timeout=close_timeout, read_scheduler=door.read_scheduler
+        )
         door.port = await serve(attached_app(door), context=context)
         return door
 
     return start
 
 
-async def test_a_burst_over_the_budget_waits_and_loses_nothing(opened: Open, dial: Dial, until: Until) -> None:
+async def test_a_burst_above_the_budget_waits_and_loses_nothing(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget(messages=100.0))
     raw = await dial(door.port)
     for number in range(1_200):  # the credit is 1,000
         raw.send(TEXT, b"%d" % number)
-    await until(lambda: door.intake.waiting)
+    await until(lambda: door.read_scheduler.waiting)
     first = len(door.all[0].messages)
     assert first < 1_200
     await until(lambda: len(door.all[0].messages) == 1_200)
     assert door.all[0].messages == [str(number) for number in range(1_200)]
     assert door.all[0].excesses == []
     raw.end()
-    await until(lambda: len(door.intake) == 0)
-    assert door.intake.kept == 0
+    await until(lambda: len(door.read_scheduler) == 0)
+    assert door.read_scheduler.kept == 0
 
 
-async def test_a_link_that_says_little_is_not_looked_at(opened: Open, dial: Dial, until: Until) -> None:
+async def test_a_quiet_link_has_no_account(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget())
     raw = await dial(door.port)
     for number in range(20):
         raw.send(TEXT, b"%d" % number)
         await until(lambda: len(door.all[0].messages) == number + 1)  # noqa: B023  # awaited at once
-    assert len(door.intake) == 0
+    assert len(door.read_scheduler) == 0
 
 
 @pytest.mark.parametrize("kind", ["pings", "messages", "fragments"])
-async def test_a_flood_is_read_at_its_rate_and_others_go_on(opened: Open, dial: Dial, until: Until, kind: str) -> None:
+async def test_a_flood_is_read_at_its_rate_and_does_not_delay_others(
+    opened: Open, dial: Dial, until: Until, kind: str
+) -> None:
     """Counted, not timed: what came of the flood is no more than its credit and its rate allow, and everybody else is
     answered meanwhile."""
     rate = 200.0
@@ -134,7 +138,7 @@ async def test_a_flood_is_read_at_its_rate_and_others_go_on(opened: Open, dial: 
 
     tasks = [asyncio.create_task(flood()), asyncio.create_task(hear())]
     try:
-        await until(lambda: door.intake.waiting)
+        await until(lambda: door.read_scheduler.waiting)
         for number in range(200):
             healthy.send(TEXT, b"%d" % number)
             assert await healthy.frame() == (0x81, b"%d" % number)
@@ -163,16 +167,16 @@ async def test_a_server_that_stops_does_not_wait_for_a_flood(
     raws = [await dial(door.port) for _ in range(5)]
     for raw in raws:
         raw.write(raw.encode(PING, b"x") * 2_000_000)
-    await until(lambda: door.intake.waiting == 5)
+    await until(lambda: door.read_scheduler.waiting == 5)
     server.should_exit = True
-    async with asyncio.timeout(module.PATIENCE / 2):
+    async with asyncio.timeout(module.STRAIN_LIMIT / 2):
         await asyncio.shield(stopped)
     assert {heard.closed[0][0] for heard in door.all} == {1012}
     for raw in raws:
         raw.writer.transport.abort()
 
 
-async def test_one_turn_of_the_loop_reads_a_slice(opened: Open, dial: Dial, until: Until) -> None:
+async def test_one_loop_iteration_reads_only_a_slice(opened: Open, dial: Dial, until: Until) -> None:
     """Thousands of messages in one read of the transport: other callbacks of the loop come between each 64."""
     door = await opened(ReadBudget(messages=1e6))
     turn, turns = 0, list[int]()
@@ -192,12 +196,12 @@ async def test_one_turn_of_the_loop_reads_a_slice(opened: Open, dial: Dial, unti
     assert max(turns.count(one) for one in set(turns)) <= 2 * SLICE, "one slice of a read, and one of a turn"
 
 
-async def test_what_was_asked_for_is_not_counted(opened: Open, dial: Dial, until: Until) -> None:
+async def test_messages_that_were_asked_for_are_not_counted(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget(messages=10.0, bytes=1e9))
     raw = await dial(door.port)
     raw.write(raw.encode(TEXT, b"!") * 3_000)
     await until(lambda: len(door.all[0].messages) == 3_000)
-    (account,) = door.intake._accounts.values()
+    (account,) = door.read_scheduler._accounts.values()
     assert account.messages > 0
     raw.write(raw.encode(TEXT, b"?") * 150)
     await until(lambda: account.held and account.messages < 0)
@@ -207,23 +211,23 @@ async def test_events_and_bytes_have_budgets_of_their_own(opened: Open, dial: Di
     door = await opened(ReadBudget(events=20.0, bytes=100_000.0))
     raw = await dial(door.port)
     raw.write(raw.encode(TEXT, b"event") * 210)
-    await until(lambda: door.intake.waiting)
+    await until(lambda: door.read_scheduler.waiting)
     assert len(door.all[0].messages) <= 200 + SLICE
     await until(lambda: len(door.all[0].messages) == 210)
-    await until(lambda: not door.intake.waiting)
+    await until(lambda: not door.read_scheduler.waiting)
     other = await dial(door.port)
     for _ in range(5):
         other.send(BINARY, bytes(60_000))
-    await until(lambda: door.intake.waiting)
+    await until(lambda: door.read_scheduler.waiting)
     await until(lambda: len(door.all[1].messages) == 5)
     assert all(not heard.closed for heard in door.all)
 
 
 @pytest.mark.parametrize("metered", [True, False])
-async def test_who_stays_at_the_limit_is_closed(
+async def test_a_connection_that_stays_at_its_limit_is_closed(
     opened: Open, dial: Dial, until: Until, monkeypatch: pytest.MonkeyPatch, metered: bool
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 0.5)
+    monkeypatch.setattr(module, "STRAIN_LIMIT", 0.5)
     door = await opened(ReadBudget(messages=10.0))
     if not metered:
         door.make = RecordingListener
@@ -234,25 +238,25 @@ async def test_who_stays_at_the_limit_is_closed(
     assert frame is not None
     assert (frame[0], int.from_bytes(frame[1][:2], "big")) == (0x88, code)
     assert frame[1][2:].decode().startswith(reason)
-    assert await raw.frame() is None, "our half is closed at once, whatever the flood"
+    assert await raw.frame() is None, "our half is closed at once despite the flood"
     raw.end()
     await until(lambda: door.all[0].closed)
     assert door.all[0].closed[0][0] == code
     assert len(door.all[0].messages) <= 100 + 2 * SLICE + 50
-    await until(lambda: len(door.intake) == 0)
+    await until(lambda: len(door.read_scheduler) == 0)
 
 
-async def test_a_burst_now_and_then_is_never_closed(
+async def test_a_connection_with_occasional_bursts_is_not_closed(
     opened: Open, dial: Dial, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 1.0)
+    monkeypatch.setattr(module, "STRAIN_LIMIT", 1.0)
     monkeypatch.setattr(module, "CREDIT", 1.0)
     door = await opened(ReadBudget(messages=1_000.0))
     raw = await dial(door.port)
     for burst in range(1, 4):
         raw.write(raw.encode(TEXT, b"x") * 1_100)  # a little more than the credit
         await until(lambda: len(door.all[0].messages) == 1_100 * burst)  # noqa: B023  # awaited at once
-        await until(lambda: len(door.intake) == 0)
+        await until(lambda: len(door.read_scheduler) == 0)
     assert door.all[0].excesses == []
 
 
@@ -270,23 +274,25 @@ async def test_incomplete_messages_share_a_limit(
     healthy = await dial(door.port)
     for raw in raws:
         raw.write(withheld)
-    await until(lambda: door.intake.waiting >= peers // 2)
+    await until(lambda: door.read_scheduler.waiting >= peers // 2)
     for number in range(50):
         healthy.send(TEXT, b"%d" % number)
         assert await healthy.frame() == (0x81, b"%d" % number)
         door.sums()
-        assert door.intake.kept <= limit + peers * (256 << 10), "each may exceed its part by one read"
+        assert door.read_scheduler.kept <= limit + peers * (256 << 10), "each may exceed its part by one read"
     healthy.write(b"\x82\xff" + MIB.to_bytes(8, "big") + bytes(4) + bytes(MIB))
     assert await healthy.frame() == (0x82, bytes(MIB))
     assert [heard.excesses for heard in door.all[:peers] if heard.excesses]
     assert door.all[-1].excesses == []
     for raw in raws:
         raw.end()
-    await until(lambda: len(door.intake) <= 1)
+    await until(lambda: len(door.read_scheduler) <= 1)
 
 
-async def test_large_messages_of_many_do_not_wait_for_each_other(opened: Open, dial: Dial, until: Until) -> None:
-    """Forty megabytes at once where four have room: each gets through, and nobody is closed."""
+async def test_large_messages_of_many_connections_do_not_wait_for_each_other(
+    opened: Open, dial: Dial, until: Until
+) -> None:
+    """Forty megabytes at once where four fit: each message is delivered, and no connection is closed."""
     limit, peers = 4 * MIB, 40
     door = await opened(ReadBudget(incomplete=limit))
     whole = b"\x82\xff" + MIB.to_bytes(8, "big") + bytes(4) + bytes(MIB)
@@ -296,17 +302,21 @@ async def test_large_messages_of_many_do_not_wait_for_each_other(opened: Open, d
     while sum(len(heard.messages) for heard in door.all) < peers:
         await until(lambda: True)
         assert not [heard.excesses for heard in door.all if heard.excesses]
-        assert door.intake.kept <= limit + peers * (256 << 10), "each may exceed its part by one read"
+        assert door.read_scheduler.kept <= limit + peers * (256 << 10), "each may exceed its part by one read"
         await asyncio.sleep(0.005)
     assert all(heard.messages == [bytes(MIB)] for heard in door.all)
     for raw in raws:
         raw.end()
-    await until(lambda: len(door.intake) == 0)
-    assert (door.intake.kept, door.intake._room._promised, len(door.intake._room)) == (0, 0, 0)
+    await until(lambda: len(door.read_scheduler) == 0)
+    assert (
+        door.read_scheduler.kept,
+        door.read_scheduler._message_memory._promised,
+        len(door.read_scheduler._message_memory),
+    ) == (0, 0, 0)
 
 
 class Incomplete:
-    """A connection, as an intake knows it, that keeps half of a message."""
+    """A connection that keeps half of a message, as the read scheduler sees it."""
 
     listener = None
     closing = ripe = False
@@ -327,24 +337,24 @@ class Incomplete:
         self.released = True
 
 
-async def test_incomplete_messages_are_read_on_one_in_a_turn_of_the_loop() -> None:
-    """Much may come of each at once: whoever else has work to do must not wait for all of them."""
-    intake = ReadScheduler(ReadBudget(bytes=50_000.0, incomplete=MIB))
+async def test_incomplete_messages_are_continued_one_per_loop_iteration() -> None:
+    """Much data of each may arrive at once: other work must not wait for all of them."""
+    read_scheduler = ReadScheduler(ReadBudget(bytes=50_000.0, incomplete=MIB))
     ones: list[Any] = [Incomplete() for _ in range(20)]
     for one in ones:
-        intake.took(one, 0, 100_000)
-        intake.read(one, bytes(2_000))
-    assert intake.waiting == 20
+        read_scheduler.took(one, 0, 100_000)
+        read_scheduler.read(one, bytes(2_000))
+    assert read_scheduler.waiting == 20
     released = [0]
     async with asyncio.timeout(20):
         while released[-1] < 20:
             await asyncio.sleep(0)
             released.append(sum(one.released for one in ones))
     assert max(after - before for before, after in itertools.pairwise(released)) <= 2
-    intake.stop()
+    read_scheduler.stop()
 
 
-async def test_a_listener_pauses_and_resumes_whoever_is_held(opened: Open, dial: Dial, until: Until) -> None:
+async def test_a_listener_may_pause_and_resume_a_held_connection(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget(messages=100.0))
 
     class Pausing(Metered):
@@ -356,9 +366,9 @@ async def test_a_listener_pauses_and_resumes_whoever_is_held(opened: Open, dial:
     door.make = Pausing
     raw = await dial(door.port)
     raw.write(raw.encode(TEXT, b"x") * 1_300)
-    await until(lambda: door.intake.waiting)
+    await until(lambda: door.read_scheduler.waiting)
     await until(lambda: len(door.all[0].messages) >= 1_100)
-    (account,) = door.intake._accounts.values()
+    (account,) = door.read_scheduler._accounts.values()
     assert account.held
     assert account.silent
     came = len(door.all[0].messages)
@@ -370,20 +380,20 @@ async def test_a_listener_pauses_and_resumes_whoever_is_held(opened: Open, dial:
     await until(lambda: not account.held)
 
 
-async def test_it_is_closed_in_order_while_it_is_held(opened: Open, dial: Dial, until: Until) -> None:
+async def test_a_held_connection_can_be_closed_in_order(opened: Open, dial: Dial, until: Until) -> None:
     door = await opened(ReadBudget(messages=10.0))
     raw = await dial(door.port)
     raw.write(raw.encode(TEXT, b"x") * 400)
-    await until(lambda: door.intake.waiting)
+    await until(lambda: door.read_scheduler.waiting)
     door.all[0].connection.close(4000, "elsewhere")
     assert await raw.frame() == (0x88, (4000).to_bytes(2, "big") + b"elsewhere")
     raw.send(0x88, (4000).to_bytes(2, "big"))
     assert await raw.frame() is None
     assert door.all[0].closed == [(4000, "elsewhere")]
-    assert len(door.intake) == 0
+    assert len(door.read_scheduler) == 0
 
 
-async def test_who_has_used_the_least_comes_first(opened: Open, dial: Dial, until: Until) -> None:
+async def test_the_connection_that_has_used_the_least_is_read_first(opened: Open, dial: Dial, until: Until) -> None:
     """Ten peers whose messages take long, and one that has more than a slice, too: it is through long before them."""
     door = await opened(ReadBudget(messages=1e6))
 
@@ -398,7 +408,7 @@ async def test_who_has_used_the_least_comes_first(opened: Open, dial: Dial, unti
     raws = [await dial(door.port) for _ in range(10)]
     for raw in raws:
         raw.write(raw.encode(TEXT, b"x") * 1_500)
-    await until(lambda: door.intake.waiting == 10)
+    await until(lambda: door.read_scheduler.waiting == 10)
     door.make = Metered
     light = await dial(door.port)
     light.write(light.encode(TEXT, b"y") * 1_000)
@@ -408,23 +418,23 @@ async def test_who_has_used_the_least_comes_first(opened: Open, dial: Dial, unti
         raw.writer.transport.abort()
 
 
-async def test_a_foreign_server_is_asked_for_no_more(
+async def test_a_foreign_asgi_server_is_not_asked_for_more(
     foreign: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial, until: Until
 ) -> None:
     door = Door(0, ReadScheduler(ReadBudget(messages=50.0)))
-    door.port = await foreign(attached_app(door, ConnectionContext(timer_wheel, intake=door.intake)))
+    door.port = await foreign(attached_app(door, ConnectionContext(timer_wheel, read_scheduler=door.read_scheduler)))
     raw = await dial(door.port)
     for number in range(600):
         raw.send(TEXT, b"%d" % number)
-    await until(lambda: door.intake.waiting)
+    await until(lambda: door.read_scheduler.waiting)
     assert len(door.all[0].messages) <= 502
     await until(lambda: len(door.all[0].messages) == 600)
     assert door.all[0].messages == [str(number) for number in range(600)]
     raw.end()
-    await until(lambda: len(door.intake) == 0)
+    await until(lambda: len(door.read_scheduler) == 0)
 
 
-async def test_slow_readers_are_counted_as_they_come_and_go(
+async def test_slow_readers_are_counted(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, dial: Dial, until: Until
 ) -> None:
     slow: set[Connection] = set()

@@ -95,7 +95,7 @@ async def test_no_route_is_403(serve: Serve, dial: Dial, no_errors: None) -> Non
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 409, 426, 429, 503])
-async def test_denial_responses(serve: Serve, dial: Dial, status: int, no_errors: None) -> None:
+async def test_a_denial_response_is_sent(serve: Serve, dial: Dial, status: int, no_errors: None) -> None:
     raw = await dial(await serve(APP), upgrade=False)
     raw.write(raw.request(f"/deny?status={status}"))
     assert await refused(raw, status) == b'{"error":"no"}'
@@ -105,13 +105,13 @@ async def test_denial_responses(serve: Serve, dial: Dial, status: int, no_errors
     assert ("upgrade" in raw.headers) is (status == 426)
 
 
-async def test_a_denial_in_parts(serve: Serve, dial: Dial, no_errors: None) -> None:
+async def test_a_denial_response_may_come_in_parts(serve: Serve, dial: Dial, no_errors: None) -> None:
     raw = await dial(await serve(APP), upgrade=False)
     raw.write(raw.request("/deny_in_parts"))
     assert await refused(raw, 401) == b"012"
 
 
-async def test_a_raised_http_exception(serve: Serve, dial: Dial, no_errors: None) -> None:
+async def test_a_raised_http_exception_is_the_answer(serve: Serve, dial: Dial, no_errors: None) -> None:
     raw = await dial(await serve(APP), upgrade=False)
     raw.write(raw.request("/raise_http"))
     assert await refused(raw, 401) == b"no token"
@@ -119,7 +119,9 @@ async def test_a_raised_http_exception(serve: Serve, dial: Dial, no_errors: None
 
 
 @pytest.mark.parametrize("version", ["8", "12", "14", "thirteen", ""])
-async def test_another_version_is_426_and_names_ours(serve: Serve, dial: Dial, version: str, no_errors: None) -> None:
+async def test_another_websocket_version_is_426_and_names_13(
+    serve: Serve, dial: Dial, version: str, no_errors: None
+) -> None:
     raw = await dial(await serve(APP), upgrade=False)
     raw.write(raw.request("/choose", Sec_WebSocket_Version=version))
     await refused(raw, 426)
@@ -159,7 +161,7 @@ async def test_an_application_that_fails_is_500_and_logged(
     assert logged in caplog.text
 
 
-async def test_subprotocol_and_headers_of_an_accept(serve: Serve, dial: Dial, no_errors: None) -> None:
+async def test_an_accept_sends_subprotocol_and_headers(serve: Serve, dial: Dial, no_errors: None) -> None:
     raw = await dial(await serve(APP), path="/choose", Sec_WebSocket_Protocol="one, two,three")
     assert raw.headers["sec-websocket-protocol"] == "three"
     assert raw.headers["x-mine"] == "1"
@@ -167,7 +169,7 @@ async def test_subprotocol_and_headers_of_an_accept(serve: Serve, dial: Dial, no
     assert (await raw.expect_frame())[1] == (4000).to_bytes(2, "big")
 
 
-async def test_the_scope_an_application_sees(serve: Serve, dial: Dial) -> None:
+async def test_an_application_gets_the_asgi_scope(serve: Serve, dial: Dial) -> None:
     seen: list[Scope] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -190,7 +192,9 @@ async def test_the_scope_an_application_sees(serve: Serve, dial: Dial) -> None:
     assert set(scope["extensions"]) == {"websocket.http.response", "fairlead.attach"}
 
 
-async def test_a_client_that_does_not_wait(serve: Serve, dial: Dial, until: Until, no_errors: None) -> None:
+async def test_an_application_is_told_when_a_client_disconnects_before_the_answer(
+    serve: Serve, dial: Dial, until: Until, no_errors: None
+) -> None:
     events: list[Message] = []
     sent: list[str] = []
 
@@ -216,7 +220,7 @@ async def test_a_client_that_does_not_wait(serve: Serve, dial: Dial, until: Unti
     assert sent == ["ClientDisconnected"]
 
 
-async def test_the_server_stops_while_the_application_decides(
+async def test_a_stopping_server_answers_an_undecided_upgrade_with_503(
     timer_wheel: TimerWheel, dial: Dial, until: Until, no_errors: None
 ) -> None:
     import asyncio

@@ -1,4 +1,4 @@
-"""The rules for a head, on anything."""
+"""The rules for a request head, on arbitrary input."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ octets = st.binary(max_size=40)
     st.dictionaries(st.sampled_from([b"host", b"content-length", b"transfer-encoding"]), octets),
     st.booleans(),
 )
-def test_any_head_is_taken_or_refused(version: str, target: bytes, single: dict[bytes, bytes], upgrade: bool) -> None:
+def test_any_head_is_accepted_or_refused(
+    version: str, target: bytes, single: dict[bytes, bytes], upgrade: bool
+) -> None:
     with contextlib.suppress(RequestRefused):
         check_head(version, target, single, upgrade)
         assert version in ("1.0", "1.1")

@@ -164,7 +164,7 @@ async def test_a_drain_that_fails_still_stops(spawn: Spawn) -> None:
     assert await asyncio.wait_for(program.process.wait(), 20) == 0
 
 
-async def test_a_peer_that_never_answers_cannot_hold_the_process(spawn: Spawn, dial: Dial) -> None:
+async def test_a_peer_that_never_answers_does_not_keep_the_process_alive(spawn: Spawn, dial: Dial) -> None:
     program = await spawn("drains")
     raw = await dial(int((await program.hear("port")).split()[1]))
     await program.hear("open")

@@ -1,4 +1,4 @@
-"""Silence is told in periods, any byte ends it, and whoever talks or is paused is not silent."""
+"""Silence is reported in whole periods, any byte ends it, and a busy or paused connection is not silent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIN = 0x80
 TEXT, BINARY, CLOSE, PING = 0x1, 0x2, 0x8, 0x9
 
 
-async def test_silence_is_told_in_periods_and_any_byte_ends_it(
+async def test_silence_is_reported_in_periods_and_ends_with_any_byte(
     gate: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel, ours: bool
 ) -> None:
     timer_wheel.silence = 0.4
@@ -34,7 +34,7 @@ async def test_silence_is_told_in_periods_and_any_byte_ends_it(
     await until(lambda: listener.silences.count(1) == 2)
 
 
-async def test_talking_or_paused_is_not_silent(
+async def test_a_busy_or_paused_connection_is_not_silent(
     gate: ListenerFactory, dial: Dial, until: Until, timer_wheel: TimerWheel
 ) -> None:
     timer_wheel.silence = 0.4

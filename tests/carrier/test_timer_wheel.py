@@ -1,4 +1,4 @@
-"""The one timer: deadlines in order, silence in whole periods."""
+"""The timer wheel: deadlines in order, silence in whole periods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Clock:
         return self.now
 
 
-def test_a_deadline_expires_in_order_and_once() -> None:
+def test_deadlines_expire_in_order_and_once() -> None:
     clock, gone = Clock(), list[str]()
     deadline = TimeoutQueue(5.0, clock)
     deadline.add("a", gone.append)
@@ -35,7 +35,7 @@ def test_a_deadline_expires_in_order_and_once() -> None:
     assert len(deadline) == 0
 
 
-def test_discarded_and_renewed_waits() -> None:
+def test_a_deadline_may_be_discarded_or_renewed() -> None:
     clock, gone = Clock(), list[str]()
     deadline = TimeoutQueue(5.0, clock)
     for name in ("a", "b", "c"):
@@ -129,7 +129,7 @@ async def test_deadlines_of_one_length_are_one_queue() -> None:
         assert await asyncio.wait_for(expired, 20) == "late"
 
 
-async def test_it_runs_once_and_ends() -> None:
+async def test_the_wheel_has_one_timer_and_stops() -> None:
     timer_wheel = TimerWheel(tick=0.01)
     timer_wheel.start()
     with pytest.raises(RuntimeError, match="runs already"):
@@ -158,8 +158,8 @@ async def test_a_failing_visit_does_not_stop_the_others(caplog: pytest.LogCaptur
                     await asyncio.sleep(0.01)
 
 
-async def test_a_tick_with_much_to_do_lets_others_work_between() -> None:
-    """Every wait and every visit takes a millisecond: a slice holds a few, then the loop goes on."""
+async def test_a_long_tick_is_split_so_that_others_can_run() -> None:
+    """Every wait and every visit takes a millisecond: a slice handles a few of them, then other callbacks run."""
     clock = Clock()
     gone = list[int]()
     others = list[int]()
@@ -193,7 +193,7 @@ async def test_a_tick_with_much_to_do_lets_others_work_between() -> None:
     assert max(steps) <= 2 * STRIDE + 5, "a slice is 5 ms, looked at every STRIDE"
 
 
-async def test_one_that_was_stopped_amid_a_tick_works_when_it_is_started_again() -> None:
+async def test_a_wheel_stopped_during_a_tick_works_after_a_restart() -> None:
     clock = Clock()
 
     class Slow(Watched):
@@ -217,7 +217,7 @@ async def test_one_that_was_stopped_amid_a_tick_works_when_it_is_started_again()
     timer_wheel.stop()
 
 
-async def test_who_goes_between_two_slices_is_not_visited() -> None:
+async def test_a_connection_that_is_removed_between_slices_is_not_visited() -> None:
     clock = Clock()
     timer_wheel = TimerWheel(silence=0.001, tick=1000.0, clock=clock)
 
@@ -240,7 +240,7 @@ async def test_who_goes_between_two_slices_is_not_visited() -> None:
     assert not any(one.visits for one in left)
 
 
-def test_the_oldest_is_found_whatever_was_discarded() -> None:
+def test_the_oldest_deadline_is_found_whatever_was_discarded() -> None:
     """100,000 waits, each discarded at the head of the queue before the next look: with a plain dict, minutes."""
     clock, gone = Clock(), list[int]()
     deadline = TimeoutQueue(5.0, clock)

@@ -1,7 +1,7 @@
-"""Helm as the chart's tests use it: skipped loudly where there is none, failed in CI, which has to have one.
+"""Helm for the tests of the chart. Without it they are skipped with a message, and fail in CI, which must have it.
 
-Looked for in FAIRLEAD_HELM, then where `make cluster` builds it, then on PATH; Helm 4 in FAIRLEAD_HELM4, then where
-`make helm4` builds it. They render and lint; no test of this folder touches a cluster.
+Helm 3 is taken from FAIRLEAD_HELM, from the build of `make cluster`, or from PATH; Helm 4 from FAIRLEAD_HELM4 or from
+the build of `make helm4`. The tests render and lint; none of them touches a cluster.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _none(why: str) -> NoReturn:
 
 @pytest.fixture(scope="session")
 def helm(helm_program: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Helm with a home of its own: what the user has set up there is none of our business."""
+    """Helm with a home of its own, so that the user's configuration has no effect."""
     home = tmp_path_factory.mktemp("helm")
     places = {f"HELM_{name}_HOME": str(home / name) for name in ("CACHE", "CONFIG", "DATA")}
     environment = {**os.environ, **places, "KUBECONFIG": os.devnull}

@@ -1,4 +1,4 @@
-"""What is written from another source says what that source says today; versions agree."""
+"""Generated files agree with their sources, and the versions agree with each other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_crds_schema_and_readme_are_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_manifests_are_what_the_chart_makes(helm_program: str) -> None:
+def test_manifests_are_what_the_chart_renders(helm_program: str) -> None:
     done = script("charts/manifests.py", "--helm", helm_program, "--check")
     assert done.returncode == 0, done.stderr
 
@@ -39,7 +39,7 @@ def test_manifests_hold_no_secret_and_no_trace_of_helm() -> None:
     assert "Job" not in kinds
 
 
-def test_the_secrets_that_manifests_want_are_those_that_the_page_makes() -> None:
+def test_manifests_need_only_the_secrets_that_the_page_creates() -> None:
     page = (ROOT / "k8s" / "README.md").read_text()
     asked = set()
 

@@ -21,7 +21,7 @@ TOKENS = {"AGENT_TOKEN": "development-agent-token", "PLATFORM_TOKEN": "developme
 
 @pytest.fixture(scope="module")
 def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What the script is told of a fleet of two nodes."""
+    """The environment of the script for a fleet of two nodes."""
     folder = tmp_path_factory.mktemp("demo")
     shown = folder / "shown"
     with shown.open("wb") as out:
@@ -49,7 +49,7 @@ def addresses(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
 
 
 def play(told: dict[str, str], **changed: str) -> subprocess.CompletedProcess[str]:
-    # -c as in the pod: the script has no file there. It has 90 s of patience itself.
+    # -c as in the pod: the script has no file there. Its own timeout is 90 s.
     return subprocess.run(
         [sys.executable, "-I", "-c", changed.pop("script", SCRIPT.read_text())],
         env={"PATH": os.environ["PATH"], **told, **TOKENS, **changed},

@@ -1,5 +1,5 @@
-"""Helm 4 makes the same of the chart as Helm 3, value file by value file. What an API server says to it is asked in
-tests/cluster."""
+"""Helm 4 renders the same objects as Helm 3 from each values file. tests/cluster checks that an API server accepts
+them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIXED = ["--set", "tokens.existingSecret=t", "--set", "redis.valkey.existingSecr
 
 
 @pytest.mark.parametrize("values", sorted(CI.glob("*-values.yaml")), ids=lambda path: path.name)
-def test_both_render_the_same(render: Render, helm4: str, chart: Path, values: Path) -> None:
+def test_helm_3_and_helm_4_render_the_same(render: Render, helm4: str, chart: Path, values: Path) -> None:
     argv = ["template", "fairlead", str(chart), "--namespace", "fleet", "--values", str(values), *FIXED]
     done = subprocess.run([helm4, *argv], capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What the chart makes for Prometheus and Grafana: nothing unasked, and nothing that the cluster has no kind for."""
+"""What the chart renders for Prometheus and Grafana: nothing by default, and no kind that the cluster does not have."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gateway_children(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return children(Owner(made["metadata"]["name"], "fleet", "uid"), read_spec(made["spec"]))
 
 
-def test_nothing_is_made_unless_it_is_asked_for(render: Render) -> None:
+def test_monitoring_objects_are_off_by_default(render: Render) -> None:
     objects = render(None, *KNOWN)
     assert not monitors(objects)
     assert not [one for one in objects if one["kind"] == "ConfigMap"]
@@ -42,12 +42,12 @@ def test_nothing_is_made_unless_it_is_asked_for(render: Render) -> None:
             assert "env" not in one["spec"]["pod"]
 
 
-def test_kinds_that_the_cluster_does_not_have_are_left_out(render: Render) -> None:
+def test_kinds_that_the_cluster_does_not_have_are_not_rendered(render: Render) -> None:
     assert not monitors(render(ALL))
     assert set(monitors(render(ALL, "--api-versions", f"{GROUP}/PrometheusRule"))) == {"PrometheusRule fairlead"}
 
 
-def test_pod_monitors_choose_the_pods_and_ports_that_there_are(render: Render) -> None:
+def test_pod_monitors_select_existing_pods_and_ports(render: Render) -> None:
     objects = render(ALL, *KNOWN)
     made = monitors(objects)
     assert set(made) == {"PodMonitor fairlead", "PodMonitor fairlead-operator", "PrometheusRule fairlead"}
@@ -77,7 +77,7 @@ def test_pod_monitors_choose_the_pods_and_ports_that_there_are(render: Render) -
     assert endpoint["honorLabels"] is True
 
 
-def test_service_monitors_choose_one_service_of_each(render: Render) -> None:
+def test_service_monitors_select_one_service_of_each(render: Render) -> None:
     objects = render({"monitoring": {"serviceMonitor": {"enabled": True}}}, *KNOWN)
     made = monitors(objects)
     assert set(made) == {"ServiceMonitor fairlead", "ServiceMonitor fairlead-operator"}
@@ -103,20 +103,20 @@ def test_pods_are_not_scraped_twice(helm: Helm, chart: Path) -> None:
     assert "scraped twice" in done.stderr
 
 
-def test_all_namespaces_are_scraped_where_all_are_served(render: Render) -> None:
+def test_all_namespaces_are_scraped_when_all_are_served(render: Render) -> None:
     values = {"operator": {"clusterScope": True}, "monitoring": {"podMonitor": {"enabled": True}}}
     spec = monitors(render(values, *KNOWN))["PodMonitor fairlead"]["spec"]
     assert spec["namespaceSelector"] == {"any": True}
 
 
-def test_the_rule_is_the_file_with_the_addresses_of_its_pages(render: Render) -> None:
+def test_the_prometheus_rule_is_the_alerts_file_with_runbook_urls(render: Render) -> None:
     made = monitors(render(ALL, *KNOWN))["PrometheusRule fairlead"]["spec"]
     plain = (CHART / "files" / "rules" / "fairlead.yaml").read_text()
     assert made == yaml.safe_load(plain.replace("docs/runbooks/", "https://runbooks.example.com/fairlead/"))
     assert len(made["groups"]) == 3
 
 
-def test_dashboards_are_found_by_the_sidecar_and_are_whole(render: Render) -> None:
+def test_dashboards_have_the_sidecars_label_and_are_complete(render: Render) -> None:
     maps = [one for one in render(ALL) if one["kind"] == "ConfigMap"]
     titles = {}
     for one in maps:
@@ -129,7 +129,7 @@ def test_dashboards_are_found_by_the_sidecar_and_are_whole(render: Render) -> No
     assert titles["fairlead-overview.json"] == "Fairlead / Overview"
 
 
-def test_traces_are_the_values_unless_a_gateway_has_its_own(render: Render) -> None:
+def test_tracing_follows_the_values_unless_a_gateway_has_its_own(render: Render) -> None:
     own = {"emea": {"telemetry": {"otlpEndpoint": "http://mine:4318"}},
            "asia": {"pod": {"env": [{"name": "FAIRLEAD_TRACE_RATIO", "value": "1"}]}}}  # fmt: skip
     objects = render({"telemetry": {"otlpEndpoint": "http://c:4318", "samplingRatio": 0.05}, "gateways": own})

@@ -1,8 +1,9 @@
-"""Who reaches whom where a cluster enforces the NetworkPolicies of chart and operator: docs/kubernetes.md, "Networks".
+"""Who can connect to whom if the cluster enforces the NetworkPolicies of chart and operator (docs/kubernetes.md,
+"Networks").
 
 The pods are those that chart and operator make, with their own labels and ports; the strangers are those of a usual
-cluster. What the objects mean is read by `reachability`, which has tests of its own below, from the examples of the
-Kubernetes documentation.
+cluster. `support.chart.network_policy` interprets the objects; the tests at the end of this file check it against the
+examples of the Kubernetes documentation.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ STRANGERS = {
         "app.kubernetes.io/component": "operator",
     }),
 }  # fmt: skip
-"""The impostors bear the labels of a gateway and of the operator, in a namespace that is not theirs."""
+"""The impostors have the labels of a gateway and of the operator, in another namespace."""
 
 
 class Cluster:
@@ -69,30 +70,30 @@ def cluster(render: Render) -> Cluster:
 EVERYBODY = {*STRANGERS, "fairlead-operator", "fairlead-valkey", "fairlead", "fairlead-hello", "fairlead-crds"}
 
 
-def test_all_pods_of_a_release_are_looked_at(cluster: Cluster) -> None:
+def test_every_pod_of_a_release_is_checked(cluster: Cluster) -> None:
     assert set(cluster.pods) == EVERYBODY
     assert {one["metadata"]["name"] for one in cluster.policies} == {
         "fairlead", "fairlead-operator", "fairlead-valkey",
     }  # fmt: skip
 
 
-def test_links_and_the_api_are_open_to_everybody_but_valkey_which_connects_to_nothing(cluster: Cluster) -> None:
+def test_links_and_the_api_are_open_to_all_except_valkey_and_valkey_connects_to_nothing(cluster: Cluster) -> None:
     for port in (LINKS, API):
         assert cluster.reach("fairlead", port) == EVERYBODY - {"fairlead", "fairlead-valkey"}
 
 
-def test_probes_and_metrics_are_reached_by_prometheus_alone(cluster: Cluster) -> None:
+def test_probes_and_metrics_are_open_to_prometheus_only(cluster: Cluster) -> None:
     """And by the kubelet, whose probes no policy stops."""
     assert cluster.reach("fairlead", ADMIN) == {"Prometheus"}
     assert cluster.reach("fairlead-operator", METRICS) == {"Prometheus"}
 
 
-def test_valkey_is_reached_by_gateways_and_operator_of_its_namespace_alone(cluster: Cluster) -> None:
+def test_valkey_is_open_only_to_gateways_and_operator_of_its_namespace(cluster: Cluster) -> None:
     assert cluster.reach("fairlead-valkey", REDIS) == {"fairlead", "fairlead-operator"}
 
 
 @pytest.mark.parametrize("port", [22, 5000, 9090])
-def test_no_other_port_is_reached_by_anybody(cluster: Cluster, port: int) -> None:
+def test_all_other_ports_are_closed(cluster: Cluster, port: int) -> None:
     for target in ("fairlead", "fairlead-operator", "fairlead-valkey"):
         assert cluster.reach(target, port) == set()
 
@@ -104,7 +105,7 @@ def test_without_policies_everything_is_open(render: Render) -> None:
         assert cluster.reach(target, port) == EVERYBODY - {target}
 
 
-def test_peers_that_are_named_are_let_in_and_the_others_are_not(render: Render) -> None:
+def test_only_named_peers_are_let_in(render: Render) -> None:
     def of(namespace: str) -> list[dict[str, Any]]:
         return [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}}}]
 
@@ -123,7 +124,7 @@ def test_peers_that_are_named_are_let_in_and_the_others_are_not(render: Render) 
     }  # fmt: skip
 
 
-def test_with_egress_gateways_and_operator_connect_to_what_is_named_and_to_dns(render: Render) -> None:
+def test_with_egress_gateways_and_operator_connect_only_to_named_peers_and_dns(render: Render) -> None:
     redis = [{"ports": [{"port": REDIS}], "to": [{"podSelector": {"matchLabels": {"app": "redis"}}}]}]
     cluster = Cluster(
         render({
@@ -216,7 +217,7 @@ def test_the_documented_policy_means_what_its_page_says_of_egress() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_a_policy_leaves_out_means_what_the_reference_says(spec: dict[str, Any], allowed: bool) -> None:
+def test_omitted_fields_of_a_policy_mean_what_the_reference_says(spec: dict[str, Any], allowed: bool) -> None:
     policy = {"metadata": {"name": "one", "namespace": "default"}, "spec": spec}
     assert connects(Pod("other", {"app": "a"}), DB, 6379, [policy]) is allowed
 
@@ -227,7 +228,7 @@ def test_the_rules_of_several_policies_add_up() -> None:
     assert not connects(Pod("myproject", {}), DB, 6379, [closed])
 
 
-def test_the_peers_of_the_metrics_stand_in_both_places(render: Render) -> None:
+def test_the_peers_of_metrics_are_set_for_operator_and_gateways(render: Render) -> None:
     peer = {"podSelector": {"matchLabels": {"app": "debug"}}}
     objects = render({"networkPolicy": {"metricsFrom": [peer]}})
     assert named(objects, "LinkGateway", "fairlead")["spec"]["networkPolicy"]["metricsFrom"] == [peer]

@@ -1,4 +1,4 @@
-"""The chart's Roles grant what the operator's own table asks for: nothing is missing, and nothing is left over."""
+"""The chart's Roles grant exactly the rights in the operator's table."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def names(role: dict[str, Any], resource: str) -> list[list[str] | None]:
     return [rule.get("resourceNames") for rule in role["rules"] if resource in rule["resources"]]
 
 
-def test_a_namespace_gets_a_role_of_exactly_what_is_used(render: Render) -> None:
+def test_a_namespace_gets_a_role_with_exactly_the_rights_in_use(render: Render) -> None:
     objects = render()
     made = roles(objects)
     assert set(made) == {("fleet", "fairlead-operator"), ("fleet", "fairlead-operator-lease")}
@@ -63,7 +63,7 @@ def test_a_namespace_gets_a_role_of_exactly_what_is_used(render: Render) -> None
     assert names(made["fleet", "fairlead-operator-lease"], "leases") == [None, ["fairlead-operator"]]
 
 
-def test_a_default_release_has_cluster_rights_only_while_it_upgrades(render: Render) -> None:
+def test_a_default_release_has_cluster_rights_only_during_an_upgrade(render: Render) -> None:
     made = roles(render(), "ClusterRole")
     ((_, name),) = made
     (role,) = made.values()
@@ -74,7 +74,7 @@ def test_a_default_release_has_cluster_rights_only_while_it_upgrades(render: Ren
     assert names(role, "customresourcedefinitions") == [ours, None]
 
 
-def test_each_namespace_gets_a_role_and_reads_only_the_secrets_it_was_told(render: Render) -> None:
+def test_each_namespace_gets_a_role_that_reads_only_the_named_secrets(render: Render) -> None:
     made = roles(render(CI / "two-gateways-values.yaml"))
     assert set(made) == {
         ("fleet", "fairlead-operator"), ("elsewhere", "fairlead-operator"), ("fleet", "fairlead-operator-lease"),
@@ -85,27 +85,27 @@ def test_each_namespace_gets_a_role_and_reads_only_the_secrets_it_was_told(rende
     assert names(made["elsewhere", "fairlead-operator"], "secrets") == [["further-redis"]]
 
 
-def test_no_name_is_no_secret_and_not_all_of_them(render: Render) -> None:
+def test_without_names_no_secret_may_be_read(render: Render) -> None:
     made = roles(render({"operator": {"namespaces": ["fleet", "elsewhere"]}}))
     assert names(made["elsewhere", "fairlead-operator"], "secrets") == []
     assert names(made["fleet", "fairlead-operator"], "secrets") == [["fairlead-tokens", "fairlead-valkey"]]
 
 
-def test_the_whole_cluster_is_one_cluster_role(render: Render) -> None:
+def test_all_namespaces_get_one_cluster_role(render: Render) -> None:
     objects = render(CI / "cluster-scope-values.yaml")
     assert set(roles(objects)) == {("fleet", "fairlead-operator-lease")}
     role = roles(objects, "ClusterRole")["", "fleet-fairlead-operator"]
     assert granted(role) == asked(rbac.NAMESPACED, rbac.CLUSTER)
 
 
-def test_to_look_at_ingress_classes_is_a_right_of_its_own(render: Render) -> None:
+def test_reading_ingress_classes_is_a_separate_right(render: Render) -> None:
     objects = render({"operator": {"rbac": {"ingressClasses": True}}})
     assert granted(roles(objects, "ClusterRole")["", "fleet-fairlead-operator"]) == asked(rbac.CLUSTER)
     assert granted(roles(objects)["fleet", "fairlead-operator"]) == asked(rbac.NAMESPACED)
 
 
 @pytest.mark.parametrize("values", sorted(CI.glob("*-values.yaml")), ids=lambda path: path.name)
-def test_each_binding_leads_from_our_account_to_our_role(render: Render, values: Path) -> None:
+def test_each_binding_binds_our_role_to_our_service_account(render: Render, values: Path) -> None:
     objects = render(values)
     have = {*roles(objects), *roles(objects, "ClusterRole")}
     bound = set()

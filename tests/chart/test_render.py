@@ -1,4 +1,5 @@
-"""What the chart makes of every values file of charts/fairlead/ci: safe pods, whole labels, no surprise for the API."""
+"""What the chart renders from every values file of charts/fairlead/ci: restricted pods, complete labels, valid
+objects."""
 
 from __future__ import annotations
 
@@ -68,26 +69,26 @@ def not_restricted(spec: Mapping[str, Any]) -> list[str]:
     return wrong
 
 
-def test_there_are_sets_for_each_way_to_run_it() -> None:
+def test_there_is_a_values_file_for_each_way_to_run_the_chart() -> None:
     wanted = {"default", "external-redis", "http-route", "cluster-scope", "two-gateways", "volume"}
     assert {path.name.removesuffix("-values.yaml") for path in SETS} >= wanted
 
 
 @every_set
-def test_lint_is_content(helm: Helm, chart: Path, values: Path) -> None:
+def test_helm_lint_passes(helm: Helm, chart: Path, values: Path) -> None:
     done = helm("lint", "--strict", str(chart), "--values", str(values))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @every_set
-def test_pods_are_restricted(render: Render, values: Path) -> None:
+def test_pods_pass_the_restricted_pod_security_standard(render: Render, values: Path) -> None:
     found = list(pods(render(values)))
     assert found
     wrong = {name: faults for name, _, spec in found if (faults := not_restricted(spec))}
     assert not wrong
 
 
-def test_the_check_sees_what_restricted_refuses() -> None:
+def test_the_check_finds_violations_of_the_restricted_standard() -> None:
     assert not_restricted({"hostNetwork": True, "containers": [{"name": "c"}]}) == [
         "hostNetwork", "runAsNonRoot and a runAsUser that is not 0", "seccompProfile", "c: allowPrivilegeEscalation",
         "c: capabilities", "c: readOnlyRootFilesystem", "c: resources",
@@ -116,7 +117,7 @@ def test_labels_are_those_that_kubernetes_recommends(render: Render, values: Pat
 
 
 @every_set
-def test_a_selector_means_its_own_pods_and_none_of_another(render: Render, values: Path) -> None:
+def test_selectors_match_their_own_pods_only(render: Render, values: Path) -> None:
     objects = render(values)
     labels = {name: metadata["labels"] for name, metadata, _ in pods(objects)}
     for one in of_kind(objects, "Deployment", "StatefulSet", "Service", "PodDisruptionBudget"):
@@ -148,19 +149,19 @@ def test_the_operator_can_read_its_linkgateways(render: Render, values: Path) ->
 
 
 @every_set
-def test_no_two_objects_are_the_same_one(render: Render, values: Path) -> None:
+def test_no_object_is_rendered_twice(render: Render, values: Path) -> None:
     seen = [(one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in render(values)]
     assert len(seen) == len(set(seen))
 
 
 @every_set
-def test_namespaced_objects_say_their_namespace(render: Render, values: Path) -> None:
+def test_namespaced_objects_have_their_namespace(render: Render, values: Path) -> None:
     for one in render(values):
         cluster_wide = one["kind"] in ("ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition")
         assert ("namespace" in one["metadata"]) is not cluster_wide, f"{one['kind']} {one['metadata']['name']}"
 
 
-def test_defaults_make_an_evaluation(render: Render) -> None:
+def test_defaults_install_a_gateway_with_a_valkey_for_evaluation(render: Render) -> None:
     objects = render()
     spec = named(objects, "LinkGateway", "fairlead")["spec"]
     assert spec["redis"] == {"secretRef": {"name": "fairlead-valkey", "key": "url"}}
@@ -181,7 +182,7 @@ def test_defaults_make_an_evaluation(render: Render) -> None:
     assert "env" not in valkey["template"]["spec"]["containers"][0]
 
 
-def test_a_redis_of_ones_own_replaces_the_one_for_evaluations(render: Render) -> None:
+def test_an_external_redis_replaces_the_valkey_for_evaluation(render: Render) -> None:
     by_secret, by_url = render(CI / "external-redis-values.yaml"), render(CI / "http-route-values.yaml")
     for objects in (by_secret, by_url):
         assert not of_kind(objects, "StatefulSet")
@@ -211,7 +212,7 @@ def test_each_gateway_has_a_test_of_its_own(render: Render) -> None:
     assert sorted(tests) == ["fairlead-emea-hello", "fairlead-hello"]
 
 
-def test_hooks_leave_nothing_behind(render: Render) -> None:
+def test_hooks_are_deleted_when_they_are_done(render: Render) -> None:
     """An uninstall does not delete hooks: each goes when it has done its work, and its rights with it."""
     for one in render():
         annotations = one["metadata"].get("annotations", {})
@@ -225,7 +226,7 @@ def test_hooks_leave_nothing_behind(render: Render) -> None:
             assert "hook-failed" in policy
 
 
-def test_the_lease_goes_with_the_release_and_its_content_is_the_operators(render: Render) -> None:
+def test_the_lease_belongs_to_the_release_and_its_spec_to_the_operator(render: Render) -> None:
     objects = render()
     lease = named(objects, "Lease", "fairlead-operator")
     assert "spec" not in lease
@@ -255,7 +256,7 @@ def test_secrets_are_random_and_not_short(render: Render) -> None:
     assert all(re.fullmatch(r"[A-Za-z0-9]{32,48}", one) for one in first)
 
 
-def test_notes_tell_three_commands_and_warn_of_the_evaluation(helm: Helm, chart: Path, tmp_path: Path) -> None:
+def test_notes_show_three_commands_and_warn_about_the_evaluation(helm: Helm, chart: Path, tmp_path: Path) -> None:
     # `helm template` prints no notes, and `helm install --dry-run` asks for a cluster: so a template that shows them.
     copy = shutil.copytree(chart, tmp_path / "fairlead")
     (copy / "templates" / "shown.yaml").write_text(
@@ -283,7 +284,7 @@ def policies(objects: list[dict[str, Any]]) -> dict[str, Any]:
     return {one["metadata"]["name"]: one["spec"] for one in of_kind(objects, "NetworkPolicy")}
 
 
-def test_metrics_and_the_evaluation_valkey_are_reached_by_those_who_need_them(render: Render) -> None:
+def test_metrics_and_the_evaluation_valkey_are_open_to_their_users(render: Render) -> None:
     objects = render()
     made = policies(objects)
     assert set(made) == {"fairlead-operator", "fairlead-valkey"}
@@ -332,7 +333,7 @@ def test_the_operator_allows_the_gateways_of_its_own_release(render: Render, val
         assert violations(spec, policy, dict.fromkeys(secrets_to_read(spec, policy), SecretState.UNLABELLED)) == []
 
 
-def test_what_the_values_ask_for_themselves_is_allowed_in_the_releases_namespace_alone(render: Render) -> None:
+def test_the_policy_allows_what_the_values_ask_for_only_in_the_releases_namespace(render: Render) -> None:
     pod = {
         "labels": {"team": "a"}, "annotations": {"a/b": "c"}, "tolerations": [{"key": "spot"}, {"operator": "Exists"}],
         "priorityClassName": "high", "runtimeClassName": "gvisor", "imagePullSecrets": [{"name": "mirror"}],
@@ -361,7 +362,7 @@ def test_tokens_outlive_the_release(render: Render) -> None:
     assert secret["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
 
 
-def test_a_chart_may_have_this_one_among_its_dependencies(helm: Helm, chart: Path, tmp_path: Path) -> None:
+def test_the_chart_works_as_a_dependency_of_another(helm: Helm, chart: Path, tmp_path: Path) -> None:
     (tmp_path / "Chart.yaml").write_text(
         "apiVersion: v2\nname: umbrella\nversion: 0.1.0\ndependencies:\n"
         f"  - {{name: fairlead, version: {__version__}, condition: fairlead.enabled}}\n"

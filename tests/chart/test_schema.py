@@ -1,4 +1,4 @@
-"""values.schema.json: a value that the chart does not know is an error that names it, at every level."""
+"""values.schema.json: an unknown value at any level is an error that names it."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("flag", "told"), REFUSED, ids=[flag for flag, _ in REFUSED])
-def test_a_wrong_value_is_refused_by_name(helm: Helm, chart: Path, flag: str, told: str) -> None:
+def test_an_invalid_value_is_refused_by_name(helm: Helm, chart: Path, flag: str, told: str) -> None:
     done = helm("template", "fairlead", str(chart), "--set", flag)
     assert done.returncode != 0, f"--set {flag} was taken"
     assert told in done.stderr
 
 
-def test_what_cannot_hold_together_is_said_in_words(helm: Helm, chart: Path) -> None:
+def test_contradicting_values_are_refused_in_words(helm: Helm, chart: Path) -> None:
     def refused(*flags: str, name: str = "fairlead") -> str:
         done = helm("template", name, str(chart), *(word for flag in flags for word in ("--set", flag)))
         assert done.returncode != 0
@@ -87,7 +87,7 @@ def test_what_cannot_hold_together_is_said_in_words(helm: Helm, chart: Path) -> 
 
 
 @pytest.mark.parametrize("release", ["fairlead.eu", "2nd"])
-def test_a_release_whose_name_no_service_may_bear_is_given_another(helm: Helm, chart: Path, release: str) -> None:
+def test_a_release_name_that_is_no_service_name_is_replaced(helm: Helm, chart: Path, release: str) -> None:
     done = helm("template", release, str(chart), "--set", "fullnameOverride=links")
     assert done.returncode == 0, done.stderr
     assert {"links", "links-operator", "links-valkey"} <= {
@@ -95,7 +95,7 @@ def test_a_release_whose_name_no_service_may_bear_is_given_another(helm: Helm, c
     }
 
 
-def test_an_address_is_what_a_linkgateway_takes() -> None:
+def test_an_address_is_accepted_exactly_if_a_linkgateway_accepts_it() -> None:
     top, one = SCHEMA["properties"], SCHEMA["$defs"]["linkGateway"]["properties"]
     assert top["telemetry"]["properties"]["otlpEndpoint"] == one["telemetry"]["properties"]["otlpEndpoint"]
     url = one["redis"]["properties"]["url"]["pattern"]
@@ -117,12 +117,12 @@ def closed(node: dict[str, Any], path: str = "") -> Iterator[str]:
         yield from closed(inner, f"{path}/$defs/{name}")
 
 
-def test_no_object_takes_unknown_keys() -> None:
+def test_unknown_keys_are_refused_everywhere() -> None:
     assert list(closed(SCHEMA)) == []
     assert list(closed({"properties": {"a": {"properties": {}}}})) == ["", "/a"], "the search itself finds none"
 
 
-def test_every_value_stands_in_the_schema_and_every_key_of_the_schema_in_the_values(chart: Path) -> None:
+def test_values_and_schema_have_the_same_keys(chart: Path) -> None:
     values = yaml.safe_load((chart / "values.yaml").read_text())
 
     def compare(value: dict[str, Any], node: dict[str, Any], path: str) -> None:
@@ -136,7 +136,7 @@ def test_every_value_stands_in_the_schema_and_every_key_of_the_schema_in_the_val
     compare(values, SCHEMA, "")
 
 
-def test_a_gateway_takes_all_that_the_operator_knows() -> None:
+def test_the_schema_has_every_field_of_a_linkgateway() -> None:
     fields = set(LinkGatewaySpec.__struct_encode_fields__)
     assert set(SCHEMA["$defs"]["linkGateway"]["properties"]) == fields
 

@@ -1,5 +1,5 @@
-"""A real gateway with a real agent, a scripted platform API, a relay that maltreats connections, a terminal, and the
-command line as a real process. What the fixtures make is defined in tests/support, from which tests import its types.
+"""A real gateway with a real agent, a scripted platform API, a relay that disturbs connections, a terminal, and the
+command line as a real process. tests/support defines what the fixtures make; tests import the types from there.
 """
 
 from __future__ import annotations

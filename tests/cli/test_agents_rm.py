@@ -1,4 +1,4 @@
-"""`fairlead agents rm`: agents that left are forgotten, once that was confirmed."""
+"""`fairlead agents rm` removes agents that have left, after a confirmation."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def listed(fleet: Fleet, run: Run) -> list[str]:
     return run("agents", "ls", "-o", "name", api=fleet).stdout.decode().split()
 
 
-def test_who_left_is_removed_and_who_is_online_is_not(fleet: Fleet, run: Run) -> None:
+def test_rm_removes_offline_agents_and_refuses_online_ones(fleet: Fleet, run: Run) -> None:
     asyncio.run(leave(fleet, "left-1", "left-2"))
     done = run("agents", "rm", "--yes", "left-1", "web-1", "nobody", "left-2", "left-1", api=fleet)
     assert done.returncode == 1
@@ -51,7 +51,7 @@ def test_who_left_is_removed_and_who_is_online_is_not(fleet: Fleet, run: Run) ->
     assert run("agents", "rm", "--yes", "nobody", api=fleet).returncode == 2
 
 
-def test_nothing_is_removed_unasked(fleet: Fleet, run: Run, screen: MakeScreen) -> None:
+def test_rm_asks_before_it_removes(fleet: Fleet, run: Run, screen: MakeScreen) -> None:
     asyncio.run(leave(fleet, "left"))
     piped = run("agents", "rm", "left", api=fleet, input=b"y\n")
     assert (piped.returncode, b"add --yes" in piped.stderr) == (2, True)
@@ -68,7 +68,7 @@ def test_nothing_is_removed_unasked(fleet: Fleet, run: Run, screen: MakeScreen) 
     assert "left" not in listed(fleet, run)
 
 
-async def test_the_client_tells_that_it_is_online(fleet: Fleet) -> None:
+async def test_the_client_raises_agent_online(fleet: Fleet) -> None:
     async with Client(fleet.api, "development-platform-token") as client:
         with pytest.raises(AgentOnline, match="disconnect it"):
             await client.delete("web-1")

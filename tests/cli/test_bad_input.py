@@ -1,4 +1,5 @@
-"""What is wrong with what the user said, or with the world: what, where, what to do, and the documented exit code."""
+"""Errors of the user and of the environment: the message says what, where and what to do; the exit code is the
+documented one."""
 
 from __future__ import annotations
 
@@ -47,8 +48,8 @@ UNKNOWN = "01990000-0000-7000-8000-00000000000f"
         (["completion", "tcsh"], 2, ["bash"]),
     ],
 )
-def test_wrong_words(fleet: Fleet, args: list[str], code: int, words: list[str]) -> None:
-    """In this process: an interpreter for each would take its time."""
+def test_invalid_arguments_are_usage_errors(fleet: Fleet, args: list[str], code: int, words: list[str]) -> None:
+    """In this process, because starting an interpreter for each case would take long."""
     done = CliRunner().invoke(cli, args, env={"FAIRLEAD_API": fleet.api}, catch_exceptions=False)
     assert (done.exit_code, done.stdout) == (code, ""), done.stderr
     for word in words:
@@ -63,7 +64,7 @@ def finished(fleet: Fleet, run: Run, *flags: str) -> str:
     return found[1]
 
 
-def test_offsets_beyond_the_end(fleet: Fleet, run: Run) -> None:
+def test_an_offset_beyond_the_end_is_refused(fleet: Fleet, run: Run) -> None:
     command = finished(fleet, run)
     for flags in ([], ["--follow"]):
         done = run("results", command, "--from", "1000", *flags, api=fleet)
@@ -75,7 +76,7 @@ def test_offsets_beyond_the_end(fleet: Fleet, run: Run) -> None:
     assert b"--from" in done.stderr
 
 
-def test_results_that_were_read_and_are_gone(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_trimmed_results_are_reported(fleet: Fleet, run: Run, tmp_path: Path) -> None:
     """A window is read once: whoever asks for its beginning again is told that it went."""
     (tmp_path / "big").write_bytes(bytes(6 << 20))
     script = f'''
@@ -94,7 +95,7 @@ asyncio.run(main())
     assert b"start at the offset" in done.stderr
 
 
-def test_the_reader_of_a_table_may_leave(fleet: Fleet) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(fleet: Fleet) -> None:
     line = f"FAIRLEAD_API={fleet.api} {sys.executable} -P -m fairlead agents ls -o json | head -c 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("{")
@@ -102,7 +103,7 @@ def test_the_reader_of_a_table_may_leave(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("command", ["exec web-1 -- echo x", "agents ls"])
-def test_stdout_that_is_full_is_told(fleet: Fleet, command: str) -> None:
+def test_a_full_disk_behind_stdout_is_reported(fleet: Fleet, command: str) -> None:
     line = f"FAIRLEAD_API={fleet.api} {sys.executable} -P -m fairlead {command} > /dev/full"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert done.returncode == 1

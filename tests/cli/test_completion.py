@@ -1,4 +1,4 @@
-"""Shell completion: what is offered, and each shell's script played in that shell as docs/cli.md says to load it."""
+"""Shell completion: what is offered, and each shell's script run in that shell, loaded as docs/cli.md says."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def complete(run: Run, words: str, count: int, api: object, env: dict[str, str] 
     return [one.partition(",")[2] for one in done.stdout.decode().split()]
 
 
-def test_completion_offers_commands_forms_and_agents(fleet: Fleet, run: Run, wait_until: Callable[..., object]) -> None:
+def test_completion_offers_commands_formats_and_agents(
+    fleet: Fleet, run: Run, wait_until: Callable[..., object]
+) -> None:
     assert complete(run, "fairlead ag", 1, fleet) == ["agent", "agents"]
     assert "yaml" in complete(run, "fairlead agents ls -o ", 4, fleet)
     for words in ("exec", "shell", "why", "agents get", "agents label"):
@@ -39,7 +41,7 @@ def test_completion_offers_commands_forms_and_agents(fleet: Fleet, run: Run, wai
     wait_until(lambda: complete(run, typed, 4, "http://127.0.0.1:1") == ["web-1"])
 
 
-def test_completion_of_a_gateway_that_is_silent_offers_nothing_soon(run: Run) -> None:
+def test_completion_gives_up_soon_when_the_gateway_is_silent(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         began = time.monotonic()
         assert complete(run, "fairlead why web", 2, f"http://127.0.0.1:{silent.getsockname()[1]}") == []
@@ -48,7 +50,7 @@ def test_completion_of_a_gateway_that_is_silent_offers_nothing_soon(run: Run) ->
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts_are_those_of_their_shells(run: Run, shell: str) -> None:
+def test_completion_prints_a_script_for_each_shell(run: Run, shell: str) -> None:
     script = run("completion", shell).stdout
     assert f"_FAIRLEAD_COMPLETE={shell}_complete".encode() in script
 

@@ -1,4 +1,4 @@
-"""`fairlead cp` against the built-in agent: every octet, through lost connections, all or nothing."""
+"""`fairlead cp` with the built-in agent: every byte arrives through lost connections, or nothing is kept."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def leftovers(folder: Path) -> list[str]:
     return [one.name for one in folder.iterdir() if one.name.endswith(".part")]
 
 
-def test_there_and_back(fleet: Fleet, run: Run, big: Path, tmp_path: Path) -> None:
+def test_a_file_is_copied_to_the_agent_and_back(fleet: Fleet, run: Run, big: Path, tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     done = run("cp", str(big), f"web-1:{there}", api=fleet)
-    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), "into no terminal, no progress"
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), "no progress is shown without a terminal"
     assert there.read_bytes() == big.read_bytes()
     assert there.stat().st_mode & 0o777 == 0o640
     done = run("cp", f"web-1:{there}", str(back), api=fleet)
@@ -46,7 +46,7 @@ def test_there_and_back(fleet: Fleet, run: Run, big: Path, tmp_path: Path) -> No
     assert leftovers(tmp_path) == []
 
 
-def test_a_folder_keeps_the_name_and_pipes_are_files(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_a_copy_into_a_folder_keeps_the_name_and_dash_is_a_pipe(fleet: Fleet, run: Run, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     (tmp_path / "note").write_bytes(b"a note")
@@ -62,14 +62,14 @@ def test_a_folder_keeps_the_name_and_pipes_are_files(fleet: Fleet, run: Run, tmp
     assert b"has no file name" in done.stderr
 
 
-def test_an_empty_file_is_a_file(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_an_empty_file_is_copied(fleet: Fleet, run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert run("cp", str(tmp_path / "empty"), f"web-1:{tmp_path}/far", api=fleet).returncode == 0
     assert run("cp", f"web-1:{tmp_path}/far", str(tmp_path / "near"), api=fleet).returncode == 0
     assert (tmp_path / "near").read_bytes() == b""
 
 
-def test_a_download_outlasts_cut_connections(
+def test_a_download_survives_cut_connections(
     fleet: Fleet, run: Run, relay_to: Callable[[str], Relay], big: Path, tmp_path: Path
 ) -> None:
     relay = relay_to(fleet.api)
@@ -81,7 +81,7 @@ def test_a_download_outlasts_cut_connections(
     assert relay.connections >= 4
 
 
-def test_an_upload_outlasts_cut_connections(
+def test_an_upload_survives_cut_connections(
     fleet: Fleet, run: Run, relay_to: Callable[[str], Relay], big: Path, tmp_path: Path
 ) -> None:
     relay = relay_to(fleet.api)
@@ -127,7 +127,7 @@ def test_ctrl_c_leaves_nothing_on_either_side(
         (["web-1:/a", "b", "--deadline", "0"], "deadline"),
     ],
 )
-def test_wrong_usage_is_2(run: Run, args: list[str], words: str) -> None:
+def test_wrong_usage_exits_with_2(run: Run, args: list[str], words: str) -> None:
     done = run("cp", *args)
     assert done.returncode == 2
     assert words in done.stderr.decode()
@@ -146,7 +146,7 @@ def test_wrong_usage_is_2(run: Run, args: list[str], words: str) -> None:
         ("/etc/hostname", "web-1:/dev/full", ["/dev/full", "device"]),
     ],
 )
-def test_what_fails_is_1_with_place_and_next_step(
+def test_a_failed_copy_exits_with_1_and_names_the_path_and_what_to_do(
     fleet: Fleet, run: Run, tmp_path: Path, source: str, target: str, words: list[str]
 ) -> None:
     if target == "here":
@@ -158,7 +158,7 @@ def test_what_fails_is_1_with_place_and_next_step(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_here_leaves_nothing_and_ends_the_other_half(
+def test_a_full_local_disk_leaves_nothing_and_cancels_the_command(
     fleet: Fleet, run: Run, big: Path, tmp_path: Path
 ) -> None:
     """A limit on the size of files is what a full disk is to a process: the next write fails."""
@@ -180,7 +180,7 @@ def test_a_full_disk_here_leaves_nothing_and_ends_the_other_half(
     assert b"0 open" in run("agents", "get", "web-1", api=fleet).stdout
 
 
-def test_what_is_there_stays_with_no_overwrite(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_no_overwrite_keeps_an_existing_file(fleet: Fleet, run: Run, tmp_path: Path) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     near.write_bytes(b"near")
     far.write_bytes(b"far")
@@ -194,7 +194,7 @@ def test_what_is_there_stays_with_no_overwrite(fleet: Fleet, run: Run, tmp_path:
     assert far.read_bytes() == b"near"
 
 
-def test_missing_folders_at_the_agent_are_made_when_asked_for(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_missing_folders_on_the_agent_are_made_when_asked_for(fleet: Fleet, run: Run, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     refused = run("cp", str(tmp_path / "x"), f"web-1:{tmp_path}/new/deep/x", api=fleet)
     assert (refused.returncode, b"--parents creates the missing folders" in refused.stderr) == (1, True)

@@ -1,4 +1,4 @@
-"""The demo: its ports, its balancer, its processes, and the whole of it from start to Ctrl-C."""
+"""The demo: its ports, its load balancer, its processes, and a complete run from start to Ctrl-C."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_child_that_does_not_listen_is_killed(tmp_path: Path) -> None:
     assert not child.alive
 
 
-async def test_a_dead_child_leaves_its_last_words(tmp_path: Path) -> None:
+async def test_the_last_lines_of_a_dead_child_are_kept(tmp_path: Path) -> None:
     code = "import sys; [print('line', i, flush=True) for i in range(100)]; sys.exit('no more')"
     child = ChildProcess("talker", python(code), tmp_path / "log", {})
     await child.start()
@@ -102,7 +102,7 @@ async def test_a_dead_child_leaves_its_last_words(tmp_path: Path) -> None:
 
 
 async def echo(name: bytes) -> tuple[asyncio.Server, int]:
-    """A server that says its name and then what it hears."""
+    """A server that sends its name and then echoes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(name)
@@ -154,13 +154,13 @@ async def test_the_balancer_spreads_connections_over_those_that_listen() -> None
             pass  # it was reset
 
 
-def test_pauses_grow_to_a_bound_and_are_spread() -> None:
+def test_restart_pauses_grow_to_a_limit_with_jitter() -> None:
     assert [restart_delay(n, 1.0) for n in (0, 1, 2, 3)] == [1.0, 2.0, 4.0, 8.0]
     assert restart_delay(0, 0.0) == 0.5
     assert restart_delay(10_000, 1.0) == RESTART_MOST
 
 
-async def test_a_store_that_does_not_come_back_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_demo_ends_when_valkey_does_not_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(restarts, "restart_delay", lambda failures, draw: 0.01)
     told: list[str] = []
     valkey = ValkeyProcess(EmbeddedValkey(tmp_path / "valkey"))
@@ -301,7 +301,7 @@ def counted(demo: Running) -> str:
     return (first + rest).decode()
 
 
-def test_what_is_killed_is_started_again_and_nothing_is_lost(
+def test_a_killed_part_is_restarted_and_nothing_is_lost(
     demo: Running, run: Run, wait_until: Callable[..., object]
 ) -> None:
     def node_of(agent: str) -> object:
@@ -332,7 +332,7 @@ def test_what_is_killed_is_started_again_and_nothing_is_lost(
     assert not list(demo.data.glob("*.pid"))
 
 
-def test_a_part_that_fails_again_and_again_ends_the_demo(demo: Running, wait_until: Callable[..., object]) -> None:
+def test_a_part_that_fails_repeatedly_ends_the_demo(demo: Running, wait_until: Callable[..., object]) -> None:
     found = re.search(r"node-2 .*links ws://127\.0\.0\.1:(\d+)", demo.shown)
     assert found is not None
     port = int(found[1])
@@ -353,11 +353,11 @@ def test_a_part_that_fails_again_and_again_ends_the_demo(demo: Running, wait_unt
     talk = "".join(demo.talk)
     assert "ended with exit code 2 before it was ready; it is restarted" in talk
     assert f"node-2 is not restarted, because it failed {restarts.MOST_FAILURES} times in a row" in talk
-    assert f"cannot use link port {port} on 127.0.0.1" in talk, "its last words"
+    assert f"cannot use link port {port} on 127.0.0.1" in talk, "its last log lines"
     assert not [one for one in demo.family if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-def test_a_second_demo_of_the_same_folder_leaves_the_first_alone(demo: Running, run: Run) -> None:
+def test_a_second_demo_in_the_same_folder_does_not_disturb_the_first(demo: Running, run: Run) -> None:
     before = demo.pid_of("valkey")
     done = run("demo", "--port", "0", "--data", str(demo.data))
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""`fairlead doctor` on roads that are good, and on each kind of bad one."""
+"""`fairlead doctor` on a healthy path to the gateway, and on each kind of faulty one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def free_port() -> int:
     return port
 
 
-def test_all_is_fine(fleet: Fleet, run: Run) -> None:
+def test_doctor_finds_no_fault_in_a_healthy_path(fleet: Fleet, run: Run) -> None:
     done = run("doctor", "--links", fleet.links, "--admin", fleet.admin, "--idle", "0.5", api=fleet)
     assert done.returncode == 0, done.stdout
     text = done.stdout.decode()
@@ -55,14 +55,14 @@ def test_all_is_fine(fleet: Fleet, run: Run) -> None:
     assert run("agents", "get", "fairlead-doctor", api=fleet).returncode == 0, "the help says that it is in the fleet"
 
 
-def test_json_names_each_step(fleet: Fleet, run: Run) -> None:
+def test_json_has_each_step(fleet: Fleet, run: Run) -> None:
     done = run("doctor", "--links", fleet.links, "--idle", "0", "-o", "json", api=fleet)
     found = checks(done)
     assert list(found) == ["url", "dns", "tcp", "tls", "upgrade", "token"]
     assert set(found["tcp"]) == {"name", "target", "ok", "message", "advice", "seconds"}
 
 
-def test_wrong_tokens_are_told_apart(fleet: Fleet, run: Run) -> None:
+def test_doctor_names_which_token_is_wrong(fleet: Fleet, run: Run) -> None:
     args = ("doctor", "-o", "json", "--idle", "1")
     found = checks(run(*args, "--no-links", "--token", "not-the-right-token", api=fleet))
     assert found["api"]["ok"] is True
@@ -86,7 +86,7 @@ def test_a_proxy_that_strips_the_upgrade_is_named(fleet: Fleet, run: Run, relay_
     assert found["idle"]["ok"] is None
 
 
-def test_the_port_of_the_api_is_not_that_of_links(fleet: Fleet, run: Run) -> None:
+def test_doctor_recognizes_the_port_of_the_api(fleet: Fleet, run: Run) -> None:
     links = fleet.api.replace("http", "ws")
     found = checks(run("doctor", "--links", links, "-o", "json", api=fleet))
     assert "not the port of links" in found["upgrade"]["message"]
@@ -97,7 +97,7 @@ def test_the_port_of_the_api_is_not_that_of_links(fleet: Fleet, run: Run) -> Non
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_a_path_that_hangs_up_on_silence_is_measured(fleet: Fleet, run: Run, relay_to: RelayTo, forgets: bool) -> None:
+def test_doctor_measures_the_idle_timeout_of_a_proxy(fleet: Fleet, run: Run, relay_to: RelayTo, forgets: bool) -> None:
     """One that says so, and one that only forgets the connection, which is found out when the link speaks again."""
     relay = relay_to(fleet.links)
     relay.idle, relay.forgets = 0.6, forgets
@@ -114,7 +114,7 @@ def test_a_path_that_hangs_up_on_silence_is_measured(fleet: Fleet, run: Run, rel
     assert "heartbeat" in advice
 
 
-def test_a_link_that_the_gateway_ends_itself_is_no_fault(
+def test_a_link_closed_by_the_gateway_itself_is_not_a_fault(
     run: Run, tmp_path: Path, gateway_over: Callable[..., tuple[str, str, str]]
 ) -> None:
     links, api, _ = gateway_over(tmp_path, "embedded", "--heartbeat=1")
@@ -123,7 +123,7 @@ def test_a_link_that_the_gateway_ends_itself_is_no_fault(
     assert "the gateway itself closed it" in found["idle"]["message"]
 
 
-def test_where_nobody_listens(fleet: Fleet, run: Run) -> None:
+def test_doctor_reports_that_nobody_listens(fleet: Fleet, run: Run) -> None:
     port = free_port()
     found = checks(run("doctor", "--no-links", "-o", "json", api=f"http://127.0.0.1:{port}"))
     assert found["dns"]["ok"] is True
@@ -144,7 +144,7 @@ def test_where_nobody_listens(fleet: Fleet, run: Run) -> None:
         ("http://nowhere.invalid", "dns", "unknown name"),
     ],
 )
-def test_addresses_that_are_none(run: Run, api: str, step: str, words: str) -> None:
+def test_invalid_addresses_are_usage_errors(run: Run, api: str, step: str, words: str) -> None:
     done = run("doctor", "--no-links", "--token", "some-long-enough-token", "-o", "json", api=api)
     assert done.returncode == 1
     found = checks(done)
@@ -153,12 +153,12 @@ def test_addresses_that_are_none(run: Run, api: str, step: str, words: str) -> N
     assert found[step]["advice"]
 
 
-def test_no_token_is_asked_for_an_address_that_is_none(run: Run) -> None:
+def test_an_invalid_address_is_refused_before_a_token_is_asked_for(run: Run) -> None:
     found = checks(run("doctor", "--no-links", "-o", "json", api="ftp://x"))
     assert "invalid URL 'ftp://x': expected https://HOST" in found["url"]["message"]
 
 
-def test_a_proxy_of_the_environment_is_the_road(
+def test_doctor_uses_the_proxy_of_the_environment(
     gateway_over: Callable[..., tuple[str, str, str]], run: Run, relay_to: RelayTo, tmp_path: Path
 ) -> None:
     """The API has a name that only the proxy knows, and so it has tokens of its own."""
@@ -177,7 +177,7 @@ def test_a_proxy_of_the_environment_is_the_road(
     assert found["api"]["ok"] is True, "no proxy stands before this machine itself"
 
 
-def test_tls_is_looked_at(fleet: Fleet, run: Run, tmp_path: Path, relay_to: RelayTo) -> None:
+def test_doctor_checks_tls(fleet: Fleet, run: Run, tmp_path: Path, relay_to: RelayTo) -> None:
     """Plain HTTP where TLS was meant; then a certificate of nobody's; then one of an authority that is known."""
     port = fleet.api.rpartition(":")[2]
     found = checks(run("doctor", "--no-links", "-o", "json", api=f"https://127.0.0.1:{port}"))
@@ -230,7 +230,7 @@ while True:
 """
 
 
-def test_a_gateway_without_its_redis_says_so(
+def test_doctor_reports_a_gateway_without_redis(
     run: Run, tmp_path: Path, gateway_over: Callable[..., tuple[str, str, str]], wait_until: Callable[..., object]
 ) -> None:
     server = EmbeddedValkey(tmp_path / "valkey")
@@ -245,7 +245,7 @@ def test_a_gateway_without_its_redis_says_so(
     assert "is Redis running" in found["redis"]["advice"]
 
 
-def test_a_node_that_is_not_ready_says_why(run: Run, fleet: Fleet) -> None:
+def test_doctor_reports_why_a_node_is_not_ready(run: Run, fleet: Fleet) -> None:
     done = run("doctor", "--no-links", "--admin", fleet.api, "-o", "json", api=fleet)
     found = checks(done)
     assert "HTTP 401" in found["readyz"]["message"]
@@ -262,7 +262,7 @@ def test_a_node_that_is_not_ready_says_why(run: Run, fleet: Fleet) -> None:
         (["--idle", "-1"], "idle"),
     ],
 )
-def test_wrong_usage_is_2(run: Run, args: list[str], words: str) -> None:
+def test_wrong_usage_exits_with_2(run: Run, args: list[str], words: str) -> None:
     done = run("doctor", *args)
     assert done.returncode == 2
     assert words in done.stderr.decode()

@@ -1,4 +1,4 @@
-"""docs/cli.md says what the command line does: its commands, its exit codes, its transcript."""
+"""docs/cli.md agrees with the command line: its commands, its exit codes, its transcript."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_command_is_documented() -> None:
         assert f"`{path}" in table or f"`{' '.join(words[1:])}`" in table, path
 
 
-def test_every_command_says_in_help_what_its_options_are() -> None:
+def test_help_of_every_command_explains_its_options() -> None:
     for path, command in leaves(main.cli, "fairlead"):
         assert command.help or command.short_help, path
         for parameter in command.params:
@@ -54,7 +54,7 @@ def test_the_exit_codes_are_those_of_the_code() -> None:
         assert re.search(rf"\b{code} ", told[told.index("Exit codes") :]), code
 
 
-def test_flags_that_the_page_names_are_there() -> None:
+def test_flags_named_in_the_page_exist() -> None:
     known = {name for _, one in leaves(main.cli, "") for option in one.params for name in option.opts}
     prose = PAGE[: PAGE.index("## The first ten minutes")]
     for flag in re.findall(r"`(--[a-z-]+)", prose):
@@ -63,7 +63,7 @@ def test_flags_that_the_page_names_are_there() -> None:
 
 
 @pytest.mark.timeout(150)
-def test_the_transcript_is_what_a_demo_answers() -> None:
+def test_the_transcript_is_the_output_of_a_demo() -> None:
     script = Path(__file__).with_name("transcript.py")
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=140)
     assert done.returncode == 0, done.stdout + done.stderr

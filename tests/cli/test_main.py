@@ -1,4 +1,4 @@
-"""The command line itself: usage errors, unreachable gateways, agents ls, serve's faults."""
+"""The command line itself: usage errors, unreachable gateways, `agents ls`, and invalid settings of `serve`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ Run = Callable[..., subprocess.CompletedProcess[bytes]]
         (["--nonsense", "agents", "ls"], "No such option"),
     ],
 )
-def test_usage_errors_are_2_and_say_what_is_wrong(run: Run, args: list[str], words: str) -> None:
+def test_usage_errors_exit_with_2_and_say_what_is_wrong(run: Run, args: list[str], words: str) -> None:
     done = run(*args)
     assert done.returncode == 2, done.stderr
     assert done.stdout == b""
@@ -65,7 +65,7 @@ def test_usage_errors_are_2_and_say_what_is_wrong(run: Run, args: list[str], wor
     assert "Traceback" not in done.stderr.decode()
 
 
-def test_help_tells_the_exit_codes(run: Run) -> None:
+def test_help_lists_the_exit_codes(run: Run) -> None:
     done = run("--help")
     assert done.returncode == 0
     assert "3 unavailable" in " ".join(done.stdout.decode().split())
@@ -88,12 +88,12 @@ def test_help_is_complete(path: tuple[str, ...], command: click.Command) -> None
         assert not isinstance(param, click.Option) or param.help, f"{path}: {param.name} has no help"
 
 
-def test_version(run: Run) -> None:
+def test_version_is_printed(run: Run) -> None:
     for flag in ("version", "--version"):
         assert run(flag).stdout.decode().strip() == __version__
 
 
-def test_an_unreachable_gateway_is_3_with_the_next_step(run: Run) -> None:
+def test_an_unreachable_gateway_exits_with_3_and_says_what_to_do(run: Run) -> None:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         url = f"http://127.0.0.1:{probe.getsockname()[1]}"
     for args in (["agents", "ls"], ["exec", "agent-1", "--", "ls"]):
@@ -116,7 +116,7 @@ def test_the_first_api_that_can_be_reached_is_used(run: Run, api: Api) -> None:
     assert len(api.cursors) == 1
 
 
-def test_when_no_api_can_be_reached_all_are_named(run: Run) -> None:
+def test_all_addresses_are_named_when_no_api_can_be_reached(run: Run) -> None:
     one, two = dead_url(), dead_url()
     done = run("agents", "ls", "--api", f"{one},{two}")
     assert done.returncode == 3
@@ -130,7 +130,7 @@ def test_the_development_token_goes_to_no_other_machine_of_several(run: Run, api
     assert "http://192.0.2.1: set FAIRLEAD_TOKEN" in done.stderr.decode()
 
 
-def test_agents_ls_takes_all_pages(run: Run, api: Api) -> None:
+def test_agents_ls_reads_all_pages(run: Run, api: Api) -> None:
     api.pages = [
         {
             "agents": [
@@ -169,7 +169,7 @@ def test_agents_ls_takes_all_pages(run: Run, api: Api) -> None:
     assert api.cursors == [None, "1"] * 3
 
 
-def test_agents_ls_is_sorted_by_id_whatever_the_order_of_the_pages(run: Run, api: Api) -> None:
+def test_agents_ls_is_sorted_by_id(run: Run, api: Api) -> None:
     api.pages = [
         {"agents": [{"id": one, "state": "online"} for one in ids], "cursor": cursor}
         for ids, cursor in ((["web-2", "db-1"], "1"), (["web-1", "app"], None))
@@ -177,7 +177,7 @@ def test_agents_ls_is_sorted_by_id_whatever_the_order_of_the_pages(run: Run, api
     assert run("agents", "ls", "-o", "name", api=api).stdout.split() == [b"app", b"db-1", b"web-1", b"web-2"]
 
 
-def test_agents_ls_without_agents_says_how_to_get_one(run: Run, api: Api) -> None:
+def test_agents_ls_without_agents_says_how_to_start_one(run: Run, api: Api) -> None:
     api.pages = [{"agents": [], "cursor": None}]
     done = run("agents", "ls", api=api)
     assert done.returncode == 0
@@ -185,7 +185,7 @@ def test_agents_ls_without_agents_says_how_to_get_one(run: Run, api: Api) -> Non
     assert b"fairlead agent run" in done.stderr
 
 
-def test_serve_tells_all_faults_of_all_sources_and_starts_nothing(run: Run, tmp_path: Path) -> None:
+def test_serve_reports_all_faulty_settings_and_starts_nothing(run: Run, tmp_path: Path) -> None:
     config = tmp_path / "gateway.toml"
     config.write_text("capacity = 0\n")
     done = run(

@@ -1,4 +1,4 @@
-"""What is written where and in which form: tables, JSON, YAML, names, colours, --watch, progress."""
+"""Output: tables, JSON, YAML, names, colours, --watch and progress."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_yaml_of_words_that_mean_something_else(word: str) -> None:
 
 
 @pytest.mark.parametrize("args", [("ls",), ("get", "web-1"), ("label", "web-1", "form=tested")])
-def test_every_form_of_the_agents(fleet: Fleet, args: tuple[str, ...]) -> None:
+def test_agents_ls_has_every_output_format(fleet: Fleet, args: tuple[str, ...]) -> None:
     def say(form: str) -> str:
         return told(fleet, "agents", *args, "-o", form)
 
@@ -63,13 +63,14 @@ def test_every_form_of_the_agents(fleet: Fleet, args: tuple[str, ...]) -> None:
 
 
 def told(fleet: Fleet, *args: str) -> str:
-    """What the command writes to stdout, in this process: an interpreter for each form would take its time."""
+    """What the command writes to stdout. It runs in this process, because an interpreter for each format would take
+    long."""
     done = CliRunner().invoke(cli, args, env={"FAIRLEAD_API": fleet.api}, catch_exceptions=False)
     assert (done.exit_code, done.stderr) == (0, "")
     return done.stdout
 
 
-def test_every_form_of_why(fleet: Fleet) -> None:
+def test_why_has_every_output_format(fleet: Fleet) -> None:
     data = json.loads(told(fleet, "why", "web-1", "-o", "json"))
     assert data["agent"]["id"] == "web-1"
     assert data["link"]["node"] == "node-1"
@@ -78,13 +79,13 @@ def test_every_form_of_why(fleet: Fleet) -> None:
     assert told(fleet, "why", "web-1").startswith("web-1 is online on node-1 since 20")
 
 
-def test_wide_tables_have_what_agents_say_of_themselves(fleet: Fleet) -> None:
+def test_wide_tables_have_the_facts_of_agents(fleet: Fleet) -> None:
     head, *rows = told(fleet, "agents", "ls", "-o", "wide", "-l", "os=linux").splitlines()
     assert head.split()[:6] == ["AGENT", "STATE", "NODE", "SINCE", "LABELS", "FACTS"]
     assert "os=linux" in rows[0]
 
 
-def test_what_an_agent_says_does_not_steer_the_terminal() -> None:
+def test_text_of_an_agent_cannot_control_the_terminal() -> None:
     lines = format_table(("A", "B"), [("\x1b[2J", "x\r\n"), ("é", "\u202e")])
     assert lines == ["A     B", "?[2J  x??", "é     ?"]
 
@@ -109,7 +110,7 @@ def test_a_table_for_a_terminal_shortens_its_widest_column_and_never_the_names(w
     assert second.split() == ["b", "10"]
 
 
-def test_a_listing_fits_the_terminal(api: Api, screen: MakeScreen) -> None:
+def test_a_table_fits_the_terminal(api: Api, screen: MakeScreen) -> None:
     agent = {"id": "web-1", "state": "away", "node": "node-1", "why": "word " * 40, "facts": {"os": "linux"}}
     api.pages = [{"agents": [agent], "cursor": None}]
     lines = screen(api.url, "agents", "ls", env={"TERM": "dumb"}).end().splitlines()
@@ -117,13 +118,13 @@ def test_a_listing_fits_the_terminal(api: Api, screen: MakeScreen) -> None:
     assert len(lines[1]) <= 100, "the terminal of the test has so many columns"
 
 
-def test_colours_are_for_terminals_that_want_them(fleet: Fleet, screen: MakeScreen) -> None:
+def test_colours_are_used_only_on_terminals_that_allow_them(fleet: Fleet, screen: MakeScreen) -> None:
     assert "\x1b[32monline\x1b[0m" in screen(fleet.api, "agents", "ls").end()
     for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert "\x1b" not in screen(fleet.api, "agents", "ls", env=env).end()
 
 
-def test_watching_on_a_terminal_redraws_what_has_changed(fleet: Fleet, run: Run, screen: MakeScreen) -> None:
+def test_watch_on_a_terminal_redraws_changes(fleet: Fleet, run: Run, screen: MakeScreen) -> None:
     run("agents", "label", "web-1", "seen-", api=fleet)
     shown = screen(fleet.api, "agents", "get", "web-1", "--watch")
     shown.until(rb"web-1")
@@ -133,9 +134,7 @@ def test_watching_on_a_terminal_redraws_what_has_changed(fleet: Fleet, run: Run,
     assert shown.wait() == 130
 
 
-def test_watching_into_a_pipe_writes_what_has_changed(
-    api: Api, start: Start, wait_until: Callable[..., object]
-) -> None:
+def test_watch_into_a_pipe_writes_changes(api: Api, start: Start, wait_until: Callable[..., object]) -> None:
     def agents(state: str) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = [{"id": "a", "state": "online"}, {"id": "b", "state": state}]
         return [{"agents": rows, "cursor": None}]
@@ -160,7 +159,7 @@ def test_watching_into_a_pipe_writes_what_has_changed(
     assert json.loads(process.stdout.readline())["agents"][1]["state"] == "away"
 
 
-def test_watching_outlasts_a_gateway_that_is_away(
+def test_watch_survives_an_unreachable_gateway(
     fleet: Fleet, relay_to: Callable[[str], Any], start: Start, run: Run
 ) -> None:
     relay = relay_to(fleet.api)

@@ -1,4 +1,4 @@
-"""What agents and gateways say is shown, and never obeyed: escape sequences, second lines, turned directions."""
+"""Text of agents and gateways is shown and never interpreted: escape sequences, line breaks, changes of direction."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def steers(text: str) -> list[str]:
 
 
 @given(st.text())
-def test_plain_text_is_one_line_of_what_can_be_seen(text: str) -> None:
+def test_plain_text_is_one_line_of_printable_characters(text: str) -> None:
     shown = plain(text)
     assert shown.isprintable()
     assert len(shown) == len(text)
@@ -45,7 +45,7 @@ def test_plain_text_is_one_line_of_what_can_be_seen(text: str) -> None:
 
 
 @given(st.recursive(st.text() | st.integers() | st.none(), lambda inner: st.dictionaries(st.text(), inner)))
-def test_json_is_escaped_and_says_the_same(data: object) -> None:
+def test_escaped_json_decodes_to_the_same_value(data: object) -> None:
     for indent in (None, 2):
         text = as_json(data, indent)
         assert not steers(text)
@@ -74,7 +74,7 @@ def test_a_refusal_that_quotes_an_agent_is_one_line(api: Api, run: Run) -> None:
     assert done.returncode == 2
 
 
-def test_json_and_yaml_of_an_agent_that_lies(api: Api, run: Run) -> None:
+def test_json_and_yaml_escape_control_characters_of_agents(api: Api, run: Run) -> None:
     agent = {
         "id": "agent-1", "state": "offline", "since": "2026-11-22T00:00:00.000Z", "node": "", "why": HOSTILE,
         "labels": {}, "facts": {"hostname": HOSTILE},

@@ -1,4 +1,4 @@
-"""`fairlead shell` on a real terminal, against the built-in agent: and the terminal afterwards."""
+"""`fairlead shell` on a real terminal with the built-in agent; and the state of the terminal afterwards."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from support.waiting import WAIT
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 SH = ("--", "sh")
-"""A shell that prints what it is told and no more."""
+"""A shell without a prompt."""
 
 
-def test_a_terminal_with_its_size_its_keys_and_its_end(fleet: Fleet, screen: Callable[..., Screen]) -> None:
+def test_a_shell_passes_on_size_keys_and_exit_code(fleet: Fleet, screen: Callable[..., Screen]) -> None:
     shell = screen(fleet.api, "shell", "--env", "GREETING=hello", "--cwd", "/", "web-1", *SH)
     shell.until(rb"[#$] ")
     assert shell.raw
@@ -44,7 +44,7 @@ def test_a_terminal_with_its_size_its_keys_and_its_end(fleet: Fleet, screen: Cal
     assert shell.restored
 
 
-def test_tilde_dot_leaves_and_ends_the_program(
+def test_tilde_dot_ends_the_shell(
     fleet: Fleet, screen: Callable[..., Screen], wait_until: Callable[[Callable[[], bool]], None], run: Run
 ) -> None:
     shell = screen(fleet.api, "shell", "web-1", *SH)
@@ -63,7 +63,7 @@ def test_tilde_dot_leaves_and_ends_the_program(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_a_signal_that_ends_us_restores_the_terminal(
+def test_a_signal_that_ends_the_cli_restores_the_terminal(
     fleet: Fleet, screen: Callable[..., Screen], number: signal.Signals
 ) -> None:
     shell = screen(fleet.api, "shell", "web-1", *SH)
@@ -74,10 +74,10 @@ def test_a_signal_that_ends_us_restores_the_terminal(
     assert shell.restored
 
 
-def test_an_error_in_the_middle_restores_the_terminal(
+def test_an_error_during_the_shell_restores_the_terminal(
     fleet: Fleet, screen: Callable[..., Screen], relay_to: Callable[[str], Relay]
 ) -> None:
-    """The stream is cut, and what answers then is no gateway: there is no hope in asking again."""
+    """The stream is cut, and what answers afterwards is not a gateway, so that there is no point in retrying."""
     relay = relay_to(fleet.api)
     shell = screen(f"http://127.0.0.1:{relay.port}", "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
@@ -88,7 +88,9 @@ def test_an_error_in_the_middle_restores_the_terminal(
     assert shell.restored
 
 
-def test_an_error_before_it_opens_leaves_the_terminal_alone(fleet: Fleet, screen: Callable[..., Screen]) -> None:
+def test_an_error_before_the_shell_opens_leaves_the_terminal_unchanged(
+    fleet: Fleet, screen: Callable[..., Screen]
+) -> None:
     shell = screen(fleet.api, "shell", "nobody")
     assert shell.wait() == 2
     assert b"agents ls" in shell.shown
@@ -99,7 +101,7 @@ def test_an_error_before_it_opens_leaves_the_terminal_alone(fleet: Fleet, screen
     assert shell.restored
 
 
-def test_a_stop_and_fg_make_it_raw_again(fleet: Fleet, screen: Callable[..., Screen]) -> None:
+def test_the_terminal_is_raw_again_after_stop_and_fg(fleet: Fleet, screen: Callable[..., Screen]) -> None:
     shell = screen(fleet.api, "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
     shell.process.send_signal(signal.SIGSTOP)
@@ -114,13 +116,13 @@ def test_a_stop_and_fg_make_it_raw_again(fleet: Fleet, screen: Callable[..., Scr
     assert shell.restored
 
 
-def test_without_a_terminal_what_is_piped_in_is_typed(fleet: Fleet, run: Run) -> None:
+def test_piped_input_is_typed_without_a_terminal(fleet: Fleet, run: Run) -> None:
     done = run("shell", "web-1", *SH, api=fleet, input=b"echo $((6*7)) >&2; exit 5\n")
     assert b"42\r\n" in done.stdout, "a terminal has one stream for both"
     assert done.returncode == 5, done.stderr
 
 
-def test_a_long_paste_arrives(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_a_long_paste_arrives_completely(fleet: Fleet, run: Run, tmp_path: Path) -> None:
     """More than one chunk, through a terminal that takes 4 KiB of a line at most."""
     lines = b"".join(b"%06d\n" % i for i in range(20_000))
     script = f"stty -echo; echo ready; cat > {tmp_path / 'pasted'}\n".encode()
@@ -143,7 +145,7 @@ def test_a_long_paste_arrives(fleet: Fleet, run: Run, tmp_path: Path) -> None:
         ([b"~?a~."], b"a~.", False),
     ],
 )
-def test_escapes(typed: list[bytes], sent: bytes, left: bool) -> None:
+def test_escape_sequences_are_recognized_after_a_newline(typed: list[bytes], sent: bytes, left: bool) -> None:
     escape = EscapeParser()
     assert b"".join(map(escape.feed, typed)) == sent
     assert escape.left is left

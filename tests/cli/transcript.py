@@ -1,8 +1,8 @@
-"""The transcript of docs/cli.md, played on a real demo: `python tests/cli/transcript.py`, with --write to renew it.
+"""Plays the transcript of docs/cli.md on a real demo: `python tests/cli/transcript.py`, with --write to update it.
 
-The commands are those that stand in the document; only what they answer is made here. Without --write it compares, and
-exits with 1 when a command answers otherwise than the document says. What differs from run to run (times, ids, ports,
-how long things took) is not compared.
+The commands are read from the document; only their output is produced here. Without --write it compares, and exits
+with 1 when the output differs from the document. What differs from run to run (times, ids, ports, durations) is not
+compared.
 """
 
 from __future__ import annotations

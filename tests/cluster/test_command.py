@@ -1,4 +1,4 @@
-"""What `make cluster` and `make image` say when they cannot work: what is missing, and the next step."""
+"""The errors of `make cluster` and `make image`: what is missing, and what to do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_cluster_that_does_not_answer_is_named(tmp_path: Path) -> None:
     assert "  → " in done.stderr
 
 
-def test_another_cluster_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_cluster_is_not_touched(tmp_path: Path) -> None:
     done = call("down", KUBECONFIG=str(tmp_path / "config"))
     assert done.returncode == 0
     assert "left alone" in done.stderr
@@ -46,7 +46,7 @@ def test_all_missing_packages_are_named_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user is told so first")
-def test_a_cluster_that_cannot_start_names_what_images_will_need_too(tmp_path: Path) -> None:
+def test_a_cluster_that_cannot_start_names_the_needs_of_images_too(tmp_path: Path) -> None:
     done = call("up", PATH=str(tmp_path))
     if "runs already" in done.stderr:
         pytest.skip("the cluster runs, so nothing is looked for: played by `make test`, before one is started")
@@ -55,7 +55,7 @@ def test_a_cluster_that_cannot_start_names_what_images_will_need_too(tmp_path: P
     assert "debootstrap" in done.stderr.splitlines()[-1]
 
 
-def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
+def test_a_build_reports_its_progress(tmp_path: Path) -> None:
     """A stand-in for the compiler, which says what `go build -v` says: the real one takes many minutes."""
     (tmp_path / "go").write_text(
         "#!/bin/sh\necho k8s.io/api/core/v1 >&2\necho 'x.go:1: wrong' >&2\nsleep 0.1\necho fmt >&2\n"
@@ -71,7 +71,7 @@ def test_a_build_tells_how_far_it_is(tmp_path: Path) -> None:
     assert "2 packages compiled" in done.stderr
 
 
-def test_an_unknown_image_is_refused_with_those_there_are() -> None:
+def test_an_unknown_image_is_refused_and_the_known_ones_are_named() -> None:
     done = call("image", "nothing")
     assert done.returncode == 1
     assert "there is no image nothing" in done.stderr
@@ -79,13 +79,13 @@ def test_an_unknown_image_is_refused_with_those_there_are() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may")
-def test_another_user_than_root_is_told_so(tmp_path: Path) -> None:
+def test_a_user_other_than_root_is_refused(tmp_path: Path) -> None:
     done = call("up", HOME=str(tmp_path))
     assert done.returncode == 1
     assert "root" in done.stderr
 
 
-def test_the_same_content_is_the_same_archive(tmp_path: Path) -> None:
+def test_the_same_content_gives_the_same_archive(tmp_path: Path) -> None:
     """Times and owners of this machine are in no image."""
     script = """
 import sys

@@ -1,4 +1,4 @@
-"""The list of what is in an image: made here of this environment, with the script the Dockerfile runs."""
+"""The SBOM of an image, made of this environment with the script that the Dockerfile runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 SCRIPT = Path(__file__).resolve().parents[2] / "requirements" / "sbom.py"
 
 
-def test_every_distribution_is_listed_once_with_version_and_what_it_needs() -> None:
+def test_every_distribution_is_listed_once_with_version_and_dependencies() -> None:
     made = subprocess.run(
         [sys.executable, "-I", str(SCRIPT), "gateway"], capture_output=True, text=True, timeout=50, check=True
     )

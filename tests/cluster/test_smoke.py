@@ -1,4 +1,4 @@
-"""Ways in on a real cluster, besides that of the story: agents outside come, and commands go out to them.
+"""Ways into a real cluster beside that of the story: agents outside connect, and commands reach them.
 
 By an Ingress and by an HTTPRoute to the images alone, which is the shortest way from an image to a command and says
 that the pods are admitted as restricted ones with a read-only root; and by HTTPRoutes of the chart and of the operator,
@@ -117,7 +117,7 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
 
 
 @pytest.mark.timeout(200)
-def test_the_api_server_takes_what_helm_4_would_install(kube: Kube) -> None:
+def test_the_api_server_accepts_what_helm_4_renders(kube: Kube) -> None:
     helm4 = os.environ.get("FAIRLEAD_HELM4") or shutil.which("helm", path=ROOT / ".cache" / "helm4" / "bin")
     if helm4 is None:
         why = "Helm 4 was not found; `make helm4` builds it, FAIRLEAD_HELM4 names one"

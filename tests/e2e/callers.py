@@ -1,4 +1,4 @@
-"""Callers that run commands on the workers all the time, through the platform's Service, and never let one go.
+"""Callers that run commands on the workers all the time, through the platform's Service, and follow each to its end.
 
 Started by the story, in a thread with an event loop of its own, so that the story may wait for kubectl meanwhile. Each
 caller does what docs/delivery.md asks for: it posts under an Idempotency-Key, repeats a post whose outcome is unknown

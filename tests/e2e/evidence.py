@@ -1,7 +1,7 @@
-"""What the cluster itself wrote down: which connections came through the Ingress, and which pod wrote to the API.
+"""What the cluster itself recorded: which connections came through the Ingress, and which pod wrote to the API.
 
-Read by the story. Both logs are those of the cluster that `make cluster` starts; with another cluster there is none,
-and the story says what it could not prove.
+The story reads it. Both logs belong to the cluster that `make cluster` starts; another cluster has none, and the story
+then says what it could not prove.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the story measured and what the cluster showed in it, kept until its end and told there in one piece.
+"""The measurements of the story and the observations of the cluster, collected and printed at its end.
 
-Filled by the chapters, printed when all of them have passed: the page docs/kubernetes.md shows one such telling. It
-measures nothing itself, but for sizes and memory, which the node and the kernel know.
+The chapters fill it, and it is printed when all of them have passed; docs/kubernetes.md shows one such report. It
+measures nothing itself except sizes and memory, which the node and the kernel know.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may not have been, in what was written down: removals of pods, and the pace of a drain.
+"""Checks of what was recorded: the order in which pods were removed, and the pace of a drain.
 
 Used by the story, with the changes that a watch has seen and the links that the Ingress has logged. Pure: the order is
 that of the API server, the times are Traefik's, so that a slow machine changes neither.

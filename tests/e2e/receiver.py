@@ -1,4 +1,4 @@
-"""The program of the pod that takes traces: a real OTLP/HTTP receiver that tells every span in its log, as JSON.
+"""The program of the pod that receives traces: a real OTLP/HTTP receiver that writes every span to its log, as JSON.
 
 Runs in the image of the gateway, which holds what decodes OTLP; it and otlp_collector.py come by a ConfigMap. The story
 reads it by `kubectl logs`, so that nothing but the cluster's own ways leads out of the cluster.

@@ -1,4 +1,4 @@
-"""One release of the chart in a namespace of its own, and what the story asks of it: the way an operator would look.
+"""One release of the chart in a namespace of its own, and what the story asks about it, as an administrator would.
 
 Used by the story alone. Names follow from the release's: the LinkGateway, its Deployment and its Services.
 """

@@ -68,7 +68,7 @@ class Program:
             raise
 
     def end(self) -> None:
-        """However it is."""
+        """Kill the process, whatever its state."""
         if self.running:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -125,7 +125,7 @@ class Scene:
         return self.folder / "runs"
 
     def call(self, workers: int, rate: float) -> None:
-        """From now on the workers get commands all the time."""
+        """From now on the workers receive commands all the time."""
         platform, token = self.release.platform(), self.release.token("platform")
         self.book.touch()
         self.callers = Callers(platform, token, workers, rate, self.book)
@@ -230,13 +230,13 @@ class Scene:
         return self.release.until(f"{agents} links", lambda: self.release.links() == agents, timeout)
 
     def tell(self) -> None:
-        """All that one wants to read after a failure."""
+        """Everything that is useful after a failure."""
         print(self.release.kube.account(self.release.namespace), file=sys.stderr)
         for program in self.programs.values():
             print(f"--- {program.name}: {'runs' if program.running else 'ended'}\n{program.tail()}", file=sys.stderr)
 
     def last_words(self) -> str:
-        """What of it one wants to read first, in some forty lines."""
+        """The most important part of it, in about forty lines."""
         said = [self.release.kube.digest(self.release.namespace, 4)]
         said += [f"--- {one.name}: {'runs' if one.running else 'ended'}" for one in self.programs.values()]
         if self.callers is not None:

@@ -1,9 +1,9 @@
 """The life of one release on a real cluster, in chapters: each begins where the one before it ended.
 
-`make e2e` plays it and stops at the first chapter that fails. From the third chapter on commands run on agents outside
-the cluster without a pause; the last but one looks back at all of them: none was lost, none was answered twice.
-Deadlines are for a slow and busy machine; what the story promises in seconds is measured by the clocks of those who
-did it, not by the polls of those who watch. At its end it tells all figures.
+`make e2e` plays it and stops at the first chapter that fails. From the third chapter on, commands run without a pause
+on agents outside the cluster; the last chapter but one checks all of them: none was lost, none was answered twice.
+Deadlines allow for a slow and busy machine; durations that the story promises are measured by the clocks of the
+processes that acted, not by polling. It prints all figures at its end.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ spec: {gateway: {name: fairlead}, type: Drain, pod: POD, reason: "a machine that
 
 
 class LastWords:
-    """What is told after pytest's own words: where only the end of a run is kept, the cluster's state is in it."""
+    """Printed after pytest's own summary, so that the end of the output has the cluster's state."""
 
     text = ""
 
@@ -93,7 +93,7 @@ def scene(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             print(f"\n{scene.figures}", flush=True)
 
 
-def test_1_nobody_is_at_the_host_before_the_release(scene: Scene) -> None:
+def test_1_the_host_answers_nothing_before_the_release(scene: Scene) -> None:
     scene.release.until("an Ingress controller that answers", at_the_host, 60)
     assert at_the_host() == UNKNOWN, (
         "an Ingress for all hosts stands in this cluster; the story needs its host for itself"
@@ -102,7 +102,7 @@ def test_1_nobody_is_at_the_host_before_the_release(scene: Scene) -> None:
     scene.note("the Ingress controller knows no such host")
 
 
-def test_2_helm_install_makes_a_gateway_that_is_ready(scene: Scene) -> None:
+def test_2_helm_install_creates_a_gateway_that_becomes_ready(scene: Scene) -> None:
     release = scene.release
     release.install()
     release.kubectl("wait", "--for=condition=Ready", f"linkgateway/{RELEASE}", "--timeout=240s", timeout=250)
@@ -114,7 +114,7 @@ def test_2_helm_install_makes_a_gateway_that_is_ready(scene: Scene) -> None:
     scene.note("helm install, LinkGateway Ready, helm test passed")
 
 
-def test_3_agents_come_through_the_ingress_and_only_there(scene: Scene) -> None:
+def test_3_agents_connect_through_the_ingress_only(scene: Scene) -> None:
     release = scene.release
     release.until("the gateway at its host", lambda: at_the_host() == ASKS_FOR_AN_UPGRADE, 90)
     scene.workers(WORKER, WORKERS)
@@ -128,7 +128,7 @@ def test_3_agents_come_through_the_ingress_and_only_there(scene: Scene) -> None:
     scene.note(f"{FEW} agents linked through {HOST} in {took:.0f} s")
 
 
-def test_4_exec_through_the_service_of_the_platform(scene: Scene) -> None:
+def test_4_exec_works_through_the_service_of_the_platform(scene: Scene) -> None:
     for number in range(6):
         assert scene.exec("shell", "echo", f"call {number}") == f"call {number}\n"
     scene.note("fairlead exec, six times through the Service")
@@ -203,7 +203,7 @@ def test_6_the_fleet_grows_and_the_operator_says_why(scene: Scene) -> None:
     )
 
 
-def test_7_a_rollout_under_traffic_loses_no_agent_and_closes_at_the_pace(scene: Scene) -> None:
+def test_7_a_rollout_under_traffic_loses_no_agent_and_closes_links_at_its_pace(scene: Scene) -> None:
     release = scene.release
     release.steady(15, 400, at=PODS_OF_MANY)
     since, old = now(), {name(pod) for pod in release.pods("gateway")}
@@ -225,7 +225,7 @@ def test_7_a_rollout_under_traffic_loses_no_agent_and_closes_at_the_pace(scene: 
     scene.note(f"rollout done, all {MANY} back {back:.0f} s after it; closed at most {pace}")
 
 
-def test_8_a_linkoperation_drains_the_pod_whose_agents_are_at_work(scene: Scene) -> None:
+def test_8_a_linkoperation_drains_a_pod_with_busy_agents(scene: Scene) -> None:
     release = scene.release
     release.steady(15, 400, at=PODS_OF_MANY)
     places = {agent: pod for agent, pod in scene.places().items() if agent.startswith("worker-")}
@@ -259,7 +259,7 @@ def test_8_a_linkoperation_drains_the_pod_whose_agents_are_at_work(scene: Scene)
     )
 
 
-def test_9_the_fleet_shrinks_and_one_pod_at_a_time_goes(scene: Scene) -> None:
+def test_9_the_fleet_shrinks_by_one_pod_at_a_time(scene: Scene) -> None:
     release = scene.release
     release.steady(15, 400, at=PODS_OF_MANY)
     start = PODS_OF_MANY
@@ -358,7 +358,7 @@ def test_11_a_frozen_leader_is_replaced_and_writes_nothing_when_it_wakes(scene: 
     scene.note(f"another leader after {took:.1f} s, its first write after {acted}; the old one, woken, wrote {wrote}")
 
 
-def test_12_the_operator_holds_while_valkey_is_away_and_heals(scene: Scene) -> None:
+def test_12_the_operator_holds_the_replicas_while_valkey_is_away(scene: Scene) -> None:
     release = scene.release
     before = release.deployment()["spec"]["replicas"]
     (valkey,) = release.pods("valkey")
@@ -375,7 +375,7 @@ def test_12_the_operator_holds_while_valkey_is_away_and_heals(scene: Scene) -> N
     )
 
 
-def test_13_helm_upgrade_keeps_the_fleet_and_no_command_was_lost(scene: Scene) -> None:
+def test_13_helm_upgrade_keeps_the_fleet_and_loses_no_command(scene: Scene) -> None:
     release = scene.release
     before, seconds = release.deployment(), (now() - scene.began).total_seconds()
     release.upgrade("gateways.default.logLevel=warning", "operator.logLevel=warning")
@@ -403,7 +403,7 @@ def test_13_helm_upgrade_keeps_the_fleet_and_no_command_was_lost(scene: Scene) -
     scene.note(f"helm upgrade; commands since chapter 3: {came}; none lost, none twice")
 
 
-def test_14_helm_uninstall_leaves_the_crd_and_the_tokens_that_another_install_takes_over(scene: Scene) -> None:
+def test_14_helm_uninstall_keeps_the_crd_and_the_tokens_for_the_next_install(scene: Scene) -> None:
     release = scene.release
     # An agent that the full pods of the upgrade refused comes after its backoff.
     release.until("all agents back", lambda: len(scene.places()) == FEW, 240)

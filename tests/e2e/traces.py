@@ -1,4 +1,4 @@
-"""The receiver of traces in the cluster, beside the release: where it takes them, and the spans that came.
+"""The receiver of traces in the cluster, beside the release: its address, and the spans that it received.
 
 Started by the story before the release, in a namespace of its own, so that what the release leaves behind can be told
 from it. The gateway's pods and the agents' program send to the same Service.

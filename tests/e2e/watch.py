@@ -1,7 +1,7 @@
-"""Every change of objects of one kind, in the order in which the API server made them: kubectl's watch, read along.
+"""Every change of objects of one kind, in the order in which the API server made them, read from a kubectl watch.
 
-Used where a chapter says what may never have been: polls miss what lasts less long than they take, on a busy machine
-by a lot. One line is one change; its words are what the given paths pick.
+Used where a chapter checks that something never happened: polling misses what is shorter than a poll, above all on a
+busy machine. One line is one change; its words are selected by the given paths.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Agents of the real SDK, all in one process outside the cluster: those that the story's callers send commands to, and
 others that only hold their links.
 
-Started by the story behind the Ingress' host name. What was executed is written to a file before anybody can be told of
-it, so that a second run of a command cannot hide:
+The story starts them behind the host name of the Ingress. Each execution is written to a file before its result is
+sent, so that a second run of a command cannot go unnoticed:
 
     python -m e2e.workers URL PREFIX COUNT BOOK
 """

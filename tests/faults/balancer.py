@@ -1,7 +1,7 @@
-"""TCP in between, so that a scenario may cut what it likes: in front of the nodes' link ports, and of a Valkey.
+"""A TCP proxy in front of the nodes' link ports and of a Valkey, with which a scenario can cut connections.
 
-Each connection goes to a random backend that takes it. `cut` ends connections as a cable does that is pulled out near
-the gateway; `hush` lets them stand and forwards nothing more, as a firewall does that has forgotten them.
+Each connection goes to a random backend that accepts it. `cut` ends connections, as if a cable near the gateway was
+pulled; `hush` keeps them open and forwards nothing more, like a firewall that has forgotten them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Balancer:
         return len(chosen)
 
     def hush(self, share: float) -> int:
-        """Forward nothing more on a share of the connections; both ends believe that they stand."""
+        """Forward nothing more on a share of the connections; both ends believe that they are open."""
         chosen = [pipe for pipe in self.pipes if self._rng.random() < share]
         for pipe in chosen:
             pipe.hushed = True

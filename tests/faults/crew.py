@@ -1,7 +1,7 @@
-"""What the harness's agents can do, and one of them as a process of its own that keeps a journal.
+"""The methods of the harness's agents, and one agent as a process of its own that keeps a journal.
 
-`enlist` is called for the agents in the harness's process, and by `main` here. A process books what it does in files
-that are written before anybody can be told of it, so that its death hides nothing:
+`enlist` is called for the agents in the harness's process, and by `main` here. A process writes what it does to files
+before it sends any result, so that its death hides nothing:
 
     python -m faults.crew URL NAME FOLDER
 """

@@ -1,4 +1,4 @@
-"""Plays faults on real processes, with commands running on all agents all the time, and judges what became of them.
+"""Plays faults on real processes while commands run on all agents, and judges the outcome of the commands.
 
     python -m faults.run                             every fault once
     python -m faults.run       --seed 7 --fault kill_holder --rounds 5
@@ -114,7 +114,7 @@ async def _play(name: str, world: World, rate: float, tally: Tally) -> None:
 
 
 async def _check_states(world: World, *, lost_data: bool) -> None:
-    """Every command is over, in one state, and as its caller was told."""
+    """Every command is over, in one state, which is the one that its caller was told."""
     api = world.a_node().api
     for entry in world.ledger.entries:
         if not entry.id:
@@ -151,7 +151,7 @@ async def _check_events(world: World) -> None:
 
 
 async def _check_keys(world: World) -> None:
-    """No key stays for ever but those that have an owner, and no command is looked after any more."""
+    """Only keys with an owner stay for ever, and no command is in the deadline queue any more."""
     keys: list[str] = []
     cursor = b"0"
     while True:
@@ -169,7 +169,7 @@ async def _check_keys(world: World) -> None:
 
 
 async def _check_resources(world: World, before: dict[str, int]) -> None:
-    """Tasks, followers and connections are back where they were, and so is memory, nearly."""
+    """Tasks, followers and connections are back at their initial numbers, and memory nearly so."""
     deadline = time.monotonic() + 20
     for node in world.nodes:
         while left := [n for n in ("tasks", "followers") if await world.metric(node, f"fairlead_{n}")]:

@@ -1,4 +1,4 @@
-"""The faults, one function each: what is done to the world while commands run on all agents, and what must be true.
+"""The faults, one function each: what is done to the processes while commands run on all agents, and what must hold.
 
 Each takes a world with its traffic running and returns when the fault is over; `run.play` then waits until the fleet
 is whole again, ends the traffic, and judges. What only one scenario can know (an append was fenced, an agent moved) it
@@ -244,7 +244,7 @@ async def slow_readers(world: World, traffic: Traffic) -> None:
 
 
 async def misbehave(world: World, traffic: Traffic) -> None:
-    """Agents that answer twice, out of order, with gaps, too late or never: each command has its explicit end."""
+    """Agents that answer twice, out of order, with gaps, too late or never: each command still has an explicit end."""
     told = await asyncio.gather(*(meet(world, world.a_node(), habit) for habit in HABITS))
     for (habit, expected), got in zip(HABITS.items(), told, strict=True):
         assert got == expected, f"an agent that answers {habit.__name__} led to {got}, not to {expected}"

@@ -1,4 +1,4 @@
-"""Every fault once, small: see run.py, which plays them longer and in any order."""
+"""Every fault once, at a small scale; run.py plays them longer and in any order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("fault", SCENARIOS)
-async def test_nothing_is_lost_or_doubled_by(fault: str) -> None:
+async def test_fault_loses_and_doubles_nothing(fault: str) -> None:
     tally = Tally()
     await play(fault, random.Random(SEED), agents=20, rate=20.0, tally=tally)
     assert tally.commands > 10
@@ -28,7 +28,7 @@ async def test_nothing_is_lost_or_doubled_by(fault: str) -> None:
 
 
 @pytest.mark.timeout(120)
-async def test_the_output_of_a_program_is_whole_though_the_holder_is_killed(tmp_path: Path) -> None:
+async def test_output_is_complete_though_the_node_of_the_agent_is_killed(tmp_path: Path) -> None:
     """`fairlead exec` through one node, the shipped agent on the other, which is killed in mid-stream."""
     async with World(tmp_path, random.Random(SEED), agents=0) as world:
         holder, other = world.nodes

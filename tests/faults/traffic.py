@@ -1,4 +1,4 @@
-"""Callers: commands to random agents through random nodes, each followed to its end whatever breaks on the way.
+"""Callers: commands to random agents through random nodes, each followed to its end despite all faults.
 
 A caller does what docs/delivery.md tells callers to do: it posts under an Idempotency-Key, repeats the post when its
 outcome is unknown or the error is temporary, and takes results up again where they broke off, at another node. Some

@@ -1,6 +1,6 @@
-"""Agents that break the rules, each in its own way, over the raw protocol; and what their commands must come to.
+"""Agents that break the protocol, each in its own way; and how their commands must end.
 
-Met by the scenario `misbehave`. They use the `websockets` library, so that they can do what the SDK never would.
+Used by the scenario `misbehave`. They use the `websockets` library, so that they can do what the SDK never would.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Random histories on a real server, judged by reference.py, and the short ones that random play found.
+"""Random histories on a real server, compared with reference.py, and short histories in which random play found errors.
 
 Each run plays the same histories; `FAIRLEAD_MODEL_EXAMPLES=2000` plays that many others. Every test runs on a single
-server and on a one-node cluster, so that a script which touches keys it may not fails.
+server and on a one-node cluster, where a script that touches keys which were not passed to it fails.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def running(
     return records, command
 
 
-def test_what_is_stored_is_the_beginning_of_what_was_sent(world: World) -> None:
+def test_stored_results_are_a_prefix_of_what_was_sent(world: World) -> None:
     records, command = running(world)
     for n, size in enumerate((60, 60, 0, 30)):
         world.call(lambda n=n, size=size: records.append(command, AGENT, 1, data(n, "stdout", b"." * size)))  # type: ignore[misc]
@@ -83,7 +83,7 @@ def test_what_is_stored_is_the_beginning_of_what_was_sent(world: World) -> None:
     assert [result.n for result in page.results] == [0]
 
 
-def test_a_window_that_is_empty_says_where_it_goes_on(world: World) -> None:
+def test_an_empty_window_names_the_next_offset(world: World) -> None:
     records, command = running(world, retain="window")
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
     page = world.call(lambda: records.read(command, 1, 1000, "", 1))
@@ -92,7 +92,7 @@ def test_a_window_that_is_empty_says_where_it_goes_on(world: World) -> None:
     assert world.call(lambda: records.read(command, 0, 1000)) == OutOfRange(trimmed=True, edge=1)
 
 
-def test_results_live_as_long_as_their_command(world: World) -> None:
+def test_results_expire_with_their_command(world: World) -> None:
     """Nobody was there to end it before 160 s after its deadline."""
     records, command = running(world)
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
@@ -107,7 +107,7 @@ def test_results_live_as_long_as_their_command(world: World) -> None:
 
 
 @pytest.mark.parametrize("late", [1_000, 160_000])
-def test_what_timed_out_can_be_read_for_its_retention(world: World, late: int) -> None:
+def test_a_timed_out_command_can_be_read_for_its_retention(world: World, late: int) -> None:
     """Soon after its deadline, when it keeps the life it was made with, and so late that this would be too short."""
     records, command = running(world)
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
@@ -127,7 +127,7 @@ def test_what_timed_out_can_be_read_for_its_retention(world: World, late: int) -
     assert RETENTION_MS - 10_000 < min(lives) <= max(lives) <= RETENTION_MS + 60_000
 
 
-def test_a_command_is_created_once_whoever_it_is_for(world: World) -> None:
+def test_a_command_is_created_once_for_any_agent(world: World) -> None:
     records, command = running(world)
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"kept")))
     now = world.run(world.time())
@@ -138,8 +138,8 @@ def test_a_command_is_created_once_whoever_it_is_for(world: World) -> None:
     assert (found.seq, found.agent) == (1, AGENT)
 
 
-def test_output_of_a_command_that_redis_says_was_never_sent_proves_that_it_was(world: World) -> None:
-    """Redis has lost its last moment: the command stands there as queued, and its agent's output comes."""
+def test_output_proves_that_a_command_was_sent(world: World) -> None:
+    """Redis has lost its last writes: the command is queued there, and output of its agent arrives."""
     records = Commands(world.store, OUTPUT_LIMIT)
     now = world.run(world.time())
     command = f"{next(world.names)}-rolled-back"
@@ -151,7 +151,7 @@ def test_output_of_a_command_that_redis_says_was_never_sent_proves_that_it_was(w
     assert delivery.attempt == 1
 
 
-def test_the_newest_link_gets_its_agent_back_after_its_row_was_lost(world: World) -> None:
+def test_the_newest_link_claims_its_agent_again_after_its_row_was_lost(world: World) -> None:
     """The node of an overtaken link may be the first to claim again; the agent is on the later one all the same."""
     directory = Directory(world.store)
     agent = f"{next(world.names)}-agent"
@@ -166,7 +166,7 @@ def test_the_newest_link_gets_its_agent_back_after_its_row_was_lost(world: World
     assert isinstance(again("newest", 2, 20), Claimed)
 
 
-def test_the_output_of_a_void_run_takes_nothing_from_the_next(world: World) -> None:
+def test_the_output_of_a_void_run_does_not_count_for_the_next_run(world: World) -> None:
     """The first run has filled the limit and was truncated; what the second writes is kept whole."""
     records, command = running(world, retry="safe")
     first = (*data(0, "stdout", b"x" * OUTPUT_LIMIT), *data(1, "stdout", b"dropped"))
@@ -183,7 +183,7 @@ def test_the_output_of_a_void_run_takes_nothing_from_the_next(world: World) -> N
     assert not page.ended.truncated
 
 
-def test_the_outcome_outlives_the_record_under_a_key(world: World) -> None:
+def test_the_outcome_under_an_idempotency_key_outlives_the_record(world: World) -> None:
     records, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
     assert world.call(lambda: records.outcome(command)) is None
     before = world.run(world.time())
@@ -201,12 +201,12 @@ def test_the_outcome_outlives_the_record_under_a_key(world: World) -> None:
     assert world.call(lambda: records.look_up(command)) is None
 
 
-def test_a_record_that_nobody_ends_lives_as_long_as_its_key(world: World) -> None:
+def test_an_unended_record_lives_as_long_as_its_idempotency_key(world: World) -> None:
     _, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
     assert integer(world.submit("PTTL", schema.cmd_key(command))) > 24 * FAR_MS - 60_000
 
 
-def test_of_two_starts_the_one_that_was_claimed_last_gets_the_agent_back(world: World) -> None:
+def test_of_two_boots_the_one_claimed_last_claims_the_agent_again(world: World) -> None:
     """Redis has lost its data, and the node that still holds the link of a dead process may be the first to claim."""
     directory = Directory(world.store)
     for dead_first in (True, False):

@@ -1,4 +1,4 @@
-"""Beats of nodes that restart, freeze and leave, on a real server: a row is of one life, and of its newest."""
+"""Heartbeats of nodes that restart, freeze and leave, on a real server: a row belongs to one process, the newest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @dataclass
 class Row:
-    """What the last good beat of a node said."""
+    """What the last accepted heartbeat of a node reported."""
 
     epoch: str
     at: int
@@ -54,7 +54,7 @@ class Beats(RuleBasedStateMachine):
         self.counts = count()
         self.rows: dict[str, Row] = {}
         self.known = NodeTable({})
-        """What another node knows, that follows."""
+        """What another node that reads the rows knows."""
 
     def node(self, node: int) -> str:
         return f"{self.name}-{node}"
@@ -84,7 +84,7 @@ class Beats(RuleBasedStateMachine):
 
     @rule(node=nodes)
     def lose(self, node: int) -> None:
-        """The row expires, or Redis has lost it: the life that wrote it must hear of that."""
+        """The row expires, or Redis has lost it: the process that wrote it must learn of that."""
         name = self.node(node)
         self.world.submit("DEL", schema.node_key(name))
         self.rows.pop(name, None)
@@ -117,7 +117,7 @@ class Beats(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(36000 if EXAMPLES else 60)
-def test_beats_agree_with_what_was_told(world: World) -> None:
+def test_the_table_of_nodes_agrees_with_the_heartbeats(world: World) -> None:
     class BeatsOfThis(Beats):
         def __init__(self) -> None:
             super().__init__(world)
@@ -145,7 +145,7 @@ def calls(world: World) -> dict[str, int]:
     return counted
 
 
-def test_what_a_beat_costs_does_not_grow_with_the_nodes(tmp_path: Path) -> None:
+def test_the_cost_of_a_heartbeat_does_not_grow_with_the_nodes(tmp_path: Path) -> None:
     """Of 2, 20 and 200 nodes, all of which live: the same calls, and in step with what every row says."""
     world = World(tmp_path, cluster=False)
     try:

@@ -1,4 +1,5 @@
-"""Who does what is to be done once: agreed without a word, spread evenly, little moved by one node more or less."""
+"""Rendezvous hashing: nodes agree without messages, work is spread evenly, and one node more or less moves little of
+it."""
 
 from __future__ import annotations
 
@@ -24,17 +25,17 @@ def test_all_nodes_choose_the_same(leases: list[str], work: str, count: int, ord
 
 
 @given(leases=leases, work=works, gone=st.integers(0, 19))
-def test_a_node_that_goes_leaves_its_own_work_to_others_and_moves_nothing_else(
-    leases: list[str], work: str, gone: int
-) -> None:
+def test_a_leaving_node_moves_only_its_own_work(leases: list[str], work: str, gone: int) -> None:
     first, *_ = choose(work, leases)
     rest = [lease for lease in leases if lease != leases[gone % len(leases)]]
     if rest and first in rest:
         assert choose(work, rest) == [first]
 
 
-def test_work_is_spread_evenly_and_differently_at_each_turn() -> None:
+def test_work_is_spread_evenly_and_differently_in_each_round() -> None:
     nodes = [f"gateway-{n}#{n:012x}" for n in range(10)]
-    done = Counter(choose(f"due {turn} {shard}", nodes)[0] for turn in range(1_000) for shard in range(16))
+    done = Counter(
+        choose(f"due {round_number} {shard}", nodes)[0] for round_number in range(1_000) for shard in range(16)
+    )
     assert set(done) == set(nodes)
     assert all(1_400 < count < 1_800 for count in done.values())  # of 1,600

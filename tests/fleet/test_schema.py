@@ -1,4 +1,4 @@
-"""What follows for agents from the rows of nodes: presence, in any combination of leases, lives and absences."""
+"""The presence of agents, derived from the rows of nodes, for any combination of leases, processes and absences."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def table(node: NodeRow | None, back: int = 0) -> NodeTable:
 
 
 @given(st.none() | nodes(), agents(linked=True), ages)
-def test_online_is_a_lease_of_a_node_that_lives_in_that_life(node: NodeRow | None, agent: AgentRow, back: int) -> None:
+def test_an_agent_is_online_while_its_lease_belongs_to_a_live_process(
+    node: NodeRow | None, agent: AgentRow, back: int
+) -> None:
     presence, since, why = table(node, NOW - back).presence(agent, NOW)
     lives = node is not None and agent.lease == f"n1#{node.epoch}" and NOW - node.at <= ALIVE_MS
     assert (presence is Presence.ONLINE) == lives
@@ -45,7 +47,7 @@ def test_online_is_a_lease_of_a_node_that_lives_in_that_life(node: NodeRow | Non
 def test_without_a_lease_absence_counts_from_the_end_of_the_link(
     node: NodeRow | None, agent: AgentRow, back: int
 ) -> None:
-    """Nodes have no say in it, nor how long this one has known them."""
+    """Neither the nodes nor how long this node has known them matter."""
     presence, since, why = table(node, NOW - back).presence(agent, NOW)
     assert presence is (Presence.AWAY if NOW - agent.seen <= AWAY_MS else Presence.OFFLINE)
     assert since == agent.seen
@@ -53,7 +55,7 @@ def test_without_a_lease_absence_counts_from_the_end_of_the_link(
 
 
 @given(st.none() | nodes(), agents(linked=True), ages)
-def test_with_a_dead_lease_absence_counts_from_the_last_sign_of_its_node(
+def test_with_a_dead_lease_absence_counts_from_the_last_heartbeat_of_its_node(
     node: NodeRow | None, agent: AgentRow, back: int
 ) -> None:
     presence, since, _ = table(node, NOW - back).presence(agent, NOW)
@@ -70,7 +72,7 @@ def test_with_a_dead_lease_absence_counts_from_the_last_sign_of_its_node(
 
 
 @given(st.none() | nodes(), agents(), ages, st.integers(0, 2 * AWAY_MS))
-def test_who_is_offline_stays_so_until_there_is_news(
+def test_an_offline_agent_stays_offline_until_its_row_changes(
     node: NodeRow | None, agent: AgentRow, back: int, later: int
 ) -> None:
     """Time alone takes an agent from online to away and on to offline, never back."""
@@ -81,7 +83,7 @@ def test_who_is_offline_stays_so_until_there_is_news(
 
 
 @given(nodes(), agents(linked=True), st.integers(AWAY_MS + 1, 10 * AWAY_MS))
-def test_a_node_that_has_just_come_back_calls_nobody_offline_whose_node_it_does_not_know(
+def test_a_returning_node_reports_no_agent_of_an_unknown_node_as_offline(
     node: NodeRow, agent: AgentRow, absent: int
 ) -> None:
     agent = agent._replace(seen=NOW - absent, up=NOW - absent)
@@ -90,7 +92,7 @@ def test_a_node_that_has_just_come_back_calls_nobody_offline_whose_node_it_does_
 
 
 @given(nodes(), epochs, ages)
-def test_a_lease_is_held_by_the_present_life_alone(node: NodeRow, epoch: str, later: int) -> None:
+def test_a_lease_is_held_by_the_current_process_only(node: NodeRow, epoch: str, later: int) -> None:
     known, lease = table(node), f"n1#{epoch}"
     assert known.holds(lease, node.at + later) == (epoch == node.epoch and later <= ALIVE_MS)
     assert not known.holds("", node.at)

@@ -48,7 +48,7 @@ FACTS = {"os": "linux", "kernel": "6.1.0", "env": "what the agent says"}
         ("env in (prod),os in (label-os),!retired,team!=edge", True),
     ],
 )
-def test_selectors(selector: str, matches: bool) -> None:
+def test_selectors_are_parsed(selector: str, matches: bool) -> None:
     assert parse(selector).matches(LABELS, FACTS) is matches
 
 
@@ -57,7 +57,7 @@ def test_selectors(selector: str, matches: bool) -> None:
     ["=", "a=b=c", "a in b", "a in ()", "a in (", "a in (x,)", "!a=b", "!a in (x)", ",a", "a,,b", "a,", "a b", "()",
      "a>1", "a=(b)", "x" * (LENGTH_LIMIT + 1), ",".join(["a"] * (TERM_LIMIT + 1)), "é=1", "a\n=\nb c"],
 )  # fmt: skip
-def test_what_is_no_selector_is_told_where(selector: str) -> None:
+def test_an_invalid_selector_is_refused(selector: str) -> None:
     with pytest.raises(InvalidRequest) as fault:
         parse(selector)
     assert fault.value.details["field"] == "selector"
@@ -69,7 +69,7 @@ terms = st.tuples(keys, st.sampled_from(["=", "!=", "in", "notin", "", "!"]), st
 
 
 @given(st.lists(terms, max_size=6), st.dictionaries(keys, values, max_size=6))
-def test_it_means_what_it_says(asked: list[tuple[str, str, list[str]]], labels: dict[str, str]) -> None:
+def test_a_selector_matches_labels_and_facts(asked: list[tuple[str, str, list[str]]], labels: dict[str, str]) -> None:
     written, expected = [], True
     for key, sign, wanted in asked:
         found = labels.get(key)
@@ -86,7 +86,7 @@ def test_it_means_what_it_says(asked: list[tuple[str, str, list[str]]], labels: 
 
 
 @given(st.text(max_size=60))
-def test_any_text_is_a_selector_or_a_fault(text: str) -> None:
+def test_any_text_is_a_selector_or_is_refused(text: str) -> None:
     try:
         parse(text).matches(LABELS, FACTS)
     except InvalidRequest:
@@ -108,5 +108,5 @@ def test_any_text_is_a_selector_or_a_fault(text: str) -> None:
         ("", True),
     ],
 )
-def test_labels_that_nobody_knows_any_more_decide_nothing(text: str, meant: bool | None) -> None:
+def test_labels_that_were_lost_do_not_decide_a_selector(text: str, meant: bool | None) -> None:
     assert parse(text).matches(None, {"os": "linux"}) is meant

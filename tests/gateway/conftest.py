@@ -1,6 +1,7 @@
 """Fixtures of the gateway's tests: a real Valkey, `fairlead serve` as a process, and agents on real sockets.
 
-`gateway` is shared by the tests of a module that only use it; `own_gateway` belongs to one test that harms it.
+`gateway` is shared by the tests of a module that only use it; a test that harms its gateway starts one with
+`make_gateway`.
 Scripted agents (`dial`) speak the protocol over the `websockets` library, so that they can do
 what the SDK never would.
 """

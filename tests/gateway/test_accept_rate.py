@@ -11,7 +11,7 @@ from fairlead.app.access.accept_rate import AcceptRate
 from fairlead.app.access.penalties import ADDRESSES, CEILING, FREE, HALF_LIFE, MOST, Penalties
 
 
-def test_failures_are_answered_later_and_then_with_429() -> None:
+def test_failed_credentials_are_answered_with_delay_and_then_with_429() -> None:
     penalties = Penalties()
     found = [penalties.fail("a", n / 100, 1.0) for n in range(200)]
     assert all(one.delay == 0 and one.retry_after == 0 for one in found[: int(FREE)])
@@ -27,7 +27,7 @@ def test_failures_are_answered_later_and_then_with_429() -> None:
     assert (later.delay, later.retry_after) == (0, 0), "it is forgiven"
 
 
-def test_what_is_remembered_has_a_bound() -> None:
+def test_the_number_of_remembered_addresses_is_bounded() -> None:
     penalties = Penalties()
     for n in range(3 * ADDRESSES):
         penalties.fail(str(n), n / 1e6, 0.5)
@@ -35,7 +35,7 @@ def test_what_is_remembered_has_a_bound() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 100), st.floats(0, 1)), max_size=300))
-def test_a_penalty_is_bounded(failures: list[tuple[str, float, float]]) -> None:
+def test_a_penalty_has_a_maximum(failures: list[tuple[str, float, float]]) -> None:
     penalties, now = Penalties(2), 0.0
     for key, after, draw in failures:
         now += after
@@ -58,20 +58,20 @@ def accepted(rate: AcceptRate, tries: dict[str, float], seconds: float, began: f
     return got
 
 
-def test_alone_an_address_has_the_whole_rate() -> None:
+def test_a_single_address_has_the_whole_rate() -> None:
     rate = AcceptRate(200)
     got = accepted(rate, {"nat": 5000}, 10)
     assert 10 * 200 <= got["nat"] <= 10 * 200 + 2 * 200 + 1
 
 
-def test_one_loop_keeps_nobody_out() -> None:
+def test_one_looping_address_does_not_keep_others_out() -> None:
     rate = AcceptRate(200)
     got = accepted(rate, {"loop": 10_000, "a": 1, "b": 5, "c": 0.5}, 20)
     assert (got["a"], got["b"], got["c"]) == (20, 100, 10)
     assert got["loop"] >= 20 * 150
 
 
-def test_a_crowd_that_comes_while_one_loops_gets_most() -> None:
+def test_many_addresses_get_most_of_the_rate_beside_a_looping_one() -> None:
     rate = AcceptRate(200)
     accepted(rate, {"loop": 10_000}, 10)
     crowd = {f"10.0.{n // 256}.{n % 256}": 0.3 for n in range(1000)}
@@ -79,7 +79,7 @@ def test_a_crowd_that_comes_while_one_loops_gets_most() -> None:
     assert sum(n for key, n in got.items() if key != "loop") > 0.8 * 10 * 200
 
 
-def test_a_fleet_behind_one_address_has_its_share_beside_a_loop() -> None:
+def test_a_fleet_behind_one_address_gets_its_share_beside_a_looping_one() -> None:
     rate = AcceptRate(200)
     got = accepted(rate, {"loop": 20_000, "nat": 1000}, 20)
     assert got["nat"] > 20 * 200 / 4
@@ -87,7 +87,7 @@ def test_a_fleet_behind_one_address_has_its_share_beside_a_loop() -> None:
 
 
 @given(st.floats(0.1, 1000), st.lists(st.tuples(st.integers(0, 5), st.floats(0, 2)), max_size=200))
-def test_never_more_than_the_rate(rate: float, tries: list[tuple[int, float]]) -> None:
+def test_no_more_than_the_rate_is_accepted(rate: float, tries: list[tuple[int, float]]) -> None:
     bucket, now, taken = AcceptRate(rate), 100.0, 0
     for key, after in tries:
         now += after

@@ -32,7 +32,7 @@ async def _write_index(store: Pipeliner, names: list[str]) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 100, 1_000])
-async def test_the_index_is_walked_once_in_its_order(own_valkey: EmbeddedValkey, count: int) -> None:
+async def test_the_index_is_read_once_in_its_order(own_valkey: EmbeddedValkey, count: int) -> None:
     store = Pipeliner(own_valkey.url)
     store.start()
     assert await store.wait_available(10)
@@ -52,7 +52,7 @@ async def test_the_index_is_walked_once_in_its_order(own_valkey: EmbeddedValkey,
         await store.aclose()
 
 
-async def test_the_index_of_a_small_fleet_takes_few_turns(own_valkey: EmbeddedValkey) -> None:
+async def test_the_index_of_a_small_fleet_is_read_in_few_turns(own_valkey: EmbeddedValkey) -> None:
     store = Pipeliner(own_valkey.url)
     store.start()
     assert await store.wait_available(10)
@@ -117,7 +117,7 @@ async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
 
 
 @pytest.mark.timeout(60)
-async def test_lists_take_turns_and_a_short_one_is_not_kept_waiting_by_long_ones() -> None:
+async def test_lists_take_turns_and_a_short_one_does_not_wait_for_long_ones() -> None:
     """The lists take turns slice by slice, one slice at a time, with a pause after each."""
     turns = ListScheduler()
     under_way, order = 0, []
@@ -140,7 +140,7 @@ async def test_lists_take_turns_and_a_short_one_is_not_kept_waiting_by_long_ones
     assert turns.places_taken == 0
 
 
-async def test_a_list_beyond_the_places_waits_for_one_and_whoever_gives_up_takes_none() -> None:
+async def test_a_list_beyond_the_limit_waits_and_a_caller_that_gives_up_takes_no_place() -> None:
     turns = ListScheduler()
     async with contextlib.AsyncExitStack() as taken:
         for _ in range(PLACES):
@@ -155,7 +155,7 @@ async def test_a_list_beyond_the_places_waits_for_one_and_whoever_gives_up_takes
 
 
 @pytest.mark.timeout(120)
-async def test_many_lists_at_once_tell_every_agent_once_each(
+async def test_many_lists_at_once_contain_every_agent_once(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
 ) -> None:
     """More lists than there are places, over more agents than one slice, one call and one page of the index hold."""

@@ -25,7 +25,7 @@ async def fairlead(gateway: GatewayProcess, *args: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_why_of_an_agent_that_is_well(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Hb(ts=1, rtt=3.25))
@@ -40,7 +40,7 @@ async def test_why_of_an_agent_that_is_well(gateway: GatewayProcess, api: Api, d
     assert f"open        {command}" in out
 
 
-async def test_why_of_an_agent_that_has_gone(
+async def test_why_of_an_agent_that_disconnected(
     gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
@@ -58,17 +58,17 @@ async def test_why_of_an_agent_that_has_gone(
     assert code == 0
     assert f"{peer.agent} is away since" in out
     assert "its link closed with 1000" in out
-    assert "last close  1000 (closed on purpose): going ?[31mred" in out  # nothing steers the terminal
+    assert "last close  1000 (closed on purpose): going ?[31mred" in out  # nothing controls the terminal
     assert f"command {command} ended as timeout: deadline" in out
 
 
-async def test_why_of_nobody(gateway: GatewayProcess) -> None:
+async def test_why_of_an_unknown_agent(gateway: GatewayProcess) -> None:
     code, out, err = await fairlead(gateway, "why", "nobody-at-all")
     assert (code, out) == (2, "")
     assert "has ever connected" in err
 
 
-async def test_ls_and_labels(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_agents_ls_selects_by_labels(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"fleet": peer.agent})
     code, out, err = await fairlead(gateway, "agents", "label", peer.agent, "env=prod", "ring=1")

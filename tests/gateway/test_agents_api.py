@@ -32,7 +32,7 @@ async def listed(api: Api, **query: str | int) -> list[str]:
             return found
 
 
-async def test_selectors_see_labels_and_facts(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_selectors_match_labels_and_facts(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     fleet = secrets.token_hex(4)
     peers = [await dial(gateway) for _ in range(6)]
     for n, peer in enumerate(peers):
@@ -58,7 +58,7 @@ async def test_selectors_see_labels_and_facts(gateway: GatewayProcess, api: Api,
     assert (bad.status_code, bad.json()["field"]) == (422, "state")
 
 
-async def test_a_label_that_is_given_twice_is_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_duplicate_label_is_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     body = b'{"labels":{"env":"prod","env":"dev"}}'
@@ -68,7 +68,7 @@ async def test_a_label_that_is_given_twice_is_refused(gateway: GatewayProcess, a
     assert (await api.agent(peer.agent))["labels"] == {}
 
 
-async def test_a_payload_is_passed_on_as_it_is(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_payload_is_passed_on_unchanged(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """A payload with a member twice is not changed: only its agent reads it."""
     peer = await dial(gateway)
     await peer.greet()
@@ -79,7 +79,7 @@ async def test_a_payload_is_passed_on_as_it_is(gateway: GatewayProcess, api: Api
         assert (await peer.command()).payload == payload
 
 
-async def test_labels_are_the_platforms_and_outlive_links(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_labels_are_set_by_the_platform_and_outlive_links(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"env": "what the agent says"})
     url = f"/v1/agents/{peer.agent}"
@@ -108,13 +108,13 @@ A_VALUE = "expected a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / 
         ({f"k{n}": "x" for n in range(65)}, "labels", "expected an object of at most 64 members"),
     ],
 )
-async def test_labels_that_cannot_be(api: Api, labels: object, field: str, said: str) -> None:
+async def test_invalid_labels_are_refused(api: Api, labels: object, field: str, said: str) -> None:
     answer = await api.http.patch("/v1/agents/anybody", json={"labels": labels})
     assert answer.status_code == 422, answer.text
     assert (answer.json()["field"], said in answer.json()["detail"]) == (field, True), answer.text
 
 
-async def test_too_many_labels_in_all(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_too_many_labels_in_total_are_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     url = f"/v1/agents/{peer.agent}"
@@ -124,12 +124,12 @@ async def test_too_many_labels_in_all(gateway: GatewayProcess, api: Api, dial: D
     assert len((await api.agent(peer.agent))["labels"]) == 64
 
 
-async def test_a_label_for_nobody(api: Api) -> None:
+async def test_a_label_for_an_unknown_agent_is_refused(api: Api) -> None:
     answer = await api.http.patch("/v1/agents/nobody-of-that-name", json={"labels": {"a": "b"}})
     assert (answer.status_code, answer.json()["code"]) == (404, "agent_unknown")
 
 
-async def test_an_agent_is_disconnected_and_told_to_come_back(
+async def test_an_agent_is_disconnected_and_asked_to_reconnect(
     gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
@@ -147,7 +147,7 @@ async def test_an_agent_is_disconnected_and_told_to_come_back(
     assert (answer.status_code, answer.json()["code"]) == (409, "agent_offline")
 
 
-async def test_an_agent_tells_its_last_troubles(
+async def test_an_agent_reports_its_recent_failures(
     gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
@@ -163,7 +163,7 @@ async def test_an_agent_tells_its_last_troubles(
     await until(told)
 
 
-async def test_the_last_five_troubles_are_told_the_latest_first(
+async def test_the_last_five_failures_are_listed_with_the_latest_first(
     gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
@@ -185,7 +185,7 @@ async def test_the_last_five_troubles_are_told_the_latest_first(
 @pytest.mark.parametrize(
     ("error", "code"), [(None, "refused"), (Error(code="too_busy", message="not now"), "too_busy")]
 )
-async def test_a_refusal_is_trouble_by_its_code(
+async def test_a_refused_command_is_listed_as_a_failure_with_its_code(
     gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered, error: Error | None, code: str
 ) -> None:
     peer = await dial(gateway)
@@ -202,7 +202,7 @@ async def test_a_refusal_is_trouble_by_its_code(
     await until(told)
 
 
-async def test_results_as_server_sent_events(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_results_are_sent_as_server_sent_events(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     headers = {"accept": "text/event-stream"}
@@ -234,7 +234,7 @@ def _event(block: str) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in block.split("\n"))
 
 
-async def test_how_a_link_is_doing_is_asked_of_its_node(
+async def test_link_stats_are_fetched_from_the_node_of_the_agent(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -262,7 +262,7 @@ async def test_how_a_link_is_doing_is_asked_of_its_node(
     assert (page["state"], page["node"], page["link"]["rtt"]) == ("online", "node-1", None)
 
 
-async def test_the_link_of_an_agent_that_has_none(
+async def test_link_stats_of_an_agent_without_a_link(
     gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)

@@ -40,7 +40,7 @@ def test_order_whitespace_and_escapes_make_no_difference(value: object, data: st
 
 
 @given(values, values)
-def test_what_means_something_else_differs(one: object, other: object) -> None:
+def test_bodies_with_another_meaning_differ(one: object, other: object) -> None:
     first, second = json.dumps(one), json.dumps(other)
     alike = exact(first) == exact(second)
     assert (of(first) == of(second)) is alike
@@ -56,7 +56,7 @@ def exact(text: str) -> str:
 
 
 @given(st.from_regex(r"\A-?(0|[1-9][0-9]{0,12})(\.[0-9]{1,12})?([eE][+-]?[0-9]{1,3})?\Z"))
-def test_a_number_is_its_exact_value(text: str) -> None:
+def test_numbers_are_compared_by_their_exact_value(text: str) -> None:
     assert Fraction(bytes(number(text)).decode()) == Fraction(text)
 
 
@@ -80,9 +80,9 @@ def test_a_number_is_its_exact_value(text: str) -> None:
         ("[" * 5000 + "]" * 5000, "[" * 5000 + "]" * 5000, True),
     ],
 )
-def test_by_example(one: str, other: str, alike: bool) -> None:
+def test_examples_of_equal_and_different_bodies(one: str, other: str, alike: bool) -> None:
     assert (of(one) == of(other)) is alike
 
 
-def test_every_term_counts() -> None:
+def test_agent_method_and_deadline_count_too() -> None:
     assert fingerprint(TERMS, b"{}") != fingerprint(("web-2", "exec", 60_000), b"{}")

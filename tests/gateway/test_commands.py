@@ -16,7 +16,7 @@ from support.gateway.process import GatewayProcess
 from support.gateway.scripted_agent import Dial
 
 
-async def test_a_command_runs_and_its_output_comes_as_it_is_produced(
+async def test_a_command_runs_and_its_output_arrives_as_it_is_produced(
     gateway: GatewayProcess, api: Api, dial: Dial
 ) -> None:
     peer = await dial(gateway)
@@ -44,7 +44,7 @@ async def test_a_command_runs_and_its_output_comes_as_it_is_produced(
     assert (await peer.expect(Rx)).s >= 1
 
 
-async def test_results_are_read_again_from_any_offset(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_results_can_be_read_again_from_any_offset(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -64,7 +64,7 @@ async def test_results_are_read_again_from_any_offset(gateway: GatewayProcess, a
     assert (seen["state"], seen["results"], seen["counts"]) == ("ok", 6, {"ok": 1})
 
 
-async def test_a_refused_and_a_failed_command(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_refused_and_failed_commands_have_their_error(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     refused, failed = await api.start(peer.agent), await api.start(peer.agent)
@@ -125,19 +125,21 @@ async def test_an_invalid_body_names_the_field(api: Api, body: bytes, status: in
         ({"color": "red"}, 'unknown member "color" of the body: expected agent, method, payload, deadline, lane,'),
     ],
 )
-async def test_an_invalid_member_is_told_the_rule_in_words(api: Api, member: dict[str, object], said: str) -> None:
+async def test_the_rule_for_an_invalid_member_is_stated_in_words(
+    api: Api, member: dict[str, object], said: str
+) -> None:
     answer = await api.post({"agent": "a", "method": "m", **member})
     assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
 
 
-async def test_the_api_wants_the_platforms_token(gateway: GatewayProcess, api: Api) -> None:
+async def test_the_api_requires_the_platform_token(gateway: GatewayProcess, api: Api) -> None:
     for header in ("", "Bearer development-agent-token", "Bearer x"):
         answer = await api.http.get("/v1/agents", headers={"authorization": header})
         assert answer.status_code == 401
         assert answer.json()["code"] == "unauthorized"
 
 
-async def test_unknown_agents_and_commands(api: Api) -> None:
+async def test_unknown_agents_and_commands_are_404(api: Api) -> None:
     unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
     answers = [
         await api.post({"agent": "never-seen", "method": "m"}),
@@ -184,7 +186,9 @@ async def test_cancel_reaches_the_agent(gateway: GatewayProcess, api: Api, dial:
     assert (await api.http.delete(f"/v1/commands/{command}")).json()["state"] == "cancelled"
 
 
-async def test_an_unconfirmed_cancel_ends_all_the_same(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_an_unconfirmed_cancel_ends_the_command_all_the_same(
+    gateway: GatewayProcess, api: Api, dial: Dial
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -195,7 +199,7 @@ async def test_an_unconfirmed_cancel_ends_all_the_same(gateway: GatewayProcess, 
     assert (end["state"], end["error"]["code"]) == ("cancelled", "cancel_unconfirmed")
 
 
-async def test_an_agent_that_never_answers_runs_into_the_deadline(
+async def test_a_command_to_an_agent_that_never_answers_ends_at_its_deadline(
     gateway: GatewayProcess, api: Api, dial: Dial
 ) -> None:
     peer = await dial(gateway)
@@ -237,7 +241,7 @@ async def test_input_reaches_the_agent_in_order_and_once(gateway: GatewayProcess
     assert (await api.http.post(f"{path}?n=9", content=bytes((64 << 10) + 1))).status_code == 413
 
 
-async def test_an_offline_agent_is_told_from_one_that_is_away(
+async def test_an_offline_agent_and_one_that_is_away_are_distinguished(
     gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
@@ -276,7 +280,7 @@ async def test_a_command_may_wait_for_an_absent_agent(
 
 
 @pytest.mark.parametrize("octets", [b"\xff\xfe", b'{"a":1} {"b":2}', b"[" * 100_000, b"NaN"])
-async def test_a_result_that_is_no_json_is_told_and_not_lost(
+async def test_a_result_that_is_not_json_is_delivered_as_base64(
     gateway: GatewayProcess, api: Api, dial: Dial, octets: bytes
 ) -> None:
     peer = await dial(gateway)
@@ -313,14 +317,14 @@ async def test_agents_are_listed_page_by_page(gateway: GatewayProcess, api: Api,
         assert (await api.http.get("/v1/agents", params={"cursor": cursor})).status_code == 422
 
 
-async def test_events_are_receipted_once_stored(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_events_get_their_receipt_once_stored(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Event(id="e1", type="disk.full", payload=b"{}"), Event(id="e2", type="noise", qos=0))
     assert (await peer.expect(Rx)).s == 1
 
 
-async def test_metrics_and_health(gateway: GatewayProcess, api: Api) -> None:
+async def test_metrics_and_health_are_served_on_the_admin_port(gateway: GatewayProcess, api: Api) -> None:
     metrics = await api.http.get(f"{gateway.admin}/metrics")
     assert metrics.status_code == 200
     assert "fairlead_links " in metrics.text

@@ -27,7 +27,7 @@ def names(answer: httpx2.Response) -> list[str]:
 
 
 @pytest.mark.timeout(120)
-async def test_facts_come_back_lists_wait_and_the_loss_of_labels_is_told(
+async def test_facts_return_lists_wait_and_lost_labels_are_reported(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -60,7 +60,7 @@ async def test_facts_come_back_lists_wait_and_the_loss_of_labels_is_told(
     assert names(await listed(api, "env!=prod")) == [dev.agent]
 
 
-async def test_facts_beyond_the_budget_are_refused_with_the_reason(
+async def test_facts_beyond_the_limit_are_refused_with_the_reason(
     gateway: GatewayProcess, dial: Dial, redis_of: RedisOf, shared_valkey: EmbeddedValkey
 ) -> None:
     store = await redis_of(shared_valkey)

@@ -157,7 +157,7 @@ async def crowd(own_valkey: EmbeddedValkey, redis_of: RedisOf) -> Crowd:
     return Crowd(await redis_of(own_valkey))
 
 
-async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_command_ends_once(
+async def test_commands_end_once_though_two_nodes_and_the_agents_compete(
     crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
 ) -> None:
     nodes = [make_gateway(own_valkey.url, name=f"node-{number}") for number in (1, 2)]
@@ -191,7 +191,7 @@ async def test_two_nodes_compete_with_each_other_and_with_agents_and_each_comman
     assert sum(counted) == len(timed_out)
 
 
-async def test_a_sweeper_is_killed_among_thousands_and_the_other_ends_the_rest(
+async def test_a_sweeper_killed_among_thousands_of_deadlines_is_replaced_by_the_other(
     crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: MakeGateway
 ) -> None:
     """The other sweeper also settles what the killed one had ended: agents are told to stop, and nothing stays open."""

@@ -111,7 +111,9 @@ def lines(count: int) -> str:
     return "".join(f"line {n}\n" for n in range(count))
 
 
-async def test_killed_while_it_ran(gateway: GatewayProcess, api: Api, host: Host, until: Until) -> None:
+async def test_an_agent_killed_during_a_command_reports_outcome_unknown(
+    gateway: GatewayProcess, api: Api, host: Host, until: Until
+) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
     command = await api.start(host.name, payload={"lines": 500, "hang": True})
@@ -126,7 +128,7 @@ async def test_killed_while_it_ran(gateway: GatewayProcess, api: Api, host: Host
     assert host.runs == 1
 
 
-async def test_killed_after_it_ended_while_the_gateway_was_frozen(
+async def test_an_end_recorded_while_the_gateway_was_frozen_survives_a_kill(
     gateway: GatewayProcess, api: Api, host: Host, until: Until
 ) -> None:
     host.start(gateway)
@@ -147,7 +149,7 @@ async def test_killed_after_it_ended_while_the_gateway_was_frozen(
     assert host.runs == 1
 
 
-async def test_a_lost_folder_is_told_by_the_gateway(
+async def test_a_lost_folder_is_logged_by_the_gateway(
     gateway: GatewayProcess, api: Api, host: Host, until: Until
 ) -> None:
     host.start(gateway)
@@ -164,7 +166,7 @@ async def test_a_lost_folder_is_told_by_the_gateway(
     assert host.runs == 1
 
 
-async def test_a_link_to_another_process_of_the_same_memory_goes_on(
+async def test_another_process_with_the_same_journal_continues(
     gateway: GatewayProcess, api: Api, host: Host, until: Until
 ) -> None:
     """The agent is killed and started twice: the second new process must still know what the first one had restored."""
@@ -188,7 +190,7 @@ async def test_a_link_to_another_process_of_the_same_memory_goes_on(
 
 
 @pytest.mark.parametrize("durable", [True, False], ids=["by the agent", "by the gateway"])
-async def test_a_safe_command_of_which_nothing_came_runs_again(
+async def test_a_safe_command_without_output_runs_again(
     gateway: GatewayProcess, api: Api, host: Host, until: Until, durable: bool
 ) -> None:
     host.start(gateway, durable)

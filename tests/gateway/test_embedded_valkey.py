@@ -22,7 +22,7 @@ def valkey_of(gateway: GatewayProcess) -> int:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-async def test_a_node_ends_with_an_error_when_its_valkey_dies(
+async def test_a_node_exits_with_an_error_when_its_valkey_dies(
     make_gateway: MakeGateway, api_of: MakeApi, dial: Dial, workers: str
 ) -> None:
     gateway = make_gateway("embedded", "--workers", workers, "--drain-timeout", "5")
@@ -36,7 +36,7 @@ async def test_a_node_ends_with_an_error_when_its_valkey_dies(
     assert (await api_of(gateway).agent("agent-1"))["id"] == "agent-1"
 
 
-async def test_a_node_that_was_told_to_stop_with_its_valkey_ends_well(make_gateway: MakeGateway) -> None:
+async def test_a_node_stopped_together_with_its_valkey_exits_with_0(make_gateway: MakeGateway) -> None:
     gateway = make_gateway("embedded")
     valkey = valkey_of(gateway)
     os.kill(valkey, signal.SIGTERM)

@@ -81,7 +81,7 @@ async def two_nodes(
     return nodes
 
 
-async def test_the_output_goes_on_through_the_other_node(two_nodes: list[GatewayProcess], exec_: Exec) -> None:
+async def test_output_continues_through_the_other_node(two_nodes: list[GatewayProcess], exec_: Exec) -> None:
     script = "for i in $(seq 300); do echo $i; sleep 0.01; done; exit 7"
     process = await exec_(two_nodes, "host", "--", "sh", "-c", script)
     assert process.stdout is not None
@@ -93,10 +93,10 @@ async def test_the_output_goes_on_through_the_other_node(two_nodes: list[Gateway
         talk = await process.stderr.read()
         assert await process.wait() == 7, talk
     assert b"".join(head) + rest == b"".join(b"%d\n" % i for i in range(1, 301))
-    assert talk == b"", "there is nothing that the user would have to know"
+    assert talk == b"", "the user need not be told of anything"
 
 
-async def test_stdin_goes_on_through_the_other_node(two_nodes: list[GatewayProcess], exec_: Exec) -> None:
+async def test_stdin_continues_through_the_other_node(two_nodes: list[GatewayProcess], exec_: Exec) -> None:
     process = await exec_(two_nodes, "host", "--", "cat", stdin=PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
@@ -111,7 +111,7 @@ async def test_stdin_goes_on_through_the_other_node(two_nodes: list[GatewayProce
         assert await process.wait() == 0
 
 
-async def test_a_node_that_is_gone_before_costs_nothing(two_nodes: list[GatewayProcess], exec_: Exec) -> None:
+async def test_a_node_that_was_gone_before_the_request_is_skipped(two_nodes: list[GatewayProcess], exec_: Exec) -> None:
     two_nodes[0].signal(signal.SIGKILL)
     await asyncio.to_thread(two_nodes[0].wait)
     process = await exec_(two_nodes, "host", "--", "echo", "hello")

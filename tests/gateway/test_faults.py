@@ -1,7 +1,7 @@
 """Faults injected into real processes: a frozen or killed Valkey, lost links, slow readers, a stopped node.
 
-What must hold in each: nothing acknowledged is lost, nothing runs twice, callers learn what happened, and all heals
-by itself.
+What must hold in each: nothing acknowledged is lost, nothing runs twice, callers learn what happened, and the fleet
+recovers by itself.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ async def test_valkey_frozen_while_agents_connect(
 async def test_valkey_killed_under_traffic(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
-    """Links stay, commands are refused, all heals within 10 s, and what was acknowledged is there."""
+    """Links stay, commands are refused, the fleet recovers within 10 s, and everything acknowledged is still there."""
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)
     peers = [await dial(gateway) for _ in range(4)]
@@ -105,7 +105,7 @@ async def test_valkey_killed_under_traffic(
     await own_valkey.restart()
     healed = loop.time() + 10
     while any(now < then + 50 for now, then in zip(acknowledged, before, strict=True)):
-        assert loop.time() < healed, "not healed within 10 s"
+        assert loop.time() < healed, "not recovered within 10 s"
         await asyncio.sleep(0.05)
     stop.set()
     await asyncio.gather(*talking)
@@ -119,7 +119,9 @@ async def test_valkey_killed_under_traffic(
     assert all(peer.socket.state is websockets.State.OPEN for peer in peers)
 
 
-async def test_a_lost_link_resumes_where_the_store_is(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_command_resumes_after_a_lost_link_where_its_stored_results_end(
+    gateway: GatewayProcess, api: Api, dial: Dial
+) -> None:
     peer = await dial(gateway)
     first = await peer.greet()
     command = await api.start(peer.agent)
@@ -147,7 +149,7 @@ async def test_a_lost_link_resumes_where_the_store_is(gateway: GatewayProcess, a
     assert (await api.end(never_seen))["state"] == "ok"
 
 
-async def test_a_new_boot_makes_the_outcome_unknown_and_runs_nothing_twice(
+async def test_a_restarted_agent_makes_the_outcome_unknown_and_runs_nothing_twice(
     gateway: GatewayProcess, api: Api, dial: Dial
 ) -> None:
     peer = await dial(gateway)
@@ -168,7 +170,7 @@ async def test_a_new_boot_makes_the_outcome_unknown_and_runs_nothing_twice(
     assert (await again.command()).id == marker
 
 
-async def test_takeover_tells_the_older_link_why(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_takeover_closes_the_older_link_with_the_reason(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet(conn=1)
     same_boot = await dial(gateway, peer.agent)
@@ -185,7 +187,7 @@ async def test_takeover_tells_the_older_link_why(gateway: GatewayProcess, dial: 
     assert await late.close_code() == CloseCode.SUPERSEDED
 
 
-async def test_an_agent_that_stops_reading_is_closed_and_costs_bounded_memory(
+async def test_an_agent_that_stops_reading_is_closed_and_takes_bounded_memory(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, until: UntilAnswered
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--heartbeat", "2")
@@ -251,7 +253,7 @@ async def test_a_fast_agent_cannot_fill_memory(
     assert len(await api.output(command)) == count * 32_768
 
 
-async def test_sigterm_tells_first_then_closes_paced_and_exits_0(
+async def test_sigterm_announces_the_drain_then_closes_links_at_a_pace_and_exits_with_0(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--drain-rate", "10")
@@ -329,7 +331,7 @@ async def test_an_emptied_valkey_is_filled_again(
     assert (await api.end(command))["state"] == "ok"
 
 
-async def test_every_key_has_a_life_or_an_owner(
+async def test_every_redis_key_has_an_expiry_or_an_owner(
     gateway: GatewayProcess, api: Api, dial: Dial, shared_valkey: EmbeddedValkey, redis_of: RedisOf
 ) -> None:
     peer = await dial(gateway)

@@ -1,4 +1,4 @@
-"""The rules for Host and Origin, alone and on the ports of a real node: no web page reaches a port through a
+"""The rules for Host and Origin, alone and on the ports of a real node: no web page can reach a port through a
 browser."""
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ def admits(hosts: HostRules, host: str | None, origin: str | None = None) -> boo
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST:8081", "127.0.0.1:8081", "127.1.2.3", "[::1]:80", "localhost."]
 )
-def test_names_of_this_machine(host: str) -> None:
+def test_names_of_this_machine_are_admitted(host: str) -> None:
     assert admits(HostRules(loopback_only=True), host)
 
 
 @pytest.mark.parametrize(
     "host", ["attacker.example", "127.0.0.1.attacker.example:8081", "192.0.2.1", "", None, "localhost.attacker.example"]
 )
-def test_names_of_others(host: str | None) -> None:
+def test_names_of_other_machines_are_refused(host: str | None) -> None:
     assert not admits(HostRules(loopback_only=True), host)
     assert not admits(HostRules(["gateway.example.com", "*.links.example.com"]), host)
     assert admits(HostRules(), host)
 
 
-def test_patterns() -> None:
+def test_host_patterns_are_matched() -> None:
     hosts = HostRules(["gateway.example.com", "*.links.example.com", "192.0.2.7"])
     for host in ("gateway.example.com:443", "Gateway.Example.Com", "eu.links.example.com", "a.b.links.example.com"):
         assert admits(hosts, host)
@@ -77,12 +77,12 @@ def test_origins_are_refused_unless_listed() -> None:
         "http://[::1]x", "http://localhost:80/x", "http://localhost#attacker.example", "null", "",
     ],
 )  # fmt: skip
-def test_origins_that_only_begin_like_this_machine(origin: str) -> None:
+def test_origins_that_only_begin_like_this_machine_are_refused(origin: str) -> None:
     assert not admits(HostRules(loopback_only=True), "localhost", origin)
     assert admits(HostRules(loopback_only=True), "localhost", "http://[::1]:3000")
 
 
-def test_each_of_several_origins_counts() -> None:
+def test_each_of_several_origins_is_checked() -> None:
     both = [(b"host", b"localhost"), (b"origin", FOREIGN.encode()), (b"origin", b"http://localhost")]
     for headers in (both, list(reversed(both))):
         with pytest.raises(Forbidden):
@@ -127,7 +127,7 @@ async def test_a_node_with_development_tokens_answers_to_this_machine_alone(gate
             assert answer.json()["code"] == "forbidden"
 
 
-async def test_a_real_node_knows_its_names_and_origins(
+async def test_a_real_node_checks_host_and_origin(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
     flags = ["--allowed-hosts", "*.example.com,127.0.0.1", "--allowed-origins", "https://console.example.com"]

@@ -27,7 +27,7 @@ async def post(api: Api, key: str, body: str) -> httpx2.Response:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_a_repeat_after_retention_names_the_outcome_and_runs_nothing(
+async def test_a_repeated_post_after_retention_names_the_outcome_and_runs_nothing(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     dial: Dial,
@@ -92,7 +92,7 @@ async def test_a_body_is_the_same_when_it_means_the_same(gateway: GatewayProcess
     assert one.json()["id"] == two.json()["id"]
 
 
-async def test_one_of_many_posts_at_once_is_the_first_and_all_others_are_told_so(
+async def test_of_many_posts_at_once_one_is_the_first_and_the_others_are_repetitions(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """At two nodes, as a stream and as a document."""
@@ -129,7 +129,7 @@ async def answer_of(call: Awaitable[Any], redis: int, frozen: float) -> Any:
 
 
 @pytest.mark.timeout(120)
-async def test_what_was_told_as_refused_does_not_happen(
+async def test_a_command_that_was_refused_never_runs(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """The server finds the command in its buffer when it wakes, a long or a short time after the caller was told."""
@@ -149,7 +149,7 @@ async def test_what_was_told_as_refused_does_not_happen(
 
 
 @pytest.mark.timeout(120)
-async def test_a_post_whose_outcome_is_not_known_says_so_and_tells_how_to_find_out(
+async def test_a_post_with_unknown_outcome_says_so_and_how_to_find_out(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     gateway = make_gateway(own_valkey.url)

@@ -27,7 +27,7 @@ async def refusal(gateway: GatewayProcess, path: str = "/v1/link", **options: An
 
 
 @pytest.mark.parametrize("offered", [["fairlead.v9.msgpack", "chat"], None])
-async def test_an_unknown_subprotocol_is_told_which_are_known(
+async def test_an_unknown_subprotocol_is_refused_and_the_known_ones_are_named(
     gateway: GatewayProcess, offered: list[websockets.Subprotocol] | None
 ) -> None:
     answer = await refusal(gateway, subprotocols=offered)
@@ -42,7 +42,7 @@ async def test_an_unknown_subprotocol_is_told_which_are_known(
     [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic development-agent-token"},
      {"Authorization": "Bearer development-platform-token"}, {"Authorization": ""}],
 )  # fmt: skip
-async def test_no_or_a_wrong_token_is_refused_before_the_upgrade(
+async def test_a_missing_or_wrong_token_is_refused_before_the_upgrade(
     gateway: GatewayProcess, headers: dict[str, str]
 ) -> None:
     answer = await refusal(gateway, additional_headers=headers)
@@ -51,13 +51,13 @@ async def test_no_or_a_wrong_token_is_refused_before_the_upgrade(
     assert b"unauthorized" in answer.body
 
 
-async def test_another_path_is_refused_and_the_right_one_is_told(gateway: GatewayProcess) -> None:
+async def test_another_path_is_refused_and_the_right_one_is_named(gateway: GatewayProcess) -> None:
     answer = await refusal(gateway, "/v2/link")
     assert answer.status_code == 403
     assert b"agents connect to /v1/link" in answer.body
 
 
-async def test_a_request_whose_upgrade_was_dropped_is_told_so(gateway: GatewayProcess) -> None:
+async def test_a_request_whose_upgrade_was_dropped_is_explained(gateway: GatewayProcess) -> None:
     async with httpx2.AsyncClient() as http:
         answer = await http.get(f"{gateway.link.replace('ws://', 'http://')}/v1/link")
     assert answer.status_code == 426
@@ -66,7 +66,7 @@ async def test_a_request_whose_upgrade_was_dropped_is_told_so(gateway: GatewayPr
     assert "a proxy in between has removed them" in answer.text
 
 
-async def test_a_full_node_sends_away_with_a_time(
+async def test_a_full_node_refuses_with_retry_after(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial
 ) -> None:
     small = make_gateway(own_valkey.url, "--capacity", "1")
@@ -76,7 +76,7 @@ async def test_a_full_node_sends_away_with_a_time(
     assert 1 <= int(answer.headers["Retry-After"]) <= 60
 
 
-async def test_too_many_at_once_are_sent_away_with_a_time(
+async def test_too_many_connections_at_once_are_refused_with_retry_after(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial
 ) -> None:
     slow = make_gateway(own_valkey.url, "--accept-rate", "1")
@@ -94,24 +94,24 @@ async def test_an_illegal_agent_id_is_refused(gateway: GatewayProcess, dial: Dia
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_a_late_hello_is_closed(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_a_late_hello_closes_the_link(gateway: GatewayProcess, dial: Dial) -> None:
     assert await (await dial(gateway)).close_code() == CloseCode.SILENT
 
 
-async def test_a_second_hello_is_out_of_order(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_a_second_hello_closes_the_link(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Hello(agent=peer.agent, boot="b", conn=1))
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_anything_before_hello_is_out_of_order(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_any_message_before_hello_closes_the_link(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.send(Ack(id="x"))
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_text_on_a_binary_link_and_binary_on_a_text_link(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_text_on_a_binary_link_and_binary_on_a_text_link_are_refused(gateway: GatewayProcess, dial: Dial) -> None:
     binary = await dial(gateway)
     await binary.greet()
     await binary.socket.send('{"t":3}')
@@ -122,7 +122,7 @@ async def test_text_on_a_binary_link_and_binary_on_a_text_link(gateway: GatewayP
     assert await text.close_code() == CloseCode.ENCODING
 
 
-async def test_both_encodings_say_the_same(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_both_encodings_carry_the_same_messages(gateway: GatewayProcess, dial: Dial) -> None:
     for subprotocol in (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON):
         peer = await dial(gateway, subprotocol=subprotocol)
         assert isinstance(await peer.greet(), Welcome)
@@ -130,14 +130,14 @@ async def test_both_encodings_say_the_same(gateway: GatewayProcess, dial: Dial) 
         assert (await peer.expect(Hb)).echo == 77
 
 
-async def test_a_message_above_the_limit(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_a_message_above_the_limit_closes_the_link(gateway: GatewayProcess, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.send(b"\x81\xa1t" + bytes(1 << 20))
     assert await peer.close_code() == CloseCode.FRAME_TOO_BIG
 
 
-async def test_a_chunk_above_the_limit(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
+async def test_a_chunk_above_the_limit_closes_the_link(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -146,7 +146,7 @@ async def test_a_chunk_above_the_limit(gateway: GatewayProcess, dial: Dial, api:
     assert await peer.close_code() == CloseCode.TOO_BIG
 
 
-async def test_chunks_out_of_order(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
+async def test_chunks_out_of_order_close_the_link(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -156,7 +156,7 @@ async def test_chunks_out_of_order(gateway: GatewayProcess, dial: Dial, api: Api
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_more_than_the_credit(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
+async def test_more_output_than_the_credit_closes_the_link(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -171,7 +171,7 @@ async def test_more_than_the_credit(gateway: GatewayProcess, dial: Dial, api: Ap
 
 
 @pytest.mark.parametrize("kind", [0, 2, 4, 15, 63])
-async def test_an_unknown_type_below_64(gateway: GatewayProcess, dial: Dial, kind: int) -> None:
+async def test_an_unknown_type_below_64_closes_the_link(gateway: GatewayProcess, dial: Dial, kind: int) -> None:
     peer = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
     await peer.greet()
     await peer.socket.send(f'{{"t":{kind}}}')
@@ -191,7 +191,7 @@ async def test_unknown_types_from_64_and_unknown_keys_are_ignored(gateway: Gatew
     [(SUBPROTOCOL_JSON, '{"t":3,"x":' + "[" * 100_000 + "]" * 100_000 + "}"),
      (SUBPROTOCOL_MSGPACK, b"\x82\xa1t\x03\xa1x" + b"\x91" * 100_000 + b"\xc0")],
 )  # fmt: skip
-async def test_a_hundred_thousand_nested_arrays(
+async def test_a_hundred_thousand_nested_arrays_close_the_link(
     gateway: GatewayProcess, dial: Dial, subprotocol: str, data: str | bytes
 ) -> None:
     peer = await dial(gateway, subprotocol=subprotocol)
@@ -202,7 +202,7 @@ async def test_a_hundred_thousand_nested_arrays(
     assert isinstance(await other.greet(), Welcome)
 
 
-async def test_connections_that_never_complete_a_request(gateway: GatewayProcess) -> None:
+async def test_connections_that_never_complete_a_request_are_closed(gateway: GatewayProcess) -> None:
     """One sends nothing, one sends a byte a second: both are dropped after 10 s."""
 
     async def lifetime(drip: bool) -> float:

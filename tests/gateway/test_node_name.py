@@ -46,7 +46,7 @@ async def test_the_second_process_of_a_name_refuses_to_start_and_names_the_first
     assert (await api_of(first).agent(peer.agent))["state"] == "online"
 
 
-async def test_a_killed_node_has_its_name_back_at_once(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
+async def test_a_killed_node_gets_its_name_back_at_once(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
     gateway = make_gateway(own_valkey.url)
     gateway.signal(signal.SIGKILL)
     gateway.wait()
@@ -55,7 +55,7 @@ async def test_a_killed_node_has_its_name_back_at_once(own_valkey: EmbeddedValke
 
 
 @pytest.mark.timeout(150)
-async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
+async def test_a_frozen_node_whose_name_was_taken_gives_way_and_returns_later(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     dial: Dial,
@@ -109,7 +109,7 @@ async def test_a_frozen_node_whose_name_was_taken_yields_and_comes_back(
     assert frozen.log()[before:].count("already: process") == 1  # logged once, not with each heartbeat
 
 
-def test_a_process_is_gone_when_it_has_ended_or_its_pid_is_another_s() -> None:
+def test_a_process_is_gone_when_it_has_ended_or_its_pid_was_reused() -> None:
     own = ProcessIdentity.own()
     assert own.pid == os.getpid()
     assert ProcessIdentity.parse(own.packed()) == own
@@ -128,7 +128,7 @@ def test_a_process_is_gone_when_it_has_ended_or_its_pid_is_another_s() -> None:
     assert not ProcessIdentity.parse("nonsense").has_ended(own)
 
 
-def test_the_last_life_of_a_container_is_gone_when_the_pod_has_started_it_again() -> None:
+def test_the_previous_process_of_a_restarted_container_is_gone() -> None:
     own = ProcessIdentity.own("pod-1")
     assert ProcessIdentity.parse(own.packed()) == own
     before = replace(own, pid=1, started="", space="the namespace of the container before")
@@ -142,7 +142,7 @@ def test_the_last_life_of_a_container_is_gone_when_the_pod_has_started_it_again(
 
 
 @pytest.mark.timeout(90)
-async def test_a_container_that_is_started_again_has_its_name_at_once(
+async def test_a_restarted_container_gets_its_name_back_at_once(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, tmp_path: Path
 ) -> None:
     """Two PID namespaces on one machine, as a restarted container has them: unshare(1) creates the second one."""

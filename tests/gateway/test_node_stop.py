@@ -37,7 +37,7 @@ async def lines(
 
 
 @pytest.mark.timeout(120)
-async def test_callers_of_a_node_that_stops_are_told_where_to_go_on(
+async def test_callers_of_a_stopping_node_are_told_where_to_continue(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi, dial: Dial
 ) -> None:
     """Followers of commands on both nodes, in both formats, and of a post."""

@@ -11,7 +11,7 @@ def concrete(path: str) -> str:
     return path.replace("{command}", "01890a5d-ac96-774b-bcce-b302099a8057").replace("{agent}", "a")
 
 
-async def test_the_document_knows_every_route(api: Api) -> None:
+async def test_the_document_has_every_route(api: Api) -> None:
     answer = await api.http.get("/v1/openapi.json")
     document = answer.json()
     assert document["openapi"] == "3.1.0"
@@ -21,7 +21,7 @@ async def test_the_document_knows_every_route(api: Api) -> None:
         assert set(refused.headers["allow"].split(", ")) == known, path
 
 
-async def test_no_operation_takes_a_query_parameter_that_it_does_not_know(api: Api) -> None:
+async def test_unknown_query_parameters_are_refused(api: Api) -> None:
     document = (await api.http.get("/v1/openapi.json")).json()
     played = 0
     for path, operations in document["paths"].items():
@@ -53,7 +53,7 @@ async def test_no_operation_takes_a_query_parameter_that_it_does_not_know(api: A
         ("=", "unknown query parameter ''"),
     ],
 )
-async def test_a_filter_that_is_misspelt_is_no_silent_nothing(api: Api, query: str, said: str) -> None:
+async def test_a_misspelt_filter_is_refused(api: Api, query: str, said: str) -> None:
     answer = await api.http.get(f"/v1/agents?{query}")
     assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
 
@@ -82,7 +82,7 @@ COMMAND = "/v1/commands/01890a5d-ac96-774b-bcce-b302099a8057"
         ("POST", f"{COMMAND}/input", "end=2", "invalid end '2': expected true or false"),
     ],
 )
-async def test_a_value_that_cannot_be_is_told_with_what_can(
+async def test_an_invalid_parameter_is_refused_with_what_is_expected(
     api: Api, method: str, path: str, query: str, said: str
 ) -> None:
     name, _, value = query.partition("=")

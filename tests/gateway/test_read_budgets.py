@@ -27,7 +27,7 @@ async def metric(gateway: GatewayProcess, name: str) -> float:
     return float(found[1])
 
 
-async def test_commands_go_on_beside_a_flood_of_heartbeats(
+async def test_commands_are_not_delayed_by_a_flood_of_heartbeats(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """Ten links flood the node, each is read at its rate: the commands of another agent end, and no link is closed."""
@@ -67,7 +67,7 @@ async def test_commands_go_on_beside_a_flood_of_heartbeats(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_what_waits_for_redis_has_a_limit_for_all_links(
+async def test_messages_waiting_for_redis_share_a_limit_for_all_links(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
 ) -> None:
     """Twenty agents with half a megabyte of events each, while Redis is frozen: the node keeps no more than its limit

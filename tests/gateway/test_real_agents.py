@@ -68,7 +68,7 @@ async def cli_exec(gateway: GatewayProcess, agent: str, *argv: str, stdin: bytes
     return process.returncode, out, err
 
 
-async def test_exec_from_the_command_line(
+async def test_exec_works_from_the_command_line(
     gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered
 ) -> None:
     start_agent(gateway, "host-1")
@@ -89,7 +89,7 @@ async def test_exec_from_the_command_line(
     assert b"host-1" in out.split()
 
 
-async def test_output_comes_as_it_is_produced(
+async def test_output_arrives_as_it_is_produced(
     gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered
 ) -> None:
     start_agent(gateway, "host-2")
@@ -126,7 +126,7 @@ async def test_why_names_the_code_of_what_an_agent_refused(
     assert f"command {command} ended as failed: unknown_method" in out.decode()
 
 
-async def test_an_agent_killed_in_mid_command_never_runs_it_twice(
+async def test_an_agent_killed_during_a_command_never_runs_it_twice(
     gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered, tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
@@ -207,7 +207,7 @@ async def test_shipped_agents_connect_through_a_frozen_valkey(
         await asyncio.wait_for(asyncio.gather(*serving, return_exceptions=True), 20)
 
 
-async def test_shipped_agents_come_back_after_the_node_restarts(
+async def test_shipped_agents_reconnect_after_the_node_restarts(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeApi,

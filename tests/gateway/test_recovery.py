@@ -93,7 +93,9 @@ async def test_a_safe_command_that_kills_its_agent_is_given_up(gateway: GatewayP
     assert (await api.end(command))["error"]["code"] == "outcome_unknown"
 
 
-async def test_an_agent_with_a_journal_goes_on_after_its_restart(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_an_agent_with_a_journal_continues_after_its_restart(
+    gateway: GatewayProcess, api: Api, dial: Dial
+) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1", caps=Caps(journal="folder-1"))
     command = await api.start(first.agent)
@@ -110,7 +112,7 @@ async def test_an_agent_with_a_journal_goes_on_after_its_restart(gateway: Gatewa
     assert await api.output(command) == "half whole"
 
 
-async def test_a_journal_that_was_lost_is_another_memory(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_lost_journal_makes_outcomes_unknown(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1", caps=Caps(journal="folder-1"))
     command = await api.start(first.agent)
@@ -120,7 +122,7 @@ async def test_a_journal_that_was_lost_is_another_memory(gateway: GatewayProcess
     assert (await api.end(command))["error"]["code"] == "outcome_unknown"
 
 
-async def test_doorbells_that_are_lost_cost_time_only(
+async def test_lost_doorbells_only_cost_time(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     """The inbox of the agent's node is missing when it is rung: for a command, for its input, for its cancel."""
@@ -169,7 +171,7 @@ async def test_a_claim_that_redis_lost_is_made_again(
         assert (await peer.expect(Cmd)).id == command
 
 
-async def test_an_eviction_that_was_never_heard(
+async def test_a_lost_eviction_is_made_up_for(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf
 ) -> None:
     holder = make_gateway(own_valkey.url)
@@ -202,7 +204,7 @@ async def test_a_command_posted_right_after_a_node_died_waits(
 
 
 @pytest.mark.timeout(120)
-async def test_after_a_long_outage_no_linked_agent_is_called_offline(
+async def test_after_a_long_outage_no_linked_agent_is_reported_offline(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     """Each node comes back at its own time. Until then the others know nothing of its agents, and say so."""
@@ -229,7 +231,7 @@ async def test_after_a_long_outage_no_linked_agent_is_called_offline(
     assert (await peer.command()).id == answer.json()["id"]
 
 
-async def test_links_are_given_up_when_redis_stays_away(
+async def test_links_are_closed_when_redis_stays_unreachable(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
 ) -> None:  # fmt: skip
     holder = make_gateway(own_valkey.url, "--bus-grace", "3")
@@ -241,7 +243,7 @@ async def test_links_are_given_up_when_redis_stays_away(
     assert time.monotonic() - began >= 2
 
 
-async def test_data_that_redis_lost_is_told_to_everybody(
+async def test_data_lost_by_redis_is_reported(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     dial: Dial,
@@ -287,7 +289,7 @@ async def test_data_that_redis_lost_is_told_to_everybody(
     assert "lost it with its data" in gone.json()["detail"]
 
 
-async def test_repeated_cancels_do_not_put_the_end_off(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_repeated_cancels_do_not_delay_the_end(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -324,7 +326,7 @@ async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
     await until(left)
 
 
-async def test_a_drain_hands_an_agent_over_with_what_it_runs(
+async def test_a_drain_hands_over_an_agent_with_its_running_commands(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     leaving, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -355,13 +357,13 @@ async def test_a_drain_hands_an_agent_over_with_what_it_runs(
     assert leaving.wait() == 0
 
 
-async def test_a_wrong_method_is_told_which_are_right(api: Api) -> None:
+async def test_a_wrong_http_method_is_refused_and_the_right_ones_are_named(api: Api) -> None:
     answer = await api.http.put("/v1/agents")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
     assert answer.json()["code"] == "method_not_allowed"
 
 
-async def test_integers_of_any_size_in_an_agents_error(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_errors_of_agents_may_contain_integers_of_any_size(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway, subprotocol="fairlead.v1.json")
     await peer.greet()
     command = await api.start(peer.agent)
@@ -371,7 +373,7 @@ async def test_integers_of_any_size_in_an_agents_error(gateway: GatewayProcess, 
     assert (await api.end(command))["error"]["details"] == {"n": str(10**30)}
 
 
-async def test_an_older_process_behind_a_frozen_node_stays_away(
+async def test_an_older_process_behind_a_frozen_node_is_refused(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf
 ) -> None:
     """What it still sends is refused, and the close code says that another process of the agent is linked."""
@@ -391,7 +393,7 @@ async def test_an_older_process_behind_a_frozen_node_stays_away(
     await new.expect(Hb)
 
 
-async def test_a_refused_post_takes_nothing_from_its_twin(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_refused_post_does_not_affect_its_repetition(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """Two posts with one key while the agent is unknown, and then a third: at most one command runs."""
     agent = f"late-{secrets.token_hex(4)}"
     headers = {"idempotency-key": f"twins-{agent}"}
@@ -410,7 +412,7 @@ async def test_a_refused_post_takes_nothing_from_its_twin(gateway: GatewayProces
     assert cmd.id in accepted
 
 
-async def test_input_comes_behind_a_command_that_is_sent_again(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_input_follows_a_command_that_is_sent_again(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """The first link was half-open: neither the command nor its input arrived."""
     first = await dial(gateway)
     await first.greet(conn=1)
@@ -448,7 +450,7 @@ async def test_a_row_that_cannot_be_read_does_not_keep_other_links_from_being_co
     assert "claimed 2 agents again" in gateway.log()
 
 
-async def test_a_defect_of_one_comparison_is_logged_and_the_next_one_comes(
+async def test_an_error_in_one_comparison_is_logged_and_the_next_one_runs(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     class FailsOnce(Hub):

@@ -50,7 +50,7 @@ async def _nothing_was_missed(api: Api, gateway: GatewayProcess) -> None:
     }
 
 
-async def test_lists_of_all_agents_cost_no_post(
+async def test_lists_of_all_agents_do_not_delay_posts(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     gateway = make_gateway(own_valkey.url)
@@ -78,7 +78,7 @@ async def test_lists_of_all_agents_cost_no_post(
     await _nothing_was_missed(api, gateway)
 
 
-async def test_a_site_that_comes_back_with_queued_commands_costs_no_post(
+async def test_a_returning_site_with_queued_commands_does_not_delay_posts(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     """More fences are due at once than calls of their priority may wait, before any of the agents is welcomed."""

@@ -26,7 +26,7 @@ from support.gateway.scripted_agent import Dial
 FAR_MS = 3600_000
 
 
-async def test_an_agent_that_left_is_deleted_with_all_that_was_its_own(
+async def test_an_agent_that_left_is_deleted_with_all_its_data(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     dial: Dial,
@@ -80,7 +80,7 @@ async def test_an_agent_that_left_is_deleted_with_all_that_was_its_own(
 
 
 @pytest.mark.parametrize("forget_after", [0.5, 0.0])
-async def test_the_sweep_forgets_who_was_away_for_long_and_nobody_else(
+async def test_the_sweep_forgets_only_agents_that_were_away_for_long(
     own_valkey: EmbeddedValkey, forget_after: float
 ) -> None:
     """An agent whose node died counts as absent from the time when that is noted, however long ago it was linked."""

@@ -69,7 +69,7 @@ def _later(seconds: float) -> float:
     return asyncio.get_running_loop().time() + seconds
 
 
-async def test_a_command_that_ends_soon_is_answered_in_one_piece() -> None:
+async def test_a_short_command_is_answered_in_one_piece() -> None:
     answer = Answer(ResultsUpdate([_result(0)]), ResultsUpdate([_result(1)], _ended()), opens=_later(HOUR))
     lines = await answer.run()
     assert [line.get("offset") for line in lines] == [None, 0, 1, None]
@@ -78,7 +78,7 @@ async def test_a_command_that_ends_soon_is_answered_in_one_piece() -> None:
     assert [message["type"] for message in answer.sent] == ["http.response.start", "http.response.body"]
 
 
-async def test_the_answer_to_a_longer_one_begins_when_its_time_has_come() -> None:
+async def test_the_answer_to_a_longer_command_begins_after_the_wait() -> None:
     answer = Answer(
         ResultsUpdate([_result(0)]),
         ResultsUpdate([]),
@@ -91,13 +91,13 @@ async def test_the_answer_to_a_longer_one_begins_when_its_time_has_come() -> Non
     assert answer.sent_before == [0, 0, 2, 3], "head, first line and first result go out together"
 
 
-async def test_without_such_a_time_it_begins_at_once() -> None:
+async def test_without_a_wait_the_answer_begins_at_once() -> None:
     answer = Answer(ResultsUpdate([], _ended()), opens=0.0)
     await answer.run()
     assert answer.sent_before == [2], "head and first line"
 
 
-async def test_what_a_proxy_does_not_read_at_once_waits_for_the_time() -> None:
+async def test_an_answer_too_long_for_one_piece_waits_for_its_time() -> None:
     opens = _later(0.2)
     answer = Answer(ResultsUpdate([_result(0, b"x" * SHORT)], _ended()), opens=opens)
     await answer.run()
@@ -112,13 +112,13 @@ async def test_a_failure_before_the_beginning_loses_no_line() -> None:
 
 
 @pytest.mark.parametrize(("name", "waits"), [("content-length", True), ("transfer-encoding", False)])
-async def test_only_a_body_of_known_length_makes_an_answer_wait(name: str, waits: bool) -> None:
+async def test_only_a_request_with_content_length_makes_the_answer_wait(name: str, waits: bool) -> None:
     request = Request({"type": "http", "headers": [(name.encode(), b"2")]})
     assert (opening(request) > 0) is waits
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-async def test_a_silent_agent_does_not_hold_the_answer_back(
+async def test_a_silent_agent_does_not_delay_the_answer(
     gateway: GatewayProcess, api: Api, dial: Dial, chunked: bool
 ) -> None:
     """The head and the first line, then what the agent says, however the body was sent."""

@@ -28,13 +28,13 @@ class Source:
     def __init__(self, peer: ScriptedAgent, cmd: Cmd) -> None:
         self.peer = peer
         self.command = cmd.id
-        self.room = cmd.credit
+        self.credit_left = cmd.credit
         self.sent = 0
         self.waits = asyncio.Event()
 
     async def run(self) -> None:
         while self.sent < COUNT:
-            while self.room < CHUNK:
+            while self.credit_left < CHUNK:
                 try:
                     async with asyncio.timeout(1.0):
                         message = await self.peer.receive()
@@ -43,12 +43,12 @@ class Source:
                     continue
                 assert not isinstance(message, Bye), message
                 if isinstance(message, Credit):
-                    self.room += message.bytes
+                    self.credit_left += message.bytes
             self.waits.clear()
             payload = f"{self.sent:08d}".encode() * (CHUNK // 8)
             await self.peer.send(Chunk(id=self.command, n=self.sent, kind="file", payload=payload))
             self.sent += 1
-            self.room -= CHUNK
+            self.credit_left -= CHUNK
         await self.peer.send(End(id=self.command, total=COUNT))
 
 
@@ -101,7 +101,7 @@ async def test_a_caller_that_does_not_read_slows_the_agent(
     assert gone.json()["first"] > 0
 
 
-async def test_a_reader_that_breaks_off_takes_up_where_it_was(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_reader_that_disconnects_continues_where_it_was(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     source = await begin(api, peer)
@@ -115,7 +115,7 @@ async def test_a_reader_that_breaks_off_takes_up_where_it_was(gateway: GatewayPr
     assert seen == [f"{n:08d}" for n in range(COUNT)]
 
 
-async def test_an_offset_beyond_the_results(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_an_offset_beyond_the_results_is_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)

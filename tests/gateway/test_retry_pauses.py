@@ -10,7 +10,7 @@ import asyncio
 import httpx2
 import pytest
 
-from fairlead.agent.link.connector import DIAL_TIMEOUT
+from fairlead.agent.link.dialer import DIAL_TIMEOUT
 from fairlead.fleet.schema import AWAY_MS
 from fairlead.hub.session import RETRY_MS
 from fairlead.settings.table import SETTINGS
@@ -24,7 +24,7 @@ SPREAD = 1.5
 """What docs/protocol.md lets an agent make of a Retry-After."""
 
 
-def test_away_outlasts_the_longest_pause_and_an_attempt() -> None:
+def test_an_agent_is_away_longer_than_the_longest_pause_and_one_attempt() -> None:
     assert HANDED_OUT_MS + DIAL_TIMEOUT * 1000 < AWAY_MS
     assert RETRY_AFTER_MOST * SPREAD * 1000 <= HANDED_OUT_MS
     assert max(RETRY_MS) <= HANDED_OUT_MS  # of a bye to an agent that sent too much
@@ -32,13 +32,13 @@ def test_away_outlasts_the_longest_pause_and_an_attempt() -> None:
 
 @pytest.mark.parametrize("capacity", [1, 18_000, 1_000_000])
 @pytest.mark.parametrize("rate", [0.1, 200.0, 100_000.0])
-def test_whatever_the_settings_are(capacity: int, rate: float) -> None:
+def test_the_first_pause_fits_for_any_capacity_and_accept_rate(capacity: int, rate: float) -> None:
     assert SETTINGS["capacity"].parse(capacity) == capacity
     assert SETTINGS["accept_rate"].parse(rate) == rate
     assert first_ceiling(capacity, rate) <= HANDED_OUT_MS
 
 
-async def test_a_node_hands_out_no_longer_pause(
+async def test_a_node_hands_out_no_pause_above_the_longest(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
 ) -> None:
     """In welcome, and in refusals because of the accept rate or the capacity."""

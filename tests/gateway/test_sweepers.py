@@ -120,7 +120,7 @@ async def world(own_valkey: EmbeddedValkey, redis_of: Callable[[EmbeddedValkey],
     return World(await redis_of(own_valkey), own_valkey.url)
 
 
-async def test_one_sweep_goes_on_until_nothing_is_due(world: World) -> None:
+async def test_one_sweep_continues_until_nothing_is_due(world: World) -> None:
     """More targets are due than one take returns (sixteen shards of 64). None is left for a later sweep."""
     commands = await world.hang(1_500)
     await world.pass_deadline(commands)
@@ -152,7 +152,7 @@ async def test_the_command_sweeper_reads_no_payloads(world: World) -> None:
     assert await world.left() == 30
 
 
-async def test_an_error_of_redis_for_one_target_leaves_none_of_the_others_unfinished(
+async def test_an_error_of_redis_for_one_target_does_not_affect_the_others(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is raised once the others are handled: they do not go on beside the next sweep."""
@@ -233,25 +233,25 @@ def _fleet(nodes: int, now: int) -> list[Membership]:
 
 
 @pytest.mark.parametrize(("nodes", "looks"), [(1, 1), (2, 2), (60, 2)])
-def test_two_nodes_look_at_each_shard_however_many_there_are(nodes: int, looks: int) -> None:
+def test_each_shard_is_swept_by_two_nodes_of_any_number(nodes: int, looks: int) -> None:
     fleet = _fleet(nodes, 1_700_000_000_000)
-    for turn in range(3):
-        shards = Counter(shard for s in fleet for shard in shards_of(turn, s.lease, s.living()))
+    for round_number in range(3):
+        shards = Counter(shard for s in fleet for shard in shards_of(round_number, s.lease, s.living()))
         assert shards == dict.fromkeys(range(schema.DEADLINE_SHARDS), looks)
 
 
-def test_one_node_of_all_walks_a_shard_of_the_index_and_each_shard_has_its_minute() -> None:
+def test_one_node_sweeps_each_shard_of_the_index_in_its_minute() -> None:
     nobody: Any = None  # never asked: the shard comes from the turn alone
     walked: set[int] = set()
-    for turn in range(schema.INDEX_SHARDS):
-        fleet = _fleet(20, (28_000_000 + turn) * index_sweeper.TURN_MS + 1)
+    for round_number in range(schema.INDEX_SHARDS):
+        fleet = _fleet(20, (28_000_000 + round_number) * index_sweeper.ROUND_MS + 1)
         shards = [shard for s in fleet if (shard := IndexSweeper(nobody, nobody, s, nobody).shard()) is not None]
         assert len(shards) == 1
         walked |= set(shards)
     assert walked == set(range(schema.INDEX_SHARDS))
 
 
-async def test_the_sweep_forgets_who_was_absent_for_long_and_nobody_else(world: World) -> None:
+async def test_the_sweep_forgets_only_agents_that_were_absent_for_long(world: World) -> None:
     now = await world.now()
     lease = world.membership.lease
     world.membership.table = NodeTable({"node-1": NodeRow("node-1", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0)})

@@ -15,7 +15,7 @@ from support.gateway.process import MakeGateway
 from support.gateway.scripted_agent import Dial
 
 
-async def test_a_command_through_the_other_node(
+async def test_a_command_runs_through_the_other_node(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -39,7 +39,7 @@ async def test_a_command_through_the_other_node(
     assert lines[-1]["end"]["state"] == "cancelled"
 
 
-async def test_an_agent_moves_and_the_older_link_is_told(
+async def test_an_agent_moves_and_its_older_link_is_closed(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     one, two = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -54,7 +54,7 @@ async def test_an_agent_moves_and_the_older_link_is_told(
     assert (await api_of(two).agent(first.agent))["node"] == "node-1"
 
 
-async def test_the_holder_is_killed_and_the_stream_goes_on(
+async def test_the_node_of_the_agent_is_killed_and_the_stream_continues(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -108,7 +108,7 @@ async def test_a_frozen_node_delivers_nothing_when_it_wakes(
     assert await api.output(command) == "fresh end"
 
 
-async def test_nodes_know_at_once_who_comes_and_goes(
+async def test_nodes_learn_at_once_which_nodes_join_and_leave(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
 ) -> None:
     """Not with their next heartbeat, up to 5 s later: until then an agent of a new node would be called away."""

@@ -75,7 +75,7 @@ async def connections(port: int, count: int, first: bytes, source: str = STRANGE
 
 @pytest.mark.parametrize("first", [b"", GET, GET[:-2]], ids=["silent", "idle", "slow"])
 @pytest.mark.parametrize("port", ["link", "api", "admin"])
-async def test_many_connections_keep_nobody_out(
+async def test_many_unauthenticated_connections_keep_nobody_out(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial, api_of: MakeApi, port: str, first: bytes
 ) -> None:
     node = make_gateway(own_valkey.url, "--unauthenticated-limit", "100")
@@ -95,7 +95,7 @@ async def test_many_connections_keep_nobody_out(
     assert "Traceback" not in node.log()
 
 
-async def test_a_flood_of_requests_ahead_costs_no_memory(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
+async def test_a_flood_of_pipelined_requests_takes_no_memory(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
     """20 MB of GETs to each port, on two connections each."""
     peer = await dial(gateway)
     await peer.greet()
@@ -127,7 +127,7 @@ async def test_a_flood_of_requests_ahead_costs_no_memory(gateway: GatewayProcess
 
 
 @pytest.mark.parametrize("port", ["link", "api"])
-async def test_wrong_tokens_wait_and_the_right_one_does_not(
+async def test_wrong_tokens_are_delayed_and_the_right_one_is_not(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, port: str
 ) -> None:
     node = make_gateway(own_valkey.url)
@@ -163,7 +163,9 @@ async def test_wrong_tokens_wait_and_the_right_one_does_not(
     assert f'fairlead_credentials_refused_total{{port="{port}"}} 123.0' in metrics
 
 
-async def test_a_proxys_clients_are_told_apart(make_gateway: MakeGateway, own_valkey: EmbeddedValkey) -> None:
+async def test_clients_behind_a_proxy_are_counted_separately(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey
+) -> None:
     node = make_gateway(own_valkey.url, "--trusted-proxies", "127.0.0.0/24")
     number = place(node.api)
 
@@ -177,7 +179,7 @@ async def test_a_proxys_clients_are_told_apart(make_gateway: MakeGateway, own_va
     assert "192.0.2.66" in node.log()
 
 
-async def test_one_loop_with_a_valid_token_keeps_nobody_out(
+async def test_one_looping_client_with_a_valid_token_keeps_nobody_out(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey
 ) -> None:
     node = make_gateway(own_valkey.url, "--accept-rate", "20")
@@ -203,7 +205,7 @@ async def test_one_loop_with_a_valid_token_keeps_nobody_out(
     assert loops[429] < 200, "an address that does not wait is answered ever later: without that, thousands"
 
 
-async def test_few_files_are_enough(
+async def test_a_node_serves_with_few_open_files(
     make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial, api_of: MakeApi
 ) -> None:
     """1,500 connections from three addresses on all ports, with a limit of 2,048 files: some are always left."""
@@ -220,6 +222,8 @@ async def test_few_files_are_enough(
     assert "Too many open files" not in node.log()
 
 
-def test_the_limit_is_cut_to_the_files(make_gateway: MakeGateway, own_valkey: EmbeddedValkey) -> None:
+def test_the_connection_limit_is_fitted_to_the_open_files(
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey
+) -> None:
     node = make_gateway(own_valkey.url, files=2048)
     assert "unauthenticated_limit is lowered from 1000 to" in node.log()

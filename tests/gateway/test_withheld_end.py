@@ -19,7 +19,7 @@ from support.gateway.scripted_agent import Dial, ScriptedAgent
 
 CHUNK = 64 << 10
 QUIET = 1.5
-"""Seconds without a word of the gateway after which it grants nothing more."""
+"""Seconds of silence after which the gateway is taken to grant nothing more."""
 
 
 class Holder:
@@ -28,7 +28,7 @@ class Holder:
     def __init__(self, peer: ScriptedAgent, cmd: Cmd) -> None:
         self.peer = peer
         self.id = cmd.id
-        self.room = cmd.credit
+        self.credit_left = cmd.credit
         self.made = self.written = self.stored = 0
         self.cancels: list[str] = []
         self.ended = False
@@ -37,10 +37,10 @@ class Holder:
         """Produce what the window holds, and write what there is credit for."""
         while not self.ended and (self.made - self.stored) * CHUNK < WINDOW:
             self.made += 1
-        while self.written < self.made and self.room >= CHUNK:
+        while self.written < self.made and self.credit_left >= CHUNK:
             await self.peer.send(Chunk(id=self.id, n=self.written, kind="file", payload=b"x" * CHUNK))
             self.written += 1
-            self.room -= CHUNK
+            self.credit_left -= CHUNK
 
     async def run(self) -> None:
         """Run until the gateway is silent for a while, or the command is cancelled."""
@@ -54,7 +54,7 @@ class Holder:
 
     def take(self, message: object) -> None:
         if isinstance(message, Credit):
-            self.room += message.bytes
+            self.credit_left += message.bytes
         elif isinstance(message, Rx):
             self.stored = message.s - 1  # the ack is the first
         elif isinstance(message, Cancel):
@@ -74,14 +74,14 @@ class Holder:
                 self.take(await self.peer.receive())
 
 
-async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_cancel_grants_the_credit_that_the_end_needs(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent, retain="window")
     holder = Holder(peer, await peer.command())
     await peer.send(Ack(id=command))
     await holder.run()
-    assert holder.room < CHUNK
+    assert holder.credit_left < CHUNK
     assert holder.made > holder.written  # there is output without credit, and the end will be behind it
     assert (await api.http.delete(f"/v1/commands/{command}")).is_success
     async with asyncio.timeout(10):
@@ -95,7 +95,7 @@ async def test_a_cancel_brings_the_credit_that_the_end_needs(gateway: GatewayPro
 
 
 @pytest.mark.timeout(90)
-async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_stream_that_is_over_still_gets_credit(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """The agent here does not know the deadline: the gateway ends the command first, the agent later."""
     peer = await dial(gateway)
     await peer.greet()
@@ -114,7 +114,7 @@ async def test_a_stream_that_is_over_goes_on_getting_credit(gateway: GatewayProc
     assert (await api.http.get(f"/v1/agents/{peer.agent}/link")).json()["commands"] == 0
 
 
-async def test_a_command_that_nobody_knows_is_receipted_and_credited(
+async def test_output_of_an_unknown_command_gets_receipt_and_credit(
     gateway: GatewayProcess, api: Api, dial: Dial
 ) -> None:
     peer = await dial(gateway)
@@ -125,7 +125,7 @@ async def test_a_command_that_nobody_knows_is_receipted_and_credited(
     assert (await peer.expect(Credit)) == Credit(id=unknown, bytes=5)
 
 
-async def test_a_chunk_before_its_ack_says_what_the_ack_would(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_chunk_before_the_ack_counts_as_the_ack(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -137,7 +137,7 @@ async def test_a_chunk_before_its_ack_says_what_the_ack_would(gateway: GatewayPr
     assert (await api.end(command))["state"] == "ok"
 
 
-async def test_what_was_accepted_cannot_be_refused_any_more(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_an_accepted_command_cannot_be_refused_later(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
     """Before any output it ends the command; behind output it breaks the protocol."""
     peer = await dial(gateway)
     await peer.greet()

@@ -112,7 +112,7 @@ async def gone(processes: list[psutil.Process]) -> bool:
     return not [one for one in processes if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
 
 
-async def test_workers_are_nodes_counted_apart_and_any_serves_any_agent(
+async def test_workers_are_separate_nodes_and_any_serves_any_agent(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeApi,
@@ -168,7 +168,7 @@ async def test_a_killed_worker_is_restarted_and_its_agents_come_back(
     assert "worker node-1-1 ended by signal 9" in gateway.log()
 
 
-async def test_a_frozen_worker_is_told_as_missing(
+async def test_a_frozen_worker_is_reported_as_missing(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered
 ) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
@@ -193,7 +193,7 @@ async def test_a_frozen_worker_is_told_as_missing(
     await until(both_ready)
 
 
-async def test_livez_is_the_supervisors(
+async def test_livez_reports_the_supervisor(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered
 ) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
@@ -238,7 +238,7 @@ async def test_a_signal_drains_all_workers(
     assert await gone(processes)
 
 
-async def test_a_stop_that_reaches_every_process_drains(
+async def test_a_signal_to_the_process_group_drains(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
     api_of: MakeApi,
@@ -263,7 +263,7 @@ async def test_a_stop_that_reaches_every_process_drains(
     assert await gone(processes)
 
 
-async def test_a_second_signal_kills(
+async def test_a_second_signal_kills_all_workers(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered, dial: Dial
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--workers", "2", "--drain-timeout", "600", "--drain-rate", "0.1")
@@ -297,7 +297,7 @@ async def test_workers_do_not_outlive_their_supervisor(
     gateway.start()  # on the same ports: nobody holds them any more
 
 
-async def test_the_admin_port_comes_back_too(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
+async def test_the_admin_port_is_restarted_too(own_valkey: EmbeddedValkey, make_gateway: MakeGateway) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)
     workers = {await pid_of(gateway, "node-1-0"), await pid_of(gateway, "node-1-1")}
     (admin,) = (one for one in family(gateway) if one.pid not in workers)
@@ -307,7 +307,7 @@ async def test_the_admin_port_comes_back_too(own_valkey: EmbeddedValkey, make_ga
     assert "the admin port ended by signal 9" in gateway.log()
 
 
-async def test_workers_with_a_valkey_of_their_own(make_gateway: MakeGateway, until: UntilAnswered) -> None:
+async def test_workers_share_the_embedded_valkey(make_gateway: MakeGateway, until: UntilAnswered) -> None:
     gateway = make_gateway("embedded", *FLAGS)
     processes = family(gateway)
     assert len(processes) == 4
@@ -329,7 +329,7 @@ def refused(*flags: str) -> str:
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])
-def test_a_taken_port_is_told_at_once(workers: str) -> None:
+def test_a_taken_port_is_reported_at_once(workers: str) -> None:
     flags = {"link-port": "0", "api-port": "0", "admin-port": "0"}
     for name in flags:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -343,7 +343,7 @@ def test_a_taken_port_is_told_at_once(workers: str) -> None:
         assert time.monotonic() - began < 15, "told before Redis was waited for"
 
 
-async def test_the_ports_of_another_gateways_workers_are_taken(
+async def test_the_ports_of_another_gateways_workers_count_as_taken(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway
 ) -> None:
     gateway = make_gateway(own_valkey.url, *FLAGS)

@@ -1,3 +1,3 @@
-"""Lets the hub's tests import their helpers."""
+"""The tests of the hub need no fixtures of their own."""
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ def said(sent: list[bytes | str]) -> list[type]:
     return [type(AGENT.decode(data)) for data in sent]
 
 
-async def test_each_is_told_and_then_closed() -> None:
+async def test_each_agent_gets_bye_and_is_then_closed() -> None:
     hub = Hub()
     links = [linked(hub.totals, f"agent-{i}") for i in range(3)]
     for session, _ in links:
@@ -29,7 +29,7 @@ async def test_each_is_told_and_then_closed() -> None:
         assert wire.closed == [CloseCode.RESTART]
 
 
-async def test_who_is_not_welcomed_yet_is_told_nothing_before_it_is_closed() -> None:
+async def test_links_without_welcome_are_closed_without_bye() -> None:
     """Before welcome, an agent treats any message but hb and bye as a protocol violation."""
     hub = Hub()
     session, wire = greeted(hub.totals)
@@ -39,7 +39,7 @@ async def test_who_is_not_welcomed_yet_is_told_nothing_before_it_is_closed() -> 
     assert wire.closed == [CloseCode.RESTART]
 
 
-async def test_those_that_leave_by_themselves_make_it_shorter() -> None:
+async def test_agents_that_leave_by_themselves_shorten_the_drain() -> None:
     hub = Hub()
     links = [linked(hub.totals, f"agent-{i}") for i in range(3)]
     for session, _ in links:

@@ -32,7 +32,7 @@ steps = st.lists(
 
 @settings(deadline=None)
 @given(steps, st.integers(1000, 400_000))
-def test_the_sums_are_what_a_walk_would_find(history: list[tuple[int, str, str, int]], limit: int) -> None:
+def test_totals_are_the_sums_over_all_sessions(history: list[tuple[int, str, str, int]], limit: int) -> None:
     totals = Totals(limit)
     links = [linked(totals, f"agent-{i}") for i in range(4)]
     for which, what, command, size in history:
@@ -75,7 +75,7 @@ def test_the_sums_are_what_a_walk_would_find(history: list[tuple[int, str, str, 
 
 @settings(deadline=None, max_examples=20)
 @given(st.integers(2, 20), st.integers(1_000_000, 2_000_000))
-def test_sessions_that_fill_the_limit_come_to_rest_at_equal_parts_and_come_back(count: int, limit: int) -> None:
+def test_sessions_that_fill_the_limit_settle_at_equal_parts_and_recover(count: int, limit: int) -> None:
     totals = Totals(limit)
     links = [linked(totals, f"agent-{i}") for i in range(count)]
     for _ in range(1_000):
@@ -97,7 +97,7 @@ def test_sessions_that_fill_the_limit_come_to_rest_at_equal_parts_and_come_back(
         assert wire.reading
 
 
-def test_excess_is_told_with_the_time_to_come_back() -> None:
+def test_excess_closes_the_link_with_a_retry_pause() -> None:
     session, wire = linked(Totals())
     session.on_excess(wire, "more than 500 messages a second for 30 s")
     bye = AGENT.decode(wire.sent[-1])
@@ -107,7 +107,7 @@ def test_excess_is_told_with_the_time_to_come_back() -> None:
     assert RETRY_MS[0] <= bye.retry <= RETRY_MS[1]
 
 
-def test_what_is_charged() -> None:
+def test_messages_are_charged_to_the_read_budget() -> None:
     session, wire = linked(Totals())
     say(session, wire, event(10))
     assert wire.charged == [0, 1]

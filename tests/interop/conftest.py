@@ -1,4 +1,4 @@
-"""What the foreign agent meets: two `fairlead serve` processes on a Valkey, and their API.
+"""The fleet of the foreign agent: two `fairlead serve` processes on a Valkey, and their API.
 
 `nodes` is shared by the tests that only use it; `own_nodes` belongs to one test that kills or drains. The agent is
 agent.mjs under Node.js; without Node.js these tests are skipped, and pytest says so at the end of its run.

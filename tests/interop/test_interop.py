@@ -1,7 +1,7 @@
-"""The protocol is what its page says: an agent in another language, written from docs/protocol.md alone, at real nodes.
+"""The protocol is as documented: an agent in another language, written from docs/protocol.md alone, at real nodes.
 
-Each test asks for what the platform sees (all of the output, in order, once) and for what the agent itself tells (how
-often it ran something, which close codes it met). The vectors are played to the same agent in test_vectors.py.
+Each test checks what the platform sees (all of the output, in order, once) and what the agent itself reports (how
+often it ran something, which close codes it got). test_vectors.py plays the vectors to the same agent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ def numbers(count: int) -> str:
     return "".join(f"{i}\n" for i in range(count))
 
 
-async def test_a_command_streams(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
+async def test_a_command_streams_its_output(
+    nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
+) -> None:
     foreign = await start_foreign([nodes[0].link], "streams")
     await foreign.tells("welcome")
     api = api_of(nodes[1])
@@ -63,7 +65,9 @@ async def test_input_is_echoed(nodes: list[ServeProcess], api_of: ApiOf, start_f
     assert (output == b"".join(parts).decode(), end["payload"]) == (True, {"bytes": 12 * 65_536})
 
 
-async def test_a_cancel_and_a_deadline(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
+async def test_a_cancel_and_a_deadline_end_commands(
+    nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
+) -> None:
     foreign = await start_foreign([nodes[0].link], "stops")
     await foreign.tells("welcome")
     api = api_of(nodes[1])
@@ -81,7 +85,7 @@ async def test_a_cancel_and_a_deadline(nodes: list[ServeProcess], api_of: ApiOf,
 
 
 @pytest.mark.timeout(90)
-async def test_a_cancel_where_nobody_reads(
+async def test_a_cancel_ends_a_command_whose_output_nobody_reads(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     """100 MB into a window that nobody reads: the agent's own end arrives, at a cancel and at a deadline."""
@@ -101,7 +105,7 @@ async def test_a_cancel_where_nobody_reads(
     assert not foreign.all("closed")
 
 
-async def test_a_result_that_fits_no_message(
+async def test_a_result_too_large_for_a_message_is_an_error(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "large")
@@ -117,7 +121,7 @@ async def test_a_result_that_fits_no_message(
 
 
 @pytest.mark.timeout(120)
-async def test_a_thousand_commands_one_after_the_other(
+async def test_a_thousand_commands_run_one_after_the_other(
     nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "works")
@@ -131,7 +135,7 @@ async def test_a_thousand_commands_one_after_the_other(
     assert not foreign.all("closed")
 
 
-async def test_an_event_is_kept(
+async def test_an_event_is_stored(
     nodes: list[ServeProcess], shared_valkey: EmbeddedValkey, api_of: ApiOf, start_foreign: StartForeign
 ) -> None:
     foreign = await start_foreign([nodes[0].link], "tells")
@@ -152,7 +156,7 @@ async def test_an_event_is_kept(
 
 
 @pytest.mark.parametrize("fault", ["killed", "drained", "superseded"])
-async def test_the_stream_goes_on(
+async def test_a_stream_continues_after_a_lost_link(
     own_nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign, fault: str
 ) -> None:
     """The link is lost in the middle of the output: all of it arrives, in order, once; the command ran once."""
@@ -191,7 +195,9 @@ async def test_the_stream_goes_on(
     assert not foreign.all("violation")
 
 
-async def test_the_process_is_killed(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
+async def test_a_killed_process_ends_with_outcome_unknown(
+    nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
+) -> None:
     foreign = await start_foreign([nodes[0].link], "dies")
     await foreign.tells("welcome")
     api = api_of(nodes[1])
@@ -207,7 +213,9 @@ async def test_the_process_is_killed(nodes: list[ServeProcess], api_of: ApiOf, s
     assert not heir.all("run")
 
 
-async def test_the_process_leaves(nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign) -> None:
+async def test_a_terminated_process_cancels_its_commands(
+    nodes: list[ServeProcess], api_of: ApiOf, start_foreign: StartForeign
+) -> None:
     foreign = await start_foreign([nodes[0].link], "leaves")
     await foreign.tells("welcome")
     api = api_of(nodes[1])

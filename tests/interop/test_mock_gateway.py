@@ -1,4 +1,4 @@
-"""`fairlead mock-gateway`, a stranger's first tool: agents that do right pass, the others are told what was wrong.
+"""`fairlead mock-gateway`, the first tool of an SDK author: correct agents pass, and faults of the others are named.
 
 Each test is the command as a process with an agent as a process: the SDK's in both encodings, one in another language,
 and agents that are broken on purpose.
@@ -125,7 +125,7 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
         "no Retry-After",
     ],
 )
-async def test_a_broken_agent_is_told_what_was_wrong(
+async def test_a_broken_agent_gets_the_violation_named(
     node_js: str, tmp_path: Path, fault: tuple[str, str], conversation: str, says: list[str]
 ) -> None:
     for name in ("agent.mjs", "messages.mjs", "socket.mjs"):
@@ -143,7 +143,7 @@ async def test_a_broken_agent_is_told_what_was_wrong(
     assert "1 conversations: 0 ok, 1 failed, 0 skipped" in printed
 
 
-async def test_an_agent_that_is_no_agent() -> None:
+async def test_a_program_that_is_not_an_agent_is_reported() -> None:
     code, printed = await run("--timeout", "1", "--only", "a command", "--", sys.executable, "-c", "print('hi')")
     assert code == 1
     assert "the agent's process has ended with 0" in printed
@@ -153,7 +153,7 @@ async def test_an_agent_that_is_no_agent() -> None:
     assert "cannot start the agent '/no/such/agent'" in printed
 
 
-async def test_without_a_command_it_plays_what_needs_only_a_link(node_js: str) -> None:
+async def test_without_a_command_only_conversations_that_need_no_orders_are_played(node_js: str) -> None:
     """The agent is started by hand, as a developer does."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "fairlead", "mock-gateway", "--port", "0", "--only", "*re*",

@@ -31,7 +31,7 @@ PATIENCE = 10.0
 
 
 class Script:
-    """A gateway that has no mind of its own: connections as they come, messages as the test wants them."""
+    """A gateway that is driven by the test: it accepts every connection and sends what the test says."""
 
     def __init__(self) -> None:
         self._connections: asyncio.Queue[ServerConnection] = asyncio.Queue()
@@ -66,7 +66,7 @@ class Script:
         await asyncio.wait_for(await self.socket.ping(), PATIENCE)
 
     async def hear(self) -> dict[str, Any]:
-        """The next message that is not a mere possibility."""
+        """The next message that the agent must send."""
         assert self.socket is not None
         async with asyncio.timeout(PATIENCE):
             while (message := dict(json.loads(await self.socket.recv())))["t"] in (HB, CREDIT):
@@ -129,7 +129,7 @@ def test_valid_messages_are_decoded(node_js: str) -> None:
             assert contains(got, json.loads(vector["json"])), vector["name"]
 
 
-async def test_deep_nesting_does_no_harm(script: Script, start_foreign: StartForeign) -> None:
+async def test_deep_nesting_does_not_crash_the_agent(script: Script, start_foreign: StartForeign) -> None:
     """What JavaScript can read is an unknown key, to be ignored; in other languages it is 4500."""
     foreign = await start_foreign([script.link], "edge-17")
     await script.accept()
@@ -157,7 +157,7 @@ async def test_invalid_messages_are_refused(script: Script, start_foreign: Start
         assert (await foreign.tells("closed", count))["own"], name
 
 
-async def test_the_window_bounds_what_is_sent_and_what_is_held(script: Script, start_foreign: StartForeign) -> None:
+async def test_the_window_bounds_what_is_sent_and_buffered(script: Script, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([script.link], "edge-17", "--orders")
     await script.accept()
     await script.hear()

@@ -1,7 +1,7 @@
-"""The alerts: promtool reads them, each fires when it must and is silent when it must, and each has its page.
+"""The alerts: promtool accepts them, each fires when it must and not otherwise, and each has its runbook.
 
-A case gives the series of a LinkGateway for which the alert must fire, and of others for which it must not, though
-they are near it. promtool plays all of them against the chart's own rules file.
+A case gives the series of a LinkGateway for which the alert must fire, and of similar ones for which it must not.
+promtool runs all of them against the chart's own rules file.
 """
 
 from __future__ import annotations
@@ -198,6 +198,14 @@ CASES = {
     "FairleadWrongRemoval": Case(
         "6m", {operator("wrong_removals_total"): "0x4 1x6"}, ({operator("wrong_removals_total"): "1x10"},)
     ),
+    "FairleadLoadBalancerPins": Case(
+        "6m",
+        {operator("rebalances_total", ',outcome="LoadBalancerPins"'): "0x4 1x6"},
+        (
+            {operator("rebalances_total", ',outcome="LoadBalancerPins"'): "1x10"},
+            {operator("rebalances_total", ',outcome="Even"'): "0+1x10"},
+        ),
+    ),
     "FairleadReconcileFailing": Case(
         "20m",
         {'fairlead_operator_reconcile_failures_total{ID,reason="timeout"}': "0+2x25"},
@@ -259,14 +267,14 @@ def test_each_alert_has_a_case() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_each_fires_for_the_ill_and_not_for_the_well(promtool: str, tmp_path: Path) -> None:
+def test_each_alert_fires_for_a_faulty_fleet_and_not_for_a_healthy_one(promtool: str, tmp_path: Path) -> None:
     done = judged(promtool, tmp_path, [played(name, case) for name, case in CASES.items()])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.timeout(120)
-def test_a_case_would_see_an_alert_that_does_not_fire(promtool: str, tmp_path: Path) -> None:
-    """The judge itself: the well in the place of the ill must fail, for each."""
+def test_a_case_detects_an_alert_that_does_not_fire(promtool: str, tmp_path: Path) -> None:
+    """A check of the check: with healthy series in place of the faulty ones, each case must fail."""
     unseen = []
     for name, case in CASES.items():
         swapped = Case(case.at, case.quiet[0], (), case.labels, case.shared, case.by)
@@ -275,7 +283,7 @@ def test_a_case_would_see_an_alert_that_does_not_fire(promtool: str, tmp_path: P
     assert unseen == []
 
 
-def test_alerts_ask_for_metrics_that_exist() -> None:
+def test_alerts_use_metrics_that_exist() -> None:
     there = metrics_that_exist()
     for group in rules()["groups"]:
         for one in group["rules"]:
@@ -290,7 +298,7 @@ def commands(page: str) -> list[str]:
     return [line for line in block.splitlines() if line.strip()]
 
 
-def test_each_alert_has_its_page_and_each_page_its_alert() -> None:
+def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
     assert {path.stem for path in PAGES.glob("*.md")} - {"README"} == {one.name for one in ALERTS}
     index = (PAGES / "README.md").read_text()
     for one in ALERTS:
@@ -315,7 +323,7 @@ def parsed(words: list[str]) -> None:
     command.make_context(command.name, words, parent=context)
 
 
-def test_the_commands_of_the_pages_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_in_the_runbooks_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"$NAMESPACE": "fleet", "$GATEWAY": "edge", "$POD": "edge-1", "$AGENT": "agent-1", "$OPERATOR": "op"}
     kubectl = shutil.which("kubectl", path=str(ROOT / ".cache" / "cluster" / "bin")) or shutil.which("kubectl")
     monkeypatch.setenv("FAIRLEAD_TOKEN", "a-token-of-the-platform")

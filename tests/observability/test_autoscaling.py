@@ -1,4 +1,4 @@
-"""The dashboard Autoscaling: a real operator on a real API server, over real nodes that fill up, asked by Prometheus.
+"""The dashboard Autoscaling: a real operator on a real API server, with real nodes that fill up, scraped by Prometheus.
 
 The pods are those that the Deployment's controllers made; what runs in them is played by two `fairlead serve` on this
 machine under the pods' names. The API server is that of tests/operator: without it this is skipped, or fails in CI.
@@ -30,7 +30,7 @@ from support.observability.watched_fleet import Node, ended, swarm
 from support.operator_world import World
 
 PATIENCE = 90.0
-"""The operator looks every ten seconds; the machine may do much else."""
+"""The operator runs a pass every ten seconds; the machine may be busy."""
 CAPACITY = 60
 FEW, MORE = 10, 35
 """Agents at each of two pods: a sixth of the capacity; then more than the target utilisation."""
@@ -91,7 +91,7 @@ def mute(namespace: str, port: int) -> dict[str, Any]:
 
 
 @pytest.mark.timeout(600)
-async def test_a_real_prometheus_answers_what_the_operator_tells(
+async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
     prometheus_program: str, world: World, control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place = ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")

@@ -1,4 +1,4 @@
-"""The dashboards: written as their source says, of metrics that exist, and with an answer to every query."""
+"""The dashboards: up to date with their source, with metrics that exist, and with an answer to every query."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STILL = {
 """Answers that may be the same under this load, and why; all others must move."""
 
 
-def test_the_json_is_what_the_source_says() -> None:
+def test_the_committed_json_is_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, "-I", "charts/observability", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=50,
         check=False,
@@ -42,7 +42,7 @@ def test_the_json_is_what_the_source_says() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_only_metrics_that_exist_are_asked_for() -> None:
+def test_panels_use_metrics_that_exist() -> None:
     there = metrics_that_exist()
     assert len(there) > 60
     for dashboard in DASHBOARDS:
@@ -54,7 +54,7 @@ def test_only_metrics_that_exist_are_asked_for() -> None:
             assert names <= there, f"{dashboard.name}: {names - there} of {expr}"
 
 
-def test_every_panel_says_what_it_shows() -> None:
+def test_every_panel_has_a_description() -> None:
     for dashboard in DASHBOARDS:
         titles = [(row.title, panel.title) for row in dashboard.rows for panel in row.panels]
         assert len(titles) == len(set(titles)), dashboard.name
@@ -64,7 +64,7 @@ def test_every_panel_says_what_it_shows() -> None:
             assert panel.description.endswith("."), panel.title
 
 
-def test_panels_do_not_overlap_and_name_no_datasource_of_somebody() -> None:
+def test_panels_do_not_overlap_and_name_no_particular_datasource() -> None:
     for path in sorted((ROOT / "charts" / "fairlead" / "files" / "dashboards").glob("*.json")):
         made: dict[str, Any] = json.loads(path.read_text())
         taken: set[tuple[int, int]] = set()
@@ -88,7 +88,7 @@ def peak(series: list[Series], **labels: str) -> float:
 
 
 @pytest.mark.timeout(150)
-async def test_a_real_prometheus_answers_every_query_and_the_load_shows(
+async def test_a_real_prometheus_answers_every_query_and_shows_the_load(
     prometheus_program: str, tmp_path: Path
 ) -> None:
     async with watched_fleet(tmp_path) as watched:
@@ -139,7 +139,7 @@ async def exemplars_are_kept(watched: Watched) -> None:
     assert all(re.fullmatch("[0-9a-f]{32}", one) for one in traces)
 
 
-def test_a_panel_that_shows_exemplars_asks_for_them() -> None:
+def test_a_panel_with_exemplars_queries_them() -> None:
     wanted: list[Panel] = [
         panel for one in DASHBOARDS for panel in one.panels if any(query.exemplars for query in panel.queries)
     ]

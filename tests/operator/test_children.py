@@ -143,7 +143,7 @@ def test_ingress_routes_only_links_unless_the_platform_is_asked_for() -> None:
         ("Traefik", "traefik.ingress.kubernetes.io/router.tls", "true"),
     ],
 )
-def test_ingress_presets(preset: str, annotation: str, value: str) -> None:
+def test_ingress_preset_sets_its_annotations(preset: str, annotation: str, value: str) -> None:
     body = made(ingress={"preset": preset, "tls": {"secretName": "cert"}, "hosts": ["a.test"]})["Ingress", "edge"]
     assert body["metadata"]["annotations"][annotation] == value
     assert body["spec"]["tls"] == [{"hosts": ["a.test"], "secretName": "cert"}]

@@ -111,7 +111,7 @@ async def test_api_server_fills_in_the_defaults_of_a_gateway(world: World) -> No
         {"telemetry": {"otlpEndpoint": "collector:4317"}},
     ],
 )
-def test_what_an_old_crd_let_through_is_refused_here(wrong: dict[str, Any]) -> None:
+def test_values_that_an_old_crd_accepted_are_refused(wrong: dict[str, Any]) -> None:
     """The API server refuses the same: test_invalid_specs_are_refused_by_the_api_server."""
     with pytest.raises(ConfigError):
         read_spec(LEAST | wrong)

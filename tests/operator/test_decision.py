@@ -200,7 +200,7 @@ def test_scale_down_waits_for_a_settled_fleet(observed: FleetObservation, why: s
     assert why in decision.reason
 
 
-def test_scale_down_waits_until_the_others_have_room() -> None:
+def test_scale_down_waits_until_the_other_pods_have_capacity() -> None:
     # One pod would suffice at 70 %, but it would be filled above 60 %.
     spec = msgspec.structs.replace(SPEC, replicas=Replicas(min=1, max=9), scaling=Scaling(failure_tolerance=0))
     decision = watched(fleet(330, 330), spec)
@@ -240,7 +240,7 @@ def test_links_of_a_dead_pod_count_once_until_they_are_back() -> None:
     assert forgotten.inputs.links == 1200
 
 
-def test_links_of_a_silent_pod_count_until_they_come_up_elsewhere() -> None:
+def test_links_of_a_silent_pod_count_until_they_appear_elsewhere() -> None:
     history = decide(fleet(600, 600, 600), History(), SPEC, 0.0).history
     silent = PodObservation("p2", age=20.0, links=600, capacity=1000)
     at_first = decide(FleetObservation(3, (*fleet(600, 600).pods, silent)), history, SPEC, PERIOD)
@@ -276,7 +276,7 @@ def test_lowered_maximum_is_reached_one_pod_at_a_time() -> None:
     assert (decision.action, decision.replicas, decision.victim) == (Action.DOWN, 3, "p3")
 
 
-def test_deletion_costs_weigh_commands_and_make_the_victim_the_only_cheapest() -> None:
+def test_deletion_costs_weigh_commands_and_make_the_chosen_pod_the_only_cheapest() -> None:
     pods = (
         PodObservation("busy", age=1.0, links=10, capacity=1000, commands=3),
         PodObservation("a", age=1.0, links=100, capacity=1000),

@@ -50,7 +50,7 @@ def test_observation_has_the_pods_with_their_reports_and_no_evicted_ones() -> No
     assert not observe_fleet(deployment(), pods, None, FirstSeen(), 0.0).readable
 
 
-def test_ready_time_is_counted_from_the_first_observation_and_anew_after_a_failure() -> None:
+def test_ready_time_counts_from_the_first_observation_and_again_after_a_failure() -> None:
     nodes, ready_pods = NodeMetrics({}, now=0), FirstSeen()
 
     def ready_for(now: float, *, ready: bool = True) -> float:
@@ -70,7 +70,7 @@ def test_rollout_is_recognised_by_the_deployments_status(status: dict[str, Any],
     assert is_rolling_out(deployment(**status)) is rolling
 
 
-def test_status_is_written_when_it_says_something_new_or_after_a_minute() -> None:
+def test_status_is_written_after_a_change_or_a_minute() -> None:
     def status(at: str, links: int = 5) -> LinkGatewayStatus:
         decision = DecisionReport(at=f"2026-01-01T{at}Z", action="Stay", replicas=2, winner="min", reason="r")
         return LinkGatewayStatus(links=links, decision=decision)

@@ -73,7 +73,7 @@ RUNNING = then(DRAIN, next_step(DRAIN, seen(A, B), "", NOW))
         (seen(A, B, paused=True), StepAction.NOTHING, "GatewayPaused", Phase.FAILED),
     ],
 )
-def test_drain_that_runs(context: StepContext, action: StepAction, reason: str, phase: Phase) -> None:
+def test_running_drain_waits_for_its_pod(context: StepContext, action: StepAction, reason: str, phase: Phase) -> None:
     step = next_step(RUNNING, context, "", NOW + timedelta(seconds=10))
     assert (step.action, step.reason, step.status.phase) == (action, reason, phase)
 
@@ -142,7 +142,7 @@ def test_restart_annotates_the_template_once_and_waits_for_the_last_old_pod() ->
         (DRAIN, seen(B, pod_is_foreign=True), "", Phase.FAILED, "PodNotOwned", "a does not belong to"),
     ],
 )
-def test_operation_that_may_not_begin(
+def test_operation_that_may_not_begin_waits_or_fails(
     operation: Operation, context: StepContext, ahead: str, phase: Phase, reason: str, words: str
 ) -> None:
     step = next_step(operation, context, ahead, NOW)
@@ -175,7 +175,7 @@ def test_deadline_counts_from_the_start_and_the_message_says_what_was_missing() 
         {"type": "Restart"},
     ],
 )
-def test_what_an_old_crd_let_through_is_refused_here(spec: dict[str, Any]) -> None:
+def test_values_that_an_old_crd_accepted_are_refused(spec: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         read_operation({"metadata": {"name": "op", "uid": UID}, "spec": spec})
 
@@ -213,7 +213,9 @@ contexts = st.builds(
     operation=st.sampled_from([DRAIN, RESTART]),
     history=st.lists(st.tuples(contexts, st.sampled_from(["", "other"]), st.integers(0, 3000)), max_size=6),
 )
-def test_step_for_any_history(operation: Operation, history: list[tuple[StepContext, str, int]]) -> None:
+def test_step_for_any_history_keeps_its_invariants(
+    operation: Operation, history: list[tuple[StepContext, str, int]]
+) -> None:
     now = NOW
     for context, ahead, seconds in history:
         now += timedelta(seconds=seconds)

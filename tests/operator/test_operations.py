@@ -47,7 +47,7 @@ async def leaving(world: World) -> set[str]:
     return {pod["metadata"]["name"] for pod in await world.pods() if "deletionTimestamp" in pod["metadata"]}
 
 
-async def test_drain_evicts_the_pod_and_is_complete_when_another_is_ready(world: World) -> None:
+async def test_drain_evicts_the_pod_and_completes_when_another_is_ready(world: World) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one, reason="a bad disk")
     await world.reconcile(reconciler)
@@ -79,7 +79,7 @@ async def test_drain_evicts_the_pod_and_is_complete_when_another_is_ready(world:
 
 
 @pytest.mark.timeout(150)
-async def test_kubectl_shows_waits_for_and_cannot_change_an_operation(
+async def test_kubectl_can_show_and_wait_for_an_operation_but_not_change_it(
     world: World, control_plane: ControlPlane
 ) -> None:
     async def kubectl(*arguments: str) -> tuple[int, str]:
@@ -230,9 +230,7 @@ async def test_scale_down_waits_while_an_operation_runs(world: World) -> None:
         ({"type": "Drain", "pod": "alien"}, "PodNotOwned", "alien does not belong to the LinkGateway edge"),
     ],
 )
-async def test_drain_of_a_pod_that_is_not_the_fleets_fails(
-    world: World, asked: Object, reason: str, words: str
-) -> None:
+async def test_drain_of_a_foreign_pod_fails(world: World, asked: Object, reason: str, words: str) -> None:
     reconciler, _ = await fleet(world)
     alien: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alien", "namespace": world.namespace}}
     alien["spec"] = (await world.pods())[0]["spec"] | {"nodeName": ""}
@@ -292,7 +290,7 @@ async def test_operation_is_deleted_with_its_gateway(world: World) -> None:
     ("lost", "verb", "asked"),
     [("pods/eviction", "create", "Drain"), ("linkoperations", "patch", "Drain"), ("deployments", "patch", "Restart")],
 )
-async def test_a_right_that_is_missing_is_named(world: World, lost: str, verb: str, asked: str) -> None:
+async def test_missing_right_is_named(world: World, lost: str, verb: str, asked: str) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.allow(*NAMESPACED, *LEASE, without=(lost, verb))
     await world.operate("away", type=asked, **({"pod": one} if asked == "Drain" else {}))

@@ -141,7 +141,7 @@ def test_repository_is_the_image_without_tag_and_digest(image: str, repository: 
 
 
 @given(st.text(alphabet="abc./:@-*[]?", max_size=30))
-def test_only_the_projects_own_image_passes_for_it(text: str) -> None:
+def test_only_the_projects_own_image_is_taken_for_it(text: str) -> None:
     if repository_of(text) != "docker.io/fairlead/gateway":
         assert violations(read_spec(LEAST | {"image": text or "x"}), DEFAULT_POLICY, LENT)
 

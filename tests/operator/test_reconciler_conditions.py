@@ -171,7 +171,7 @@ async def test_http_route_without_the_gateway_api_is_reported(world: World) -> N
     ],
     ids=lambda rule: rule[1][0],
 )
-async def test_a_right_that_is_missing_is_named(world: World, lost: PolicyRule) -> None:
+async def test_missing_right_is_named(world: World, lost: PolicyRule) -> None:
     _, kinds, _ = lost
     await world.allow(*(rule for rule in NAMESPACED if rule != lost), *LEASE)
     more: Object = {"ingress": {}} if "ingresses" in kinds else {}

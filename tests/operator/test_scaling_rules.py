@@ -67,7 +67,7 @@ def test_reconnect_needs_pods_that_accept_all_links_in_time(links: int, required
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: str(rule.name))
-def test_a_rule_says_who_it_is_and_why(rule: ScalingRule) -> None:
+def test_a_rule_has_a_name_and_a_reason(rule: ScalingRule) -> None:
     reason = rule.evaluate(snapshot(1)).reason
     assert reason.startswith("it takes ")
     assert "`" not in reason

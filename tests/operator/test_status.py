@@ -1,4 +1,4 @@
-"""The number of links in the status, of which the pods report at different times."""
+"""The number of links in the status, which pods report at different times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client of the Valkey of ../conftest.py, connected."""
+"""A connected client of the Valkey that tests/conftest.py starts."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ async def failure(call: asyncio.Future[Any]) -> BaseException | None:
     return call.exception()
 
 
-async def test_commands_of_one_turn_share_batches_of_bounded_count(pipeliner: Pipeliner) -> None:
+async def test_commands_of_one_loop_iteration_share_batches_of_bounded_count(pipeliner: Pipeliner) -> None:
     sizes: list[int] = []
     pipeliner.on_batch = lambda seconds, commands: sizes.append(commands)
     calls = [pipeliner.submit("RPUSH", "list", number) for number in range(1000)]
@@ -75,7 +75,7 @@ async def test_the_backlog_is_bounded_in_bytes(pipeliner: Pipeliner) -> None:
     assert await pipeliner.submit("ECHO", value) == value  # the bytes were counted back
 
 
-async def test_each_batch_takes_some_of_every_priority_the_first_priority_first(
+async def test_each_batch_takes_some_of_every_priority_in_their_order(
     own_valkey: EmbeddedValkey, connect: Connect
 ) -> None:
     """Thousands of background calls wait; a beat and a command that come last are in the very next batch."""
@@ -126,7 +126,7 @@ async def _forever(pipeliner: Pipeliner, priority: Priority, at_once: int) -> No
     await asyncio.gather(*(one() for _ in range(at_once)))
 
 
-async def test_batches_are_bounded_by_the_bytes_that_are_expected_back(pipeliner: Pipeliner) -> None:
+async def test_batches_are_bounded_by_the_expected_bytes_of_their_replies(pipeliner: Pipeliner) -> None:
     """Small requests, large replies: 512 KiB each, of which a batch may bring 4 MiB."""
     sizes: list[int] = []
     await pipeliner.submit("SET", "large", b"x" * (512 << 10))

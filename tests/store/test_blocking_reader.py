@@ -18,7 +18,7 @@ Follow = Callable[[str], BlockingReader]
 
 
 class Heard:
-    """What the reader handed on: the numbers, and the sizes of the lists they came in."""
+    """What the reader delivered: the numbers, and the sizes of the lists that they arrived in."""
 
     def __init__(self) -> None:
         self.numbers: list[int] = []
@@ -50,7 +50,7 @@ async def follow(heard: Heard) -> AsyncIterator[Follow]:
         await reader.aclose()
 
 
-async def test_entries_come_in_order_and_in_bounded_lists(
+async def test_entries_arrive_in_order_and_in_bounded_lists(
     pipeliner: Pipeliner, valkey: EmbeddedValkey, heard: Heard, follow: Follow, until: Until
 ) -> None:
     for number in range(600):
@@ -101,7 +101,7 @@ async def test_the_reader_survives_a_restart(
     await until(lambda: heard.numbers == [1, 2])
 
 
-async def test_a_stream_begun_anew_with_older_ids_is_read_from_its_start(
+async def test_a_recreated_stream_with_older_ids_is_read_from_its_start(
     pipeliner: Pipeliner, valkey: EmbeddedValkey, heard: Heard, follow: Follow, until: Until
 ) -> None:
     reader = follow(valkey.url)
@@ -127,7 +127,7 @@ async def test_a_deleted_stream_that_returns_later_is_followed(
     await until(lambda: heard.numbers == [1, 2])
 
 
-async def test_restart_takes_a_new_connection_and_loses_nothing(
+async def test_restart_opens_a_new_connection_and_loses_nothing(
     pipeliner: Pipeliner, valkey: EmbeddedValkey, heard: Heard, follow: Follow, until: Until
 ) -> None:
     reader = follow(valkey.url)
@@ -140,7 +140,7 @@ async def test_restart_takes_a_new_connection_and_loses_nothing(
     assert reader.restarts == 10
 
 
-async def test_a_failing_handler_does_not_deafen_the_reader(
+async def test_an_error_in_the_handler_does_not_stop_the_reader(
     pipeliner: Pipeliner, valkey: EmbeddedValkey, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     seen: list[str] = []
@@ -159,7 +159,7 @@ async def test_a_failing_handler_does_not_deafen_the_reader(
     assert "the handler of stream failed" in caplog.text
 
 
-async def test_a_key_of_another_type_is_logged_and_tried_again(
+async def test_a_key_of_another_type_is_logged_and_retried(
     pipeliner: Pipeliner,
     valkey: EmbeddedValkey,
     heard: Heard,

@@ -44,7 +44,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-async def test_it_is_fit_to_hold_a_fleet(pipeliner: Pipeliner, caplog: pytest.LogCaptureFixture) -> None:
+async def test_embedded_valkey_passes_the_server_check(pipeliner: Pipeliner, caplog: pytest.LogCaptureFixture) -> None:
     facts = await check_server(pipeliner)
     assert (facts.product, facts.eviction, facts.append_only) == ("valkey", "noeviction", True)
     assert int(facts.version.split(".")[0]) >= 9
@@ -52,7 +52,7 @@ async def test_it_is_fit_to_hold_a_fleet(pipeliner: Pipeliner, caplog: pytest.Lo
 
 
 @pytest.mark.parametrize("port", [None, 0])
-async def test_data_outlive_an_orderly_restart_at_the_same_url(
+async def test_data_survive_an_orderly_restart_at_the_same_url(
     tmp_path: Path, connect: Connect, port: int | None
 ) -> None:
     async with EmbeddedValkey(tmp_path, port=port) as server:
@@ -81,7 +81,7 @@ async def test_a_taken_port_is_named(tmp_path: Path) -> None:
             await EmbeddedValkey(tmp_path, port=port).start()
 
 
-async def test_the_port_of_another_valkey_is_not_taken_for_ours(tmp_path: Path) -> None:
+async def test_a_port_used_by_another_valkey_is_refused(tmp_path: Path) -> None:
     async with EmbeddedValkey(tmp_path / "one", port=0) as other:
         with pytest.raises(ConfigError, match="is taken"):
             await EmbeddedValkey(tmp_path / "two", port=other.port).start()
@@ -97,7 +97,7 @@ async def test_an_unusable_folder_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "valkey.lock").exists()
 
 
-async def test_a_server_that_ends_at_its_start_shows_its_last_words(tmp_path: Path) -> None:
+async def test_a_server_that_ends_at_its_start_shows_its_last_log_lines(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"valkey\.log says: (?s:.*)no-such-option"):
         await EmbeddedValkey(tmp_path, options=["--no-such-option", "1"]).start()
     async with EmbeddedValkey(tmp_path):  # and it leaves the folder free
@@ -110,7 +110,8 @@ def listening(pid: int) -> set[str]:
 
 
 def modes(folder: Path) -> dict[str, int]:
-    """Of the folder and all that is in it, less what goes while it is looked at: the server renames its new files."""
+    """The modes of the folder and its files, except files that vanish during the listing: the server renames new
+    files."""
     found = {}
     for path in (folder, *folder.rglob("*")):
         with contextlib.suppress(FileNotFoundError):
@@ -133,7 +134,7 @@ async def test_only_its_user_can_open_its_socket_and_read_its_files(tmp_path: Pa
     assert set(found.values()) == {0o600}
 
 
-async def test_on_tcp_it_takes_the_loopback_and_asks_for_a_password(tmp_path: Path, connect: Connect) -> None:
+async def test_on_tcp_it_binds_the_loopback_and_requires_a_password(tmp_path: Path, connect: Connect) -> None:
     async with EmbeddedValkey(tmp_path, port=0) as server, EmbeddedValkey(tmp_path / "two", port=0) as two:
         assert listening(server.pid) == {"127.0.0.1"}
         password = urlsplit(server.url).password
@@ -183,7 +184,7 @@ def attempt(uid: int, where: str | int) -> str:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-async def test_another_user_of_the_machine_does_not_get_in() -> None:
+async def test_another_user_of_the_machine_cannot_connect() -> None:
     # Not in a folder of pytest's: nobody else can enter those, whatever the modes of ours are.
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
@@ -235,7 +236,7 @@ async def test_a_folder_that_anybody_may_replace_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("name", ["x" * 200, "50 % off? #1"])
-async def test_any_path_will_do(tmp_path: Path, connect: Connect, name: str) -> None:
+async def test_a_folder_may_have_any_path(tmp_path: Path, connect: Connect, name: str) -> None:
     server = EmbeddedValkey(tmp_path / name)
     await server.start()
     try:
@@ -253,7 +254,7 @@ async def test_any_path_will_do(tmp_path: Path, connect: Connect, name: str) -> 
     assert list((tmp_path / name).glob("appendonlydir/*.aof"))
 
 
-async def test_the_socket_of_a_killed_server_is_made_anew(tmp_path: Path, connect: Connect, until: Until) -> None:
+async def test_the_socket_of_a_killed_server_is_replaced(tmp_path: Path, connect: Connect, until: Until) -> None:
     async with EmbeddedValkey(tmp_path) as server:
         store = await connect(server.url)
         await store.submit("SET", "key", "value")
@@ -270,7 +271,7 @@ async def test_ctrl_c_at_the_terminal_does_not_reach_it(valkey: EmbeddedValkey) 
     assert os.getpgid(valkey.pid) != os.getpgid(0)
 
 
-async def test_stopping_a_stopped_server_is_nothing(tmp_path: Path, until: Until) -> None:
+async def test_stopping_a_stopped_server_does_nothing(tmp_path: Path, until: Until) -> None:
     server = EmbeddedValkey(tmp_path)
     await server.stop()
     await server.start()
@@ -280,7 +281,7 @@ async def test_stopping_a_stopped_server_is_nothing(tmp_path: Path, until: Until
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells a child of its parent's death")
-async def test_it_does_not_outlive_a_killed_parent(tmp_path: Path, until: Until) -> None:
+async def test_embedded_valkey_ends_with_a_killed_parent(tmp_path: Path, until: Until) -> None:
     parent = await asyncio.create_subprocess_exec(
         sys.executable, "-c", PARENT, str(tmp_path), stdout=asyncio.subprocess.PIPE
     )

@@ -17,7 +17,7 @@ from fairlead.errors import BusUnavailable, ConfigError, NotAnswered
 from fairlead.store.backlog import LIMITS, Priority
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.endpoint import SOCKET_PATH_LIMIT
-from fairlead.store.pipeliner import BATCH_PATIENCE, PROGRESS, Pipeliner
+from fairlead.store.pipeliner import BATCH_LIMIT, PROGRESS, Pipeliner
 from fairlead.store.reply import integer, items, octets
 from fairlead.store.script import Script
 
@@ -88,9 +88,7 @@ async def test_a_restarted_server_gets_its_scripts_again(
     assert await pipeliner.run(COUNT, ["number"], [1]) == 2
 
 
-async def test_what_was_acknowledged_outlives_kill_9(
-    own_valkey: EmbeddedValkey, connect: Connect, until: Until
-) -> None:
+async def test_acknowledged_writes_survive_kill_9(own_valkey: EmbeddedValkey, connect: Connect, until: Until) -> None:
     pipeliner = await connect(own_valkey.url)
     changes: list[bool] = []
     pipeliner.on_change.append(changes.append)
@@ -123,7 +121,9 @@ async def test_what_was_acknowledged_outlives_kill_9(
     assert changes == [False, True]
 
 
-async def test_a_frozen_server_costs_one_second_once(own_valkey: EmbeddedValkey, connect: Connect) -> None:
+async def test_a_frozen_server_delays_calls_by_one_second_only_once(
+    own_valkey: EmbeddedValkey, connect: Connect
+) -> None:
     pipeliner = await connect(own_valkey.url)
     changes: list[bool] = []
     pipeliner.on_change.append(changes.append)
@@ -151,7 +151,7 @@ async def test_a_frozen_server_costs_one_second_once(own_valkey: EmbeddedValkey,
     assert integer(await pipeliner.submit("INCRBY", "number", 0)) <= COMMANDS.batch
 
 
-async def test_a_batch_whose_replies_keep_coming_is_not_a_lost_server(
+async def test_a_batch_whose_replies_keep_arriving_does_not_time_out(
     own_valkey: EmbeddedValkey, connect: Connect
 ) -> None:
     """Replies of which nobody expected that much, over a slow line: together they take longer than the time-out."""
@@ -190,14 +190,14 @@ async def test_a_batch_whose_replies_keep_coming_is_not_a_lost_server(
         began = loop.time()
         assert all(len(octets(reply)) == size for reply in await asyncio.gather(*calls))
         assert loop.time() - began > 1.0  # longer than a silent server is waited for
-        assert loop.time() - began < BATCH_PATIENCE + 25
+        assert loop.time() - began < BATCH_LIMIT + 25
         assert pipeliner.trips == 0
         await pipeliner.aclose()
         async with asyncio.timeout(5):
             await over.wait()
 
 
-async def test_abandoned_calls_are_silent_in_an_outage(own_valkey: EmbeddedValkey, connect: Connect) -> None:
+async def test_abandoned_calls_log_nothing_in_an_outage(own_valkey: EmbeddedValkey, connect: Connect) -> None:
     complaints: list[str] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, facts: complaints.append(facts["message"]))
     pipeliner = await connect(own_valkey.url)
@@ -213,7 +213,7 @@ async def test_abandoned_calls_are_silent_in_an_outage(own_valkey: EmbeddedValke
     assert complaints == []
 
 
-async def test_a_server_that_hung_up_between_batches_costs_nothing(
+async def test_a_connection_closed_between_batches_loses_no_call(
     pipeliner: Pipeliner, connect: Connect, valkey: EmbeddedValkey
 ) -> None:
     changes: list[bool] = []
@@ -242,7 +242,7 @@ async def test_without_a_server_calls_fail_at_once_and_say_why() -> None:
             await pipeliner.submit("PING")
 
 
-async def test_a_server_is_reached_over_a_way_on_which_connecting_takes_longer_than_a_second(
+async def test_a_server_that_takes_longer_than_a_second_to_connect_is_reached(
     own_valkey: EmbeddedValkey, connect: Connect
 ) -> None:
     """As it is for a process that is short of CPU: each turn takes 0.6 s, and connecting takes some of them."""
@@ -300,7 +300,7 @@ async def test_closing_fails_the_calls_that_wait(own_valkey: EmbeddedValkey, con
         await out
 
 
-async def test_a_full_server_is_unavailable_not_wrong(own_valkey: EmbeddedValkey, connect: Connect) -> None:
+async def test_a_full_server_is_unavailable(own_valkey: EmbeddedValkey, connect: Connect) -> None:
     pipeliner = await connect(own_valkey.url)
     await pipeliner.submit("CONFIG", "SET", "maxmemory", 1)
     for call in (pipeliner.submit("SET", "key", "value"), pipeliner.run(COUNT, ["number"], [1])):
@@ -341,7 +341,7 @@ def test_an_unusable_address_is_a_config_error(url: str) -> None:
         Pipeliner(url)
 
 
-def test_the_path_of_a_socket_that_is_too_long_is_a_config_error() -> None:
+def test_a_socket_path_that_is_too_long_is_a_config_error() -> None:
     Pipeliner(f"unix:///{'x' * (SOCKET_PATH_LIMIT - 1)}?db=1")
     with pytest.raises(ConfigError, match=rf"has {SOCKET_PATH_LIMIT + 1} bytes.*at most {SOCKET_PATH_LIMIT}"):
         Pipeliner(f"unix:///{'x' * SOCKET_PATH_LIMIT}")

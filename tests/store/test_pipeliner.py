@@ -70,7 +70,7 @@ async def test_a_script_answers_with_values_and_with_errors(pipeliner: Pipeliner
     assert (caught.value.reply_code, caught.value.script) == ("STALE", "refuse")
 
 
-async def test_a_script_runs_for_each_of_many_in_one_call_and_one_error_is_one_of_its_answers(
+async def test_a_script_runs_for_many_in_one_call_and_an_error_affects_only_its_own_answer(
     pipeliner: Pipeliner,
 ) -> None:
     sizes: list[int] = []
@@ -100,7 +100,7 @@ async def test_a_flushed_script_is_loaded_again_and_runs_once_for_each_of_many(p
     assert [await first, await second] == [[4, 5, 6], [7, 8, 9]]
 
 
-async def test_a_script_that_the_server_does_not_take_is_an_error_for_each_of_many(pipeliner: Pipeliner) -> None:
+async def test_a_script_that_the_server_refuses_is_an_error_for_each_of_many(pipeliner: Pipeliner) -> None:
     refused = await pipeliner.run_each(BROKEN, [(["number"], [])] * 2)
     assert [isinstance(error, ScriptError) and error.reply_code for error in refused] == ["NOSCRIPT"] * 2
     assert await pipeliner.run_each(COUNT, [(["number"], [1])]) == [1]
@@ -113,7 +113,7 @@ async def test_a_script_that_does_not_compile_fails_with_the_reason(pipeliner: P
     assert await sound == 1
 
 
-async def test_a_call_whose_script_was_flushed_is_told_when_the_rest_of_its_batch_fails(
+async def test_a_call_whose_script_was_flushed_fails_when_the_rest_of_its_batch_fails(
     own_valkey: EmbeddedValkey, connect: Connect
 ) -> None:
     """Such a call waits to be repeated while its batch goes on; it was lost for ever when that batch failed."""
@@ -131,7 +131,7 @@ async def test_a_call_whose_script_was_flushed_is_told_when_the_rest_of_its_batc
     assert await pipeliner.run(COUNT, ["number"], [1]) == 2, "none of them was executed"
 
 
-async def test_many_commands_go_as_one_call_and_one_error_is_one_of_its_answers(pipeliner: Pipeliner) -> None:
+async def test_many_commands_are_one_call_and_an_error_affects_only_its_own_answer(pipeliner: Pipeliner) -> None:
     await pipeliner.submit("SET", "text", "x")
     commands = [("RPUSH", "list", "a"), ("RPUSH", "text", "b"), ("RPUSH", "list", "c")]
     first, wrong, last = await pipeliner.submit_each(commands)
@@ -152,7 +152,7 @@ async def test_a_cancelled_call_does_not_disturb_its_neighbours(pipeliner: Pipel
     assert [await first, await last] == [1, 3]
 
 
-async def test_hashes_come_as_flat_lists(pipeliner: Pipeliner) -> None:
+async def test_hashes_are_returned_as_flat_lists(pipeliner: Pipeliner) -> None:
     await pipeliner.submit("HSET", "hash", "a", 1, "b", 2.5)
     assert table(await pipeliner.submit("HGETALL", "hash")) == {b"a": b"1", b"b": b"2.5"}
     with pytest.raises(StoreError, match="is not a list"):

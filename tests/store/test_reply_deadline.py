@@ -1,4 +1,4 @@
-"""The wait for replies: a silent server is given up in time, and a process that stood still does not blame it."""
+"""The wait for replies: a silent server is given up in time, and a pause of this process does not count as silence."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fairlead.store.reply_deadline import ReplyDeadline
 
 
 @pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
-def test_a_pause_of_this_process_is_no_silence_of_the_server(
+def test_a_pause_of_this_process_does_not_count_as_silence(
     own_valkey: EmbeddedValkey, factory: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """It stands still when the call has been sent, for longer than a reply is waited for, which comes meanwhile."""
+    """The process pauses after the call was sent, for longer than the timeout of a reply, which arrives meanwhile."""
 
     async def play() -> None:
         pipeliner = Pipeliner(own_valkey.url, batch_timeout=0.4)
@@ -39,7 +39,7 @@ def test_a_pause_of_this_process_is_no_silence_of_the_server(
         runner.run(play())
 
 
-async def test_silence_is_given_up_in_time() -> None:
+async def test_silence_ends_the_batch_in_time() -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     deadline = ReplyDeadline(0.2, 1.0)
@@ -50,7 +50,7 @@ async def test_silence_is_given_up_in_time() -> None:
     assert 0.2 <= loop.time() - began < 20
 
 
-async def test_replies_that_keep_coming_are_waited_for_up_to_a_bound() -> None:
+async def test_replies_that_keep_arriving_are_awaited_up_to_a_limit() -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
     deadline = ReplyDeadline(0.4, 1.2)

@@ -145,11 +145,13 @@ class World:
     async def deployment(self, name: str = "edge") -> Object:
         return await self.admin.get("Deployment", self.namespace, name)
 
-    async def beat(self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0) -> None:
+    async def beat(
+        self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0, moved: int = 0
+    ) -> None:
         """Writes the row of the pod's node."""
         counts: dict[str, str | int | float] = {
             "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": 0,
-            "lag_ms": 0, "in_flight": in_flight, "version": "test",
+            "lag_ms": 0, "in_flight": in_flight, "version": "test", "moved": moved,
         }  # fmt: skip
         await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 

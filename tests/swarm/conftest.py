@@ -66,7 +66,7 @@ def start(folder: Path, redis: str, *flags: str, name: str = "swarmed") -> Serve
 
 @pytest.fixture(scope="module")
 def gateway(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """For tests that leave it whole."""
+    """For tests that do not harm it."""
     made = start(tmp_path_factory.mktemp("gateway"), shared_valkey.url, "--accept-rate=5000")
     yield made
     made.stop()
@@ -74,7 +74,7 @@ def gateway(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture
 def make_gateway(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeGateway]:
-    """For a test that maltreats its own."""
+    """For a test that harms its own gateway."""
     made: list[ServeProcess] = []
 
     def make(*flags: str) -> ServeProcess:

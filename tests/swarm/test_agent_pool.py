@@ -1,4 +1,4 @@
-"""Simulated agents against a gateway that says what a healthy one never would: they keep to the protocol even then."""
+"""Simulated agents with a gateway that sends what a healthy one never would: they keep to the protocol even then."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ Script = Callable[[Link], Awaitable[None]]
 
 @asynccontextmanager
 async def played(*scripts: Script, agents: int = 1, profile: str = "idle") -> AsyncIterator[AgentPool]:
-    """A crew against a gateway that plays one script on each connection, in order."""
+    """A pool of agents with a gateway that plays one script on each connection, in order."""
     waiting, failed = list(scripts), asyncio.get_running_loop().create_future()
     done = asyncio.Event()
 
@@ -110,14 +110,14 @@ async def played(*scripts: Script, agents: int = 1, profile: str = "idle") -> As
 
 
 async def closed(link: Link) -> int:
-    """Hear whatever comes until the agent closes; its code."""
+    """Read everything until the agent closes; returns its close code."""
     with suppress(ConnectionClosed):
         while True:
             await link.hear()
     return link.socket.close_code or 0
 
 
-async def test_a_second_welcome_is_a_violation_and_the_agent_comes_back_with_the_next_conn() -> None:
+async def test_a_second_welcome_is_a_violation_and_the_agent_reconnects() -> None:
     hellos: list[Hello] = []
 
     async def twice(link: Link) -> None:
@@ -142,7 +142,7 @@ async def test_a_second_welcome_is_a_violation_and_the_agent_comes_back_with_the
     assert [hello.conn for hello in hellos] == [1, 2]
 
 
-async def test_heartbeats_come_within_their_time_and_a_silent_gateway_is_given_up() -> None:
+async def test_heartbeats_are_sent_in_time_and_a_silent_gateway_is_given_up() -> None:
     async def mute(link: Link) -> None:
         await link.greet(hb=400)
         began = time.monotonic()
@@ -160,7 +160,7 @@ async def test_heartbeats_come_within_their_time_and_a_silent_gateway_is_given_u
         assert (counters.lost, counters.closed) == (1, {"4008": 1})
 
 
-async def test_what_is_not_stored_is_sent_again_and_ids_are_known_over_links() -> None:
+async def test_unstored_output_is_sent_again_and_ids_are_remembered_over_links() -> None:
     cmd = Cmd(id="c", method="exec", payload=b'{"bytes": 40000}', credit=20_000)
 
     async def first(link: Link) -> None:
@@ -193,7 +193,7 @@ async def test_what_is_not_stored_is_sent_again_and_ids_are_known_over_links() -
         assert (counters.closed, counters.output_bytes) == ({"1011": 1}, 40_000)
 
 
-async def test_drains_and_byes_are_followed_and_4507_is_final() -> None:
+async def test_drains_and_byes_are_obeyed_and_4507_is_final() -> None:
     times: list[float] = []
 
     async def draining(link: Link) -> None:

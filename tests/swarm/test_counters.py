@@ -1,4 +1,4 @@
-"""Mixes come out to the agent, histograms to the width of their buckets."""
+"""Profile mixes are exact to the agent, and histograms to the width of their buckets."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from fairlead.swarm.profile import Profile, assign, parse_mix
 MIXES = st.dictionaries(st.sampled_from(list(Profile)), st.integers(1, 100), min_size=1)
 
 
-def test_a_mix_is_read() -> None:
+def test_a_profile_mix_is_parsed() -> None:
     assert parse_mix("idle=90, half-open=10") == {Profile.IDLE: 90, Profile.HALF_OPEN: 10}
     assert parse_mix("storm") == {Profile.STORM: 1}
 
 
 @pytest.mark.parametrize("text", ["", "idle=", "idle=0", "idle=-1", "idle,idle", "idle=1.5", "busy=1", "idle=9999999"])
-def test_what_is_no_mix_is_refused(text: str) -> None:
+def test_an_invalid_profile_mix_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="invalid"):
         parse_mix(text)
 
 
 @given(MIXES, st.integers(0, 500))
-def test_shares_are_kept_to_the_agent(mix: dict[Profile, int], agents: int) -> None:
+def test_shares_of_profiles_are_exact(mix: dict[Profile, int], agents: int) -> None:
     counts = Counter(assign(mix, agents))
     assert sum(counts.values()) == agents
     for profile, share in mix.items():
@@ -56,11 +56,11 @@ def test_quantiles_are_right_to_the_bucket(values: list[float], q: float) -> Non
     assert (one.count, one.longest) == (len(values), max(values))
 
 
-def test_nothing_has_no_quantile() -> None:
+def test_an_empty_histogram_has_no_quantile() -> None:
     assert LatencyHistogram().quantile(0.5) is None
 
 
-def test_tallies_are_added_over_a_wire() -> None:
+def test_counters_of_several_processes_are_added() -> None:
     total = Counters()
     for number in (1, 2):
         one = Counters(lost=number, refused={"429": number, f"only {number}": 1}, last_refusal=f"reason {number}")
@@ -71,7 +71,7 @@ def test_tallies_are_added_over_a_wire() -> None:
     assert (total.connect.count, total.connect.longest) == (2, 2.0)
 
 
-def test_ranges_of_sources() -> None:
+def test_source_address_ranges_are_parsed() -> None:
     assert parse_sources(["127.0.0.2-4,127.0.0.9", "127.0.0.2"]) == ("127.0.0.2", "127.0.0.3", "127.0.0.4", "127.0.0.9")
     assert parse_sources(["::1"]) == ("::1",)
     for wrong in ("127.0.0.4-2", "host", "127.0.0.1-300", "10.0.0.0-"):

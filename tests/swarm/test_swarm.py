@@ -1,4 +1,4 @@
-"""`fairlead swarm` against a real gateway: what it counts is what was, and its exit code tells of losses."""
+"""`fairlead swarm` with a real gateway: its counts are true, and its exit code reports losses."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(api: str, agent: str, method: str, payload: object) -> tuple[bytes, dict
     return "".join(line.get("text", "") for line in lines).encode(), lines[-1]["end"]
 
 
-def test_idle_agents_are_linked_beat_answer_and_leave(gateway: ServeProcess, swarm: MakeSwarm) -> None:
+def test_idle_agents_connect_send_heartbeats_answer_and_leave(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     one = swarm(
         gateway.link,
         "--agents=60",
@@ -67,7 +67,7 @@ def test_idle_agents_are_linked_beat_answer_and_leave(gateway: ServeProcess, swa
         time.sleep(0.05)
 
 
-def test_an_idle_agent_takes_some_two_kilobytes(gateway: ServeProcess, swarm: MakeSwarm) -> None:
+def test_an_idle_agent_takes_about_two_kilobytes(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     flags = ("--agents=4000", "--processes=1", "--rate=2000", "--duration=0", "--id-prefix=small")
     result = swarm(gateway.link, *flags, "--source=127.0.0.2-3").result(200)
     assert result["linked"] == 4000
@@ -75,7 +75,7 @@ def test_an_idle_agent_takes_some_two_kilobytes(gateway: ServeProcess, swarm: Ma
     assert 1_000 < result["generator"]["bytes_per_agent"] < 2_300
 
 
-def test_output_beyond_a_window_survives_storms_to_the_byte(gateway: ServeProcess, swarm: MakeSwarm) -> None:
+def test_output_larger_than_a_window_survives_storms_unchanged(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     one = swarm(gateway.link, "--agents=8", "--rate=100", "--profile=storm", "--storm-every=1", "--id-prefix=storm")
     one.until_holding()
     with ThreadPoolExecutor(8) as pool:
@@ -92,7 +92,7 @@ def test_output_beyond_a_window_survives_storms_to_the_byte(gateway: ServeProces
     assert (result["commands"]["received"], result["lost"], result["violations"]) == (24, 0, 0)
 
 
-def test_chatty_slow_and_half_open_agents(gateway: ServeProcess, swarm: MakeSwarm) -> None:
+def test_chatty_slow_and_half_open_agents_behave_as_their_profile(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     flags = ("--agents=30", "--rate=100", "--profile=chatty=1,slow=1,half-open=1", "--event-every=0.5", "--duration=9")
     one = swarm(gateway.link, *flags, "--id-prefix=mixed")
     one.until_holding()
@@ -120,7 +120,7 @@ def test_agents_that_are_taken_over_count_as_gone(gateway: ServeProcess, swarm: 
     assert first.process.returncode == 1
 
 
-def test_a_gateway_that_is_killed_has_lost_all(make_gateway: MakeGateway, swarm: MakeSwarm) -> None:
+def test_a_killed_gateway_counts_as_having_lost_all_links(make_gateway: MakeGateway, swarm: MakeSwarm) -> None:
     gateway = make_gateway("--accept-rate=5000")
     one = swarm(gateway.link, "--agents=20", "--rate=100", "--duration=3", "--id-prefix=killed")
     one.until_holding()
@@ -141,7 +141,7 @@ def test_refusals_are_counted_and_waited_out(make_gateway: MakeGateway, swarm: M
     assert result["ramp_s"] > 1
 
 
-def test_a_wrong_token_is_told_and_is_not_available(gateway: ServeProcess, swarm: MakeSwarm) -> None:
+def test_a_wrong_token_is_reported(gateway: ServeProcess, swarm: MakeSwarm) -> None:
     one = swarm(gateway.link, "--agents=3", "--rate=100", "--token=wrong")
     one.process.communicate(timeout=60)
     assert one.process.returncode == 3
@@ -161,7 +161,7 @@ def test_a_wrong_token_is_told_and_is_not_available(gateway: ServeProcess, swarm
         (("--url=ws://gateway.example",), "no token"),
     ],
 )
-def test_what_cannot_be_is_told_before_the_start(flags: tuple[str, ...], words: str) -> None:
+def test_invalid_options_exit_with_2_before_the_start(flags: tuple[str, ...], words: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "fairlead", "swarm", *flags], capture_output=True, text=True, timeout=60, check=False
     )
@@ -169,9 +169,7 @@ def test_what_cannot_be_is_told_before_the_start(flags: tuple[str, ...], words: 
     assert words in done.stderr
 
 
-def test_agents_of_a_worker_that_is_drained_have_moved_and_are_not_lost(
-    make_gateway: MakeGateway, swarm: MakeSwarm
-) -> None:
+def test_agents_of_a_drained_worker_count_as_moved_and_not_as_lost(make_gateway: MakeGateway, swarm: MakeSwarm) -> None:
     gateway = make_gateway("--accept-rate=5000", "--workers=2")
     one = swarm(gateway.link, "--agents=60", "--rate=600", "--id-prefix=moved")
     one.until_holding()

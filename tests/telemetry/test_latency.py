@@ -1,4 +1,4 @@
-"""How fast each link is, and which are the slowest: by the API, by `fairlead why` and by `fairlead top`."""
+"""The latency of each link, and the slowest links, in the API, in `fairlead why` and in `fairlead top`."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_quantile_is_right_to_within_a_tenth(durations: list[float], share: fl
     assert exact / 1.1 <= found <= exact * 1.1
 
 
-def test_a_million_links_stay_cheap() -> None:
+def test_histograms_of_a_million_links_stay_small() -> None:
     """Bytes that telemetry adds to a link: idle ones have slots alone, and one window after their first heartbeat."""
 
     def size(make: Callable[[], object]) -> float:
@@ -90,7 +90,7 @@ def test_a_million_links_stay_cheap() -> None:
     assert figures["opening, with traces"] <= 80, figures
 
 
-def test_a_window_is_small_and_forgets() -> None:
+def test_a_histogram_is_small_and_forgets() -> None:
     counts = new_histogram()
     assert sys.getsizeof(counts) <= 160
     assert quantile(counts, 0.5) is None
@@ -105,7 +105,7 @@ def test_a_window_is_small_and_forgets() -> None:
     observe(counts, 1e9)
 
 
-def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
+def test_a_clock_set_back_gives_no_negative_times() -> None:
     begin = 10**18
     timing = CommandTiming(0, begin)
     timing.written, timing.ended, timing.stored = begin - 10**9, begin + 10**9, begin
@@ -114,7 +114,7 @@ def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
     assert back[:3] == [begin, begin + 2000, begin]
 
 
-async def test_a_session_tells_its_round_trips_and_its_commands(
+async def test_link_stats_have_the_latencies_of_a_session(
     make_node: MakeNode, platform_of: PlatformOf, dial: Dial
 ) -> None:
     asked = make_node("asked")

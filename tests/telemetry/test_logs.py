@@ -1,4 +1,4 @@
-"""Log lines of real nodes: JSON with the ids of what they are about, one line an event, and few of them in a storm."""
+"""Log lines of real nodes: JSON with the ids of their subject, one line for each event, and few lines in a storm."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_each_event_is_one_json_line_with_its_ids(
     assert "closed by the agent with 1000" in left["message"]
 
 
-async def test_as_text_it_is_the_same_for_people(make_node: MakeNode, dial: Dial) -> None:
+async def test_the_text_format_has_the_same_information(make_node: MakeNode, dial: Dial) -> None:
     node = make_node("texts")
     await dial(node, "texts-1")
     async with asyncio.timeout(60):
@@ -70,7 +70,7 @@ async def test_as_text_it_is_the_same_for_people(make_node: MakeNode, dial: Dial
     assert "{" not in found[0]
 
 
-async def test_what_an_agent_says_makes_no_lines_of_its_own(make_node: MakeNode, dial: Dial) -> None:
+async def test_text_of_an_agent_cannot_forge_log_lines(make_node: MakeNode, dial: Dial) -> None:
     node = make_node("forged")
     agent = await dial(node, "forger-1")
     await agent.socket.close(4999, "over\n2026-01-01 00:00:00,000 INFO fairlead all is well\x1b[2J")
@@ -82,7 +82,7 @@ async def test_what_an_agent_says_makes_no_lines_of_its_own(make_node: MakeNode,
     assert "\x1b" not in line
 
 
-async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: MakeNode) -> None:
+async def test_a_storm_of_ten_thousand_reconnects_is_one_line_a_second(make_node: MakeNode) -> None:
     node = make_node("stormy", "--log-format", "json")
     rounds = 10
     began = time.monotonic()
@@ -107,7 +107,7 @@ async def test_a_storm_of_ten_thousand_reconnects_is_a_line_a_second(make_node: 
 
 
 def _sum(node: Node, event: str, single: str) -> int:
-    """How many events of a kind the log has told."""
+    """The number of events of a kind that the log has reported."""
     told = lines(node)
     singles = [line for line in told if line["message"].startswith("agent ") and single in line["message"]]
     return len(singles) + sum(int(line["count"]) for line in told if line.get("event") == event)
@@ -152,7 +152,9 @@ def test_an_exception_stays_in_its_line(kept: tuple[logging.Logger, Kept]) -> No
     assert line["exception"].endswith("ValueError: two\nlines")
 
 
-async def test_a_digest_tells_the_first_at_once_and_the_rest_by_number(kept: tuple[logging.Logger, Kept]) -> None:
+async def test_an_aggregator_logs_the_first_event_at_once_and_counts_the_rest(
+    kept: tuple[logging.Logger, Kept],
+) -> None:
     logger, handler = kept
     digest = LogAggregator(logger)
     for n in range(50):

@@ -1,4 +1,4 @@
-"""The metrics of real nodes: the page lists exactly those, labels stay few, and what they count is what happened."""
+"""The metrics of real nodes: the page lists exactly these, labels have few values, and the counts are true."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ async def test_exemplars_lead_to_the_trace(
     collector.wait(lambda: bool(collector.trace(command.replace("-", ""))), "the trace")
 
 
-async def test_what_platforms_and_agents_name_makes_few_series(
+async def test_names_chosen_by_platforms_and_agents_add_few_series(
     make_node: MakeNode, platform_of: PlatformOf, dial: Dial
 ) -> None:
     node = make_node("few")
@@ -121,7 +121,7 @@ async def test_what_platforms_and_agents_name_makes_few_series(
     assert len(series) < 1_000
 
 
-async def test_what_is_counted_is_what_happened(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
+async def test_counters_agree_with_what_happened(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     node = make_node("counts")
     agent = await dial(node, "counts-1")
     await agent.trips(0.01, 0.01, 0.01)
@@ -150,7 +150,7 @@ async def test_what_is_counted_is_what_happened(make_node: MakeNode, platform_of
     await until(lambda: node.metric(superseded) == 1)
 
 
-async def test_an_agent_that_does_not_read_is_seen(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
+async def test_an_agent_that_does_not_read_is_visible(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
     node = make_node("patient")
     await dial(node, "deaf-1", max_queue=1)
     platform = platform_of(node)
@@ -162,7 +162,7 @@ async def test_an_agent_that_does_not_read_is_seen(make_node: MakeNode, platform
     assert node.metric("fairlead_send_queue_bytes") > 65_536
 
 
-async def test_a_drain_tells_how_far_it_is(make_node: MakeNode, dial: Dial) -> None:
+async def test_a_drain_reports_its_progress(make_node: MakeNode, dial: Dial) -> None:
     node = make_node("leaving", "--drain-rate", "1")
     for n in range(6):
         await dial(node, f"leaving-{n}")
@@ -180,7 +180,7 @@ async def test_a_drain_tells_how_far_it_is(make_node: MakeNode, dial: Dial) -> N
     assert seen == sorted(seen, reverse=True)
 
 
-async def test_pauses_of_the_collector_are_seen() -> None:
+async def test_pauses_of_the_garbage_collector_are_measured() -> None:
     import gc
 
     from fairlead.telemetry.loop_lag import LoopLag

@@ -89,7 +89,7 @@ async def test_one_command_over_two_nodes_is_one_trace(
     assert only(phases, "auth").parent == only(phases, "handshake").id
 
 
-async def test_the_end_of_a_link_is_a_span_that_tells_what_it_was(
+async def test_the_end_of_a_link_is_a_span_with_its_totals(
     make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("closer", "--heartbeat", "1", "--trace-endpoint", collector.url, *ALL)
@@ -136,7 +136,7 @@ async def test_the_callers_decision_is_honoured(
     assert not collector.trace("ab" * 16)
 
 
-async def test_failed_and_slow_commands_are_kept_though_nothing_was_drawn(
+async def test_failed_and_slow_commands_are_kept_without_sampling(
     make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     caller = make_node("kept-a", "--trace-endpoint", collector.url, *NONE, "--trace-slow", "0.5")
@@ -166,7 +166,7 @@ async def test_failed_and_slow_commands_are_kept_though_nothing_was_drawn(
     assert not collector.trace(quick)
 
 
-async def test_a_command_that_meets_no_agent_is_kept(
+async def test_a_command_to_an_absent_agent_is_kept(
     make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("absent", "--trace-endpoint", collector.url, *NONE)
@@ -214,7 +214,7 @@ async def test_a_command_that_changes_its_link_stays_one_trace(
     assert len([span for span in spans if span.name == "deliver"]) == 1
 
 
-async def test_a_dead_collector_costs_spans_and_nothing_else(
+async def test_a_dead_collector_loses_spans_and_nothing_else(
     make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     with socket.socket() as mute:  # takes connections, and never answers
@@ -250,7 +250,7 @@ async def flood(platform: Platform, count: int) -> None:
         assert answer.status_code == 404
 
 
-async def test_without_a_collector_nothing_is_made(
+async def test_without_a_collector_no_spans_are_made(
     make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("plain", *ALL)
@@ -267,7 +267,7 @@ async def test_without_a_collector_nothing_is_made(
     assert only(collector.trace(trace), "run greet").parent == parent
 
 
-async def test_handlers_in_threads_stand_in_the_trace_too(
+async def test_handlers_in_threads_are_in_the_trace_too(
     make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("threads", "--trace-endpoint", collector.url, *ALL)
@@ -279,7 +279,7 @@ async def test_handlers_in_threads_stand_in_the_trace_too(
     assert only(collector.trace(trace), "block").parent == only(collector.trace(trace), "run blocking").id
 
 
-async def test_nodes_and_their_metrics_tell_what_was_exported(
+async def test_spans_and_metrics_agree_on_what_was_exported(
     make_node: MakeNode, platform_of: PlatformOf, start_agent: Start, collector: Collector
 ) -> None:
     node = make_node("counted", "--trace-endpoint", collector.url, *ALL)

@@ -1,4 +1,4 @@
-"""The benchmark of traces runs, and counts what it claims to count: at a tiny scale, no figure is looked at."""
+"""The benchmark of traces runs at a tiny scale and counts what it claims to count; its figures are not checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 @pytest.mark.timeout(240)
-def test_the_benchmark_of_traces_at_a_tiny_scale(tmp_path: Path) -> None:
+def test_the_benchmark_of_traces_runs_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(
         [sys.executable, "-I", "-m", "bench.tracing", "--scale", "smoke", "--out", str(out)],

@@ -1,4 +1,4 @@
-"""The agent's end of a link, one rule at a time: what stands until its receipt, what is sent again, what ends."""
+"""The agent's end of a link, one rule at a time: what is kept until its receipt, what is sent again, what ends."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fairlead.wire.outbox import FINISHED, Outbox
 from support.wire.agent_memory import WINDOW, Ledger, linked, welcome
 
 
-def test_a_chunk_stands_until_its_receipt(outbox: Outbox) -> None:
+def test_a_chunk_is_kept_until_its_receipt(outbox: Outbox) -> None:
     link, stream = linked(outbox), outbox.streams["A"]
     link.written(Ack(id="A"))
     for n in range(3):
         link.written(stream.chunk("stdout", b"x"))
-        assert stream.room == WINDOW - n - 1
+        assert stream.credit_left == WINDOW - n - 1
     link.receive(Rx(s=2))
     assert [m.n for m in stream.pending if isinstance(m, Chunk)] == [1, 2]
     assert list(link.receive(Rx(s=2))) == []
@@ -40,16 +40,16 @@ def test_the_end_closes_the_stream_and_its_receipt_forgets_it(outbox: Outbox) ->
     assert not outbox.streams
 
 
-def test_a_chunk_beyond_the_credit_is_a_defect_of_the_caller(outbox: Outbox) -> None:
+def test_a_chunk_beyond_the_credit_is_a_value_error(outbox: Outbox) -> None:
     with pytest.raises(ValueError, match="65 bytes exceeds the credit left, 64"):
         outbox.streams["A"].chunk("stdout", bytes(65))
 
 
-def test_credit_makes_room_and_tells_whose(outbox: Outbox) -> None:
+def test_credit_is_added_to_its_stream(outbox: Outbox) -> None:
     link = linked(outbox)
     outbox.streams["A"].chunk("stdout", bytes(WINDOW))
     assert list(link.receive(Credit(id="A", bytes=10))) == ["A"]
-    assert outbox.streams["A"].room == 10
+    assert outbox.streams["A"].credit_left == 10
     assert list(link.receive(Credit(id="unknown", bytes=10))) == []
 
 
@@ -62,7 +62,7 @@ def test_events_of_qos_0_have_no_number(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize("s", [3, 99])
-def test_a_receipt_for_what_was_not_sent(outbox: Outbox, s: int) -> None:
+def test_a_receipt_for_a_chunk_that_was_not_sent_is_a_violation(outbox: Outbox, s: int) -> None:
     link = linked(outbox)
     for _ in range(2):
         link.written(Ack(id="A"))
@@ -71,7 +71,7 @@ def test_a_receipt_for_what_was_not_sent(outbox: Outbox, s: int) -> None:
     assert caught.value.close_code == 4500
 
 
-def test_a_receipt_never_goes_back(outbox: Outbox) -> None:
+def test_a_receipt_that_goes_back_is_a_violation(outbox: Outbox) -> None:
     link = linked(outbox)
     for _ in range(2):
         link.written(Ack(id="A"))
@@ -81,7 +81,7 @@ def test_a_receipt_never_goes_back(outbox: Outbox) -> None:
 
 
 def test_a_receipt_of_an_older_link_forgets_nothing_new(outbox: Outbox) -> None:
-    """The same chunk was written on two links; what the old one says later is nobody's any more."""
+    """The same chunk was written on two links; a late receipt of the old link is ignored."""
     old, stream = linked(outbox), outbox.streams["A"]
     old.written(stream.chunk("stdout", b"0"))
     greeting = welcome({"A": 0})
@@ -98,23 +98,24 @@ def test_a_receipt_of_an_older_link_forgets_nothing_new(outbox: Outbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("have", "again", "room"),
+    ("have", "again", "credit_left"),
     [(0, [0, 1, 2], WINDOW - 30), (1, [1, 2], WINDOW - 20), (2, [2], WINDOW - 10), (3, [], WINDOW)],
 )
-def test_resending_begins_where_the_store_ends(outbox: Outbox, have: int, again: list[int], room: int) -> None:
+def test_resending_begins_after_what_is_stored(outbox: Outbox, have: int, again: list[int], credit_left: int) -> None:
     stream = outbox.streams["A"]
     for _ in range(3):
         stream.chunk("stdout", bytes(10))
     lost, resent = linked(outbox).resend(welcome({"A": have}))
     assert lost == []
     assert [m.n for m in resent if isinstance(m, Chunk)] == again
-    assert stream.room == room
+    assert stream.credit_left == credit_left
 
 
 @pytest.mark.parametrize("have", [0, 1, 9])
 @pytest.mark.parametrize("has_ended", [False, True])
-def test_what_neither_side_has_ends_the_command(outbox: Outbox, have: int, has_ended: bool) -> None:
-    """2 of 3 chunks are receipted; a gateway that then says less, or more than was ever made, has lost its store."""
+def test_chunks_that_neither_side_has_end_the_command(outbox: Outbox, have: int, has_ended: bool) -> None:
+    """2 of 3 chunks have receipts; a gateway that then reports fewer, or more than were ever created, has lost its
+    store."""
     link, stream = linked(outbox), outbox.streams["A"]
     for _ in range(3):
         link.written(stream.chunk("stdout", b"x"))
@@ -136,33 +137,33 @@ def test_an_end_alone_is_sent_again(outbox: Outbox) -> None:
     assert linked(outbox).resend(welcome({"A": 1})) == ([], [end])
 
 
-def test_what_welcome_does_not_name_is_given_up(outbox: Outbox) -> None:
+def test_a_stream_that_welcome_does_not_name_is_given_up(outbox: Outbox) -> None:
     outbox.opened(Cmd(id="B", method="m"))
     lost, again = linked(outbox).resend(welcome({"B": 0}))
     assert (lost, again) == (["A"], [])
     assert list(outbox.streams) == ["B"]
 
 
-def test_events_are_sent_again_behind_the_streams(outbox: Outbox) -> None:
+def test_events_are_sent_again_after_the_streams(outbox: Outbox) -> None:
     outbox.events["e"] = event = Event(id="e", type="t")
     chunk = outbox.streams["A"].chunk("stdout", b"x")
     assert linked(outbox).resend(welcome({"A": 0})) == ([], [chunk, event])
 
 
-def test_a_smaller_window_waits_for_what_is_unstored(outbox: Outbox) -> None:
-    """Room may be negative then: nothing new is made until the store has caught up."""
+def test_a_smaller_window_waits_for_unstored_chunks(outbox: Outbox) -> None:
+    """The credit may be negative then: no chunk is created until the store has caught up."""
     stream = outbox.streams["A"]
     stream.chunk("stdout", bytes(50))
     link = AgentLink(outbox)
     greeting = welcome({"A": 0}, window=20)
     link.receive(greeting)
     link.resend(greeting)
-    assert stream.room == -30
+    assert stream.credit_left == -30
     with pytest.raises(ValueError, match="exceeds the credit"):
         stream.chunk("stdout", b"x")
 
 
-def test_a_second_welcome_breaks_the_protocol(outbox: Outbox) -> None:
+def test_a_second_welcome_is_a_violation(outbox: Outbox) -> None:
     with pytest.raises(ProtocolViolation, match="welcome again"):
         linked(outbox).receive(welcome())
 
@@ -179,7 +180,7 @@ def test_ids_are_remembered_for_a_while(outbox: Outbox) -> None:
     assert outbox.known("A"), "one that runs is never forgotten"
 
 
-def test_a_chunk_that_cannot_be_kept_was_never_made() -> None:
+def test_a_chunk_that_the_memory_refuses_is_not_created() -> None:
     ledger = Ledger()
     outbox = Outbox(ledger)
     ledger.accept("A")
@@ -188,13 +189,13 @@ def test_a_chunk_that_cannot_be_kept_was_never_made() -> None:
     ledger.full = True
     with pytest.raises(Unavailable):
         stream.chunk("stdout", b"y" * 10)
-    assert (stream.next, stream.room, list(stream.pending)) == (1, WINDOW - 10, [first])
+    assert (stream.next, stream.credit_left, list(stream.pending)) == (1, WINDOW - 10, [first])
     end = stream.end("error")
     assert end.total == 1
     assert ledger.pending == {"A": [first, end]}
 
 
-def test_the_memory_hears_of_input_and_of_lost_results() -> None:
+def test_the_memory_records_input_and_lost_results() -> None:
     ledger = Ledger()
     outbox = Outbox(ledger)
     ledger.accept("A")

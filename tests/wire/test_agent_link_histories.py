@@ -1,5 +1,5 @@
-"""The agent's end of a link in random histories: whatever is lost in between, each side's store has everything once and
-in order, and no memory grows.
+"""The agent's end of a link in random histories: whatever is lost, each side stores everything once and in order, and
+memory does not grow.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ STEPS = st.one_of(
 @pytest.mark.timeout(360)  # 5 s; but hypothesis takes up to 300 s more to shorten a history that fails
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, min_size=40, max_size=160))
-def test_histories(steps: list[tuple[Any, ...]]) -> None:
+def test_any_history_of_links_delivers_everything_once(steps: list[tuple[Any, ...]]) -> None:
     history = History()
     for name, *arguments in steps:
         getattr(history, name)(*arguments)

@@ -11,7 +11,7 @@ from fairlead.wire.outbox import Outbox
 from support.wire.agent_memory import WINDOW, greeted, linked, welcomed
 
 
-def test_input_waits_for_the_handler_and_is_granted_when_taken(outbox: Outbox) -> None:
+def test_input_waits_for_the_handler_and_its_credit_is_granted_when_taken(outbox: Outbox) -> None:
     link, stream = linked(outbox), outbox.streams["A"]
     for n in range(4):
         assert list(link.receive(Chunk(id="A", n=n, kind="stdin", payload=bytes([n]) * 10))) == ["A"]
@@ -22,7 +22,7 @@ def test_input_waits_for_the_handler_and_is_granted_when_taken(outbox: Outbox) -
     assert stream.settle() is None
 
 
-def test_what_is_owed_is_granted_before_the_handler_waits(outbox: Outbox) -> None:
+def test_owed_credit_is_granted_before_the_handler_waits(outbox: Outbox) -> None:
     link, stream = linked(outbox), outbox.streams["A"]
     link.receive(Chunk(id="A", n=0, kind="stdin", payload=b"xyz"))
     assert stream.take() == (b"xyz", None)
@@ -33,7 +33,7 @@ def test_what_is_owed_is_granted_before_the_handler_waits(outbox: Outbox) -> Non
 @pytest.mark.parametrize(
     "message", [Chunk(id="A", n=2, kind="stdin"), Chunk(id="A", n=0, kind="stdin"), End(id="A", total=2)]
 )
-def test_input_out_of_order(outbox: Outbox, message: Chunk | End) -> None:
+def test_input_out_of_order_is_a_violation(outbox: Outbox, message: Chunk | End) -> None:
     link = linked(outbox)
     link.receive(Chunk(id="A", n=0, kind="stdin", payload=b"x"))
     with pytest.raises(ProtocolViolation, match="out of order: expected 1") as caught:
@@ -41,14 +41,14 @@ def test_input_out_of_order(outbox: Outbox, message: Chunk | End) -> None:
     assert caught.value.close_code == 4500
 
 
-def test_input_beyond_the_window(outbox: Outbox) -> None:
+def test_input_beyond_the_window_is_a_violation(outbox: Outbox) -> None:
     link = linked(outbox)
     link.receive(Chunk(id="A", n=0, kind="stdin", payload=bytes(WINDOW)))
     with pytest.raises(ProtocolViolation, match="exceeds the window of 64 bytes"):
         link.receive(Chunk(id="A", n=1, kind="stdin", payload=b"x"))
 
 
-def test_input_after_its_end(outbox: Outbox) -> None:
+def test_input_after_its_end_is_a_violation(outbox: Outbox) -> None:
     link = linked(outbox)
     link.receive(Chunk(id="A", n=0, kind="stdin", payload=b"x"))
     link.receive(End(id="A", total=1))
@@ -57,7 +57,7 @@ def test_input_after_its_end(outbox: Outbox) -> None:
         link.receive(Chunk(id="A", n=1, kind="stdin", payload=b"x"))
 
 
-def test_input_for_nobody_is_ignored_unread(outbox: Outbox) -> None:
+def test_input_for_an_unknown_command_is_ignored(outbox: Outbox) -> None:
     link = linked(outbox)
     outbox.streams["A"].end("ok")
     for id in ("A", "unknown"):
@@ -66,7 +66,7 @@ def test_input_for_nobody_is_ignored_unread(outbox: Outbox) -> None:
     assert not outbox.streams["A"].input
 
 
-def test_hello_asks_for_the_input_that_was_not_taken(outbox: Outbox) -> None:
+def test_hello_asks_for_input_that_was_not_taken(outbox: Outbox) -> None:
     outbox.opened(Cmd(id="B", method="m")).end("ok")
     link, stream = linked(outbox), outbox.streams["A"]
     for n in range(3):

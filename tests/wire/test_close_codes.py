@@ -54,7 +54,7 @@ def test_codes_below_4500_mean_reconnect_known_or_not(code: int) -> None:
 
 
 @pytest.mark.parametrize("code", [4500, 4507, 4599, 4999])
-def test_codes_from_4500_on_mean_stay_away_known_or_not(code: int) -> None:
+def test_codes_from_4500_on_mean_do_not_reconnect_known_or_not(code: int) -> None:
     assert not may_reconnect(code)
 
 
@@ -75,16 +75,16 @@ def test_a_code_is_described_with_its_meaning() -> None:
     assert meaning_of(4321, "no reason") == "no reason"
 
 
-def test_closes_that_somebody_wanted_are_orderly() -> None:
+def test_intended_closes_are_orderly() -> None:
     assert {code.value for code in CloseCode if was_orderly(code)} == {1000, 1001, 1012, 4000, 4004, 4007, 4507}
     assert not was_orderly(4321)
 
 
-def test_closes_that_nobody_wanted_are_lost() -> None:
+def test_unintended_closes_are_lost() -> None:
     assert {code.value for code in CloseCode if code.kind is CloseKind.LOST} == {1006, 1011, 4003, 4008, 4408}
 
 
-def test_what_is_sent_is_legal_on_the_wire() -> None:
+def test_codes_that_are_sent_are_legal_in_rfc_6455() -> None:
     for code in CloseCode:
         if code not in (CloseCode.NO_STATUS, CloseCode.ABNORMAL):
             assert is_close_code(code)

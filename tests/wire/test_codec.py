@@ -1,4 +1,4 @@
-"""Every message through both encodings, and everything that is no message through the decoder."""
+"""Every message through both encodings, and arbitrary other data through the decoder."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def readers(message: Message) -> list[AnyCodec]:
 
 @pytest.mark.parametrize("kind", STRATEGIES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
-def test_what_is_written_is_read(kind: type[Message], data: st.DataObject) -> None:
+def test_messages_are_decoded_as_they_were_encoded(kind: type[Message], data: st.DataObject) -> None:
     message = data.draw(STRATEGIES[kind])
     for codec in readers(message):
         encoded = codec.encode(message)
@@ -127,7 +127,7 @@ def test_what_is_written_is_read(kind: type[Message], data: st.DataObject) -> No
 
 
 @given(st.one_of(*STRATEGIES.values()))
-def test_the_twin_says_the_same(message: Message) -> None:
+def test_json_and_messagepack_carry_the_same_message(message: Message) -> None:
     """A JSON text and its MessagePack differ in how octets are written, and in nothing else."""
     binary, plain = readers(message)[:2]
     packed, written = binary.encode(message), plain.encode(message)
@@ -241,7 +241,7 @@ def test_a_message_of_the_other_direction_is_a_violation(message: Message) -> No
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=CODEC_IDS)
-def test_the_other_kind_of_websocket_message(codec: AnyCodec) -> None:
+def test_the_wrong_kind_of_websocket_message_is_a_violation(codec: AnyCodec) -> None:
     other = '{"t":3}' if codec.binary else b'{"t":3}'
     with pytest.raises(ProtocolViolation, match="send binary" if codec.binary else "send text") as caught:
         codec.decode(other)
@@ -249,7 +249,7 @@ def test_the_other_kind_of_websocket_message(codec: AnyCodec) -> None:
 
 
 @pytest.mark.parametrize("subprotocol", SUBPROTOCOLS)
-def test_the_limit_of_a_message(subprotocol: str) -> None:
+def test_a_message_above_the_limit_is_a_violation(subprotocol: str) -> None:
     codec = gateway_codec(subprotocol, limit=1000)
     room = 1000 - len(codec.encode(Chunk(id="c", n=0, kind="k", payload=b"x" * 600))) + 600
     if not codec.binary:
@@ -297,7 +297,7 @@ def test_a_payload_does_not_keep_the_buffer_alive(subprotocol: str) -> None:
     assert held < 2_000_000
 
 
-def test_messages_are_no_work_for_the_collector() -> None:
+def test_messages_are_not_tracked_by_the_garbage_collector() -> None:
     """`gc=False` on the base must hold in every message: a queue of 1,000 messages is not scanned."""
     codec = CODECS[0]
     assert codec.subprotocol == SUBPROTOCOL_MSGPACK
@@ -308,7 +308,7 @@ def test_messages_are_no_work_for_the_collector() -> None:
         assert kind.__struct_config__.frozen is True
 
 
-def test_defaults_are_not_written() -> None:
+def test_defaults_are_not_encoded() -> None:
     assert gateway_codec(SUBPROTOCOL_JSON).encode(Hb()) == '{"t":3}'
     assert gateway_codec(SUBPROTOCOL_JSON).encode(messages.Ack(id="c")) == '{"t":5,"id":"c"}'
 

@@ -1,4 +1,5 @@
-"""Ends that must not wait, and ends that fit no message: what a stream of the agent makes of them, and its journal."""
+"""Ends that must not wait for credit, and ends too large for a message: what a stream of the agent and its journal
+do."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def stream_with(sizes: list[int], have: int, window: int) -> tuple[CommandStream
 
 
 @given(st.lists(st.integers(1, 100), max_size=12), st.integers(0, 12), st.integers(1, 400), st.booleans())
-def test_behind_a_cut_the_end_follows_what_was_sent(sizes: list[int], have: int, window: int, late: bool) -> None:
+def test_after_a_cut_the_end_follows_what_was_sent(sizes: list[int], have: int, window: int, late: bool) -> None:
     """`late`: it had ended already, and its end waits behind output without credit."""
     stream, sent = stream_with(sizes, have, window)
     have = min(have, len(sizes))
@@ -52,7 +53,7 @@ def test_behind_a_cut_the_end_follows_what_was_sent(sizes: list[int], have: int,
     assert stream.cut() == []
 
 
-def test_the_journal_forgets_what_was_cut_and_keeps_what_was_sent() -> None:
+def test_the_journal_forgets_cut_chunks_and_keeps_sent_ones() -> None:
     state = JournalState()
     state.apply(Header(1, "j", "a"), 10)
     state.apply(Accepted(Cmd(id="c", method="m"), 0), 10)
@@ -81,7 +82,7 @@ def test_the_largest_payload_fits_a_message(subprotocol: str, limit: int) -> Non
     assert payload_limit(SUBPROTOCOLS[0], limit) == limit - MESSAGE_REST
 
 
-def test_an_end_that_a_smaller_link_does_not_take_is_replaced() -> None:
+def test_an_end_too_large_for_the_next_link_is_replaced() -> None:
     stream, _ = stream_with([10, 10], 0, 1 << 20)
     stream.end("ok", b"x" * 500_000)
     assert stream.result_size == 500_000

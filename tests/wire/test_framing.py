@@ -20,7 +20,7 @@ Heard = tuple[str, object]
 
 
 class Server(Framing):
-    """Writes down what it is told."""
+    """Records what it is told."""
 
     def __init__(self, limit: int = 1 << 20, deflate: bool = False) -> None:
         super().__init__(deflate)
@@ -196,7 +196,7 @@ VIOLATIONS: dict[str, tuple[bytes, int]] = {
 
 @pytest.mark.parametrize("name", VIOLATIONS)
 @pytest.mark.parametrize("chunk", [1, 1000])
-def test_violations(name: str, chunk: int) -> None:
+def test_frames_that_violate_rfc_6455_are_refused(name: str, chunk: int) -> None:
     data, code = VIOLATIONS[name]
     reader = Server(limit=1000)
     for start in range(0, len(data), chunk):
@@ -204,7 +204,7 @@ def test_violations(name: str, chunk: int) -> None:
     assert reader.heard == [("violation", code)]
 
 
-def test_a_continuation_after_the_end_of_its_message() -> None:
+def test_a_continuation_after_the_end_of_its_message_is_a_violation() -> None:
     data = masked(TEXT, b"a") + masked(FIN | CONTINUATION) + masked(FIN | CONTINUATION)
     assert read(data) == [("message", "a"), ("violation", 1002)]
 
@@ -216,19 +216,19 @@ def test_a_server_that_masks_is_refused_by_a_client() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535])
-def test_close_codes_that_may_not_be_sent(code: int) -> None:
+def test_close_codes_that_may_not_be_sent_are_violations(code: int) -> None:
     assert read(masked(FIN | CLOSE, code.to_bytes(2, "big"))) == [("violation", 1002)]
 
 
 @pytest.mark.parametrize(
     "code", [1000, 1001, 1002, 1003, 1007, 1008, 1009, 1010, 1011, 1012, 1013, 1014, 3000, 3999, 4000, 4999]
 )
-def test_close_codes_that_may(code: int) -> None:
+def test_close_codes_that_may_be_sent_are_accepted(code: int) -> None:
     data = masked(FIN | CLOSE, framing.close_payload(code, "why"))
     assert read(data + masked(FIN | BINARY, b"after")) == [("close", (code, "why"))]
 
 
-def test_close_without_a_code() -> None:
+def test_close_may_have_no_code() -> None:
     assert read(masked(FIN | CLOSE)) == [("close", (1005, ""))]
     assert framing.close_payload(1005) == b""
 
@@ -244,14 +244,14 @@ def test_close_reasons_are_cut_between_characters(reason: str) -> None:
 # Limits.
 
 
-def test_a_message_of_exactly_the_limit_is_taken() -> None:
+def test_a_message_of_exactly_the_limit_is_accepted() -> None:
     assert read(masked(FIN | BINARY, bytes(1000)), limit=1000) == [("message", bytes(1000))]
     assert read(masked(BINARY, bytes(500)) + masked(FIN | CONTINUATION, bytes(500)), limit=1000) == [
         ("message", bytes(1000))
     ]
 
 
-def test_too_big_is_refused_by_the_header_alone() -> None:
+def test_a_too_large_message_is_refused_by_its_header() -> None:
     assert read(b"\x82\xfe\x03\xe9", limit=1000) == [("violation", 1009)]
 
 
@@ -313,13 +313,13 @@ def test_an_inflate_bomb_is_refused_without_being_inflated() -> None:
     assert peak < 1_000_000
 
 
-def test_inflated_to_exactly_the_limit() -> None:
+def test_a_message_inflated_to_exactly_the_limit_is_accepted() -> None:
     packed = framing.deflate(bytes(1000))
     assert read(masked(0xC2, packed), limit=1000, deflate=True) == [("message", bytes(1000))]
     assert read(masked(0xC2, packed), limit=999, deflate=True) == [("violation", 1009)]
 
 
-def test_garbage_instead_of_deflate() -> None:
+def test_data_that_is_not_deflate_is_refused() -> None:
     assert read(masked(0xC2, b"\xff\xff\xff\xff"), deflate=True) == [("violation", 1007)]
 
 
@@ -384,7 +384,7 @@ def test_a_reader_that_reads_some_frames_at_a_time_reads_the_same(
     assert (reader.kept, reader.unparsed, reader.ripe) == (0, 0, False)
 
 
-def test_what_is_kept_is_counted() -> None:
+def test_kept_bytes_are_counted() -> None:
     reader = Server()
     assert reader.feed(framing.encode(BINARY, b"x" * 100, MASK)) == 1
     assert (reader.kept, reader.unparsed, reader.ripe) == (100, 0, False)

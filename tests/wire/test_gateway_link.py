@@ -74,7 +74,7 @@ TABLE: dict[LinkPhase, list[Action | None]] = {
 
 @pytest.mark.parametrize("phase", list(LinkPhase), ids=lambda phase: phase.name.lower())
 @pytest.mark.parametrize("index", range(len(ALL)), ids=NAMES)
-def test_every_message_in_every_phase(phase: LinkPhase, index: int) -> None:
+def test_every_message_is_handled_or_refused_in_every_phase(phase: LinkPhase, index: int) -> None:
     link, message, act = link_in(phase), ALL[index], TABLE[phase][index]
     if act is None:
         with pytest.raises(ProtocolViolation) as caught:
@@ -90,7 +90,7 @@ def test_welcome_needs_a_hello() -> None:
             link_in(phase).welcomed()
 
 
-def test_phases_only_grow() -> None:
+def test_phases_only_advance() -> None:
     link = GatewayLink()
     seen = [link.phase]
     link.receive(HELLO)
@@ -105,7 +105,7 @@ def test_phases_only_grow() -> None:
 # -- numbers and receipts --------------------------------------------------------------------------
 
 
-def test_what_is_numbered(link: GatewayLink) -> None:
+def test_acks_chunks_ends_and_events_are_numbered(link: GatewayLink) -> None:
     numbered: list[FromAgent] = [Ack(id="A"), chunk(0), End(id="A", total=1), Event(id="e", type="t", qos=1)]
     for n, message in enumerate(numbered, start=1):
         link.receive(message)
@@ -125,7 +125,7 @@ def test_receipts_are_cumulative(link: GatewayLink) -> None:
         link.store(1)
 
 
-def test_what_belongs_to_no_open_stream_is_counted_and_skipped(link: GatewayLink) -> None:
+def test_messages_of_no_open_stream_are_counted_and_skipped(link: GatewayLink) -> None:
     link.ended("A")
     strangers: list[FromAgent] = [Ack(id="A"), chunk(99, 60_000), End(id="A", total=7), Ack(id="X"), chunk(3, id="X")]
     assert [link.receive(message) for message in strangers] == [Action.SKIP] * 5
@@ -143,7 +143,7 @@ def test_an_event_needs_no_stream(link: GatewayLink) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 2, 3])
-def test_a_chunk_that_is_not_the_next(link: GatewayLink, n: int) -> None:
+def test_a_chunk_out_of_order_is_a_violation(link: GatewayLink, n: int) -> None:
     link.receive(chunk(0))
     with pytest.raises(ProtocolViolation, match=f"chunk {n} of A out of order: expected 1") as caught:
         link.receive(chunk(n))
@@ -151,14 +151,14 @@ def test_a_chunk_that_is_not_the_next(link: GatewayLink, n: int) -> None:
 
 
 @pytest.mark.parametrize("total", [0, 1, 3])
-def test_an_end_that_counts_wrong(link: GatewayLink, total: int) -> None:
+def test_an_end_with_a_wrong_count_is_a_violation(link: GatewayLink, total: int) -> None:
     link.receive(chunk(0))
     link.receive(chunk(1))
     with pytest.raises(ProtocolViolation, match=f"counts {total} chunks, 2 have come"):
         link.receive(End(id="A", total=total))
 
 
-def test_a_stream_that_is_taken_up_again_begins_where_the_store_ends(link: GatewayLink) -> None:
+def test_a_resumed_stream_begins_after_what_is_stored(link: GatewayLink) -> None:
     stream = link.opened("B", 7, 3)
     assert (stream.next, stream.input_next, stream.input_consumed) == (7, 3, 3)
     with pytest.raises(ProtocolViolation, match="expected 7"):
@@ -172,10 +172,10 @@ def test_a_stream_that_is_taken_up_again_begins_where_the_store_ends(link: Gatew
 # -- output credit ---------------------------------------------------------------------------------
 
 
-def test_output_beyond_the_credit(link: GatewayLink) -> None:
+def test_output_beyond_the_credit_is_a_violation(link: GatewayLink) -> None:
     link.receive(chunk(0, 60))
     link.receive(chunk(1, 40))
-    assert link.receive(chunk(2, 0)) is Action.STORE, "nothing costs nothing"
+    assert link.receive(chunk(2, 0)) is Action.STORE, "empty chunks cost no credit"
     with pytest.raises(ProtocolViolation, match="exceeds the credit left, 0") as caught:
         link.receive(chunk(3, 1))
     assert caught.value.close_code == 4500
@@ -203,45 +203,45 @@ def test_half_a_window_is_granted_at_once(link: GatewayLink) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=200))
-def test_credit_is_neither_made_nor_lost(steps: list[tuple[int, bool]]) -> None:
-    """An agent that keeps within its room is never closed, and never has to wait for ever."""
+def test_credit_is_neither_created_nor_lost(steps: list[tuple[int, bool]]) -> None:
+    """An agent that keeps within its credit is never closed and never waits for ever."""
     link = link_in(LinkPhase.READY, 100)
-    room, n, unstored = 100, 0, []
+    credit_left, n, unstored = 100, 0, []
     for size, store in steps:
-        if size <= room:
+        if size <= credit_left:
             assert link.receive(chunk(n, size)) is Action.STORE
-            n, room = n + 1, room - size
+            n, credit_left = n + 1, credit_left - size
             unstored.append(size)
         if store and unstored:
             link.store(1)
             credit = link.repay("A", unstored.pop(0))
-            room += credit.bytes if credit else 0
+            credit_left += credit.bytes if credit else 0
         stream = link.stream("A")
         assert stream is not None
-        assert stream.room == room
-        assert stream.room + stream.owed + sum(unstored) == 100
+        assert stream.credit_left == credit_left
+        assert stream.credit_left + stream.owed + sum(unstored) == 100
         assert stream.owed * 2 < 100
         if not unstored:
-            assert room > 50, "half a window is free when all is stored"
+            assert credit_left > 50, "half a window is free when all is stored"
 
 
 # -- input credit ----------------------------------------------------------------------------------
 
 
-def test_input_that_was_sent_and_granted(link: GatewayLink) -> None:
+def test_input_is_sent_within_the_granted_credit(link: GatewayLink) -> None:
     stream = link.opened("B")
     for size in (10, 20, 30):
         stream.fed(size)
-    assert (stream.input_next, stream.input_room, stream.input_consumed) == (3, 40, 0)
+    assert (stream.input_next, stream.input_credit, stream.input_consumed) == (3, 40, 0)
     consumed = []
     for size in (5, 5, 19, 1, 30):
         assert link.receive(Credit(id="B", bytes=size)) is Action.GRANT
         consumed.append(stream.input_consumed)
     assert consumed == [0, 1, 1, 2, 3]
-    assert stream.input_room == 100
+    assert stream.input_credit == 100
 
 
-def test_an_empty_input_chunk_is_consumed_with_what_lies_behind_it(link: GatewayLink) -> None:
+def test_an_empty_input_chunk_is_consumed_with_the_next_one(link: GatewayLink) -> None:
     """No credit tells of it: dropped any sooner, it could be asked for and never be sent again."""
     stream = link.opened("B")
     for size in (10, 0, 0, 5):
@@ -253,7 +253,7 @@ def test_an_empty_input_chunk_is_consumed_with_what_lies_behind_it(link: Gateway
     assert consumed == [1, 3, 4]
 
 
-def test_more_input_credit_than_any_stream_needs(link: GatewayLink) -> None:
+def test_absurd_input_credit_is_a_violation(link: GatewayLink) -> None:
     link.receive(Credit(id="A", bytes=(1 << 30) - 100))
     with pytest.raises(ProtocolViolation, match="credit of A exceeds max") as caught:
         link.receive(Credit(id="A", bytes=1))
@@ -261,7 +261,7 @@ def test_more_input_credit_than_any_stream_needs(link: GatewayLink) -> None:
 
 
 @given(st.lists(st.integers(0, 40), max_size=40), st.lists(st.integers(1, 30), max_size=80), st.integers(0, 9))
-def test_consumed_never_passes_what_was_granted(sizes: list[int], grants: list[int], first: int) -> None:
+def test_consumed_input_never_exceeds_the_credit(sizes: list[int], grants: list[int], first: int) -> None:
     """What is consumed is dropped from the store: one chunk too many could never be sent again."""
     link = link_in(LinkPhase.READY, 4000)
     stream = link.opened("B", 0, first)
@@ -277,14 +277,14 @@ def test_consumed_never_passes_what_was_granted(sizes: list[int], grants: list[i
         whole = stream.input_consumed - first
         assert sum(sizes[:whole]) <= granted
         assert whole == len(sizes) or sizes[whole] == 0 or sum(sizes[: whole + 1]) > granted
-        assert stream.input_room == 4000 - sum(sizes) + granted
+        assert stream.input_credit == 4000 - sum(sizes) + granted
     assert stream.input_next == first + len(sizes)
 
 
 # -- streams ---------------------------------------------------------------------------------------
 
 
-def test_an_idle_link_holds_no_container(link: GatewayLink) -> None:
+def test_an_idle_link_has_no_containers(link: GatewayLink) -> None:
     link.opened("B")
     link.ended("A")
     assert link.streams is not None
@@ -296,7 +296,7 @@ def test_an_idle_link_holds_no_container(link: GatewayLink) -> None:
 
 
 @given(st.lists(st.sampled_from(range(len(ALL))), max_size=60))
-def test_only_violations_are_raised(indices: list[int]) -> None:
+def test_any_input_raises_only_violations(indices: list[int]) -> None:
     link = GatewayLink()
     for index in indices:
         try:

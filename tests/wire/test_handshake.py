@@ -18,7 +18,7 @@ GOOD = {
 }
 
 
-def test_the_rfc_example_key() -> None:
+def test_accept_key_of_the_rfc_example() -> None:
     """RFC 6455 §1.3."""
     assert handshake.accept_key(KEY) == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo="
     assert handshake.new_key(b"the sample nonce") == KEY
@@ -35,11 +35,11 @@ def test_the_rfc_example_key() -> None:
         (b"A" * 32, False),
     ],
 )
-def test_what_is_a_key(key: bytes, good: bool) -> None:
+def test_websocket_keys_are_validated(key: bytes, good: bool) -> None:
     assert handshake.is_key(key) is good
 
 
-def test_a_request() -> None:
+def test_request_has_the_headers_of_rfc_6455() -> None:
     head = handshake.request(
         "gate.example:8443",
         "/v1/link?x=1",
@@ -64,17 +64,17 @@ def test_a_request() -> None:
 @pytest.mark.parametrize(
     ("name", "value"), [("X", "a\r\nEvil: b"), ("X\r\nEvil", "b"), ("", "b"), ("X Y", "b"), ("X", "a\x00")]
 )
-def test_a_header_cannot_break_out_of_its_line(name: str, value: str) -> None:
+def test_a_header_cannot_inject_lines(name: str, value: str) -> None:
     with pytest.raises(ValueError, match=r"header name|control character"):
         handshake.request("h", "/", KEY, headers=[(name, value)])
 
 
-def test_a_target_cannot_break_out_either() -> None:
+def test_a_target_cannot_inject_lines() -> None:
     with pytest.raises(ValueError, match="control character"):
         handshake.request("h", "/ HTTP/1.1\r\nEvil: x", KEY)
 
 
-def test_a_response_in_any_chunks() -> None:
+def test_a_response_may_arrive_in_any_chunks() -> None:
     data = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nX: 1\r\nx:  2 \r\n\r\nrest"
     end = data.index(b"rest")
     for length in range(end):
@@ -95,13 +95,13 @@ def test_a_response_in_any_chunks() -> None:
         b"HTTP/1.1 101 x\r\nx: " + b"y" * handshake.MAX_HEAD,
     ],
 )
-def test_what_is_no_response(data: bytes) -> None:
+def test_data_that_is_not_a_response_is_refused(data: bytes) -> None:
     with pytest.raises(ConnectionRefused):
         handshake.parse_response(data)
 
 
 @given(st.binary(max_size=300))
-def test_arbitrary_answers_are_refused_or_incomplete(data: bytes) -> None:
+def test_arbitrary_responses_are_refused_or_incomplete(data: bytes) -> None:
     for head in (data, b"HTTP/1.1 101 x\r\n" + data + b"\r\n\r\n"):
         try:
             parsed = handshake.parse_response(head)
@@ -112,7 +112,7 @@ def test_arbitrary_answers_are_refused_or_incomplete(data: bytes) -> None:
                 handshake.agreement(parsed[0], KEY)
 
 
-def test_a_good_answer() -> None:
+def test_a_valid_response_is_accepted() -> None:
     assert handshake.agreement(Response(101, GOOD), KEY) == Agreement(None, False)
     chosen = Response(101, GOOD | {"connection": "keep-alive, upgrade", "sec-websocket-protocol": "b"})
     assert handshake.agreement(chosen, KEY, ["a", "b"]) == Agreement("b", False)
@@ -131,7 +131,7 @@ def test_a_good_answer() -> None:
         {"sec-websocket-extensions": "x-unknown"},
     ],
 )
-def test_answers_that_fail_the_connection(change: dict[str, str]) -> None:
+def test_invalid_responses_fail_the_connection(change: dict[str, str]) -> None:
     with pytest.raises(ConnectionRefused):
         handshake.agreement(Response(101, GOOD | change), KEY, ["a", "b"])
 
@@ -148,7 +148,7 @@ def test_answers_that_fail_the_connection(change: dict[str, str]) -> None:
         ("x-webkit-deflate-frame", False),
     ],
 )
-def test_deflate_answers(extensions: str, good: bool) -> None:
+def test_deflate_responses_are_accepted_or_refused(extensions: str, good: bool) -> None:
     response = Response(101, GOOD | {"sec-websocket-extensions": extensions})
     if good:
         assert handshake.agreement(response, KEY, deflate=True) == Agreement(None, True)
@@ -178,7 +178,7 @@ BOUNDED = handshake.DEFLATE + "; server_max_window_bits=12"
         ("", None),
     ],
 )
-def test_deflate_offers(offers: str, answer: str | None) -> None:
+def test_deflate_offers_are_accepted_or_ignored(offers: str, answer: str | None) -> None:
     assert handshake.accept_deflate(offers) == answer
 
 
@@ -195,26 +195,26 @@ def test_deflate_offers(offers: str, answer: str | None) -> None:
         ("Wed, 21 Oct 2015 07:27:00 GMT", 0.0),
     ],
 )
-def test_retry_after(value: str | None, seconds: float | None) -> None:
+def test_retry_after_is_parsed(value: str | None, seconds: float | None) -> None:
     now = 1445412480.0  # Wed, 21 Oct 2015 07:28:00 GMT
     assert handshake.retry_after(value, now) == seconds
 
 
-def test_a_refusal_body_by_length() -> None:
+def test_a_refusal_body_is_read_by_its_length() -> None:
     response = Response(503, {"content-length": "5"})
     assert handshake.refusal_body(response, b"hel", ended=False) is None
     assert handshake.refusal_body(response, b"hel", ended=True) == b"hel"
     assert handshake.refusal_body(response, b"hello and more", ended=False) == b"hello"
 
 
-def test_a_refusal_body_until_the_end() -> None:
+def test_a_refusal_body_is_read_until_the_end() -> None:
     response = Response(503, {})
     assert handshake.refusal_body(response, b"page", ended=False) is None
     assert handshake.refusal_body(response, b"page", ended=True) == b"page"
     assert handshake.refusal_body(response, b"x" * 10_000, ended=False) == b"x" * handshake.MAX_BODY
 
 
-def test_a_chunked_refusal_body() -> None:
+def test_a_chunked_refusal_body_is_read() -> None:
     response = Response(503, {"transfer-encoding": "chunked"})
     data = b"5\r\nhello\r\n6;x=y\r\n world\r\n0\r\n\r\n"
     for length in range(data.index(b"0\r\n\r\n") + 2):
@@ -224,6 +224,6 @@ def test_a_chunked_refusal_body() -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_arbitrary_chunked_bodies(data: bytes, ended: bool) -> None:
+def test_arbitrary_chunked_bodies_do_not_crash(data: bytes, ended: bool) -> None:
     body = handshake.refusal_body(Response(503, {"transfer-encoding": "chunked"}), data, ended=ended)
     assert body is None or len(body) <= handshake.MAX_BODY

@@ -15,7 +15,7 @@ LEGAL = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
 
 
 @given(st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}", fullmatch=True))
-def test_legal_agent_ids(agent: str) -> None:
+def test_legal_agent_ids_are_accepted(agent: str) -> None:
     assert check_agent_id(agent) == agent
 
 
@@ -40,7 +40,7 @@ def test_legal_agent_ids(agent: str) -> None:
     ],
     ids=ascii,
 )
-def test_illegal_agent_ids(agent: str) -> None:
+def test_illegal_agent_ids_are_refused(agent: str) -> None:
     with pytest.raises(InvalidRequest, match="1 to 128 characters") as caught:
         check_agent_id(agent)
     assert caught.value.details["field"] == "agent"
@@ -48,7 +48,7 @@ def test_illegal_agent_ids(agent: str) -> None:
 
 
 @given(st.text())
-def test_what_is_accepted_is_safe_in_a_hash_tag_and_a_url(agent: str) -> None:
+def test_accepted_ids_are_safe_in_a_hash_tag_and_a_url(agent: str) -> None:
     try:
         check_agent_id(agent)
     except InvalidRequest:
@@ -68,7 +68,7 @@ def test_command_ids_become_canonical(given_: str) -> None:
 
 
 @pytest.mark.parametrize("given_", ["", "x", "01890a5d-ac96-774b-bcce-b302099a805", "../../etc/passwd", "0" * 33])
-def test_no_command_id(given_: str) -> None:
+def test_invalid_command_ids_are_refused(given_: str) -> None:
     with pytest.raises(InvalidRequest, match="expected a UUID") as caught:
         check_command_id(given_)
     assert caught.value.details["field"] == "id"
@@ -78,7 +78,7 @@ times = st.integers(0, (1 << 48) - 1)
 entropies = st.binary(min_size=10, max_size=10)
 
 
-def test_the_layout_of_the_rfc() -> None:
+def test_uuid7_has_the_layout_of_the_rfc() -> None:
     """RFC 9562 appendix A.6: 2022-02-22 19:22:22 UTC."""
     rand_a, rand_b = 0xCC3, 0x18C4DC0C0C07398F
     entropy = (rand_b << 12 | rand_a).to_bytes(10, "big")
@@ -86,7 +86,7 @@ def test_the_layout_of_the_rfc() -> None:
 
 
 @given(times, entropies)
-def test_version_variant_and_time(now: int, entropy: bytes) -> None:
+def test_uuid7_has_version_variant_and_time(now: int, entropy: bytes) -> None:
     made = uuid.UUID(uuid7(now, entropy))
     assert made.version == 7
     assert made.variant == uuid.RFC_4122

@@ -40,7 +40,7 @@ def test_full_lanes_share_by_their_weights() -> None:
 
 
 @given(st.integers(0, 300))
-def test_what_comes_into_a_quiet_lane_waits_for_one_bulk_message_at_most(before: int) -> None:
+def test_a_message_in_a_quiet_lane_waits_for_one_bulk_message_at_most(before: int) -> None:
     queue: Lanes[str] = Lanes()
     queue.add("bulk", ["bulk"] * 1_000)
     for _ in range(before):
@@ -49,6 +49,6 @@ def test_what_comes_into_a_quiet_lane_waits_for_one_bulk_message_at_most(before:
     assert "key" in (queue.take(), queue.take())
 
 
-def test_nothing_to_take() -> None:
+def test_empty_lanes_give_nothing() -> None:
     with pytest.raises(IndexError):
         Lanes[int]().take()

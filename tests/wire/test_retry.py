@@ -35,7 +35,7 @@ def test_the_ceilings_of_the_default_policy() -> None:
 
 
 def test_the_first_retry_has_its_own_ceiling() -> None:
-    """A node with 12,000 links that takes 200 a second asks for a minute."""
+    """A node with 12,000 links that accepts 200 a second asks for a minute."""
     policy = RetryPolicy(first=60_000, base=1_000, cap=60_000)
     assert policy.delay(0, 0.5) == 30_000
     assert policy.delay(1, 0.5) == 500
@@ -48,7 +48,7 @@ def test_a_delay_lies_between_zero_and_its_ceiling(policy: RetryPolicy, attempt:
 
 
 @given(policies, st.integers(0, 100))
-def test_the_whole_range_is_used(policy: RetryPolicy, attempt: int) -> None:
+def test_delays_use_the_whole_range(policy: RetryPolicy, attempt: int) -> None:
     """Full jitter: nobody waits a fixed part, so that a fleet is spread evenly."""
     assert policy.delay(attempt, 0.0) == 0
     top = policy.delay(attempt, ALMOST_ONE)
@@ -60,11 +60,11 @@ def test_ceilings_never_shrink(policy: RetryPolicy, attempt: int) -> None:
     assert policy.delay(attempt, 0.5) <= policy.delay(attempt + 1, 0.5)
 
 
-def test_a_link_down_for_days_costs_no_big_numbers() -> None:
+def test_a_link_that_is_down_for_days_computes_no_huge_numbers() -> None:
     assert RetryPolicy().delay(10**12, 0.5) == 30_000
 
 
-def test_the_policy_is_what_welcome_says_by_default() -> None:
+def test_the_default_policy_is_that_of_welcome() -> None:
     retry, policy = Retry(), RetryPolicy()
     assert (retry.first, retry.base, retry.cap) == (policy.first, policy.base, policy.cap)
     assert STABLE_MS == 60_000
@@ -83,7 +83,7 @@ def test_no_policy_of_a_gateway_makes_an_agent_sleep_longer_than_ten_minutes(
 
 
 @given(st.floats(0, 1e300), st.integers(0, 1 << 40), draws)
-def test_a_pause_is_what_was_asked_within_the_agents_own_bounds(asked: float, attempt: int, draw: float) -> None:
+def test_a_pause_is_as_asked_within_the_agents_own_bounds(asked: float, attempt: int, draw: float) -> None:
     waited = pause(asked, attempt, draw)
     assert waited <= LONGEST_MS
     if NAMED_LEAST_MS <= asked <= LONGEST_MS or (attempt <= QUICK and asked <= LONGEST_MS):
@@ -105,7 +105,7 @@ def test_a_gateway_that_asks_for_no_pause_gets_the_default_ones(drawn: list[floa
     ]
 
 
-def test_a_killed_node_of_four_costs_its_agents_seconds() -> None:
+def test_agents_of_a_killed_node_of_four_are_back_within_seconds() -> None:
     """2,000 agents; for 9 s the ingress answers one attempt in four with 502, each after 50 ms."""
     rng = random.Random(7)
     gaps = []
@@ -126,7 +126,7 @@ def test_a_killed_node_of_four_costs_its_agents_seconds() -> None:
     ("links", "rate", "ceiling"),
     [(0, 200, 1_000), (200, 200, 1_000), (300, 200, 1_500), (6_000, 200, 30_000), (18_000, 200, 30_000)],
 )
-def test_first_is_the_time_to_take_all_links_again(links: int, rate: float, ceiling: int) -> None:
+def test_first_is_the_time_to_accept_all_links_again(links: int, rate: float, ceiling: int) -> None:
     assert first_ceiling(links, rate) == ceiling
 
 

@@ -1,4 +1,4 @@
-"""The vectors that ship with the package, run against our own two ends: what a stranger is told must be what we do.
+"""The vectors that ship with the package, run against our own two ends: SDK authors are told what we do ourselves.
 
 A conversation is played between a real GatewayLink and a real AgentLink over a real Outbox. What the state
 machines produce by themselves (chunks, what is sent again, receipts, credit, hello's `have`) must equal the
@@ -73,7 +73,7 @@ def test_both_encodings_of_a_message_are_the_same_message(vector: Vector) -> Non
 @pytest.mark.parametrize(
     "vector", [v for v in MESSAGES if not v["valid"]], ids=lambda v: f"{v['name']}-{v['encoding']}"
 )
-def test_what_is_no_message_is_refused_with_its_code(vector: Vector) -> None:
+def test_invalid_messages_are_refused_with_their_code(vector: Vector) -> None:
     data, reader = data_of(vector), codec(vector["direction"], vector["encoding"])
     if "or_read_as" in vector:  # the document leaves the choice: ours reads it where it can
         try:
@@ -216,7 +216,7 @@ class Stage:
     def hold(self, command: str, kind: str, payload: bytes) -> None:
         """The handler has output for which there is no credit: ours makes no chunk of it until there is."""
         stream = self.outbox.streams[command]
-        assert len(payload) > stream.room
+        assert len(payload) > stream.credit_left
         with pytest.raises(ValueError, match="exceeds the credit left"):
             stream.chunk(kind, payload)
 
@@ -288,11 +288,11 @@ class Stage:
             return
         assert message.n == stream.input_next
         stream.fed(len(message.payload))
-        assert stream.input_room >= 0
+        assert stream.input_credit >= 0
 
 
 @pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda c: c.name)
-def test_a_conversation(conversation: Conversation) -> None:
+def test_conversation_is_played_as_scripted(conversation: Conversation) -> None:
     stage = Stage(stray=conversation.for_ == "gateway")
     steps = conversation.steps
     for step, following in zip(steps, [*steps[1:], Step()], strict=True):
@@ -335,7 +335,7 @@ def play(stage: Stage, step: Step, broken: bool) -> None:
         assert step.close or step.leaves or step.away or step.ends or step.refuses, f"a step that says nothing: {step}"
 
 
-def test_the_scripts_themselves_are_messages() -> None:
+def test_the_steps_of_conversations_are_valid_messages() -> None:
     """A misspelt field would be ignored as unknown, and the script would test nothing."""
     for conversation in CONVERSATIONS:
         for step in conversation.steps:

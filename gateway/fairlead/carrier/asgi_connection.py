@@ -92,18 +92,18 @@ class AsgiConnection:
         return self._queued
 
     def pause_reading(self) -> None:
-        intake = self.context.intake
-        if (intake is None or not intake.silence(self, True)) and self._ending is None:
+        read_scheduler = self.context.read_scheduler
+        if (read_scheduler is None or not read_scheduler.silence(self, True)) and self._ending is None:
             self._to_read.clear()
 
     def resume_reading(self) -> None:
-        intake = self.context.intake
-        if intake is None or not intake.silence(self, False):
+        read_scheduler = self.context.read_scheduler
+        if read_scheduler is None or not read_scheduler.silence(self, False):
             self._to_read.set()
 
     def charge(self, messages: float = 0, events: int = 0) -> None:
-        if self.context.intake is not None:
-            self.context.intake.charge(self, messages, events)
+        if self.context.read_scheduler is not None:
+            self.context.read_scheduler.charge(self, messages, events)
 
     # Called by the read scheduler. The server has already read what it delivers, so this end can only stop asking it
     # for more.
@@ -147,8 +147,8 @@ class AsgiConnection:
             self.context.timer_wheel.unwatch(self)
             self.context.timer_wheel.timeout_queue(self.context.close_timeout).discard(self)
             self.context.note(self, False)
-            if self.context.intake is not None:
-                self.context.intake.forget(self)
+            if self.context.read_scheduler is not None:
+                self.context.read_scheduler.forget(self)
             reader.cancel()
             writer.cancel()
             self._tasks = []
@@ -181,15 +181,15 @@ class AsgiConnection:
             if len(message) > self.context.max_message:
                 self.close(1009, f"message exceeds {self.context.max_message} bytes")
             if self._ending is None:
-                self._hear(message)
+                self._message_received(message)
 
-    def _hear(self, message: bytes | str) -> None:
-        intake, listener = self.context.intake, self.listener
-        metered = listener if intake is not None and isinstance(listener, MeteredListener) else None
+    def _message_received(self, message: bytes | str) -> None:
+        read_scheduler, listener = self.context.read_scheduler, self.listener
+        metered = listener if read_scheduler is not None and isinstance(listener, MeteredListener) else None
         asked = 0 if metered is None else metered.asked
         self._tell(lambda listener: listener.on_message(self, message))
-        if intake is not None:
-            intake.took(self, 1 if metered is None else 1 - (metered.asked - asked), len(message))
+        if read_scheduler is not None:
+            read_scheduler.took(self, 1 if metered is None else 1 - (metered.asked - asked), len(message))
 
     async def _write(self) -> None:
         while True:

@@ -106,18 +106,18 @@ class FramedConnection(Framing, asyncio.Protocol):
         return self.transport.get_write_buffer_size()
 
     def pause_reading(self) -> None:
-        intake = self.context.intake
-        if (intake is None or not intake.silence(self, True)) and not self.transport.is_closing():
+        read_scheduler = self.context.read_scheduler
+        if (read_scheduler is None or not read_scheduler.silence(self, True)) and not self.transport.is_closing():
             self.transport.pause_reading()
 
     def resume_reading(self) -> None:
-        intake = self.context.intake
-        if (intake is None or not intake.silence(self, False)) and not self.transport.is_closing():
+        read_scheduler = self.context.read_scheduler
+        if (read_scheduler is None or not read_scheduler.silence(self, False)) and not self.transport.is_closing():
             self.transport.resume_reading()
 
     def charge(self, messages: float = 0, events: int = 0) -> None:
-        if self.context.intake is not None:
-            self.context.intake.charge(self, messages, events)
+        if self.context.read_scheduler is not None:
+            self.context.read_scheduler.charge(self, messages, events)
 
     def shutdown(self) -> None:
         """Close the connection with code 1012. When uvicorn stops, it calls this on every connection and then waits
@@ -163,10 +163,10 @@ class FramedConnection(Framing, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         quiet = self.quiet
         self.quiet = quiet - 1 if quiet < 0 else -1
-        if (quiet > -FREQUENT and len(data) <= SMALL and self._partial is None) or self.context.intake is None:
+        if (quiet > -FREQUENT and len(data) <= SMALL and self._partial is None) or self.context.read_scheduler is None:
             self.feed(data)
         else:
-            self.context.intake.read(self, data)
+            self.context.read_scheduler.read(self, data)
 
     def pause_writing(self) -> None:
         self.congested = True
@@ -186,8 +186,8 @@ class FramedConnection(Framing, asyncio.Protocol):
         context.timer_wheel.timeout_queue(context.close_timeout).discard(self)
         context.note(self, False)
         self.discard()
-        if context.intake is not None:
-            context.intake.forget(self)
+        if context.read_scheduler is not None:
+            context.read_scheduler.forget(self)
         self._finish()
 
     # Called by the frame reader (`Framing`).
@@ -267,11 +267,11 @@ class FramedConnection(Framing, asyncio.Protocol):
 
 
 class ServerConnection(FramedConnection):
-    """The server's end of a connection. `roster` is the server's set of open connections; a connection removes itself
-    from it when it is lost.
+    """The server's end of a connection. `connections` is the server's set of open connections; a connection removes
+    itself from it when it is lost.
     """
 
-    __slots__ = ("_roster",)
+    __slots__ = ("_connections",)
 
     MASKED = True
 
@@ -280,16 +280,16 @@ class ServerConnection(FramedConnection):
         transport: asyncio.Transport,
         listener: Listener,
         context: ConnectionContext,
-        roster: set[ServerConnection],
+        connections: set[ServerConnection],
         *,
         deflate: bool = False,
     ) -> None:
         super().__init__(transport, listener, context, deflate=deflate)
-        self._roster = roster
-        roster.add(self)
+        self._connections = connections
+        connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._roster.discard(self)
+        self._connections.discard(self)
         super().connection_lost(exc)
 
     def _encode(self, first: int, payload: bytes) -> bytes:

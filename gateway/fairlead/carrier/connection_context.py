@@ -19,8 +19,8 @@ overflow."""
 
 @dataclass(frozen=True, slots=True)
 class ConnectionContext:
-    """What all connections of one server, or of one client process, share. Without a read scheduler (`intake`), all
-    incoming data is read at once.
+    """What all connections of one server, or of one client process, share. Without a `read_scheduler`,
+    all incoming data is read at once.
     """
 
     timer_wheel: TimerWheel
@@ -28,7 +28,7 @@ class ConnectionContext:
     max_buffered: int = 1 << 20
     close_timeout: float = 5.0  # a live peer answers within its round trip; 5 s is a bad mobile link
     deflate: bool = False
-    intake: ReadScheduler | None = None
+    read_scheduler: ReadScheduler | None = None
     slow: set[Connection] | None = None
     """The connections that are congested, because their peers read more slowly than data is sent to them. None if
     nobody needs the set: a client has one context per connection and does not use it."""

@@ -38,8 +38,8 @@ class DataEpochs:
         value = await self._store.submit("GET", schema.DATA_EPOCH, priority=Priority.CONTROL)
         return None if value is None else DataEpoch.parse(text(value))
 
-    async def mark(self, era: DataEpoch) -> DataEpoch:
+    async def mark(self, epoch: DataEpoch) -> DataEpoch:
         """Write the mark unless another node has written one; returns the epoch that is in Redis afterwards."""
-        mark = f"{era.mark} {era.lost}"
+        mark = f"{epoch.mark} {epoch.lost}"
         value = await self._store.submit("SET", schema.DATA_EPOCH, mark, "NX", "GET", priority=Priority.CONTROL)
-        return era if value is None else DataEpoch.parse(text(value))
+        return epoch if value is None else DataEpoch.parse(text(value))

@@ -108,7 +108,7 @@ class DeadlineQueue:
         return self._looked(shards, replies)
 
     async def _looked(self, shards: Sequence[int], replies: list[asyncio.Future[Reply]]) -> DueTargets:
-        look = DueTargets()
+        due_targets = DueTargets()
         failure: Exception | None = None
         for shard, answer in zip(shards, await answers_or_errors(replies), strict=True):
             if isinstance(answer, Exception):
@@ -118,11 +118,11 @@ class DeadlineQueue:
             now, soonest = integer(first), integer(second)
             for member in members:
                 command, _, agent = text(member).partition(" ")
-                look.taken.append(DueTarget(command, agent, now))
+                due_targets.taken.append(DueTarget(command, agent, now))
             if soonest and soonest <= now:
-                look.more.append(shard)
+                due_targets.more.append(shard)
             elif soonest:
-                look.next[shard] = soonest
-        if failure is not None and not look.taken:
+                due_targets.next[shard] = soonest
+        if failure is not None and not due_targets.taken:
             raise failure  # if other shards were read, their targets must not wait for the one that failed
-        return look
+        return due_targets

@@ -6,6 +6,8 @@ fl1:data_epoch         string  `mark lost-at`, the data epoch. Written by the fi
 fl1:nodes              zset    lease → time of the last heartbeat (ms). Written with each heartbeat; entries older than
                                an expired row are removed
 fl1:node:{n}           hash    one node's counts, state and epoch. Written with each heartbeat; 150 s after the last one
+fl1:rebalance          hash    node → links that it should keep at most. Written by the operator in every pass of a
+                               rebalance; 30 s after the last one
 fl1:agent:{a}          hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close
                                code, recent failures. Written by claim, release and the platform; no TTL, the index
                                sweeper removes it after `forget_after`
@@ -44,6 +46,7 @@ from typing import NamedTuple
 DATA_EPOCH = "fl1:data_epoch"
 NODES = "fl1:nodes"
 EVENTS = "fl1:events"
+REBALANCE = "fl1:rebalance"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
 
@@ -59,6 +62,8 @@ AWAY_MS = 45_000
 that a gateway tells agents to wait (`wire.retry.HANDED_OUT_MS`), and one connection attempt."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
+REBALANCE_MS = 30_000
+"""How long targets of a rebalance hold: three passes of the operator."""
 LABEL_LIMIT = 64
 """The number of labels of an agent; the limit for facts is the same."""
 FAILURES_KEPT = 5
@@ -171,6 +176,8 @@ class NodeRow:
     """The node has links that it has not yet compared with the rows of their agents."""
     process: str = ""
     """The identity of the process, packed by `routing.membership.process_identity`."""
+    moved: int = 0
+    """Links that a rebalance has made it move since the start of the process."""
 
     @property
     def lease(self) -> str:
@@ -192,7 +199,7 @@ class NodeRow:
             node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"links"),
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
             float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
-            word(b"process"),
+            word(b"process"), count(b"moved"),
         )  # fmt: skip
 
 

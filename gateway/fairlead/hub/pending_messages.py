@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 PENDING_MESSAGES = 1_024
 PENDING_BYTES = 1 << 20
-"""The bounds of one session. All sessions of a node share another one: see `Totals.room`."""
+"""The bounds of one session. All sessions of a node share another one: see `Totals.session_limit`."""
 OVERHEAD = 200
 """Bytes that a pending message costs beside its payload."""
 
@@ -45,7 +45,7 @@ class PendingMessages:
         size, totals = pending_size(message), self.handler.totals
         self.pending_bytes += size
         totals.pending += size
-        too_much = self.pending_bytes > min(PENDING_BYTES, totals.room) or len(self.pending) > PENDING_MESSAGES
+        too_much = self.pending_bytes > min(PENDING_BYTES, totals.session_limit) or len(self.pending) > PENDING_MESSAGES
         if too_much and not self.paused and self.connection is not None:
             self.paused = True
             self.connection.pause_reading()
@@ -65,7 +65,7 @@ class PendingMessages:
         totals = self.handler.totals
         self.pending_bytes -= size
         totals.pending -= size
-        if self.paused and self.pending_bytes * 2 <= max(0, min(PENDING_BYTES, totals.room)):
+        if self.paused and self.pending_bytes * 2 <= max(0, min(PENDING_BYTES, totals.session_limit)):
             self.paused = False
             if self.connection is not None:
                 self.connection.resume_reading()

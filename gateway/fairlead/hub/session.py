@@ -132,17 +132,17 @@ class Session(LinkTelemetry):
         self.handler.message_counters.sent(message, len(data))
         connection.send(data)
 
-    async def wait_writable(self, patience: float) -> None:
+    async def wait_writable(self, timeout: float) -> None:
         """Wait until the agent has read most of what it was sent. A slow agent is waited for; if nothing at all is
-        read for `patience` seconds, the link is closed with 4408, which ends the wait too."""
+        read for `timeout` seconds, the link is closed with 4408, which ends the wait too."""
         connection = self.connection
         while connection is not None and connection.congested and self.open:
             if self.waiter is None:
                 self.waiter = asyncio.get_running_loop().create_future()
             before = connection.buffered()
-            done, _ = await asyncio.wait({self.waiter}, timeout=patience)
+            done, _ = await asyncio.wait({self.waiter}, timeout=timeout)
             if not done and connection.buffered() >= before:
-                self.close(CloseCode.SLOW_READER, f"nothing was read for {patience:g} s")
+                self.close(CloseCode.SLOW_READER, f"nothing was read for {timeout:g} s")
 
     def close(self, code: int, reason: str, retry_ms: int | None = None) -> None:
         """Send bye and close. `on_close` follows when the connection is over."""

@@ -1,7 +1,7 @@
 """Sums over all sessions of a node, which the sessions keep up to date as they change.
 
 The hub creates them and each session reaches them through its handler, so that a heartbeat, a scrape or a message asks
-for a number and does not walk the links. `pending` is also a budget: see `room`.
+for a number and does not walk the links. `pending` is also a budget: see `session_limit`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Totals:
         self.pending_limit = pending_limit
 
     @property
-    def room(self) -> int:
+    def session_limit(self) -> int:
         """How many pending bytes each session may have: as many as are left of the limit.
 
         So n sessions that fill it settle at 1/(n + 1) of it each, and a session that has little pending is always read

@@ -28,10 +28,10 @@ CLEAR = {"t": WELCOME, "sid": "clear", "gen": 1, "now": 0, "hb": 25_000, "retry"
 
 
 class AgentUnderTest:
-    def __init__(self, server: MockServer, process: AgentProcess | None, patience: float) -> None:
-        """`patience`: seconds for whatever the agent must do."""
+    def __init__(self, server: MockServer, process: AgentProcess | None, timeout: float) -> None:
+        """`timeout`: seconds for whatever the agent must do."""
         self.server = server
-        self.patience = patience
+        self.timeout = timeout
         self.journal = ""
         """The id of its journal, or "" without one."""
         self._process = process
@@ -60,12 +60,12 @@ class AgentUnderTest:
         try:
             await self.greet(link)
             await link.send_message(CLEAR)
-            await link.wait_until_read(self.patience)
+            await link.wait_until_read(self.timeout)
             while (await link.receive(0.05)) is not None:  # events without a receipt
                 pass
             if link.received:
                 await link.send_message({"t": 11, "s": link.received})
-                await link.wait_until_read(self.patience)
+                await link.wait_until_read(self.timeout)
         except LinkClosed as e:
             raise AgentViolation(
                 Violation(f"the agent closed with {e.code} when nothing was open: {why(e)}", "8")
@@ -80,7 +80,7 @@ class AgentUnderTest:
 
     async def accept(self, timeout: float | None = None) -> MockLink:
         """The agent's next connection. Raises AgentViolation when it does not connect in time."""
-        usual = self.patience if self._process is not None else max(self.patience, LONGEST_PAUSE)
+        usual = self.timeout if self._process is not None else max(self.timeout, LONGEST_PAUSE)
         deadline = time.monotonic() + (usual if timeout is None else timeout)
         while (left := deadline - time.monotonic()) > 0:
             link = await self.server.accept(min(left, POLL))
@@ -98,11 +98,11 @@ class AgentUnderTest:
     async def greet(self, link: MockLink) -> Raw:
         """The hello, which must be the first message, of the same boot and with a greater `conn`."""
         try:
-            hello = await link.receive(self.patience, quiet=False)
+            hello = await link.receive(self.timeout, quiet=False)
         except LinkClosed as e:
             raise AgentViolation(Violation(f"the agent closed with {e.code} before its hello", "4")) from e
         if hello is None:
-            raise AgentViolation(Violation(f"no hello within {self.patience:g} s of the upgrade", "4"))
+            raise AgentViolation(Violation(f"no hello within {self.timeout:g} s of the upgrade", "4"))
         if hello["t"] != HELLO:
             raise AgentViolation(Violation("the first message of a connection MUST be hello", "4", came=show(hello)))
         boot, conn = hello["boot"], hello["conn"]

@@ -55,7 +55,7 @@ class ConversationRun:
         """How many bytes of input may be granted on the old link: those that it had before the newest hello."""
         self.at = 0
         """The number of the current step, from 1."""
-        self._moment = 0.0
+        self._last_close_at = 0.0
         """When the agent could know of the newest step that is not a hello."""
         self._leaving = False
         self._early: set[int] = set()
@@ -75,9 +75,9 @@ class ConversationRun:
             if step.agent is None or step.agent["t"] != HELLO:
                 # An agent's pause begins when it learns of the end, which may be before the whole step is done here.
                 by_agent = step.agent is not None or (step.close is not None and step.close.by == "agent")
-                self._moment = time.monotonic() if by_agent else began
-        if any(step.leaves for step in self._steps) and not await self._agent.process.ended(self._agent.patience):
-            raise AgentViolation(Violation(f"the process did not end within {self._agent.patience:g} s", "9"))
+                self._last_close_at = time.monotonic() if by_agent else began
+        if any(step.leaves for step in self._steps) and not await self._agent.process.ended(self._agent.timeout):
+            raise AgentViolation(Violation(f"the process did not end within {self._agent.timeout:g} s", "9"))
 
     async def end(self) -> None:
         """Close the links that are open."""
@@ -102,7 +102,7 @@ class ConversationRun:
             self._orders.process_restarted()
         elif step.takes:
             if not await self._orders.take_input(step.takes):
-                what = f"the agent did not carry out the order to read one chunk of input within {agent.patience:g} s"
+                what = f"the agent did not carry out the order to read one chunk of input within {agent.timeout:g} s"
                 raise AgentViolation(self._violation(what, step, "7"))
         elif step.writes:
             await self._orders.write(step.writes, step.kind, step.payload)
@@ -146,7 +146,7 @@ class ConversationRun:
                 raise
             return  # it has closed already, which it may; what it said before is still read
         if not last:
-            await link.wait_until_read(self._agent.patience)
+            await link.wait_until_read(self._agent.timeout)
 
     async def _expect(self, index: int, step: Step, expected: Raw) -> None:
         kind = expected["t"]
@@ -160,41 +160,41 @@ class ConversationRun:
             return
         await self._orders.lead_to(expected)
         while True:
-            heard = await self._link_of(step).receive(self._agent.patience)
-            if heard is None:
-                what = f"no message came within {self._agent.patience:g} s"
+            received = await self._link_of(step).receive(self._agent.timeout)
+            if received is None:
+                what = f"no message came within {self._agent.timeout:g} s"
                 raise AgentViolation(self._violation(what, step, expected=show(expected)))
-            differs = differences(expected, heard)
+            differs = differences(expected, received)
             if not differs:
                 return
-            ahead = self._ahead(index, heard)
+            ahead = self._ahead(index, received)
             if ahead is None:
                 raise AgentViolation(
                     self._violation(
                         "the message is not the expected one",
                         step,
                         expected=show(expected),
-                        came=show(heard),
+                        came=show(received),
                         differs=differs,
                     )
                 )
             self._early.add(ahead)
 
-    def _ahead(self, index: int, heard: Raw) -> int | None:
-        """The later step that `heard` belongs to, if it is of another stream: between streams there is no order."""
-        mine = (self._steps[index].agent or {}).get("id")
+    def _ahead(self, index: int, received: Raw) -> int | None:
+        """The later step that `received` belongs to, if it is of another stream: between streams there is no order."""
+        command = (self._steps[index].agent or {}).get("id")
         for later in range(index + 1, len(self._steps)):
             expected = self._steps[later].agent
             if expected is None:
                 return None
-            if later not in self._early and expected.get("id") != mine and not differences(expected, heard):
+            if later not in self._early and expected.get("id") != command and not differences(expected, received):
                 return later
         return None
 
     async def _hello(self, step: Step, expected: Raw) -> None:
         agent = self._agent
         timeout = step.within / 1000 if step.within else None
-        before = self._moment or time.monotonic()
+        before = self._last_close_at or time.monotonic()
         try:
             link = await agent.accept(timeout)
         except AgentViolation as e:
@@ -242,12 +242,12 @@ class ConversationRun:
         if not any(s.gateway is not None and s.gateway["t"] == WELCOME for s in self._steps[:index]):
             return
         welcome = next(s.gateway for s in reversed(self._steps[:index]) if s.gateway and s.gateway["t"] == WELCOME)
-        if welcome["hb"] / 1000 > self._agent.patience:
+        if welcome["hb"] / 1000 > self._agent.timeout:
             return
-        heard = await self._open.receive(self._agent.patience, quiet=False)
-        if heard is None or heard["t"] != HB:
+        received = await self._open.receive(self._agent.timeout, quiet=False)
+        if received is None or received["t"] != HB:
             what = f"an agent that has sent nothing for `hb` ({welcome['hb']} ms) MUST send hb"
-            raise AgentViolation(self._violation(what, step, "4", came=show(heard) if heard else "nothing"))
+            raise AgentViolation(self._violation(what, step, "4", came=show(received) if received else "nothing"))
 
     async def _close(self, step: Step) -> None:
         assert step.close is not None
@@ -256,10 +256,10 @@ class ConversationRun:
             await link.socket.close(step.close.code)
             return
         try:
-            while (heard := await link.receive(self._agent.patience, quiet=False)) is not None:
-                if heard["t"] not in (BYE, HB, CREDIT, ACK):
+            while (received := await link.receive(self._agent.timeout, quiet=False)) is not None:
+                if received["t"] not in (BYE, HB, CREDIT, ACK):
                     what = f"the agent continued, expected a close with {step.close.code}"
-                    raise AgentViolation(self._violation(what, step, came=show(heard)))
+                    raise AgentViolation(self._violation(what, step, came=show(received)))
         except LinkClosed as e:
             if e.code != step.close.code:
                 what = f"the agent closed with {e.code} ({why(e)}), expected {step.close.code}"
@@ -268,7 +268,7 @@ class ConversationRun:
                 what = "input was granted on the old link after hello on the new one, which had asked for it"
                 raise AgentViolation(self._violation(what, step, "9")) from e
             return
-        what = f"the agent did not close within {self._agent.patience:g} s, expected a close with {step.close.code}"
+        what = f"the agent did not close within {self._agent.timeout:g} s, expected a close with {step.close.code}"
         raise AgentViolation(self._violation(what, step))
 
     async def _away(self, step: Step) -> None:

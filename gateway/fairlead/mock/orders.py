@@ -28,7 +28,7 @@ class ScriptOrders:
     async def take_input(self, command: str) -> bool:
         """Let a command read one chunk of input; False when the order is not carried out in time."""
         process = self._agent.process
-        return await process.done(await process.take(command), self._agent.patience)
+        return await process.done(await process.take(command), self._agent.timeout)
 
     async def write(self, command: str, kind: str, payload: str) -> None:
         self._written[command] += 1
@@ -60,7 +60,7 @@ class ScriptOrders:
     async def _until_read(self) -> None:
         """Wait until the agent has read all orders so far."""
         process = self._agent.process
-        await process.done(await process.order("ready"), self._agent.patience)
+        await process.done(await process.order("ready"), self._agent.timeout)
 
 
 def _result(size: int) -> str:

@@ -29,9 +29,9 @@ class ConversationResult:
 
 
 class ConformanceRunner:
-    def __init__(self, server: MockServer, process: AgentProcess | None, patience: float) -> None:
-        """`patience`: seconds for whatever the agent must do."""
-        self._agent = AgentUnderTest(server, process, patience)
+    def __init__(self, server: MockServer, process: AgentProcess | None, timeout: float) -> None:
+        """`timeout`: seconds for whatever the agent must do."""
+        self._agent = AgentUnderTest(server, process, timeout)
 
     async def play(self, conversation: Conversation) -> ConversationResult:
         """Play one conversation."""

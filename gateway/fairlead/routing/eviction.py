@@ -14,7 +14,7 @@ from fairlead.routing.timeouts import wait_for_redis
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.wire.close_codes import CloseCode
 
-PATIENCE = 120.0
+TIMEOUT = 120.0
 """Seconds to wait for Redis, which alone knows the owner: a wrong close code does more harm than a late one."""
 
 
@@ -23,7 +23,7 @@ async def close_superseded(session: Session, directory: Directory, store: Pipeli
         try:
             owner = await directory.owner(session.agent)
         except BusUnavailable:
-            if await wait_for_redis(store, PATIENCE):
+            if await wait_for_redis(store, TIMEOUT):
                 continue
             session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect elsewhere")
             return

@@ -32,8 +32,8 @@ def contradictions(s: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
         ("admin", s.admin_host, s.admin_port),
     ]
     for i, (one, host, port) in enumerate(ports):
-        for other, *place in ports[i + 1 :]:
-            if port and [host, port] == place:
+        for other, *other_address in ports[i + 1 :]:
+            if port and [host, port] == other_address:
                 names = (f"{one}_host", f"{one}_port", f"{other}_host", f"{other}_port")
                 yield names, f"{one}_port and {other}_port are both {port} on {host}: expected two different ports"
     longest = f"{s.node}-{s.workers - 1}"

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from redis.exceptions import RedisError, ResponseError
 
 from fairlead.errors import BusUnavailable
-from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, patience, reconnect_delay
+from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, connect_timeout, reconnect_delay
 from fairlead.store.reply import items, table, text
 
 logger = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class BlockingReader:
             connection = None
             reads = self.reads
             try:
-                connection = await self._endpoint.connect(patience(CONNECT_TIMEOUT, attempt))
+                connection = await self._endpoint.connect(connect_timeout(CONNECT_TIMEOUT, attempt))
                 self.last_error = None
                 await self._follow(connection)
             except (BusUnavailable, TimeoutError, RedisError, OSError) as e:

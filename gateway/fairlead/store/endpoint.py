@@ -140,9 +140,9 @@ def pack(args: tuple[Arg, ...]) -> bytes:
     return packed
 
 
-def patience(timeout: float, attempt: int) -> float:
-    """The seconds that connection attempt number `attempt` may take, where attempt 0 may take `timeout` seconds."""
-    return timeout * min(1 + attempt, MOST_PATIENT)
+def connect_timeout(base: float, attempt: int) -> float:
+    """The seconds that connection attempt number `attempt` may take, where attempt 0 may take `base` seconds."""
+    return base * min(1 + attempt, MOST_PATIENT)
 
 
 def reconnect_delay(attempt: int) -> float:

@@ -22,7 +22,7 @@ from redis.exceptions import NoScriptError, ReadOnlyError, RedisError, ResponseE
 
 from fairlead.errors import BusUnavailable, FairleadError, NotAnswered
 from fairlead.store.backlog import EXPECTED_REPLY, Backlog, Call, Priority
-from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, pack, patience, reconnect_delay
+from fairlead.store.endpoint import CONNECT_TIMEOUT, Endpoint, RedisConnection, connect_timeout, pack, reconnect_delay
 from fairlead.store.errors import ScriptError, reply_error
 from fairlead.store.reply import Arg, Reply
 from fairlead.store.reply_deadline import ReplyDeadline
@@ -36,7 +36,7 @@ BATCH_TIMEOUT = 1.0
 PROGRESS = 16
 """Number of replies after which the timeout of a batch begins again: large replies on a slow line take long, although
 nothing is wrong."""
-BATCH_PATIENCE = 5
+BATCH_LIMIT = 5
 """Multiple of BATCH_TIMEOUT that a batch may take at most while its replies keep arriving."""
 WAITING_TIMEOUT = 30.0
 """Seconds that a call may wait to be sent, accurate to one batch. It is longer than any caller waits. Batches take
@@ -206,7 +206,7 @@ class Pipeliner:
             connection = None
             served = self.batches
             try:
-                connection = await self._endpoint.connect(patience(self._connect_timeout, attempt))
+                connection = await self._endpoint.connect(connect_timeout(self._connect_timeout, attempt))
                 self._loaded.clear()
                 self._close_breaker()
                 if self.on_connect is not None:
@@ -276,7 +276,7 @@ class Pipeliner:
         again: list[Call] = []
         refused: dict[bytes, ResponseError] = {}
 
-        deadline = ReplyDeadline(self._batch_timeout, self._batch_timeout * BATCH_PATIENCE)
+        deadline = ReplyDeadline(self._batch_timeout, self._batch_timeout * BATCH_LIMIT)
         try:
             async with deadline.timeout:
                 await connection.send(b"".join(chunks))

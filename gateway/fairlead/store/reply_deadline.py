@@ -33,7 +33,7 @@ class ReplyDeadline:
         self._at = now + seconds
         self._last = now + most
         self._fires = self._at - self._last_part
-        self._timer = self._loop.call_at(self._fires, self._look)
+        self._timer = self._loop.call_at(self._fires, self._check)
         self.timeout = asyncio.timeout(None)
 
     def progress(self) -> None:
@@ -43,7 +43,7 @@ class ReplyDeadline:
     def stop(self) -> None:
         self._timer.cancel()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now = self._loop.time()
         if now - self._fires > self._last_part * LATE:
             self._at = now + self._seconds
@@ -52,4 +52,4 @@ class ReplyDeadline:
             return
         soon = self._at - self._last_part
         self._fires = soon if soon > now else self._at
-        self._timer = self._loop.call_at(self._fires, self._look)
+        self._timer = self._loop.call_at(self._fires, self._check)

@@ -80,8 +80,8 @@ class AgentPool:
         gc.collect()
         self._base = private_memory()
         profiles = assign({Profile(name): share for name, share in options.mix.items()}, options.agents)
-        mine = range(number, options.agents, options.processes)
-        self._agents = [SimulatedAgent(self, i, profiles[i]) for i in mine]
+        indexes = range(number, options.agents, options.processes)
+        self._agents = [SimulatedAgent(self, i, profiles[i]) for i in indexes]
         self._visits = Visits(self._agents, lambda: self.heartbeat, self.counters.lag.add)
 
     # -- called by the worker ------------------------------------------------------------------------

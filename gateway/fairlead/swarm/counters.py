@@ -70,16 +70,16 @@ class Counters:
 
     def merge(self, other: Counters) -> None:
         for one in fields(self):
-            mine, theirs = getattr(self, one.name), getattr(other, one.name)
-            if isinstance(mine, LatencyHistogram):
-                mine.merge(theirs)
-            elif isinstance(mine, dict):
-                for key, count in theirs.items():
-                    mine[key] = mine.get(key, 0) + count
-            elif isinstance(mine, str):
-                setattr(self, one.name, theirs or mine)
+            own, added = getattr(self, one.name), getattr(other, one.name)
+            if isinstance(own, LatencyHistogram):
+                own.merge(added)
+            elif isinstance(own, dict):
+                for key, count in added.items():
+                    own[key] = own.get(key, 0) + count
+            elif isinstance(own, str):
+                setattr(self, one.name, added or own)
             else:
-                setattr(self, one.name, mine + theirs)
+                setattr(self, one.name, own + added)
 
 
 @dataclass(frozen=True, slots=True)

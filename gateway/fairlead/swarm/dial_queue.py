@@ -18,13 +18,13 @@ class DialQueue:
     def __init__(self, dial: Callable[[int, float], Coroutine[None, None, None]]) -> None:
         """`dial` is called with the index that was added, and the time at which it was due."""
         self._dial = dial
-        self._due: list[tuple[float, int]] = []
+        self._queue: list[tuple[float, int]] = []
         self._wake = asyncio.Event()
         self._in_progress: set[asyncio.Task[None]] = set()
 
     def add(self, due: float, index: int) -> None:
         """`due` by the event loop's clock."""
-        heapq.heappush(self._due, (due, index))
+        heapq.heappush(self._queue, (due, index))
         self._wake.set()
 
     async def run(self) -> None:
@@ -34,15 +34,15 @@ class DialQueue:
             async with asyncio.TaskGroup() as group:
                 while True:
                     now = loop.time()
-                    while self._due and self._due[0][0] <= now and len(self._in_progress) < CONCURRENT:
-                        due, index = heapq.heappop(self._due)
+                    while self._queue and self._queue[0][0] <= now and len(self._in_progress) < CONCURRENT:
+                        due, index = heapq.heappop(self._queue)
                         task = group.create_task(self._dial(index, due))
                         self._in_progress.add(task)
                         task.add_done_callback(self._ended)
                     self._wake.clear()
-                    idle = not self._due or len(self._in_progress) >= CONCURRENT
+                    idle = not self._queue or len(self._in_progress) >= CONCURRENT
                     try:
-                        async with asyncio.timeout_at(None if idle else self._due[0][0]):
+                        async with asyncio.timeout_at(None if idle else self._queue[0][0]):
                             await self._wake.wait()
                     except TimeoutError:
                         pass

@@ -53,5 +53,5 @@ def assign(mix: Mapping[Profile, int], agents: int) -> list[Profile]:
     short = sorted(mix, key=lambda profile: -(agents * mix[profile] % total))
     for profile in short[: agents - sum(counts.values())]:
         counts[profile] += 1
-    places = [((i + 0.5) / count, profile) for profile, count in counts.items() for i in range(count)]
-    return [profile for _, profile in sorted(places, key=lambda place: place[0])]
+    positions = [((i + 0.5) / count, profile) for profile, count in counts.items() for i in range(count)]
+    return [profile for _, profile in sorted(positions, key=lambda position: position[0])]

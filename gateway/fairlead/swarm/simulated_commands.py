@@ -156,7 +156,7 @@ class SimulatedCommands:
             if running.piece is None:
                 self._end(command, "ok")
                 return True
-            if len(running.piece) <= running.stream.room:
+            if len(running.piece) <= running.stream.credit_left:
                 self._queue.append(running.stream.chunk("stdout", running.piece))
                 self._owner.counters.output_bytes += len(running.piece)
                 running.piece = next(running.rest, None)

@@ -22,22 +22,22 @@ class Visits:
         self._heartbeat = heartbeat
         self._late = late
         self._loop = asyncio.get_running_loop()
-        self._next, self._owed, self._due = 0, 0.0, 0.0
+        self._next, self._owed, self._next_at = 0, 0.0, 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        self._due = time.monotonic() + TICK
-        self._timer = self._loop.call_at(self._due, self._turn)
+        self._next_at = time.monotonic() + TICK
+        self._timer = self._loop.call_at(self._next_at, self._visit_next)
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _turn(self) -> None:
+    def _visit_next(self) -> None:
         now = time.monotonic()
-        self._late(max(0.0, now - self._due))
-        self._due = max(self._due + TICK, now)
-        self._timer = self._loop.call_at(self._due, self._turn)
+        self._late(max(0.0, now - self._next_at))
+        self._next_at = max(self._next_at + TICK, now)
+        self._timer = self._loop.call_at(self._next_at, self._visit_next)
         # Twice in a heartbeat each agent is visited, so that none is silent for longer than one.
         self._owed = min(self._owed + len(self._agents) * TICK / (self._heartbeat() / 2), len(self._agents))
         while self._owed >= 1:

@@ -31,11 +31,11 @@ async def work() -> None:
     loop = asyncio.get_running_loop()
     instructions = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(instructions), sys.stdin)
-    mine = msgspec.json.decode(await instructions.readline(), type=WorkerOptions)
+    options = msgspec.json.decode(await instructions.readline(), type=WorkerOptions)
     gc.collect()
     gc.freeze()
     gc.set_threshold(GC_THRESHOLD, 50, 1000)
-    pool = AgentPool(mine.options, mine.number, mine.began)
+    pool = AgentPool(options.options, options.number, options.began)
     running = asyncio.create_task(pool.run())
     reporting = asyncio.create_task(_report(pool))
     try:

@@ -33,14 +33,15 @@ class CommandTiming:
     """The timestamps of one command on one link. A timestamp of 0 means that the step has not happened."""
 
     __slots__ = (
-        "acked", "attempt", "code", "ended", "first", "heard", "origin", "resumed", "rung", "span", "stored", "waited",
-        "written",
+        "acked", "attempt", "code", "ended", "first", "origin", "received", "resumed", "rung", "span", "stored",
+        "waited", "written",
     )  # fmt: skip
 
-    def __init__(self, rung: int, heard: int) -> None:
+    def __init__(self, rung: int, received: int) -> None:
         self.rung = rung
         """When the doorbell was sent, by the clock of the node that sent it."""
-        self.heard = heard
+        self.received = received
+        """When this node received the doorbell."""
         self.waited = False
         """True if the command existed before the link did."""
         self.written = 0
@@ -62,7 +63,7 @@ class CommandTiming:
         """The seconds of each of STAGES, or None where one of its two timestamps is missing."""
         written, ended = 0 if self.resumed else self.written, self.ended
         return (
-            _between(self.heard, written),
+            _between(self.received, written),
             _between(written, self.acked),
             _between(written, self.first),
             _between(written, ended),

@@ -36,19 +36,19 @@ class Series:
         look like a restart.
         """
         seconds = max(seconds, 0.0)
-        place = bisect_left(self._bounds, seconds)
-        self._counts[place] += 1
+        bucket = bisect_left(self._bounds, seconds)
+        self._counts[bucket] += 1
         self._sum += seconds
         if trace:
-            self._exemplars[place] = Exemplar({"trace_id": trace}, seconds, time.time())
+            self._exemplars[bucket] = Exemplar({"trace_id": trace}, seconds, time.time())
 
     def add_to(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
         total = 0
         buckets: list[tuple[str, float] | tuple[str, float, Exemplar]] = []
-        for place, bound in enumerate((*self._bounds, float("inf"))):
-            total += self._counts[place]
+        for bucket, bound in enumerate((*self._bounds, float("inf"))):
+            total += self._counts[bucket]
             name = str(floatToGoString(bound))  # type: ignore[no-untyped-call]
-            exemplar = self._exemplars.get(place)
+            exemplar = self._exemplars.get(bucket)
             buckets.append((name, total) if exemplar is None else (name, total, exemplar))
         family.add_metric(labels, buckets, self._sum)
 

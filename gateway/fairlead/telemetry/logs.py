@@ -52,7 +52,7 @@ class JsonFormatter(logging.Formatter):
         self._node = node
 
     def format(self, record: logging.LogRecord) -> str:
-        told: dict[str, object] = {
+        entry: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC)
             .isoformat(timespec="milliseconds")
             .replace("+00:00", "Z"),
@@ -61,13 +61,13 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         if self._node:
-            told["node"] = self._node
-        told.update(getattr(record, "ids", {}))
+            entry["node"] = self._node
+        entry.update(getattr(record, "ids", {}))
         if record.exc_info:
-            told["exception"] = self.formatException(record.exc_info)
+            entry["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
-            told["stack"] = record.stack_info
-        return msgspec.json.encode(told, enc_hook=str).decode()
+            entry["stack"] = record.stack_info
+        return msgspec.json.encode(entry, enc_hook=str).decode()
 
 
 class LogAggregator:
@@ -86,7 +86,7 @@ class LogAggregator:
             self._counts[kind] = Counter()
             self._logger.log(level, text, *args, extra=ids(**about))
             if self._timer is None:
-                self._timer = asyncio.get_running_loop().call_later(PERIOD, self._turn)
+                self._timer = asyncio.get_running_loop().call_later(PERIOD, self._report)
         elif self._logger.isEnabledFor(level):
             counts[detail if detail in counts or len(counts) < DETAILS else "other"] += 1
 
@@ -97,21 +97,21 @@ class LogAggregator:
         self._tell()
         self._counts.clear()
 
-    def _turn(self) -> None:
+    def _report(self) -> None:
         self._tell()
         # A kind without further events is removed, so that its next event is logged at once.
         self._counts = {kind: Counter() for kind, counts in self._counts.items() if counts}
-        self._timer = asyncio.get_running_loop().call_later(PERIOD, self._turn) if self._counts else None
+        self._timer = asyncio.get_running_loop().call_later(PERIOD, self._report) if self._counts else None
 
     def _tell(self) -> None:
         for kind, counts in self._counts.items():
             if count := counts.total():
-                told = ", ".join(f"{n} {detail}" for detail, n in counts.most_common())
+                details = ", ".join(f"{n} {detail}" for detail, n in counts.most_common())
                 self._logger.info(
                     "%s: %d more in %g s (%s)",
                     kind,
                     count,
                     PERIOD,
-                    told,
+                    details,
                     extra={"ids": {"event": kind, "count": count}},
                 )

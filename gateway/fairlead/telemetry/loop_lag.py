@@ -22,7 +22,7 @@ class LoopLag:
         self._lag = metrics.lag
         self._pauses = tuple(metrics.pauses.of(str(generation)) for generation in range(3))
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0
+        self._expected_at = 0.0
         self._began = 0.0
 
     def start(self) -> None:
@@ -37,12 +37,12 @@ class LoopLag:
             gc.callbacks.remove(self._collected)
 
     def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._due = loop.time() + PERIOD
+        self._expected_at = loop.time() + PERIOD
         self._timer = loop.call_later(PERIOD, self._beat, loop)
 
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         # The clock of uvloop counts whole milliseconds, so a timer may run up to 1 ms too early.
-        self.last = max(0.0, loop.time() - self._due)
+        self.last = max(0.0, loop.time() - self._expected_at)
         self._lag.observe(self.last)
         self._arm(loop)
 

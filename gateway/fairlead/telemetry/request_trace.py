@@ -71,11 +71,11 @@ class RequestTrace:
         if not (worth or context.sampled):
             return
         spans = [] if context.sampled else self._acceptance(context)
-        moments = [SpanEvent("first byte", self.first)] if self.first else []
+        events = [SpanEvent("first byte", self.first)] if self.first else []
         spans.append(
             Span(
                 context.trace, span_id(), context.root, "api.follow", "INTERNAL", self.accepted, end, self._facts(),
-                moments=moments, links=self._links(),
+                events=events, links=self._links(),
             )
         )  # fmt: skip
         self._tracing.put(spans)
@@ -94,10 +94,10 @@ class RequestTrace:
             )
         ]  # fmt: skip
         if self.rung:
-            told = {**self._facts(), "messaging.system": "redis", "messaging.operation.type": "send"}
+            attributes = {**self._facts(), "messaging.system": "redis", "messaging.operation.type": "send"}
             spans.append(
                 Span(
-                    context.trace, span_id(), self._accept, "dispatch", "PRODUCER", self.placed, self.rung, told,
+                    context.trace, span_id(), self._accept, "dispatch", "PRODUCER", self.placed, self.rung, attributes,
                     links=links,
                 )
             )  # fmt: skip

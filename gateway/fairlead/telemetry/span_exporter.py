@@ -67,7 +67,7 @@ class Span:
     end: int
     facts: Mapping[str, Value]
     error: str = ""
-    moments: Sequence[SpanEvent] = ()
+    events: Sequence[SpanEvent] = ()
     links: Sequence[SpanLink] = ()
 
 
@@ -79,7 +79,7 @@ class SpanExporter:
         self._resource = dict(resource)
         self._waiting: deque[Span] = deque()
         self._stopping = False
-        self._due = threading.Event()
+        self._export_now = threading.Event()
         """Set when a batch is full or the node stops."""
         self._otlp: OTLPSpanExporter | None = None
         self._failing = False
@@ -99,13 +99,13 @@ class SpanExporter:
             self.overflowed += len(spans)
         else:
             self._waiting.extend(spans)
-            if len(self._waiting) >= BATCH and not self._due.is_set():
-                self._due.set()
+            if len(self._waiting) >= BATCH and not self._export_now.is_set():
+                self._export_now.set()
 
     async def aclose(self) -> None:
         """Send the waiting spans for at most FLUSH seconds, then drop the rest."""
         self._stopping = True
-        self._due.set()
+        self._export_now.set()
         await asyncio.to_thread(self._thread.join, FLUSH)
         if self._otlp is not None:
             self._otlp.shutdown()  # type: ignore[no-untyped-call]  # ends the retries of a request under way
@@ -119,8 +119,8 @@ class SpanExporter:
         self._otlp = otlp = _otlp(self._endpoint)
         last = False
         while not last:
-            self._due.wait(PAUSE)
-            self._due.clear()
+            self._export_now.wait(PAUSE)
+            self._export_now.clear()
             last = self._stopping
             deadline = time.monotonic() + FLUSH
             while self._waiting and not (last and time.monotonic() > deadline):
@@ -186,7 +186,7 @@ def _converter(resource: Mapping[str, Value]) -> Callable[[Span], ReadableSpan]:
             SpanContext(span.trace, span.parent, True, sampled) if span.parent else None,
             source,
             dict(span.facts),
-            [Event(moment.name, timestamp=moment.at) for moment in span.moments],
+            [Event(event.name, timestamp=event.at) for event in span.events],
             [Link(SpanContext(to.trace, to.span, True, sampled)) for to in span.links],
             SpanKind[span.kind],
             status=Status(StatusCode.ERROR, span.error) if span.error else Status(StatusCode.UNSET),

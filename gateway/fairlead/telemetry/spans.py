@@ -49,16 +49,16 @@ def delivery_spans(
             Span(context.trace, own or span_id(), parent, name, kind, start, stop, facts, links=links, **more)  # type: ignore[arg-type]  # error and moments, as Span has them
         )
 
-    if timing.rung and timing.heard:
+    if timing.rung and timing.received:
         # The two timestamps are of two machines' clocks: if the doorbell arrived before it was sent, it took no time.
-        add("doorbell", "CONSUMER", min(timing.rung, timing.heard), timing.heard, context.root)
+        add("doorbell", "CONSUMER", min(timing.rung, timing.received), timing.received, context.root)
     if timing.written:
-        if timing.heard:
-            add("deliver", "INTERNAL", timing.heard, timing.written, context.root)
+        if timing.received:
+            add("deliver", "INTERNAL", timing.received, timing.written, context.root)
         own = timing.span or span_id()
-        moments = [SpanEvent("ack", timing.acked)] if timing.acked else []
+        events = [SpanEvent("ack", timing.acked)] if timing.acked else []
         add(
-            "agent", "CLIENT", timing.written, timing.ended or end, context.root, own, error=error, moments=moments,
+            "agent", "CLIENT", timing.written, timing.ended or end, context.root, own, error=error, events=events,
         )  # fmt: skip
         if timing.first:
             add("first byte", "INTERNAL", timing.written, timing.first, own)
@@ -71,7 +71,7 @@ def open_spans(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Val
     """The span `session.open` and the spans of its phases."""
     root = session_link(sid)
     begin, authed, accepted, hello, claimed, welcomed = stamps
-    told: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent}
+    attributes: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent}
     shake = span_id()
     parts = (
         ("handshake", shake, root.span, begin, accepted),
@@ -80,14 +80,17 @@ def open_spans(stamps: Sequence[int], agent: str, sid: str, facts: dict[str, Val
         ("claim", span_id(), root.span, hello, claimed),
         ("welcome", span_id(), root.span, claimed, welcomed),
     )
-    whole = Span(
+    session_span = Span(
         root.trace, root.span, 0, "session.open", "SERVER", begin, welcomed,
-        {**told, "network.protocol.name": "websocket", **facts},
+        {**attributes, "network.protocol.name": "websocket", **facts},
     )  # fmt: skip
-    return [whole, *(Span(root.trace, own, up, name, "INTERNAL", a, b, told) for name, own, up, a, b in parts)]
+    return [
+        session_span,
+        *(Span(root.trace, own, up, name, "INTERNAL", a, b, attributes) for name, own, up, a, b in parts),
+    ]
 
 
 def close_span(start: int, end: int, agent: str, sid: str, facts: dict[str, Value], error: str) -> Span:
     root = session_link(sid)
-    told: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent, **facts}
-    return Span(root.trace, span_id(), root.span, "session.close", "INTERNAL", start, end, told, error)
+    attributes: dict[str, Value] = {"session.id": sid, "fairlead.agent": agent, **facts}
+    return Span(root.trace, span_id(), root.span, "session.close", "INTERNAL", start, end, attributes, error)

@@ -84,16 +84,16 @@ class Tracing:
             return caller if parse_traceparent(caller) is not None else ""
         if not self.on or not self.is_sampled(command):
             return ""
-        whole = int(command.replace("-", ""), 16)
-        return format_traceparent(whole, whole & _LOW, True)
+        trace_id = int(command.replace("-", ""), 16)
+        return format_traceparent(trace_id, trace_id & _LOW, True)
 
     def context(self, command: str, traceparent: str) -> TraceContext:
         """The trace context of a command; `traceparent` is that of its record."""
-        whole = int(command.replace("-", ""), 16)
-        root = whole & _LOW
+        trace_id = int(command.replace("-", ""), 16)
+        root = trace_id & _LOW
         given = parse_traceparent(traceparent) if traceparent else None
         if given is None:
-            return TraceContext(whole, root, 0, False)
+            return TraceContext(trace_id, root, 0, False)
         trace, parent, sampled = given
         return TraceContext(trace, root, 0 if parent == root else parent, sampled)
 

@@ -31,7 +31,7 @@ class Memory(Protocol):
     def over(self, command: str) -> None:
         """The gateway has stored the end of `command`, or does not accept any more of its output."""
 
-    def told(self, event: str) -> None:
+    def event_stored(self, event: str) -> None:
         """The gateway has stored this event."""
 
 
@@ -39,8 +39,8 @@ class CommandStream:
     """One command's output and input. `pending` holds the messages that are not yet stored, in order."""
 
     __slots__ = (
-        "command", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size", "input_taken",
-        "lane", "memory", "next", "pending", "room", "window",
+        "command", "credit_left", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size",
+        "input_taken", "lane", "memory", "next", "pending", "window",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +55,7 @@ class CommandStream:
         self.lane = lane
         self.memory = memory
         self.next = 0
-        self.room = credit
+        self.credit_left = credit
         self.pending: deque[Chunk | End] = deque()
         self.held: deque[Chunk | End] = deque()
         """The last messages of `pending`, for which this link has no credit, for example because the node that took the
@@ -74,16 +74,16 @@ class CommandStream:
         self.input_ended = False
 
     def chunk(self, kind: str, payload: bytes) -> Chunk:
-        """Create the next chunk. The caller has checked that `room` is sufficient for it."""
+        """Create the next chunk. The caller has checked that `credit_left` is sufficient for it."""
         if self.ended:
             raise ValueError(f"chunk after the end of {self.command}")
-        if len(payload) > self.room:
-            raise ValueError(f"chunk of {len(payload)} bytes exceeds the credit left, {self.room}")
+        if len(payload) > self.credit_left:
+            raise ValueError(f"chunk of {len(payload)} bytes exceeds the credit left, {self.credit_left}")
         made = Chunk(id=self.command, n=self.next, kind=kind, payload=payload)
         if self.memory is not None:
             self.memory.keep(made)
         self.next += 1
-        self.room -= len(payload)
+        self.credit_left -= len(payload)
         self.pending.append(made)
         return made
 
@@ -124,7 +124,7 @@ class CommandStream:
         first = self.held[0]
         kept = first.n if isinstance(first, Chunk) else first.total
         for message in self.held:
-            self.room += _size(message)
+            self.credit_left += _size(message)
             self.pending.pop()
         self.held.clear()
         self.next = kept
@@ -135,11 +135,12 @@ class CommandStream:
 
     def granted(self, size: int) -> list[Chunk | End]:
         """Apply credit for `size` more bytes; returns the held messages that may now be sent."""
-        self.room += size
-        # `room` counts all messages that were created, so the last of the held messages must wait while it is negative.
+        self.credit_left += size
+        # `credit_left` counts all messages that were created, so the last of the held messages must wait while it is
+        # negative.
         behind = sum(map(_size, self.held))
         released: list[Chunk | End] = []
-        while self.held and self.room + behind - _size(self.held[0]) >= 0:
+        while self.held and self.credit_left + behind - _size(self.held[0]) >= 0:
             behind -= _size(self.held[0])
             released.append(self.held.popleft())
         return released
@@ -201,7 +202,7 @@ class CommandStream:
             self.end("error", error=RESULTS_GAP)
             return False
         self.held = deque(self.pending)
-        self.room = -sum(map(_size, self.pending))
+        self.credit_left = -sum(map(_size, self.pending))
         return True
 
 

@@ -142,7 +142,7 @@ class GatewayLink:
         if stream is None:
             return None
         self.ended(command)
-        return _grant(command, self.window - stream.room)
+        return _grant(command, self.window - stream.credit_left)
 
     def released(self, command: str) -> Credit | None:
         """The credit to send when the agent is told to end the command. It covers everything that is stored and was not

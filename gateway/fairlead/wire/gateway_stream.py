@@ -21,8 +21,8 @@ class GatewayStream:
     """All sizes are in bytes."""
 
     __slots__ = (
-        "feeding", "full", "input_consumed", "input_dropped", "input_ended", "input_news", "input_next", "input_room",
-        "input_sizes", "input_spent", "known", "next", "owed", "room", "withheld",
+        "credit_left", "feeding", "full", "input_consumed", "input_credit", "input_dropped", "input_ended",
+        "input_next", "input_sizes", "input_spent", "input_waiting", "known", "next", "owed", "withheld",
     )  # fmt: skip
 
     def __init__(self, next_chunk: int, input_next: int, window: int) -> None:
@@ -30,7 +30,7 @@ class GatewayStream:
         self.known = False
         """True if the agent has the command, or will have read it before anything that is written from now on. The
         agent would ignore input for a command that it does not have."""
-        self.room = window
+        self.credit_left = window
         """How much the agent may still send before it is granted more credit."""
         self.owed = 0
         """How much was stored and not yet granted back."""
@@ -39,7 +39,7 @@ class GatewayStream:
         self.withheld = 0
         """How much was stored while `full` was true, and not yet granted back."""
         self.input_next = input_next
-        self.input_room = window
+        self.input_credit = window
         self.input_ended = False
         self.input_consumed = input_next
         """The agent has consumed all input before this chunk."""
@@ -51,7 +51,7 @@ class GatewayStream:
         """The bytes granted back that do not yet amount to a whole chunk."""
         self.feeding = False
         """True while a task sends input."""
-        self.input_news = False
+        self.input_waiting = False
         """True if the store may have input that was not read yet."""
 
     def agent_knows(self) -> None:
@@ -70,12 +70,12 @@ class GatewayStream:
             raise ProtocolViolation(
                 CloseCode.PROTOCOL, f"chunk {chunk.n} of {chunk.id} out of order: expected {self.next}"
             )
-        if size > self.room:
+        if size > self.credit_left:
             raise ProtocolViolation(
-                CloseCode.PROTOCOL, f"chunk of {size} bytes of {chunk.id} exceeds the credit left, {self.room}"
+                CloseCode.PROTOCOL, f"chunk of {size} bytes of {chunk.id} exceeds the credit left, {self.credit_left}"
             )
         self.next += 1
-        self.room -= size
+        self.credit_left -= size
 
     def receive_end(self, end: End) -> None:
         if end.total != self.next:
@@ -93,7 +93,7 @@ class GatewayStream:
         if self.owed * 2 < window:
             return 0
         grant, self.owed = self.owed, 0
-        self.room += grant
+        self.credit_left += grant
         return grant
 
     def withhold(self) -> None:
@@ -108,7 +108,7 @@ class GatewayStream:
     def repay_all(self) -> int:
         """Returns the credit for all that is stored and was not granted back, even if credit is withheld."""
         grant, self.owed, self.withheld = self.owed + self.withheld, 0, 0
-        self.room += grant
+        self.credit_left += grant
         return grant
 
     # -- input: from the store to the agent --------------------------------------------------------
@@ -116,11 +116,11 @@ class GatewayStream:
     @property
     def input_to_send(self) -> bool:
         """True if there may be input, and the agent has granted credit for it."""
-        return self.input_news and self.input_room > 0 and not self.input_ended
+        return self.input_waiting and self.input_credit > 0 and not self.input_ended
 
     def begin_feeding(self) -> bool:
         """Record that there is new input. Returns True if no task sends input now; the caller then starts one."""
-        self.input_news = True
+        self.input_waiting = True
         if self.feeding:
             return False
         self.feeding = True
@@ -133,18 +133,18 @@ class GatewayStream:
     def begin_reading(self) -> int:
         """Record that the store is being read; returns the number of the chunk to begin with. Input that comes from
         now on is news again."""
-        self.input_news = False
+        self.input_waiting = False
         return self.input_next
 
     def reading_failed(self) -> None:
         """Record that the store did not answer: what was to be read may be there."""
-        self.input_news = True
+        self.input_waiting = True
 
     def fed(self, size: int) -> None:
         """Record that an input chunk of `size` bytes was sent. There may be more after what was read."""
-        self.input_news = True
+        self.input_waiting = True
         self.input_next += 1
-        self.input_room -= size
+        self.input_credit -= size
         if self.input_sizes is None:
             self.input_sizes = deque()
         self.input_sizes.append(size)
@@ -155,9 +155,9 @@ class GatewayStream:
 
     def receive_input_credit(self, credit: Credit) -> None:
         """The agent has consumed more of its input."""
-        if self.input_room + credit.bytes > MAX_INPUT_CREDIT:
+        if self.input_credit + credit.bytes > MAX_INPUT_CREDIT:
             raise ProtocolViolation(CloseCode.PROTOCOL, f"credit of {credit.id} exceeds max {MAX_INPUT_CREDIT} bytes")
-        self.input_room += credit.bytes
+        self.input_credit += credit.bytes
         self.input_spent += credit.bytes
         # An empty chunk is known to be consumed only when a later chunk was consumed.
         while self.input_sizes and self.input_spent and self.input_spent >= self.input_sizes[0]:

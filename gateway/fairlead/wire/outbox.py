@@ -81,7 +81,7 @@ class Outbox:
         """Remove `message`, which the gateway has stored."""
         if isinstance(message, Event):
             if self.events.pop(message.id, None) is not None and self._memory is not None:
-                self._memory.told(message.id)
+                self._memory.event_stored(message.id)
         elif not isinstance(message, Ack):
             stream = self.streams.get(message.id)
             if stream is not None and stream.pending and stream.pending[0] is message:

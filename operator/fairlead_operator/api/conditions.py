@@ -52,10 +52,10 @@ class Conditions:
         for condition in self._set.values():
             before = self._before.get(condition.type)
             if before is None:
-                news = condition.type != "Ready"
+                is_new = condition.type != "Ready"
             else:
-                news = (before.status, before.reason) != ("False", condition.reason)
-            if condition.status == "False" and condition.type not in GOOD_IF_FALSE and news:
+                is_new = (before.status, before.reason) != ("False", condition.reason)
+            if condition.status == "False" and condition.type not in GOOD_IF_FALSE and is_new:
                 found.append(condition)
         return found
 

@@ -150,6 +150,24 @@ class Drain(ApiStruct, frozen=True, kw_only=True):
     ] = 10
 
 
+class Rebalance(ApiStruct, frozen=True, kw_only=True):
+    """When links are moved from full pods to others, such as new ones. docs/operator.md describes how."""
+
+    enabled: bool = True
+    threshold_percent: Annotated[
+        int,
+        Meta(
+            ge=2,
+            le=1000,
+            description="Links are moved when the fullest pod stays above the mean by more than this percentage, until "
+            "it is above by half of it at most.",
+        ),
+    ] = 10
+    min_difference: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="Links by which the fullest pod must be above the mean as well.")
+    ] = 10
+
+
 class Telemetry(ApiStruct, frozen=True, kw_only=True):
     otlp_endpoint: (
         Annotated[str, Meta(pattern=TRACE_ENDPOINT, description="OTLP/HTTP URL, such as http://collector:4318.")] | None
@@ -174,6 +192,7 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     http_route: HttpRoute | None = None
     scaling: Scaling = Scaling()
     drain: Drain = Drain()
+    rebalance: Rebalance = Rebalance()
     telemetry: Telemetry = Telemetry()
     forget_after_seconds: Annotated[
         int,

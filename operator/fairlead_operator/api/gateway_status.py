@@ -82,6 +82,16 @@ class DecisionReport(ApiStruct, frozen=True, kw_only=True):
     inputs: DecisionInputs = DecisionInputs()
 
 
+class RebalanceReport(ApiStruct, frozen=True, kw_only=True):
+    """The rebalance: links that move from full pods to others."""
+
+    state: Annotated[str, Meta(description="Even, Waiting, Running or Stopped.")]
+    reason: Annotated[str, Meta(description="Why links are moved, or why not.")] = ""
+    to_move: Annotated[int, Meta(description="Links that are still to be moved.")] = 0
+    moved: Annotated[int, Meta(description="Links that the running rebalance, or else the last one, has moved.")] = 0
+    started_at: Timestamp | None = None
+
+
 class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
     """What the operator reports of one LinkGateway."""
 
@@ -96,6 +106,7 @@ class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
     skew: Annotated[str, Meta(description="Links of the fullest pod, divided by the mean.")] = ""
     last_scale_time: Timestamp | None = None
     decision: DecisionReport | None = None
+    rebalance: RebalanceReport | None = None
     conditions: list[Condition] = []
 
 

@@ -84,11 +84,12 @@ def decide(fleet: FleetObservation, history: History, spec: LinkGatewaySpec, now
     current = fleet.replicas
 
     def made(action: Action, replicas: int, reason: str, *, limited: bool = False, victim: str = "") -> Decision:
-        kept = history.decided(current, now, removal=action is Action.DOWN)
+        kept = history.decided(current, now, removal=action is Action.DOWN, short_of_pods=short)
         cut = limited or target.winner == "max"
         return Decision(action, target, replicas, reason, cut, rules, snapshot.inputs, kept, victim)
 
-    panic = _is_panic(snapshot, required(rules))
+    short = required(rules) >= 2 * max(1, snapshot.inputs.ready)
+    panic = short or _is_rejecting(snapshot)
     if target.replicas > current:
         most = target.replicas if target.ordered else max(_step_limit(snapshot, panic=panic), spec.replicas.min)
         if most <= current:
@@ -122,10 +123,9 @@ def _target(rules: tuple[RuleStatus, ...], snapshot: Snapshot) -> Target:
     return Target(strongest.replicas, strongest.name, strongest.reason)
 
 
-def _is_panic(snapshot: Snapshot, most: int) -> bool:
+def _is_rejecting(snapshot: Snapshot) -> bool:
     since = snapshot.history.links.rejecting_since
-    rejecting = since is not None and snapshot.now - since >= PANIC_REJECTS
-    return rejecting or most >= 2 * max(1, snapshot.inputs.ready)
+    return since is not None and snapshot.now - since >= PANIC_REJECTS
 
 
 def _step_limit(snapshot: Snapshot, *, panic: bool) -> int:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from fairlead_operator.autoscaler.link_history import LinkHistory, TimedMaxima, add_maximum
 from fairlead_operator.autoscaler.observation import FleetObservation
+from fairlead_operator.autoscaler.rebalance_history import RebalanceHistory
 from fairlead_operator.autoscaler.start_history import StartHistory
 
 STEP_SECONDS = 60.0
@@ -29,6 +30,9 @@ class History:
     """Time and size of the fleet at each decision of the last STEP_SECONDS."""
     removed_at: float = -math.inf
     """Time of the last decision to remove a pod."""
+    short_of_pods: bool = False
+    """Whether the last decision required twice the ready pods."""
+    rebalance: RebalanceHistory = field(default_factory=RebalanceHistory)
 
     def observe(self, fleet: FleetObservation, now: float) -> History:
         """The history after this observation."""
@@ -43,7 +47,8 @@ class History:
         """The history after `replicas` were wanted; `window` is the scale-down window in seconds."""
         return replace(self, wanted=add_maximum(self.wanted, now, replicas, window))
 
-    def decided(self, size: int, now: float, *, removal: bool) -> History:
+    def decided(self, size: int, now: float, *, removal: bool, short_of_pods: bool) -> History:
         """The history after a decision for a fleet of `size` pods."""
         sizes = (*(one for one in self.sizes if now - one[0] < STEP_SECONDS), (now, size))
-        return replace(self, sizes=sizes, removed_at=now if removal else self.removed_at)
+        removed_at = now if removal else self.removed_at
+        return replace(self, sizes=sizes, removed_at=removed_at, short_of_pods=short_of_pods)

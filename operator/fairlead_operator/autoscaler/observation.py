@@ -56,6 +56,8 @@ class PodObservation:
     """Commands that run on its links."""
     refused: int = 0
     """Links that it has refused since its node started."""
+    moved: int = 0
+    """Links that a rebalance has made it move since its node started."""
     restarted_by: str = ""
     """The uid of the Restart, a LinkOperation, that created it."""
 
@@ -68,6 +70,7 @@ class PodObservation:
             capacity=row.capacity,
             commands=row.in_flight,
             refused=row.refused,
+            moved=row.moved,
         )
 
     @property
@@ -98,6 +101,8 @@ class FleetObservation:
     """Whether pods of two templates exist."""
     operation: str = ""
     """Name of the LinkOperation that is running, or ""."""
+    rebalance_operation: str = ""
+    """The uid of the running LinkOperation if it is a Rebalance, or ""."""
 
     @property
     def fresh_pods(self) -> list[PodObservation]:

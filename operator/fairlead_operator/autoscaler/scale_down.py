@@ -26,6 +26,8 @@ def _unsettled(snapshot: Snapshot) -> str:
         return "a rollout is in progress"
     if fleet.operation:
         return f"the LinkOperation {fleet.operation} is running"
+    if snapshot.history.rebalance.run is not None:
+        return "links are being moved from full pods to others"
     if inputs.leaving:
         return f"{pod_count(inputs.leaving)} must finish terminating first"
     if inputs.pending:

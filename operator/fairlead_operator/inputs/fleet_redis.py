@@ -1,19 +1,25 @@
-"""The fleet's Redis as a LinkGateway names it: its URL, and the nodes' rows in it.
+"""The fleet's Redis as a LinkGateway names it: its URL, the nodes' rows in it, and what the operator tells the nodes.
 
-Each reconciler has one and reads it in every pass. What is missing or cannot be reached becomes the condition
-RedisReachable, and the pass goes on without the rows.
+Each reconciler has one and reads it in every pass, before it writes anything. What is missing or cannot be reached
+becomes the condition RedisReachable, and the pass goes on without the rows.
 """
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from urllib.parse import quote, urlsplit
 
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
+from fairlead.fleet.rebalance_targets import RebalanceTargets
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.observation import NodeMetrics
 from fairlead_operator.inputs.node_metrics import NodeMetricsReader
 from fairlead_operator.inputs.secrets import Secrets, UnusableSecret, secret_reason
+
+WRITE_TIMEOUT = 4.0
+"""Seconds for one small write. The next pass repeats it."""
 
 
 class FleetRedis:
@@ -47,6 +53,17 @@ class FleetRedis:
             conditions.set("RedisReachable", True, "Reachable")
             return nodes
         return None
+
+    async def write_rebalance(self, targets: Mapping[str, int]) -> None:
+        """Writes how many links each node should keep at most; none ends the rebalance. Raises BusUnavailable."""
+        if self._reader is None:
+            raise BusUnavailable("Redis has not been read in this pass")
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT):
+                await RebalanceTargets(self._reader.store).write(targets)
+        except TimeoutError as e:
+            message = f"Redis at {self._reader.address} did not take the targets of a rebalance in {WRITE_TIMEOUT:g} s"
+            raise BusUnavailable(message) from e
 
     async def _reader_of(self, url: str) -> NodeMetricsReader:
         if self._reader is None or self._reader.url != url:

@@ -30,14 +30,15 @@ class NodeMetricsReader:
     def __init__(self, url: str) -> None:
         self.url = url
         self._limit = ReplyLimit(READ_BYTES)
-        self._store = Pipeliner(url, client_name="fairlead-operator", allowance=self._limit)
-        self.address = self._store.address
+        self.store = Pipeliner(url, client_name="fairlead-operator", allowance=self._limit)
+        """For what the operator writes: usable once `read` has succeeded."""
+        self.address = self.store.address
         self._started = False
 
     async def read(self) -> NodeMetrics:
         """Raises BusUnavailable after a second try: a moment without an answer is not yet an outage."""
         if not self._started:
-            self._store.start()
+            self.store.start()
             self._started = True
         self._limit.renew()
         try:
@@ -51,13 +52,13 @@ class NodeMetricsReader:
             raise BusUnavailable(message) from e
 
     async def _read(self) -> NodeMetrics:
-        if not await self._store.wait_available(CONNECT_TIMEOUT):
-            raise BusUnavailable(self._store.last_error.message)
-        seconds, micros = items(await self._store.submit("TIME"))
+        if not await self.store.wait_available(CONNECT_TIMEOUT):
+            raise BusUnavailable(self.store.last_error.message)
+        seconds, micros = items(await self.store.submit("TIME"))
         now = integer(seconds) * 1000 + integer(micros) // 1000
-        table = await NodeRows(self._store).read_all(now, 0)
+        table = await NodeRows(self.store).read_all(now, 0)
         return NodeMetrics({row.node: row for row in table.rows()}, now)
 
     async def aclose(self) -> None:
         if self._started:
-            await self._store.aclose()
+            await self.store.aclose()

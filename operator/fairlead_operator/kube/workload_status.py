@@ -12,7 +12,7 @@ from fairlead_operator.kube.objects import Object
 
 CONTAINER_STARTING = ("ContainerCreating", "PodInitializing")
 """Waiting reasons of a container that is being started and has no problem."""
-START_PATIENCE = 10.0
+START_TIMEOUT = 10.0
 """Seconds after which a container that is still being started is reported. One whose image is present starts within two
 seconds; what takes longer (an image to pull; a missing volume, Secret or ConfigMap) is what a reader wants to know."""
 SAME_REASON = {"ErrImagePull": "ImagePullBackOff"}
@@ -84,10 +84,10 @@ def slow_start(pods: Sequence[Object], starting: FirstSeen, now: float) -> tuple
         if not has_ended(pod) and not is_terminating(pod) and (reason := _starting_reason(pod))
     }
     for uid, seconds in starting.seconds(waiting, now).items():
-        if seconds >= START_PATIENCE:
+        if seconds >= START_TIMEOUT:
             name, reason = waiting[uid]
             causes = "its image is being pulled, or one of its volumes, Secrets or ConfigMaps is missing"
-            return reason, f"{name} has not started for more than {START_PATIENCE:g} s: {causes}"
+            return reason, f"{name} has not started for more than {START_TIMEOUT:g} s: {causes}"
     return None
 
 

@@ -105,16 +105,16 @@ class LeaderElector:
         observed = (self.holder, str(spec.get("renewTime")))
         if observed != self._observed:
             self._observed, self._observed_at = observed, self._clock()
-        mine = self.holder == self.identity
-        if not mine:
+        is_own = self.holder == self.identity
+        if not is_own:
             self._leads_until = 0.0  # the Lease was released or deleted, and another replica was faster
         silence = self._clock() - self._observed_at
         expired = silence > float(spec.get("leaseDurationSeconds") or LEASE_DURATION)
-        if not (mine or expired or not self.holder):
+        if not (is_own or expired or not self.holder):
             return
-        transitions = int(spec.get("leaseTransitions") or 0) + (0 if mine else 1)
+        transitions = int(spec.get("leaseTransitions") or 0) + (0 if is_own else 1)
         body = self._body(transitions, {"resourceVersion": found["metadata"]["resourceVersion"]})
-        if mine:
+        if is_own:
             body["spec"]["acquireTime"] = spec.get("acquireTime")
         await self._cluster.patch("Lease", self._namespace, self._name, body)
         self.holder = self.identity

@@ -1,5 +1,5 @@
 """Reconciles one LinkGateway: applies its child objects, observes its fleet, runs its operations, decides the number of
-pods, scales the Deployment and writes the status.
+pods, scales the Deployment, moves links to pods that have few, and writes the status.
 
 The controller makes one for each LinkGateway while this replica leads, and drops it when it does not: what a reconciler
 remembers would no longer be true. A pass never raises for a problem of the resource, of its Redis or of the operator's
@@ -21,6 +21,7 @@ from fairlead_operator.api.validation import read_spec
 from fairlead_operator.autoscaler.decision import Decision, decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, observe_fleet
+from fairlead_operator.autoscaler.rebalance import plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.ingress_class import check_ingress_class
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
@@ -33,11 +34,13 @@ from fairlead_operator.operations.runner import OperationRunner
 from fairlead_operator.resources.owner import Owner
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
 from fairlead_operator.runtime.pass_report import PassReport
+from fairlead_operator.runtime.rebalance_executor import RebalanceExecutor
 from fairlead_operator.runtime.scale_executor import ScaleExecutor
 from fairlead_operator.runtime.status import (
     LinkCount,
     gateway_status,
     phase,
+    rebalance_report,
     set_fleet_conditions,
     set_pods_condition,
     set_scaling_conditions,
@@ -72,6 +75,7 @@ class Reconciler:
         self._redis = FleetRedis()
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
+        self._rebalance = RebalanceExecutor(self._redis, self._metrics)
         self._history = History()
         self._ready = FirstSeen()
         self._starting = FirstSeen()
@@ -152,6 +156,9 @@ class Reconciler:
             fleet = replace(fleet, operation=running)
             self._executor.forget_removal()
         decision, scaled = await self._scale(spec, fleet, workload, report, now)
+        plan = plan_rebalance(fleet, self._history, spec, now)
+        self._history = plan.history
+        await self._rebalance.execute(plan, report)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         set_fleet_conditions(conditions, decision, fleet, spec)
         set_pods_condition(conditions, workload.deployment, workload.pods, self._starting, now)
@@ -159,7 +166,8 @@ class Reconciler:
         links = self._links.shown(decision.inputs.live, moving=moving, now=now)
         return msgspec.structs.replace(
             gateway_status(decision, fleet, spec, links, report.timestamp),
-            phase=phase(conditions, decision, wanted, fleet),
+            phase=phase(conditions, decision, plan, wanted, fleet),
+            rebalance=rebalance_report(plan, report.before.rebalance, report.timestamp),
             selector=self._owner.label_selector,
             last_scale_time=report.timestamp if scaled else report.before.last_scale_time,
         )

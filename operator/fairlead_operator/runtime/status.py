@@ -12,9 +12,16 @@ import msgspec
 
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
-from fairlead_operator.api.gateway_status import DecisionInputs, DecisionReport, LinkGatewayStatus, ReplicaBounds
+from fairlead_operator.api.gateway_status import (
+    DecisionInputs,
+    DecisionReport,
+    LinkGatewayStatus,
+    RebalanceReport,
+    ReplicaBounds,
+)
 from fairlead_operator.autoscaler.decision import Action, Decision
 from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
+from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen, slow_start, why_not_running
 
@@ -82,6 +89,32 @@ def set_scaling_conditions(conditions: Conditions, decision: Decision, spec: Lin
         conditions.set("ScalingLimited", False, "WithinBounds")
 
 
+def set_rebalance_condition(conditions: Conditions, plan: RebalancePlan) -> None:
+    """Sets Rebalanced: False only when a rebalance has given up. What it found stands while it tries again."""
+    if plan.state is RebalanceState.EVEN:
+        conditions.set("Rebalanced", True, "Even", plan.reason)
+    elif (given_up := plan.given_up) is not None:
+        conditions.set("Rebalanced", False, given_up.outcome, given_up.message)
+    elif plan.state is RebalanceState.RUNNING:
+        conditions.set("Rebalanced", None, "Rebalancing", plan.reason)
+    else:
+        conditions.set("Rebalanced", None, "Waiting", plan.reason)
+
+
+def rebalance_report(plan: RebalancePlan, before: RebalanceReport | None, now: str) -> RebalanceReport:
+    """`before` is what the last pass reported, `now` the wall clock's time."""
+    moved, started_at = (0, None) if before is None else (before.moved, before.started_at)
+    if plan.started:
+        started_at = now
+    if plan.run is not None:
+        moved = plan.run.moved
+    elif plan.ended is not None:
+        moved = plan.ended.moved
+    return RebalanceReport(
+        state=plan.state, reason=plan.reason, to_move=plan.to_move, moved=moved, started_at=started_at
+    )
+
+
 def set_fleet_conditions(
     conditions: Conditions, decision: Decision, fleet: FleetObservation, spec: LinkGatewaySpec
 ) -> None:
@@ -147,7 +180,7 @@ def writes_scale(spec: LinkGatewaySpec) -> bool:
     return spec.scaling.mode in (Mode.AUTO, Mode.EXTERNAL)
 
 
-def phase(conditions: Conditions, decision: Decision, wanted: int, fleet: FleetObservation) -> str:
+def phase(conditions: Conditions, decision: Decision, plan: RebalancePlan, wanted: int, fleet: FleetObservation) -> str:
     """`wanted` is the number of pods that the Deployment is scaled to."""
     if not conditions.is_true("Reconciled"):
         return "Degraded"
@@ -159,6 +192,8 @@ def phase(conditions: Conditions, decision: Decision, wanted: int, fleet: FleetO
         return "Draining"
     if wanted > decision.inputs.ready:
         return "Scaling"
+    if plan.state is RebalanceState.RUNNING:
+        return "Rebalancing"
     return "Ready" if conditions.is_true("Ready") else "Pending"
 
 

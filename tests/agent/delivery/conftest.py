@@ -1,4 +1,4 @@
-"""A link to an agent with the methods of delivery_script.py, with and without a journal.
+"""A link to an agent with the methods of `support.agent.delivery_methods`, with and without a journal.
 
 The journal must change nothing as long as the process lives, so that all of these tests run twice.
 """

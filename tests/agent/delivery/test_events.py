@@ -1,4 +1,4 @@
-"""Events: repeated until they are stored, in their order, and bounded; and the JSON twin of the whole."""
+"""Events are sent again until they are stored, in order and in bounded memory; and the same over JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 
 
-async def test_an_event_is_repeated_until_its_receipt(gateway: Gateway, agent: Agent, link: Link) -> None:
+async def test_an_event_is_sent_again_until_its_receipt(gateway: Gateway, agent: Agent, link: Link) -> None:
     link.stores = False
     agent.emit("disk.full", {"path": "/var"})
     event = await link.expect(Event)
@@ -61,7 +61,7 @@ async def test_events_of_qos_0_are_sent_once(gateway: Gateway, agent: Agent, lin
     assert not again.of(Event)
 
 
-async def test_events_that_nobody_stores_do_not_fill_the_memory(agent: Agent, link: Link) -> None:
+async def test_events_that_are_never_stored_do_not_fill_the_memory(agent: Agent, link: Link) -> None:
     link.stores = False
     for n in range(1000):
         agent.emit("tick", n)
@@ -86,7 +86,7 @@ async def test_events_keep_their_order(agent: Agent, link: Link) -> None:
     assert [json.loads(event.payload) for event in link.of(Event)] == list(range(500))
 
 
-async def test_the_json_twin(gateway: Gateway, serve: Serve) -> None:
+async def test_streams_are_delivered_over_json(gateway: Gateway, serve: Serve) -> None:
     agent = Agent(gateway.url, "edge-1", "token-1", encoding="json")
     Script(agent)
     serve(agent)

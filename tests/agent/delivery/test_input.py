@@ -1,4 +1,4 @@
-"""Input reaches the handler once and in order, over as many links as it takes, and is granted as it is taken."""
+"""Input reaches the handler once and in order over any number of links, and its credit is granted as it is taken."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def test_input_reaches_the_handler_once_and_in_order(script: Script, link:
     assert link.output("c1") == b"one two three"
 
 
-async def test_input_goes_on_where_the_handler_stands(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_input_continues_after_what_the_handler_has_taken(gateway: Gateway, script: Script, link: Link) -> None:
     """Taken on the first link: one chunk. What was received and not taken is asked for again, and comes once."""
     await link.command("c1", "slow-reader")
     await link.feed("c1", b"one ", b"two ", b"three ")
@@ -37,7 +37,7 @@ async def test_input_goes_on_where_the_handler_stands(gateway: Gateway, script: 
     assert link.output("c1") + again.output("c1") == b"one two three four"
 
 
-async def test_the_end_of_input_may_come_on_each_link(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_the_end_of_input_may_be_repeated_on_each_link(gateway: Gateway, script: Script, link: Link) -> None:
     await link.command("c1", "slow-reader")
     await link.feed("c1", b"one")
     await link.feed_end("c1")
@@ -53,7 +53,7 @@ async def test_the_end_of_input_may_come_on_each_link(gateway: Gateway, script: 
     assert again.output("c1") == b"one"
 
 
-async def test_input_is_granted_as_it_is_taken(script: Script, link: Link) -> None:
+async def test_input_credit_is_granted_as_the_handler_takes_input(script: Script, link: Link) -> None:
     """Never before: what is granted is forgotten by the gateway, and what is not taken must come again."""
     stream = await link.command("c1", "slow-reader")
     for _ in range(8):
@@ -62,7 +62,7 @@ async def test_input_is_granted_as_it_is_taken(script: Script, link: Link) -> No
     await link.end("c2")
     assert not link.of(Credit, "c1")
     script.step(8)
-    await link.until(lambda: stream.input_room >= 128 << 10)
+    await link.until(lambda: stream.input_credit >= 128 << 10)
     assert sum(c.bytes for c in link.of(Credit, "c1")) <= 8 * 32_000
     await link.feed_end("c1")
     assert (await link.end("c1")).state == "ok"

@@ -1,4 +1,4 @@
-"""Streams over links that are lost: each goes on where the gateway's store ends, and gaps are told."""
+"""Streams over lost links: each continues after the results that the gateway has stored, and gaps are reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from support.agent.scripted_gateway import Gateway
 from support.agent.scripted_link import Link
 
 
-async def test_a_stream_goes_on_where_the_store_ends(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_a_stream_continues_after_what_was_stored(gateway: Gateway, script: Script, link: Link) -> None:
     link.stores = False
     await link.command("c1", "steps", {"count": 6})
     script.step(4)
@@ -34,11 +34,11 @@ async def test_a_stream_goes_on_where_the_store_ends(gateway: Gateway, script: S
     assert not again.of(Ack)
 
 
-async def test_the_same_octets_come_under_the_same_number(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_repeated_chunks_have_the_same_number_and_content(gateway: Gateway, script: Script, link: Link) -> None:
     """The new link's window is smaller: what was cut into chunks once is never cut anew."""
     link.stores = False
     stream = await link.command("c1", "flood", {"chunks": 40})
-    await link.until(lambda: stream.room < SIZE)
+    await link.until(lambda: stream.credit_left < SIZE)
     before = {c.n: c.payload for c in link.of(Chunk, "c1")}
     await link.cut()
     again = await gateway.linked(have={"c1": 0})
@@ -49,7 +49,7 @@ async def test_the_same_octets_come_under_the_same_number(gateway: Gateway, scri
     assert end.total == len(after)
 
 
-async def test_an_end_without_a_receipt_comes_again(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_an_end_without_a_receipt_is_sent_again(gateway: Gateway, script: Script, link: Link) -> None:
     link.stores = False
     await link.command("c1", "once")
     end = await link.end("c1")
@@ -67,7 +67,7 @@ async def test_an_end_without_a_receipt_comes_again(gateway: Gateway, script: Sc
     assert script.runs == ["c1", "c2"]
 
 
-async def test_a_command_repeated_after_its_lost_ack(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_a_command_sent_again_after_a_lost_ack_runs_once(gateway: Gateway, script: Script, link: Link) -> None:
     link.stores = False
     await link.command("c1", "steps", {"count": 2})
     await link.expect(Ack, "c1")
@@ -95,7 +95,7 @@ async def test_a_stream_that_the_gateway_has_ended_is_stopped(gateway: Gateway, 
     assert not again.of(Chunk, "c1")
 
 
-async def test_results_lost_behind_the_gateway_are_told(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_results_lost_behind_the_gateway_are_reported(gateway: Gateway, script: Script, link: Link) -> None:
     """The store has less than it gave receipts for: the command ends there, since nobody has what lies between."""
     await link.command("c1", "steps", {"count": 6})
     script.step(3)
@@ -112,12 +112,10 @@ async def test_results_lost_behind_the_gateway_are_told(gateway: Gateway, script
     assert not again.of(Chunk, "c1")
 
 
-async def test_output_goes_on_while_the_link_is_away_up_to_the_window(
-    gateway: Gateway, script: Script, link: Link
-) -> None:
+async def test_output_continues_without_a_link_up_to_the_window(gateway: Gateway, script: Script, link: Link) -> None:
     link.stores = False
     stream = await link.command("c1", "flood", {"chunks": 100})
-    await link.until(lambda: stream.room < SIZE)
+    await link.until(lambda: stream.credit_left < SIZE)
     await link.cut()
     again = await gateway.linked(have={"c1": 0})
     end = await again.end("c1")
@@ -125,7 +123,7 @@ async def test_output_goes_on_while_the_link_is_away_up_to_the_window(
     assert again.output("c1") == b"".join(f"{n:08d}".encode() * (SIZE // 8) for n in range(100))
 
 
-async def test_many_losses_in_mid_stream(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_output_is_complete_after_many_lost_links(gateway: Gateway, script: Script, link: Link) -> None:
     """Links of random length; whatever was stored stands, and all of it is stored once."""
     stored: dict[int, bytes] = {}
     here = link
@@ -149,7 +147,9 @@ async def test_many_losses_in_mid_stream(gateway: Gateway, script: Script, link:
     assert script.runs == ["c1"]
 
 
-async def test_a_receipt_for_what_was_never_sent_closes_the_link(gateway: Gateway, script: Script, link: Link) -> None:
+async def test_a_receipt_for_a_chunk_that_was_never_sent_closes_the_link(
+    gateway: Gateway, script: Script, link: Link
+) -> None:
     from fairlead.wire.messages import Rx
 
     await link.command("c1", "steps", {"count": 1})

@@ -38,11 +38,11 @@ async def test_the_last_thousand_commands_are_remembered(script: Script, link: L
     assert len(script.runs) == 1024
 
 
-async def test_a_repetition_adds_no_credit(script: Script, link: Link) -> None:
+async def test_a_repeated_command_adds_no_credit(script: Script, link: Link) -> None:
     """The judge of the link closes it as soon as a chunk goes beyond the first credit."""
     link.grants = False
     stream = await link.command("c1", "flood", {"chunks": 100})
-    await link.until(lambda: stream.room < SIZE)
+    await link.until(lambda: stream.credit_left < SIZE)
     await link.command("c1", "flood", {"chunks": 100}, attempt=2)
     await link.until(lambda: len(link.of(Ack, "c1")) == 2)
     await link.command("c2", "once")

@@ -1,4 +1,4 @@
-"""The machine on which a durable agent is killed and started again."""
+"""The machine on which an agent with a journal is killed and restarted."""
 
 from __future__ import annotations
 

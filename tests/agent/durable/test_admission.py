@@ -1,4 +1,4 @@
-"""Accepted means written: acks, cancels and repetitions wait for the disk; and agents that stop and serve again."""
+"""An accepted command is on the disk: acks, cancels and repetitions wait for the sync; and agents that serve again."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from support.agent.flooding_agent import durable
 from support.agent.scripted_gateway import Gateway
 
 
-async def test_a_cancel_and_a_repetition_that_overtake_the_disk(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
+async def test_a_cancel_and_a_repetition_may_arrive_before_the_sync(
+    gateway: Gateway, tmp_path: Path, serve: Serve
+) -> None:
     serve(durable(gateway, tmp_path))
     link = await gateway.linked()
     await link.command("c1", "flood", {"size": 1 << 30})
@@ -70,7 +72,7 @@ async def test_a_stopped_agent_reports_what_it_cancelled_after_its_restart(
     assert len(again.of(Chunk)) == made - 1
 
 
-async def test_accepts_are_synced_together(tmp_path: Path) -> None:
+async def test_accepted_commands_are_synced_together(tmp_path: Path) -> None:
     journal = Journal(tmp_path, "edge-1")
     journal.start(lambda: None)
     waiters = [journal.accept(Cmd(id=f"c{n}", method="m")) for n in range(300)]

@@ -1,4 +1,4 @@
-"""A disk that takes no more: commands are refused, output ends its command, and nothing half-written stays behind."""
+"""A full disk: commands are refused, output ends its command, and no partial record remains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from support.agent.flooding_agent import durable
 from support.agent.scripted_gateway import Gateway
 
 
-async def test_a_full_disk_refuses_ends_and_recovers(host: Host) -> None:
+async def test_a_full_disk_refuses_commands_until_it_has_space_again(host: Host) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 3, "hang": True})
     await link.until(lambda: len(link.of(Chunk, "c1")) == 3)
@@ -43,7 +43,7 @@ async def test_a_full_disk_refuses_ends_and_recovers(host: Host) -> None:
     assert (await again.end("c9")).state == "ok"
 
 
-async def test_output_that_cannot_be_kept_ends_its_command(host: Host) -> None:
+async def test_a_command_whose_output_cannot_be_written_ends(host: Host) -> None:
     link = await host.linked()
     await link.command("c1", "until-full")
     end = await link.end("c1")
@@ -58,7 +58,9 @@ async def test_output_that_cannot_be_kept_ends_its_command(host: Host) -> None:
     assert len(again.of(Event)) == 10 - end.payload.count(b"journal_failed") < 5
 
 
-async def test_a_disk_that_cannot_sync_is_trusted_no_more(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
+async def test_after_a_failed_sync_the_journal_is_not_used_again(
+    gateway: Gateway, tmp_path: Path, serve: Serve
+) -> None:
     """/dev/null takes every write and no sync."""
     agent = durable(gateway, tmp_path)
 

@@ -18,7 +18,7 @@ from support.agent.durable_host import Host, hello
 from support.agent.fixtures import StartAgentProcess
 
 
-async def test_a_lost_folder_is_another_memory(host: Host) -> None:
+async def test_a_lost_journal_is_replaced_by_one_with_a_new_id(host: Host) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 1})
     await link.end("c1")
@@ -31,7 +31,7 @@ async def test_a_lost_folder_is_another_memory(host: Host) -> None:
     assert (await again.expect(Ack, "c1")).state == "accepted"
 
 
-async def test_a_damaged_folder_is_another_memory_that_keeps_its_events(host: Host) -> None:
+async def test_a_damaged_journal_gets_a_new_id_and_keeps_its_events(host: Host) -> None:
     link = await host.linked()
     link.stores = False
     await link.command("c1", "emit", {"count": 2})
@@ -81,7 +81,7 @@ async def test_two_agents_cannot_share_a_folder(host: Host, agent_process: Start
         Journal(host.memory, "edge-1")
 
 
-async def test_a_folder_belongs_to_one_agent(tmp_path: Path) -> None:
+async def test_the_folder_of_another_agent_is_refused(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "deep" / "memory", "edge-1")
     assert (tmp_path / "deep" / "memory").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "deep" / "memory" / "journal").stat().st_mode & 0o777 == 0o600
@@ -98,7 +98,7 @@ async def test_a_folder_belongs_to_one_agent(tmp_path: Path) -> None:
         Journal(tmp_path / "small", "edge-1", LEAST_LIMIT - 1)
 
 
-async def test_a_journal_of_a_later_version_is_left_alone(tmp_path: Path) -> None:
+async def test_a_journal_of_a_later_version_is_refused_and_not_changed(tmp_path: Path) -> None:
     await Journal(tmp_path, "edge-1").close()
     file = tmp_path / "journal"
     head = replay(file.read_bytes()).state.header

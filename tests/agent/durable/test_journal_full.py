@@ -1,4 +1,4 @@
-"""The journal's own bound: what is refused and what waits, and that what is stored leaves the file."""
+"""The limit of the journal: what is refused, what waits, and that stored results are removed from the file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from support.agent.flooding_agent import durable
 from support.agent.scripted_gateway import Gateway
 
 
-async def test_a_full_journal_refuses_and_lets_writers_wait(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
+async def test_a_full_journal_refuses_commands_and_makes_writers_wait(
+    gateway: Gateway, tmp_path: Path, serve: Serve
+) -> None:
     agent = durable(gateway, tmp_path)
     serve(agent)
     link = await gateway.linked()
@@ -58,7 +60,7 @@ async def test_a_full_journal_refuses_and_lets_writers_wait(gateway: Gateway, tm
     assert (await link.end("last")).state == "ok"
 
 
-async def test_what_is_stored_is_left_out_of_the_file(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
+async def test_a_rewritten_journal_leaves_out_what_is_stored(gateway: Gateway, tmp_path: Path, serve: Serve) -> None:
     task = serve(agent := durable(gateway, tmp_path, 64 << 20))
     link = await gateway.linked()
     await link.command("c1", "flood", {"size": 1 << 30})
@@ -82,7 +84,7 @@ async def test_what_is_stored_is_left_out_of_the_file(gateway: Gateway, tmp_path
     assert not state.commands
 
 
-async def test_rewriting_loses_nothing_that_comes_meanwhile(tmp_path: Path) -> None:
+async def test_records_written_during_a_rewrite_are_kept(tmp_path: Path) -> None:
     """Chunks are kept while the file is rewritten under them, over and over."""
     journal = Journal(tmp_path, "edge-1", 64 << 20)
     outbox = Outbox(journal)
@@ -113,7 +115,7 @@ async def test_rewriting_loses_nothing_that_comes_meanwhile(tmp_path: Path) -> N
     await journal.close()
 
 
-async def test_what_a_running_command_wrote_survives_a_rewriting_and_a_kill(host: Host) -> None:
+async def test_output_of_a_running_command_survives_a_rewrite_and_a_kill(host: Host) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 40_000, "hang": True})
     await link.until(lambda: len(link.heard) >= 40_000 and len(link.of(Chunk, "c1")) == 40_000)
@@ -124,7 +126,7 @@ async def test_what_a_running_command_wrote_survives_a_rewriting_and_a_kill(host
     assert end.total == 40_000
 
 
-async def test_a_quarter_is_kept_for_output(tmp_path: Path) -> None:
+async def test_a_quarter_of_the_journal_is_reserved_for_output(tmp_path: Path) -> None:
     """Commands that may begin again hold their arguments; they must not fill the journal that they write into."""
     journal = Journal(tmp_path, "edge-1", LEAST_LIMIT)
     journal.start(lambda: None)

@@ -1,4 +1,4 @@
-"""A process that is killed: what it had done arrives with the next one, once; what it was doing ends as unknown."""
+"""A killed process: its finished work is delivered once by the next process; its running commands end as unknown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fairlead.wire.messages import Ack, Chunk, End, Event
 from support.agent.durable_host import Host, hello
 
 
-async def test_what_ran_ends_with_outcome_unknown_behind_its_chunks(host: Host) -> None:
+async def test_a_command_that_was_running_ends_with_outcome_unknown_after_its_chunks(host: Host) -> None:
     link = await host.linked()
     link.stores = False
     await link.command("c1", "count", {"chunks": 5, "hang": True})
@@ -29,7 +29,7 @@ async def test_what_ran_ends_with_outcome_unknown_behind_its_chunks(host: Host) 
     assert host.runs == ["c1 1"]
 
 
-async def test_what_had_ended_arrives_and_is_not_run_again(host: Host) -> None:
+async def test_the_result_of_an_ended_command_arrives_and_it_is_not_run_again(host: Host) -> None:
     link = await host.linked()
     link.stores = False
     await link.command("c1", "count", {"chunks": 3})
@@ -53,7 +53,7 @@ async def test_what_had_ended_arrives_and_is_not_run_again(host: Host) -> None:
     assert host.runs == ["c1 1", "c2 1", "c3 1"]
 
 
-async def test_what_welcome_does_not_name_is_dropped(host: Host) -> None:
+async def test_a_command_that_welcome_does_not_name_is_dropped(host: Host) -> None:
     link = await host.linked()
     link.stores = False
     await link.command("c1", "count", {"chunks": 2})
@@ -73,7 +73,7 @@ async def test_what_welcome_does_not_name_is_dropped(host: Host) -> None:
     assert replay((host.memory / "journal").read_bytes()).state.commands == {}
 
 
-async def test_lost_results_are_a_gap_over_a_restart_too(host: Host) -> None:
+async def test_lost_results_are_reported_as_a_gap_after_a_restart(host: Host) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 3, "hang": True})
     await link.until(lambda: len(link.of(Chunk, "c1")) == 3)
@@ -84,7 +84,7 @@ async def test_lost_results_are_a_gap_over_a_restart_too(host: Host) -> None:
     assert (end.error.code, end.total) == ("results_gap", 7)
 
 
-async def test_events_come_until_they_are_stored(host: Host) -> None:
+async def test_events_are_sent_again_after_a_restart_until_they_are_stored(host: Host) -> None:
     link = await host.linked()
     await link.command("c1", "emit", {"count": 2})
     await link.end("c1")

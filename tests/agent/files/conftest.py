@@ -1,4 +1,4 @@
-"""An agent with one root, and the calls of its two methods as a caller makes them."""
+"""An agent with one root, and its methods `file.get` and `file.put` as a caller uses them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def put_over(link: Link) -> Call:
         id = f"put-{count}"
         stream = await link.command(id, "file.put", {"path": str(path), **more})
         for start in range(0, len(data), 32 << 10):
-            await link.until(lambda: stream.input_room >= 32 << 10 or bool(link.of(End, id)))
+            await link.until(lambda: stream.input_credit >= 32 << 10 or bool(link.of(End, id)))
             if link.of(End, id):
                 return link.of(End, id)[0]
             await link.feed(id, data[start : start + (32 << 10)])

@@ -1,4 +1,4 @@
-"""`file.get`: the octets, what it promises of a file that changes, and that it waits for credit."""
+"""`file.get`: the content of the file, a file that changes while it is read, and waiting for credit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.agent.transfers import MB, Call, error
 
 
 @pytest.mark.parametrize("size", [0, 1, 64 << 10, 3 * MB + 7])
-async def test_get_sends_the_file_as_it_is(get: Call, folder: Path, size: int) -> None:
+async def test_get_sends_the_file_unchanged(get: Call, folder: Path, size: int) -> None:
     data = os.urandom(size)
     path = folder / "data.bin"
     path.write_bytes(data)
@@ -33,7 +33,7 @@ async def test_get_sends_the_file_as_it_is(get: Call, folder: Path, size: int) -
     assert json.loads(end.payload) == {"size": size, "sha256": hashlib.sha256(data).hexdigest()}
 
 
-async def test_get_from_an_offset_on(get: Call, folder: Path) -> None:
+async def test_get_sends_the_file_from_an_offset(get: Call, folder: Path) -> None:
     path = folder / "data.bin"
     path.write_bytes(b"0123456789")
     rows, octets, end = await get(path, offset=7)
@@ -46,7 +46,7 @@ async def test_get_from_an_offset_on(get: Call, folder: Path) -> None:
     assert error(end).details["size"] == 10
 
 
-async def test_get_waits_for_credit_and_holds_no_file(
+async def test_get_waits_for_credit_and_does_not_hold_the_file_in_memory(
     gateway: Gateway, agent_process: StartAgentProcess, tmp_path: Path
 ) -> None:
     path = tmp_path / "big"
@@ -97,7 +97,7 @@ def _replace(path: Path) -> None:
     ],
     ids=["grows", "shrinks", "is-written-to", "is-replaced", "is-removed"],
 )
-async def test_a_file_that_changes_while_it_is_read(
+async def test_get_fails_when_the_file_changes_while_it_is_read(
     link: Link, folder: Path, change: Callable[[Path], None], words: str
 ) -> None:
     """The reader holds the agent in the middle of the file, then the file changes."""
@@ -105,11 +105,11 @@ async def test_a_file_that_changes_while_it_is_read(
     path.write_bytes(bytes(MB))
     link.grants = False
     stream = await link.command("c", "file.get", {"path": str(path)})
-    await link.until(lambda: stream.room == 0)
+    await link.until(lambda: stream.credit_left == 0)
     change(path)
     link.grants = True
     await link.send(Credit(id="c", bytes=2 * MB))
-    stream.room += 2 * MB
+    stream.credit_left += 2 * MB
     end = await link.end("c")
     assert error(end).code == "file_changed"
     assert words in error(end).message
@@ -117,16 +117,16 @@ async def test_a_file_that_changes_while_it_is_read(
     assert error(end).temporary
 
 
-async def test_cancel_in_the_middle_of_a_file(link: Link, folder: Path) -> None:
+async def test_get_can_be_cancelled_in_the_middle_of_a_file(link: Link, folder: Path) -> None:
     (folder / "data.bin").write_bytes(bytes(MB))
     link.grants = False
     stream = await link.command("c", "file.get", {"path": str(folder / "data.bin")})
-    await link.until(lambda: stream.room == 0)
+    await link.until(lambda: stream.credit_left == 0)
     await link.cancel("c")
     assert (await link.end("c")).state == "cancelled"
 
 
-async def test_many_transfers_at_once(link: Link, folder: Path) -> None:
+async def test_many_transfers_run_at_the_same_time(link: Link, folder: Path) -> None:
     """More than there are threads: all are served."""
     for n in range(24):
         (folder / str(n)).write_bytes(bytes([n]) * 100_000)

@@ -1,4 +1,4 @@
-"""The folders that transfers keep to: what lies outside, links, what is no file, and who may not."""
+"""The roots of file transfers: paths outside them, links, special files, and missing permissions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from support.agent.transfers import Call, error, leftovers
          "not-even-whether-it-is-there", "chain-of-links", "the-root's-parent"],
 )  # fmt: skip
 @pytest.mark.parametrize("method", ["get", "put"])
-async def test_paths_outside_the_roots(get: Call, put: Call, folder: Path, path: str, method: str) -> None:
+async def test_paths_outside_the_roots_are_refused(get: Call, put: Call, folder: Path, path: str, method: str) -> None:
     (folder / "out").symlink_to("..")
     (folder / "link").symlink_to("../secret")
     (folder / "abs").symlink_to(folder.parent / "secret")
@@ -56,7 +56,7 @@ async def test_links_inside_a_root_are_followed(get: Call, put: Call, folder: Pa
     assert (await get(folder / "v2" / ".." / "current" / "config"))[1] == b"three"
 
 
-async def test_a_folder_that_is_exchanged_for_a_link_again_and_again(get: Call, folder: Path) -> None:
+async def test_a_folder_that_is_swapped_for_a_link_does_not_lead_outside_the_roots(get: Call, folder: Path) -> None:
     """A race that somebody on the host would run to get out: whatever is read is never the secret."""
     real, other = folder / "d", folder / "d.other"
     real.mkdir()
@@ -84,7 +84,7 @@ async def test_a_folder_that_is_exchanged_for_a_link_again_and_again(get: Call, 
 
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "socket", "device"])
-async def test_what_is_no_file(
+async def test_a_path_that_is_not_a_regular_file_is_refused(
     gateway: Gateway, serve: Serve, get: Call, put: Call, folder: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = folder / "it"
@@ -110,7 +110,7 @@ async def test_what_is_no_file(
     assert leftovers(folder) == []
 
 
-async def test_what_is_not_there(get: Call, folder: Path) -> None:
+async def test_a_missing_file_or_folder_is_reported(get: Call, folder: Path) -> None:
     (folder / "file").write_text("")
     (folder / "round").symlink_to("round")
     for path in (folder / "nothing", folder / "no" / "folder", folder / "file" / "below", folder / "round"):
@@ -134,7 +134,7 @@ agent.run()
 """
 
 
-async def test_what_the_agents_user_may_not(gateway: Gateway, agent_process: StartAgentProcess) -> None:
+async def test_a_path_without_permission_is_reported(gateway: Gateway, agent_process: StartAgentProcess) -> None:
     agent_process("-c", UNPRIVILEGED, gateway.url)
     link = await gateway.linked()
     await link.command("g", "file.get", {"path": "/etc/shadow"})
@@ -158,7 +158,7 @@ async def test_what_the_agents_user_may_not(gateway: Gateway, agent_process: Sta
         ("file.put", {"path": "/x", "force": True}),
     ],
 )
-async def test_wrong_arguments(link: Link, method: str, arguments: dict[str, object]) -> None:
+async def test_invalid_arguments_are_refused(link: Link, method: str, arguments: dict[str, object]) -> None:
     await link.command("c", method, arguments)
     ack = await link.expect(Ack, "c")
     assert ack.state == "refused"

@@ -1,4 +1,4 @@
-"""`file.put`: replaced at once or not at all, and nothing is left behind, not even by a full disk."""
+"""`file.put` replaces a file atomically or not at all, and leaves nothing behind, not even on a full disk."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_put_writes_the_file(put: Call, folder: Path, size: int) -> None:
     assert leftovers(folder) == []
 
 
-async def test_put_replaces_at_once(put: Call, link: Link, folder: Path) -> None:
+async def test_put_replaces_the_file_atomically(put: Call, link: Link, folder: Path) -> None:
     """Until the end the old file stands, whole."""
     path = folder / "config"
     path.write_text("old")
@@ -48,7 +48,7 @@ async def test_put_replaces_at_once(put: Call, link: Link, folder: Path) -> None
     assert path.stat().st_mode & 0o7777 == 0o644, "the mode is that of the command"
 
 
-async def test_put_that_must_not_replace(put: Call, link: Link, folder: Path) -> None:
+async def test_put_without_overwrite_keeps_an_existing_file(put: Call, link: Link, folder: Path) -> None:
     path = folder / "config"
     path.write_text("old")
     end = await put(path, b"new", overwrite=False)
@@ -86,7 +86,9 @@ async def test_put_makes_folders_when_asked_to(put: Call, folder: Path) -> None:
     ],
     ids=["digest", "more-came", "less-came", "too-large"],
 )
-async def test_put_of_what_was_not_meant(put: Call, folder: Path, more: dict[str, object], code: str) -> None:
+async def test_put_of_another_size_or_digest_keeps_the_old_file(
+    put: Call, folder: Path, more: dict[str, object], code: str
+) -> None:
     path = folder / "config"
     path.write_text("old")
     end = await put(path, b"12345", **more)
@@ -106,7 +108,7 @@ async def test_cancel_of_a_put_leaves_nothing(link: Link, folder: Path) -> None:
     assert os.listdir(folder) == []
 
 
-async def test_a_put_that_is_cancelled_as_it_begins_leaves_nothing(link: Link, folder: Path) -> None:
+async def test_cancel_of_a_put_at_its_start_leaves_nothing(link: Link, folder: Path) -> None:
     """The cancel comes while a thread makes the temporary file."""
     for n in range(30):
         await link.command(f"c{n}", "file.put", {"path": str(folder / f"new{n}")})
@@ -139,7 +141,9 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 @pytest.mark.parametrize("condition", ["disk", "limit"])
-async def test_a_full_disk(gateway: Gateway, agent_process: StartAgentProcess, folder: Path, condition: str) -> None:
+async def test_a_full_disk_ends_put_and_leaves_nothing(
+    gateway: Gateway, agent_process: StartAgentProcess, folder: Path, condition: str
+) -> None:
     """A file system of 1 MB where this user may mount one, else (and always once) the kernel's limit of file sizes."""
     run = ("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     if condition == "disk" and _can_mount(folder):
@@ -153,7 +157,7 @@ async def test_a_full_disk(gateway: Gateway, agent_process: StartAgentProcess, f
     stream = await link.command("c", "file.put", {"path": str(folder / "big")})
     sent = 0
     while sent < 3 * MB:
-        await link.until(lambda: stream.input_room >= 64 << 10 or bool(link.of(End, "c")))
+        await link.until(lambda: stream.input_credit >= 64 << 10 or bool(link.of(End, "c")))
         if link.of(End, "c"):
             break
         await link.feed("c", bytes(64 << 10))

@@ -1,4 +1,5 @@
-"""Paths that are never touched from the platform: the agent's own, and with an allow list what decides about it."""
+"""Paths that the platform can never reach: the agent's own files and, with exec.allow, what the allowed programs
+depend on."""
 
 from __future__ import annotations
 
@@ -93,12 +94,12 @@ async def test_the_agents_own_files_are_neither_read_nor_written(
     assert leftovers(home) == leftovers(home / "journal") == []
 
 
-async def test_no_folder_is_made_in_what_is_guarded(put: Call, home: Path) -> None:
+async def test_no_folder_is_made_below_a_protected_path(put: Call, home: Path) -> None:
     assert error(await put(home / "journal" / "a" / "b" / "c", b"x", parents=True)).code == "path_forbidden"
     assert not (home / "journal" / "a").exists()
 
 
-async def test_a_token_that_is_not_there_yet_is_guarded_by_its_name(put: Call, home: Path) -> None:
+async def test_a_token_file_that_does_not_exist_yet_is_protected_by_its_name(put: Call, home: Path) -> None:
     """As while it is replaced: whoever put one there would choose what the agent says next."""
     (home / "token").unlink()
     assert error(await put(home / "token", b"mine")).code == "path_forbidden"
@@ -107,7 +108,7 @@ async def test_a_token_that_is_not_there_yet_is_guarded_by_its_name(put: Call, h
     assert error(await put(home / "token", b"mine")).code == "path_forbidden"
 
 
-async def test_a_path_that_is_exchanged_for_the_token_again_and_again(get: Call, put: Call, home: Path) -> None:
+async def test_a_path_that_is_swapped_for_the_token_does_not_reveal_it(get: Call, put: Call, home: Path) -> None:
     """A race that somebody on the host would run: a file and a hard link to the token change places."""
     (home / "a").write_text("harmless")
     os.link(home / "..data" / "token", home / "b")
@@ -132,7 +133,7 @@ async def test_a_path_that_is_exchanged_for_the_token_again_and_again(get: Call,
     assert (home / "..data" / "token").read_text() == TOKEN
 
 
-async def test_folders_that_are_moved_while_a_file_comes(link: Link, tmp_path: Path) -> None:
+async def test_folders_that_are_moved_during_a_put_leave_nothing(link: Link, tmp_path: Path) -> None:
     """What was walked to is not where the path leads any more: nothing is kept."""
     (tmp_path / "up" / "in").mkdir(parents=True)
     stream = await link.command("p", "file.put", {"path": str(tmp_path / "up" / "in" / "file")})
@@ -146,7 +147,7 @@ async def test_folders_that_are_moved_while_a_file_comes(link: Link, tmp_path: P
     assert os.listdir(tmp_path / "away" / "in") == os.listdir(tmp_path / "up" / "in") == []
 
 
-def test_the_unit_that_an_agent_runs_as() -> None:
+def test_the_systemd_unit_of_the_agent_is_protected() -> None:
     guarded = {one.path: one for one in unit_paths("0::/system.slice/fairlead-agent.service\n")}
     assert guarded["/etc/systemd/system/fairlead-agent.service"].secret
     assert guarded["/etc/systemd/system/fairlead-agent.service.d"].whole
@@ -179,7 +180,7 @@ def options(tool: Path, *roots: Path | str, **more: Any) -> Options:
      "/", "/usr", "/usr/bin", "/usr/lib", "/usr/local/lib", "/etc", "/etc/cron.d", "/etc/systemd/system", "/root",
      "/lib", "/var/spool", "/proc", sys.prefix, str(Path(__file__).parent.parent.parent.parent / "gateway")],
 )  # fmt: skip
-def test_roots_that_would_make_the_list_void(tool: Path, tmp_path: Path, root: str) -> None:
+def test_a_root_that_would_bypass_exec_allow_is_refused(tool: Path, tmp_path: Path, root: str) -> None:
     (tmp_path / "link-to-tools").symlink_to("tools")
     (tmp_path / "own").mkdir()
     where = root if root.startswith("/") else str(tmp_path / root)
@@ -191,7 +192,7 @@ def test_roots_that_would_make_the_list_void(tool: Path, tmp_path: Path, root: s
 
 
 @pytest.mark.parametrize("way", ["working directory", "PYTHONPATH"])
-def test_a_root_that_the_agent_loads_modules_from(tool: Path, tmp_path: Path, way: str) -> None:
+def test_a_writable_root_that_the_agent_loads_modules_from_is_refused(tool: Path, tmp_path: Path, way: str) -> None:
     """A module that is put there would be the agent itself at its next start."""
     data = tmp_path / "data"
     data.mkdir()
@@ -212,7 +213,7 @@ def test_a_root_that_the_agent_loads_modules_from(tool: Path, tmp_path: Path, wa
     )
 
 
-def test_roots_that_hold_data_alone(tool: Path, tmp_path: Path) -> None:
+def test_roots_that_hold_only_data_are_accepted(tool: Path, tmp_path: Path) -> None:
     for root in ("/srv/incoming", "/var/www", "/etc/nginx/conf.d", tmp_path / "data"):
         builtin_agent(
             "ws://127.0.0.1:1", "a", "t", options=options(tool, root), private=[Path("/etc/fairlead/agent.toml")]
@@ -223,7 +224,7 @@ def test_roots_that_hold_data_alone(tool: Path, tmp_path: Path) -> None:
     ("argv", "fits"),
     [(None, False), (("/bin/sh", "-l"), False), (("tool",), False), (("{tool}",), True), (("{tool}", "-x"), True)],
 )
-def test_a_terminal_beside_an_allow_list(tool: Path, argv: tuple[str, ...] | None, fits: bool) -> None:
+def test_a_shell_that_would_bypass_exec_allow_is_refused(tool: Path, argv: tuple[str, ...] | None, fits: bool) -> None:
     given = None if argv is None else tuple(word.format(tool=tool) for word in argv)
     chosen = Options(exec=ExecOptions(allow=(str(tool),)), shell=ShellOptions(enabled=True, argv=given))
     if fits:
@@ -233,7 +234,7 @@ def test_a_terminal_beside_an_allow_list(tool: Path, argv: tuple[str, ...] | Non
             builtin_agent("ws://127.0.0.1:1", "a", "t", options=chosen)
 
 
-async def test_an_allow_list_alone_switches_shell_and_file_put_off(gateway: Gateway, serve: Serve, tool: Path) -> None:
+async def test_exec_allow_alone_disables_shell_and_file_put(gateway: Gateway, serve: Serve, tool: Path) -> None:
     serve(builtin_agent(gateway.url, "edge-1", "token-1", options=Options(exec=ExecOptions(allow=(str(tool),)))))
     link = await gateway.linked()
     for method in ("file.put", "shell"):
@@ -247,7 +248,7 @@ async def test_an_allow_list_alone_switches_shell_and_file_put_off(gateway: Gate
     assert link.output("x") == b"genuine\n"
 
 
-async def test_an_allowed_program_is_not_replaced_by_what_happens_later(
+async def test_an_allowed_program_cannot_be_replaced_through_file_put(
     gateway: Gateway, serve: Serve, tool: Path, tmp_path: Path, make_put: Callable[[Link], Call]
 ) -> None:
     """The roots held data alone when the agent started; then somebody moved the tools into one of them."""
@@ -275,7 +276,7 @@ async def test_setuid_setgid_and_sticky_bits_are_refused(put: Call, tmp_path: Pa
 # -- pure ------------------------------------------------------------------------------------------
 
 
-def test_the_ways_to_a_file(tmp_path: Path) -> None:
+def test_links_on_the_way_to_a_file_are_resolved(tmp_path: Path) -> None:
     top = os.path.realpath(tmp_path)
     (tmp_path / "v2").mkdir()
     (tmp_path / "current").symlink_to("v2")
@@ -285,7 +286,7 @@ def test_the_ways_to_a_file(tmp_path: Path) -> None:
     assert len(resolve_links(f"{top}/round/x")) <= 42
 
 
-def test_what_decides_about_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interpreters_of_an_allowed_script_are_protected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bin").mkdir()
     interpreter = tmp_path / "bin" / "lua"
     interpreter.write_text("")
@@ -296,7 +297,7 @@ def test_what_decides_about_a_script(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert {"/usr/bin/env", str(interpreter), str(script)} <= {one.path for one in program_paths([str(script)])}
 
 
-def test_a_root_above_a_guarded_file_and_one_beneath_a_guarded_folder() -> None:
+def test_a_root_above_or_below_a_protected_path_conflicts() -> None:
     file, whole = ProtectedPath("/a/b/file", "f"), ProtectedPath("/x/y", "w", whole=True)
     assert list(conflicts("/a", [file, whole])) == [file]
     assert list(conflicts("/a/b/file", [file])) == [file]

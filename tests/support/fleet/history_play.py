@@ -44,7 +44,7 @@ agents = st.sampled_from("aaab")
 seldom = st.sampled_from((False, False, False, True))
 sizes = st.sampled_from((0, 1, 7, 30, 60))
 outputs = st.lists(sizes, min_size=1, max_size=3) | st.just([1] * 40)
-"""read.lua takes 32 entries in a step."""
+"""read_results.lua reads 32 entries in a step."""
 inputs = st.lists(sizes, min_size=1, max_size=3)
 shifts = st.sampled_from((0, 0, 0, 0, 1, -1, -2))
 """Chunk numbers relative to the next one: gaps and what was sent before."""

@@ -70,7 +70,7 @@ class History:
 
     def produce(self, command: str, size: int) -> None:
         stream = self.outbox.streams.get(command)
-        if stream is None or stream.ended or stream.room < size:
+        if stream is None or stream.ended or stream.credit_left < size:
             return
         data = payload(command, stream.next, size)
         self.produced[command].append(data)
@@ -122,7 +122,7 @@ class History:
             if isinstance(message, Credit):
                 stream = self.gateway.stream(message.id)
                 if act is Action.GRANT and stream is not None:
-                    assert stream.input_room <= self.gateway.window, "granted more than was sent on this link"
+                    assert stream.input_credit <= self.gateway.window, "granted more than was sent on this link"
                     self.forgotten[message.id] = max(self.forgotten[message.id], stream.input_consumed)
             elif isinstance(message, Ack | Chunk | End | Event):
                 self.unstored.append((message, act))
@@ -159,7 +159,7 @@ class History:
             data = self.fed[command][stream.input_next]
         else:
             data = payload(command.lower(), stream.input_next, size)
-        if len(data) > stream.input_room:
+        if len(data) > stream.input_credit:
             return
         if stream.input_next == len(self.fed[command]):
             self.fed[command].append(data)
@@ -237,7 +237,7 @@ class History:
         for stream in self.outbox.streams.values():
             assert sum(len(m.payload) for m in stream.pending if isinstance(m, Chunk)) <= WINDOW
             assert stream.input_size == sum(map(len, stream.input)) <= WINDOW
-            assert stream.room <= WINDOW
+            assert stream.credit_left <= WINDOW
         if self.agent is not None:
             assert len(self.agent.unstored) == self.agent.sent - self.agent.stored
 
@@ -270,4 +270,4 @@ class History:
         assert not self.outbox.events
         for stream in self.outbox.streams.values():
             assert not stream.pending
-            assert stream.room * 2 > self.gateway.window, "credit leaked away"
+            assert stream.credit_left * 2 > self.gateway.window, "credit leaked away"

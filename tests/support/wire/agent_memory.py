@@ -71,7 +71,7 @@ class Ledger:
         del self.pending[command]
         self.finished.append(command)
 
-    def told(self, event: str) -> None:
+    def event_stored(self, event: str) -> None:
         del self.events[event]
 
     def outbox(self) -> Outbox:

@@ -133,10 +133,10 @@ class FileReader:
             raise self._changed("was written to")
         assert self._place is not None
         try:
-            there = os.stat(self._place.name, dir_fd=self._place.folder, follow_symlinks=False)
+            current = os.stat(self._place.name, dir_fd=self._place.folder, follow_symlinks=False)
         except OSError as e:
             raise self._changed("was removed") from e
-        if (there.st_ino, there.st_dev) != (before.st_ino, before.st_dev):
+        if (current.st_ino, current.st_dev) != (before.st_ino, before.st_dev):
             raise self._changed("was replaced by another file")
 
     def _changed(self, how: str) -> CommandError:

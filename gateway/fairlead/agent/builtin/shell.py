@@ -146,21 +146,21 @@ async def _serve_terminal(
 def _open_terminal(argv: list[str], env: dict[str, str], cwd: str | None, size: TerminalSize) -> tuple[Pipe, Program]:
     """Open a terminal, and start the program with it as its controlling terminal."""
     try:
-        ours, theirs = os.openpty()
+        parent_end, child_end = os.openpty()
     except OSError as e:
         raise CommandError("exec_failed", f"cannot open a terminal: {e}", temporary=True) from e
     try:
-        _resize(ours, size)
+        _resize(parent_end, size)
         # The child has to take the controlling terminal, after setsid. Between fork and exec nothing may wait for a
         # lock that another thread holds: this partial is C code only, one system call without an allocation.
         take = partial(fcntl.ioctl, 0, termios.TIOCSCTTY, 0)
-        program = Program(argv, env, cwd, stdin=theirs, stdout=theirs, stderr=theirs, in_child=take)
+        program = Program(argv, env, cwd, stdin=child_end, stdout=child_end, stderr=child_end, in_child=take)
     except BaseException:
-        os.close(ours)
+        os.close(parent_end)
         raise
     finally:
-        os.close(theirs)
-    return Pipe(ours), program
+        os.close(child_end)
+    return Pipe(parent_end), program
 
 
 def _resize(fd: int, size: TerminalSize) -> None:

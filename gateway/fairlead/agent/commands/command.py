@@ -77,17 +77,17 @@ class Command:
             rest = memoryview(octets(kind, data, self._sender.chunk_limit))
             while rest:
                 # A row is read as a whole; anything else may be cut to fit.
-                room = await self._room(len(rest) if kind == ROW else 1)
-                size = min(len(rest), self._sender.chunk_limit, room)
+                credit_left = await self._wait_for_credit(len(rest) if kind == ROW else 1)
+                size = min(len(rest), self._sender.chunk_limit, credit_left)
                 self._sender.post(self._stream.chunk(kind, bytes(rest[:size])))
                 rest = rest[size:]
 
-    async def _room(self, least: int) -> int:
+    async def _wait_for_credit(self, least: int) -> int:
         """Wait until there are `least` bytes of credit; return how many there are."""
         stream = self._stream
         while not self.cancelled:
-            if stream.room >= least and len(stream.pending) < UNSTORED and self._sender.has_room:
-                return stream.room
+            if stream.credit_left >= least and len(stream.pending) < UNSTORED and self._sender.has_room:
+                return stream.credit_left
             self._changed.clear()
             await self._changed.wait()
         raise asyncio.CancelledError(f"command {self.id} is over")

@@ -61,24 +61,24 @@ class ProcessRunner:
         except asyncio.CancelledError:
             slots.cancel_reservation()
             raise
-        ours, theirs = socket.socketpair()
+        parent_end, child_end = socket.socketpair()
         process = self._context.Process(  # type: ignore[attr-defined]  # every real context has it
-            target=child_process.main, args=(theirs, handler.function, arguments, handler.streams), daemon=True
+            target=child_process.main, args=(child_end, handler.function, arguments, handler.streams), daemon=True
         )
         loop = asyncio.get_running_loop()
         # In a thread: the first one starts the fork server, which imports the user's module.
-        starting = loop.run_in_executor(None, _start, process, theirs)
+        starting = loop.run_in_executor(None, _start, process, child_end)
         try:
             await asyncio.shield(starting)
-            return await self._read(ours, process, command)
+            return await self._read(parent_end, process, command)
         finally:
-            ours.close()
+            parent_end.close()
             reaping = asyncio.ensure_future(self._reap(starting, process))
             self._reaping.add(reaping)
             reaping.add_done_callback(self._reaping.discard)
 
-    async def _read(self, ours: socket.socket, process: BaseProcess, command: Command) -> bytes:
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
+    async def _read(self, parent_end: socket.socket, process: BaseProcess, command: Command) -> bytes:
+        reader, writer = await asyncio.open_unix_connection(sock=parent_end)
         ready = b""
         try:
             ready = await reader.readexactly(len(child_process.READY))
@@ -117,7 +117,7 @@ class ProcessRunner:
             await asyncio.wait(self._reaping, timeout=REAP_TIMEOUT)
 
 
-def _start(process: BaseProcess, theirs: socket.socket) -> None:
+def _start(process: BaseProcess, child_end: socket.socket) -> None:
     try:
         process.start()
     except (pickle.PicklingError, AttributeError, TypeError) as e:
@@ -131,7 +131,7 @@ def _start(process: BaseProcess, theirs: socket.socket) -> None:
             f"no process could be started: {e!r}. {LOG_HINT}",
         ) from e
     finally:
-        theirs.close()
+        child_end.close()
 
 
 def _kill(process: BaseProcess) -> None:

@@ -146,7 +146,7 @@ class Journal:
         """The gateway has stored its end, or wants no more of it."""
         self._writer.append_if_possible(CommandClosed(command))
 
-    def told(self, event: str) -> None:
+    def event_stored(self, event: str) -> None:
         """The gateway has stored this event."""
         self._writer.append_if_possible(EventStored(event))
 

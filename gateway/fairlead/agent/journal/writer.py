@@ -39,7 +39,7 @@ class JournalWriter:
         self._limit = limit
         self._broken = self._failing = self._closing = False
         self._waiters: list[asyncio.Future[None]] = []
-        self._due = asyncio.Event()
+        self._sync_needed = asyncio.Event()
         self._not_before = 0.0
         self._task: asyncio.Task[None] | None = None
         self._on_room: Callable[[], None] = lambda: None
@@ -59,7 +59,7 @@ class JournalWriter:
     async def close(self) -> None:
         """Sync once more, and release the folder."""
         self._closing = True
-        self._due.set()
+        self._sync_needed.set()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=CLOSE_TIMEOUT)
             self._task.cancel()
@@ -94,15 +94,15 @@ class JournalWriter:
         """Done once the disk has everything that was appended; JournalFailed when it does not take it."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        self._due.set()
+        self._sync_needed.set()
         return waiter
 
     def sync_soon(self) -> None:
-        self._due.set()
+        self._sync_needed.set()
 
     def rewrite_if_wasteful(self) -> None:
         if self._wasteful:
-            self._due.set()
+            self._sync_needed.set()
 
     @property
     def _wasteful(self) -> bool:
@@ -115,8 +115,8 @@ class JournalWriter:
     async def _sync_when_due(self) -> None:
         closing = False
         while not closing:
-            await self._due.wait()
-            self._due.clear()
+            await self._sync_needed.wait()
+            self._sync_needed.clear()
             closing = self._closing
             if self._wasteful:
                 await self._rewrite()

@@ -57,8 +57,8 @@ def bounded(message: FromGateway | None, outbox: Outbox) -> FromGateway | None:
 
 def _credit(credit: Credit, outbox: Outbox) -> Credit:
     stream = outbox.streams.get(credit.id)
-    room = WINDOW_MOST - stream.room if stream is not None else 0
-    return credit if credit.bytes <= room else Credit(id=credit.id, bytes=max(0, room))
+    allowed = WINDOW_MOST - stream.credit_left if stream is not None else 0
+    return credit if credit.bytes <= allowed else Credit(id=credit.id, bytes=max(0, allowed))
 
 
 def _cmd(cmd: Cmd) -> Cmd:

@@ -34,18 +34,18 @@ limit of connections without a token, so that an attacker with many connections 
 class BearerToken:
     """A secret that all agents share, or that the platform has. It is compared in constant time."""
 
-    def __init__(self, secret: str, whose: str) -> None:
+    def __init__(self, secret: str, holder: str) -> None:
         self._header = b"Bearer " + secret.encode()
-        self._whose = whose
+        self._holder = holder
 
     def check(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Raises Unauthorized unless the raw ASGI headers carry this token."""
         given = next((value for name, value in headers if name == b"authorization"), None)
         if given is None:
-            raise Unauthorized(f"missing credential: send `Authorization: Bearer <{self._whose} token>`")
+            raise Unauthorized(f"missing credential: send `Authorization: Bearer <{self._holder} token>`")
         scheme, _, secret = given.partition(b" ")
         if not hmac.compare_digest(scheme.capitalize() + b" " + secret.strip(), self._header):
-            raise Unauthorized(f"wrong credential: expected the {self._whose} token")
+            raise Unauthorized(f"wrong credential: expected the {self._holder} token")
 
 
 class CredentialFailures:
@@ -60,10 +60,10 @@ class CredentialFailures:
     async def note(self, port: str, key: str, error: Unauthorized) -> Unauthorized | Throttled:
         """Count a failure, wait as long as its address has to, and return the error to answer with."""
         self._refused.labels(port).inc()
-        who = key or "an unknown address"
+        client = key or "an unknown address"
         self._log_aggregator.note(
-            "credentials refused", f"{port} {who}", logging.WARNING,
-            "refused a credential on the %s port from %s: %s", port, who, error.message,
+            "credentials refused", f"{port} {client}", logging.WARNING,
+            "refused a credential on the %s port from %s: %s", port, client, error.message,
         )  # fmt: skip
         penalty = self._penalties.fail(key, asyncio.get_running_loop().time(), random.random())
         if penalty.delay and self._waiting < WAITING:
@@ -76,7 +76,7 @@ class CredentialFailures:
             return error
         after = penalty.retry_after + random.randint(0, penalty.retry_after)
         return Throttled(
-            f"too many wrong credentials from {who}: {error.message}; the right one is still accepted at once",
+            f"too many wrong credentials from {client}: {error.message}; the right one is still accepted at once",
             retry_after=after,
         )
 

@@ -33,8 +33,8 @@ def number(text: str) -> Raw:
     mantissa, _, power = text.lower().partition("e")
     if len(power) > EXPONENT_DIGITS:
         return Raw(text.encode())
-    whole, _, fraction = mantissa.removeprefix("-").partition(".")
-    digits = (whole + fraction).lstrip("0")
+    integer, _, fraction = mantissa.removeprefix("-").partition(".")
+    digits = (integer + fraction).lstrip("0")
     if not digits:
         return Raw(b"0")
     kept = digits.rstrip("0")

@@ -53,7 +53,7 @@ class Operation:
         return tuple(param.name for param in self.params if param.where == "query")
 
 
-WHOLE = {"type": "integer", "minimum": 0, "maximum": 1 << 53, "default": 0}
+WHOLE_NUMBER = {"type": "integer", "minimum": 0, "maximum": 1 << 53, "default": 0}
 FLAG = {"type": "boolean", "default": False}
 TEXT = {"type": "string"}
 EVENT_ID = {**TEXT, "pattern": "^[0-9]{1,15}$"}
@@ -92,7 +92,7 @@ OPERATIONS = (
         "A stream of lines in the format that the request accepts.",
         200, None, streams=True, faults=(410, *KNOWN),
         params=(
-            Param("from", "The first offset to return.", WHOLE),
+            Param("from", "The first offset to return.", WHOLE_NUMBER),
             Param("follow", "Wait for further results until the command ends.", FLAG),
             Param(
                 "Last-Event-ID", "For server-sent events: the last offset that was received.", EVENT_ID, "header"
@@ -106,7 +106,7 @@ OPERATIONS = (
         params=(
             Param(
                 "n", "Number of the chunk, starting at 0. The same chunk may be sent again.",
-                {**WHOLE, "maximum": 1 << 31},
+                {**WHOLE_NUMBER, "maximum": 1 << 31},
             ),
             Param("end", "This is the last chunk.", FLAG),
         ),

@@ -32,9 +32,9 @@ async def read_body(request: Request, limit: int) -> bytes:
     """
     parts: list[bytes] = []
     size = 0
-    said = request.headers.get("content-length", "")
-    if said.isdecimal() and len(said) < 20 and int(said) > limit:
-        raise BodyTooLarge(f"body of {said} bytes exceeds the maximum of {limit}", limit=limit)
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > limit:
+        raise BodyTooLarge(f"body of {declared} bytes exceeds the maximum of {limit}", limit=limit)
     try:
         async for part in request.stream():
             size += len(part)
@@ -100,7 +100,7 @@ def _names(kind: Any) -> tuple[bytes, ...] | None:
     return tuple(found)
 
 
-def _check_repeated(value: object, kind: Any, place: str = "") -> None:
+def _check_repeated(value: object, kind: Any, path: str = "") -> None:
     """Raise MalformedBody for a duplicate member. Values that are passed on unchanged (Raw) are not checked."""
     inner = next((one for one in _choices(kind) if _is_map(one)), None)
     if not isinstance(value, _Object) or inner is None:
@@ -108,45 +108,45 @@ def _check_repeated(value: object, kind: Any, place: str = "") -> None:
     seen: set[str] = set()
     for name, _ in value:
         if name in seen:
-            raise MalformedBody(f"duplicate member {_shown(name)} of {place or 'the body'}: give it once")
+            raise MalformedBody(f"duplicate member {_shown(name)} of {path or 'the body'}: give it once")
         seen.add(name)
     if _is_struct(inner):
         kinds = {field.encode_name: field.type for field in msgspec.structs.fields(inner)}
         for name, one in value:
-            _check_repeated(one, kinds[name], _under(place, name))
+            _check_repeated(one, kinds[name], _under(path, name))
 
 
-def _blame(value: object, kind: Any, place: str = "") -> InvalidRequest:
+def _blame(value: object, kind: Any, path: str = "") -> InvalidRequest:
     """What is wrong with `value`, which does not fit `kind`: its first member that does not, or all of it."""
     inner = next((one for one in _choices(kind) if _is_map(one)), None)
     if isinstance(value, dict) and inner is not None:
-        fault = _blame_member(value, inner, place) if _is_struct(inner) else _blame_entry(value, inner, place)
+        fault = _blame_member(value, inner, path) if _is_struct(inner) else _blame_entry(value, inner, path)
         if fault is not None:
             return fault
-    return InvalidRequest(f"invalid {place or 'body'} {_shown(value)}: expected {_rule(kind)}", field=place or "body")
+    return InvalidRequest(f"invalid {path or 'body'} {_shown(value)}: expected {_rule(kind)}", field=path or "body")
 
 
-def _blame_member(value: dict[str, object], kind: type[Struct], place: str) -> InvalidRequest | None:
+def _blame_member(value: dict[str, object], kind: type[Struct], path: str) -> InvalidRequest | None:
     members = {field.encode_name: field for field in msgspec.structs.fields(kind)}
     for name in value:
         if name not in members:
-            text = f"unknown member {_shown(name)} of {place or 'the body'}: expected {', '.join(members)}"
-            return InvalidRequest(text, field=_under(place, name))
+            text = f"unknown member {_shown(name)} of {path or 'the body'}: expected {', '.join(members)}"
+            return InvalidRequest(text, field=_under(path, name))
     for name, field in members.items():
         if field.required and name not in value:
-            return InvalidRequest(f"missing member {name} of {place or 'the body'}", field=_under(place, name))
+            return InvalidRequest(f"missing member {name} of {path or 'the body'}", field=_under(path, name))
         if name in value and not _fits(value[name], field.type):
-            return _blame(value[name], field.type, _under(place, name))
+            return _blame(value[name], field.type, _under(path, name))
     return None
 
 
-def _blame_entry(value: dict[str, object], kind: Any, place: str) -> InvalidRequest | None:
+def _blame_entry(value: dict[str, object], kind: Any, path: str) -> InvalidRequest | None:
     of_keys, of_values = get_args(_bare(kind))
     for key, one in value.items():
         if not _fits(key, of_keys):
-            return InvalidRequest(f"invalid key {_shown(key)} of {place}: expected {_rule(of_keys)}", field=place)
+            return InvalidRequest(f"invalid key {_shown(key)} of {path}: expected {_rule(of_keys)}", field=path)
         if not _fits(one, of_values):
-            return _blame(one, of_values, f"{place}[{key}]")
+            return _blame(one, of_values, f"{path}[{key}]")
     return None
 
 
@@ -167,8 +167,8 @@ def _rule(kind: Any) -> str:
     if _is_map(bare):
         return "an object" + (f" of at most {limits.max_length} members" if limits.max_length is not None else "")
     bounds = ((">", limits.gt), (">=", limits.ge), ("<=", limits.le))
-    said = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
-    return f"{_NAMES.get(bare, 'JSON')} {said}".rstrip()
+    limits_text = " and ".join(f"{sign} {bound:g}" for sign, bound in bounds if bound is not None)
+    return f"{_NAMES.get(bare, 'JSON')} {limits_text}".rstrip()
 
 
 _NAMES = {str: "a string", float: "a number", int: "a whole number", bool: "true or false", NoneType: "null"}
@@ -205,8 +205,8 @@ def _fits(value: object, kind: Any) -> bool:
     return True
 
 
-def _under(place: str, name: str) -> str:
-    return f"{place}.{name[:SHOWN]}" if place else name[:SHOWN]
+def _under(path: str, name: str) -> str:
+    return f"{path}.{name[:SHOWN]}" if path else name[:SHOWN]
 
 
 def _shown(value: object) -> str:

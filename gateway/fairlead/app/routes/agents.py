@@ -17,7 +17,7 @@ from starlette.responses import Response
 from fairlead.app.api import schemas
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
-from fairlead.app.routes.commands import whole
+from fairlead.app.routes.commands import whole_number
 from fairlead.app.routes.list_scheduler import ListScheduler
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
@@ -61,11 +61,11 @@ class AgentRoutes:
         self._worst_links = node.routing.worst_links
         self._removal = node.routing.removal
         self._membership = node.membership
-        self._turns = ListScheduler()
+        self._list_scheduler = ListScheduler()
 
     async def list(self, request: Request) -> Response:
         """One page of agents, ordered by shard and name, with the cursor of the next page, if there is one."""
-        limit = whole(request, "limit", PAGE, PAGE_LIMIT, least=1)
+        limit = whole_number(request, "limit", PAGE, PAGE_LIMIT, least=1)
         shard, after = _cursor(request.query_params.get("cursor", ""))
         wanted = selector.parse(request.query_params.get("selector", ""))
         state = _state(request.query_params.get("state"))
@@ -77,13 +77,13 @@ class AgentRoutes:
             count = PAGE_LIMIT if wanted.terms or state else limit
             async with (
                 asyncio.timeout(PAGE_TIME),
-                self._turns.place(),
+                self._list_scheduler.place(),
                 aclosing(self._directory.index_pages(shard, after, count)) as pages,
             ):
                 async for names, next_shard, next_after in pages:
                     left -= max(len(names), 1)
                     for at in range(0, len(names), SLICE):
-                        async with self._turns.turn():
+                        async with self._list_scheduler.turn():
                             for row in await self._directory.look_up_all(names[at : at + SLICE]):
                                 shard, after = index_shard(row.agent), row.agent
                                 one, meant = self._listed(row, wanted, state)
@@ -102,7 +102,7 @@ class AgentRoutes:
             if (shard, after) == begun:
                 raise Unavailable(
                     f"no agent could be read within {PAGE_TIME:g} s: this node is serving "
-                    f"{self._turns.places_taken} lists, or Redis is slow; try again later"
+                    f"{self._list_scheduler.places_taken} lists, or Redis is slow; try again later"
                 ) from e
         cursor = f"{shard}:{after}" if shard < INDEX_SHARDS else None
         await (
@@ -166,7 +166,7 @@ class AgentRoutes:
         by = request.query_params.get("by", MEASURES[0])
         if by not in MEASURES:
             raise InvalidRequest(f"invalid by {by[:32]!r}: expected one of {', '.join(MEASURES)}", field="by")
-        worst, missing = await self._worst_links.find(by, whole(request, "limit", TOP, MAX_LINKS, least=1))
+        worst, missing = await self._worst_links.find(by, whole_number(request, "limit", TOP, MAX_LINKS, least=1))
         sessions = [schemas.RankedLink(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
         return Response(_encode(schemas.LinkRanking(sessions, missing)), media_type="application/json")
 

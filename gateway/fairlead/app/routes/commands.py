@@ -68,7 +68,7 @@ class CommandRoutes:
     async def results(self, request: Request) -> ASGIApp:
         """Stream the results from offset `from` on; with `follow`, until the command ends."""
         command = check_command_id(request.path_params["command"])
-        offset = whole(request, "from", 0, 1 << 53)
+        offset = whole_number(request, "from", 0, 1 << 53)
         last = request.headers.get("last-event-id")
         if last is not None:
             after = number("Last-Event-ID", last, (1 << 53) - 1) + 1
@@ -87,7 +87,7 @@ class CommandRoutes:
     async def input(self, request: Request) -> Response:
         """Add chunk `n` of the input, and the end of the input if `end` is set."""
         command = check_command_id(request.path_params["command"])
-        n, end = whole(request, "n", 0, 1 << 31), flag(request, "end")
+        n, end = whole_number(request, "n", 0, 1 << 31), flag(request, "end")
         payload = await read_body(request, CHUNK_LIMIT)
         if payload or not end:
             await self._inputs.add(command, n, payload, False)
@@ -153,7 +153,7 @@ def describe(command: CommandRecord) -> schemas.Command:
     )  # fmt: skip
 
 
-def whole(request: Request, name: str, default: int, most: int, least: int = 0) -> int:
+def whole_number(request: Request, name: str, default: int, most: int, least: int = 0) -> int:
     """A query parameter that is a whole number from `least` to `most`. Raises InvalidRequest."""
     given = request.query_params.get(name)
     return default if given is None else number(name, given, most, least)

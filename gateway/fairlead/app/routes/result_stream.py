@@ -123,25 +123,25 @@ class ResultStream:
                 body = b""
         try:
             async with aclosing(self._pages) as pages:
-                async for news in pages:
-                    if request_trace is not None and news.results:
+                async for page in pages:
+                    if request_trace is not None and page.results:
                         request_trace.first_results()
-                    body += b"".join([form.line(_line(result), result.offset) for result in news.results])
-                    if news.ended is not None:
+                    body += b"".join([form.line(_line(result), result.offset) for result in page.results])
+                    if page.ended is not None:
                         # The end goes out with the last results and closes the response: one write, not three.
-                        body += b"".join([form.line({"end": end_of(news.ended, t)}) for t in news.ended.targets])
+                        body += b"".join([form.line({"end": end_of(page.ended, t)}) for t in page.ended.targets])
                         if request_trace is not None:
-                            request_trace.end(failed=any(t.state in FAILED_STATES for t in news.ended.targets))
+                            request_trace.end(failed=any(t.state in FAILED_STATES for t in page.ended.targets))
                         break
-                    if news.more is not None:
-                        body += form.line({"more": news.more})
+                    if page.more is not None:
+                        body += form.line({"more": page.more})
                         if request_trace is not None:
                             request_trace.end(failed=False)  # this answer, not the command
                         break
                     if not begun:
                         if len(body) > SHORT:
                             await asyncio.sleep(opens - clock())
-                        elif news.results and clock() < opens:
+                        elif page.results and clock() < opens:
                             continue
                         begun = True
                         await send(form.start)

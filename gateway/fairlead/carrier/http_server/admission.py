@@ -46,7 +46,7 @@ def authenticated(scope: Mapping[str, Any]) -> None:
 
 def admin_admission() -> Admission:
     """Return the `Admission` of the admin port, where nobody shows a token and a scraper keeps using one connection."""
-    return Admission(ADMIN_LIMIT, requests=None, lifetime=None, what="on the admin port")
+    return Admission(ADMIN_LIMIT, requests=None, lifetime=None, kind="on the admin port")
 
 
 class Admission:
@@ -65,7 +65,7 @@ class Admission:
         lifetime: float | None = LIFETIME,
         pace: float = PACE,
         ahead: int = AHEAD,
-        what: str = "without a valid token",
+        kind: str = "without a valid token",
     ) -> None:
         self.limit = limit
         self.per_address = max(limit // 2, 1) if per_address is None else per_address
@@ -74,7 +74,7 @@ class Admission:
         self.pace = pace
         self.evicted = 0
         """The number of connections that were closed to make room for connections or for bytes received ahead."""
-        self._what = what
+        self._kind = kind
         self._open: dict[asyncio.Transport, str] = {}
         """The connections in order of arrival, each with the key of its address."""
         self._by_address: dict[str, dict[asyncio.Transport, None]] = {}
@@ -96,7 +96,7 @@ class Admission:
         self._open[transport] = key
         self._join(transport, key)
         if len(self._open) > self.limit:
-            self._evict(next(iter(self._open)), f"of {self.limit} {self._what} in all")
+            self._evict(next(iter(self._open)), f"of {self.limit} {self._kind} in all")
 
     def discard(self, transport: asyncio.Transport) -> None:
         """Stop counting a connection that has shown a valid token or is lost."""
@@ -122,11 +122,11 @@ class Admission:
         if count:
             self._held[transport] = count
             if self.ahead > self._most_ahead:
-                victim = next((one for one in self._held if one in self._open), transport)
-                key = self._open.get(victim, "")
-                self.discard(victim)
-                self.ahead -= self._held.pop(victim)
-                self._close(victim, key, f"{self._most_ahead} bytes were received ahead of their turn")
+                evicted = next((one for one in self._held if one in self._open), transport)
+                key = self._open.get(evicted, "")
+                self.discard(evicted)
+                self.ahead -= self._held.pop(evicted)
+                self._close(evicted, key, f"{self._most_ahead} bytes were received ahead of their turn")
 
     def aclose(self) -> None:
         """Log the events that were not logged yet."""
@@ -138,7 +138,7 @@ class Admission:
         group = self._by_address.setdefault(key, {})
         group[transport] = None
         if len(group) > self.per_address:
-            self._evict(next(iter(group)), f"of {self.per_address} {self._what} from one address")
+            self._evict(next(iter(group)), f"of {self.per_address} {self._kind} from one address")
 
     def _leave(self, transport: asyncio.Transport, key: str) -> None:
         group = self._by_address.get(key)

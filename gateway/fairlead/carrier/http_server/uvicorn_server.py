@@ -137,7 +137,7 @@ class Server(uvicorn.Server):
         self._own_signals = own_signals
         self._same_stop = same_stop
         self._stopping: asyncio.Task[None] | None = None
-        self._told = 0.0
+        self._first_stop = 0.0
         """The monotonic time of the first request to stop."""
 
     @property
@@ -157,10 +157,10 @@ class Server(uvicorn.Server):
     def stop(self) -> None:
         """Stop the server, as a signal does: the first call drains, and a later one stops at once."""
         if self._stopping is None:
-            self._told = time.monotonic()
+            self._first_stop = time.monotonic()
             self._stopping = asyncio.get_running_loop().create_task(self._drain())
             return
-        if time.monotonic() - self._told < self._same_stop:
+        if time.monotonic() - self._first_stop < self._same_stop:
             return
         logger.warning("told to stop twice: stopping at once")
         self._stopping.cancel()

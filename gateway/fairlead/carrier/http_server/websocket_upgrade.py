@@ -82,7 +82,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         self._config = config
         self._server = server_state
         # uvicorn's set is typed with its own protocols, but uvicorn only calls `shutdown()` on the members.
-        self._roster = cast("set[ServerConnection | WebSocketUpgrade]", server_state.connections)
+        self._connections = cast("set[ServerConnection | WebSocketUpgrade]", server_state.connections)
         self._app_state = app_state
         self._loop = _loop or asyncio.get_running_loop()
         self._state = UpgradeState.CONNECTING
@@ -90,7 +90,7 @@ class WebSocketUpgrade(asyncio.Protocol):
         self._key = b""
         self._deflate: str | None = None
         self._early = b""
-        self._connect_told = False
+        self._connect_delivered = False
         self._wake: asyncio.Future[None] | None = None
         self._denial: tuple[int, list[tuple[bytes, bytes]], list[bytes]] = (0, [], [])
         self._channel: AsgiChannel | None = None
@@ -100,7 +100,7 @@ class WebSocketUpgrade(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._roster.add(self)
+        self._connections.add(self)
 
     def data_received(self, data: bytes) -> None:
         self._early += data
@@ -109,7 +109,7 @@ class WebSocketUpgrade(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._config.admission.discard(self._transport)
-        self._roster.discard(self)
+        self._connections.discard(self)
         self._state = UpgradeState.ENDED
         self._wake_up()
 
@@ -194,8 +194,8 @@ class WebSocketUpgrade(asyncio.Protocol):
     # Called by the application.
 
     async def _receive(self) -> dict[str, Any]:
-        if not self._connect_told:
-            self._connect_told = True
+        if not self._connect_delivered:
+            self._connect_delivered = True
             return {"type": "websocket.connect"}
         while self._channel is None:
             if self._state is UpgradeState.ATTACHED:
@@ -247,14 +247,14 @@ class WebSocketUpgrade(asyncio.Protocol):
         transport.write(b"\r\n".join(lines) + b"\r\n\r\n")
         self._log(101)
         self._config.admission.discard(transport)
-        self._roster.discard(self)
+        self._connections.discard(self)
         if listener is None:
             self._state = UpgradeState.OPEN
             listener = self._channel = AsgiChannel(self._loop)
         else:
             self._state = UpgradeState.ATTACHED
-        roster = cast("set[ServerConnection]", self._roster)
-        connection = ServerConnection(transport, listener, context, roster, deflate=self._deflate is not None)
+        connections = cast("set[ServerConnection]", self._connections)
+        connection = ServerConnection(transport, listener, context, connections, deflate=self._deflate is not None)
         transport.set_protocol(connection)
         if len(self._early) > MAX_EARLY and not transport.is_closing():
             transport.resume_reading()  # before the listener is called, which may pause it
@@ -272,9 +272,11 @@ class WebSocketUpgrade(asyncio.Protocol):
         else:
             lines.append(b"connection: close")
         lines.append(b"content-length: %d" % len(body))
-        ours = {b"connection", b"content-length", b"transfer-encoding"} | ({b"upgrade"} if status == 426 else set())
+        own_headers = {b"connection", b"content-length", b"transfer-encoding"} | (
+            {b"upgrade"} if status == 426 else set()
+        )
         for name, value in (*self._server.default_headers, *headers):
-            if name.lower() not in ours:
+            if name.lower() not in own_headers:
                 lines.append(name + b": " + value)
         self._transport.write(b"\r\n".join(lines) + b"\r\n\r\n" + body)
         self._transport.close()

@@ -56,7 +56,7 @@ BYTES_CREDIT: Final = 2.0
 """The depth of the bucket for bytes, in seconds like `CREDIT`."""
 FRAGMENT: Final = 1024
 """A frame of at least this many bytes counts by its bytes alone, so that a message may be sent in fragments."""
-PATIENCE: Final = 30.0
+STRAIN_LIMIT: Final = 30.0
 """Seconds for which a peer may stay at its limit for messages before its connection is closed."""
 STALE: Final = 10.0
 """Seconds after which the scheduler gives up an incomplete message if other connections wait for its memory."""
@@ -87,12 +87,12 @@ class ReadScheduler:
         self.budget = budget
         self.held = 0
         self.cut = 0
-        self._room = MessageMemory(budget.incomplete)
+        self._message_memory = MessageMemory(budget.incomplete)
         self._clock = clock
         self._accounts: dict[PausableConnection, ReadAccount] = {}
-        self._turns: list[tuple[float, int, ReadAccount]] = []
+        self._queue: list[tuple[float, int, ReadAccount]] = []
         self._numbers = itertools.count()
-        self._turn: asyncio.Handle | None = None
+        self._next_turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ticked = 0.0
         self._paid = 0.0
@@ -105,7 +105,7 @@ class ReadScheduler:
     @property
     def kept(self) -> int:
         """The number of bytes, unread or of incomplete messages, that the accounted connections keep."""
-        return self._room.kept
+        return self._message_memory.kept
 
     @property
     def waiting(self) -> int:
@@ -114,10 +114,10 @@ class ReadScheduler:
 
     def stop(self) -> None:
         """Cancel all timers. Held connections stay held, because their server has stopped."""
-        for handle in (self._turn, self._timer):
+        for handle in (self._next_turn, self._timer):
             if handle is not None:
                 handle.cancel()
-        self._turn = self._timer = None
+        self._next_turn = self._timer = None
 
     # -- called by connections ---------------------------------------------------------------------
 
@@ -131,7 +131,7 @@ class ReadScheduler:
         modest = min(MODEST, SHARE * TICK / len(self._accounts))
         if account.held or (ahead > 0 and account.used > modest) or ahead > DEBT:
             connection.keep(data)
-            self._room.note(account, now, 0)
+            self._message_memory.note(account, now, 0)
             if not account.held:
                 self._hold(account)
             return
@@ -161,14 +161,14 @@ class ReadScheduler:
             return False
         account.silent = silent
         if not silent and not account.reading:
-            self._place(account)
+            self._enqueue(account)
         return True
 
     def forget(self, connection: PausableConnection) -> None:
         """Forget a connection that is lost or no longer needs an account."""
         account = self._accounts.pop(connection, None)
         if account is not None:
-            self._room.forget(account)
+            self._message_memory.forget(account)
             account.held = account.queued = False
             self._admit()
 
@@ -199,10 +199,10 @@ class ReadScheduler:
         asked = 0 if metered is None else metered.asked - asked
         self._pay(account, self._clock() - now, now)
         self._count(account, frames - asked, unparsed - connection.unparsed)
-        self._room.note(account, now, frames)
+        self._message_memory.note(account, now, frames)
         if account.held:
-            self._place(account)
-        elif account.overdrawn or connection.ripe or self._room.crowded(account):
+            self._enqueue(account)
+        elif account.overdrawn or connection.ripe or self._message_memory.crowded(account):
             self._hold(account)
         self._admit()
 
@@ -221,9 +221,9 @@ class ReadScheduler:
         self.held += 1
         account.held = True
         account.silent = account.connection.hold()
-        self._place(account)
+        self._enqueue(account)
 
-    def _place(self, account: ReadAccount) -> None:
+    def _enqueue(self, account: ReadAccount) -> None:
         """Let a held connection wait for its turn, unless it must wait for something else first. In that case, the next
         tick calls this again, or the code that removes the obstacle does.
         """
@@ -233,23 +233,23 @@ class ReadScheduler:
         if not connection.closing:  # a closing connection only waits for the peer's close frame
             if account.overdrawn or (account.silent and connection.ripe):
                 return
-            if not connection.ripe and self._room.crowded(account):
-                self._room.wait(account)
+            if not connection.ripe and self._message_memory.crowded(account):
+                self._message_memory.wait(account)
                 return
         account.queued = True
-        heapq.heappush(self._turns, (account.used, next(self._numbers), account))
-        if self._turn is None:
+        heapq.heappush(self._queue, (account.used, next(self._numbers), account))
+        if self._next_turn is None:
             self._arm()
 
     def _arm(self) -> None:
         loop, delay = asyncio.get_running_loop(), self._paid - self._clock()
         # uvloop's timers have a resolution of 1 ms; the delay of the next turn makes up for a shorter one.
-        self._turn = loop.call_soon(self._take_turn) if delay < 0.001 else loop.call_later(delay, self._take_turn)
+        self._next_turn = loop.call_soon(self._take_turn) if delay < 0.001 else loop.call_later(delay, self._take_turn)
 
     def _take_turn(self) -> None:
-        self._turn = None
-        while self._turns:
-            account = heapq.heappop(self._turns)[2]
+        self._next_turn = None
+        while self._queue:
+            account = heapq.heappop(self._queue)[2]
             if not account.queued:
                 continue  # the connection was lost meanwhile
             account.queued = False
@@ -259,14 +259,14 @@ class ReadScheduler:
                     continue  # the listener has paused reading meanwhile
                 self._read(account, connection, b"", self._clock())
                 break
-            if self._room.crowded(account) and not connection.closing:
-                self._room.wait(account)  # others have used the free memory meanwhile
+            if self._message_memory.crowded(account) and not connection.closing:
+                self._message_memory.wait(account)  # others have used the free memory meanwhile
                 continue
             account.held = False
             connection.release(account.silent)
             if account.kept:
                 break  # much data may arrive from it at once
-        if self._turns and self._turn is None:
+        if self._queue and self._next_turn is None:
             self._arm()
 
     def _tick(self) -> None:
@@ -279,14 +279,14 @@ class ReadScheduler:
             account.messages = min(account.messages + budget.messages * passed, budget.messages * CREDIT)
             account.events = min(account.events + budget.events * passed, budget.events * CREDIT)
             account.bytes = min(account.bytes + budget.bytes * passed, budget.bytes * BYTES_CREDIT)
-            if account.strained >= PATIENCE and not account.connection.closing:
-                self._cut(account, f"more than {budget.messages:g} messages a second for {PATIENCE:g} s")
+            if account.strained >= STRAIN_LIMIT and not account.connection.closing:
+                self._cut(account, f"more than {budget.messages:g} messages a second for {STRAIN_LIMIT:g} s")
             elif account.held:
-                self._place(account)
+                self._enqueue(account)
             elif not account.kept and account.used < MODEST / 64 and self._full(account):
                 self.forget(account.connection)
-        if len(self._room):
-            self._make_room(now)
+        if len(self._message_memory):
+            self._free_memory(now)
             self._admit()
         self._timer = asyncio.get_running_loop().call_later(TICK, self._tick) if self._accounts else None
 
@@ -298,7 +298,7 @@ class ReadScheduler:
             and account.bytes >= budget.bytes * BYTES_CREDIT
         )
 
-    def _make_room(self, now: float) -> None:
+    def _free_memory(self, now: float) -> None:
         """Give up incomplete messages for whose memory others have waited too long, the oldest first and a few at a
         time. It stops when half of the limit is free, because younger messages may be late only for lack of memory.
         """
@@ -318,11 +318,11 @@ class ReadScheduler:
         if account.metered is not None:
             account.metered.on_excess(connection, reason)
         connection.cut(1008, reason)
-        self._room.note(account, self._clock(), 0)
+        self._message_memory.note(account, self._clock(), 0)
         if account.held:
-            self._place(account)
+            self._enqueue(account)
 
     def _admit(self) -> None:
         """Let the connections continue that have waited for memory and get it now."""
-        for account in self._room.admit(self._clock()) if len(self._room) else ():
-            self._place(account)
+        for account in self._message_memory.admit(self._clock()) if len(self._message_memory) else ():
+            self._enqueue(account)

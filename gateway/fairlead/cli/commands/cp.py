@@ -79,17 +79,17 @@ def cp(
     ctx.exit(call_api(api, token, copy))
 
 
-def _remote_path(place: str) -> RemotePath | None:
+def _remote_path(argument: str) -> RemotePath | None:
     """None for a path on this machine. Raises UsageError for a path on an agent that is not absolute."""
     from fairlead.cli.transfer.file_copy import RemotePath
 
-    found = _REMOTE.fullmatch(place)
+    found = _REMOTE.fullmatch(argument)
     if found is None:
         return None
     agent, path = found[1], found[2]
     if not path.startswith("/"):
         raise click.UsageError(
-            f"{place!r}: a path on an agent starts with /, as in {agent}:/{path or 'PATH'}; for a local file of that "
-            f"name, write ./{place}"
+            f"{argument!r}: a path on an agent starts with /, as in {agent}:/{path or 'PATH'}; for a local file of "
+            f"that name, write ./{argument}"
         )
     return RemotePath(agent, path)

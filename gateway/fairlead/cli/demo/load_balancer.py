@@ -83,13 +83,13 @@ Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 async def _join(client: Stream, backend: Stream) -> None:
     """Copy bytes both ways until either side ends; what was read by then is still sent."""
-    ways = [asyncio.create_task(_copy(client[0], backend[1])), asyncio.create_task(_copy(backend[0], client[1]))]
+    copies = [asyncio.create_task(_copy(client[0], backend[1])), asyncio.create_task(_copy(backend[0], client[1]))]
     try:
-        await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(copies, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for way in ways:
-            way.cancel()
-        await asyncio.gather(*ways, return_exceptions=True)
+        for copy in copies:
+            copy.cancel()
+        await asyncio.gather(*copies, return_exceptions=True)
         backend[1].close()
         client[1].close()
 

@@ -67,7 +67,7 @@ class LinkChecks(EndpointChecks):
 
     async def _explain_refusal(self, answer: handshake.Response) -> str:
         """What is behind an answer other than 101, in words."""
-        who = _server(answer)
+        server = _server(answer)
         try:
             status = (await get(self, self._path))[0].status
         except (OSError, TimeoutError, ConnectionRefused):
@@ -75,16 +75,16 @@ class LinkChecks(EndpointChecks):
         if status == answer.status:
             return (
                 f"HTTP {answer.status} instead of 101, as for a request without upgrade: something between here and "
-                f"the gateway{who} removes the upgrade, or {self._path} is not the path of links"
+                f"the gateway{server} removes the upgrade, or {self._path} is not the path of links"
             )
         return (
-            f"HTTP {answer.status} instead of 101: something between here and the gateway{who} refuses the upgrade, "
+            f"HTTP {answer.status} instead of 101: something between here and the gateway{server} refuses the upgrade, "
             "or this is not the port of links"
         )
 
     def _proxy_advice(self, answer: handshake.Response) -> str:
-        who = _server(answer)
-        return f"check the proxy{who}: {PROXY_ADVICE}" if who else f"check the proxies on the way: {PROXY_ADVICE}"
+        server = _server(answer)
+        return f"check the proxy{server}: {PROXY_ADVICE}" if server else f"check the proxies on the way: {PROXY_ADVICE}"
 
     async def _check_token(self) -> str:
         if self._token_refused:

@@ -43,7 +43,7 @@ async def read_answer(reader: asyncio.StreamReader, limit: int) -> tuple[Respons
     head, body = answer
     length = head.headers.get("content-length", "")
     # Not until the connection closes: a proxy may keep it open, whatever it was asked for.
-    whole = 0 if head.status == 101 else min(limit, int(length)) if length.isdigit() else limit
-    while len(body) < whole and (part := await reader.read(limit)):
+    size = 0 if head.status == 101 else min(limit, int(length)) if length.isdigit() else limit
+    while len(body) < size and (part := await reader.read(limit)):
         body += part
     return head, body

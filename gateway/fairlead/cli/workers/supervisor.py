@@ -60,11 +60,11 @@ class Supervisor:
         self._workers: list[ForkedProcess] = []
         self._admin: ForkedProcess | None = None
         self._ready: set[int] = set()
-        self._where = ""
+        self._addresses = ""
         self._all_ready = False
         """All were ready at once: from then on no end of a worker is due to its settings."""
         self._stopping = False
-        self._told_at = -math.inf
+        self._first_stop_at = -math.inf
         """When the first signal to stop came. A stop for another reason may be cut short at any time."""
         self._deadline = 0.0
         self._code = exit_codes.OK
@@ -109,7 +109,7 @@ class Supervisor:
             stack.enter_context(one)
         for one in admin:
             one.listen()  # here, so that probes wait for a moment while the process that answers them is restarted
-        self._where = ", ".join(
+        self._addresses = ", ".join(
             "{} on {}:{}".format(name, *sockets[0].getsockname()[:2])
             for name, sockets in (("links", link), ("api", api), ("admin", admin))
         )
@@ -132,7 +132,7 @@ class Supervisor:
                 if not child.pid and child.wait <= 0 and (not self._stopping or child is self._admin):
                     child.start()
             self._publish_status()
-            self._wait_for_news(LONGEST_WAIT)
+            self._wait_for_event(LONGEST_WAIT)
             self._reap()
             if self._valkey is not None and not self._valkey.running and not self._stopping:
                 logger.error("%s; all workers stop", describe_valkey_end(self._valkey))
@@ -149,15 +149,15 @@ class Supervisor:
         admin.stop()
         deadline = time.monotonic() + STOP_SPARE
         while admin.pid:
-            self._wait_for_news(LONGEST_WAIT)
+            self._wait_for_event(LONGEST_WAIT)
             admin.reap()
             if time.monotonic() > deadline:
                 admin.signal(signal.SIGKILL)
 
-    def _wait_for_news(self, most: float) -> None:
+    def _wait_for_event(self, most: float) -> None:
         """Wait for a signal, a worker that is ready, or a restart that is due; act on the first two."""
-        dues = [child.wait for child in self._workers if not child.pid and not self._stopping]
-        pause = max(0.0, min([most, *dues]))
+        restart_delays = [child.wait for child in self._workers if not child.pid and not self._stopping]
+        pause = max(0.0, min([most, *restart_delays]))
         if not select.select([self._wake_in], [], [], pause)[0]:
             return
         for byte in os.read(self._wake_in, 4096):
@@ -170,13 +170,13 @@ class Supervisor:
         self._ready.add(number)
         if not self._all_ready and len(self._ready) == len(self._workers) + 1:
             self._all_ready = True
-            logger.info("%d workers are ready: %s", len(self._workers), self._where)
+            logger.info("%d workers are ready: %s", len(self._workers), self._addresses)
 
     def _handle_stop_signal(self) -> None:
         if not self._stopping:
-            self._told_at = time.monotonic()
+            self._first_stop_at = time.monotonic()
             self._stop()
-        elif time.monotonic() - self._told_at >= SAME_STOP:
+        elif time.monotonic() - self._first_stop_at >= SAME_STOP:
             self._kill("told to stop twice")
 
     def _stop(self) -> None:

@@ -23,7 +23,7 @@ from fairlead.telemetry.metrics import Metrics
 
 logger = logging.getLogger(__name__)
 
-TURN_MS = 60_000
+ROUND_MS = 60_000
 """One shard of the index a minute, which is the whole fleet about once an hour."""
 PAGE = 200
 LOGGED_LIMIT = 1_000
@@ -42,7 +42,7 @@ class IndexSweeper:
     async def run(self) -> None:
         while True:
             now = self._membership.now()
-            await asyncio.sleep((TURN_MS - now % TURN_MS) / 1000 + random.uniform(0, 1))
+            await asyncio.sleep((ROUND_MS - now % ROUND_MS) / 1000 + random.uniform(0, 1))
             if not self._membership.alive:
                 continue  # this node does not know which nodes are alive
             shard = self.shard()
@@ -56,9 +56,9 @@ class IndexSweeper:
 
     def shard(self) -> int | None:
         """The shard of this minute, if this node is chosen to sweep it."""
-        turn = self._membership.now() // TURN_MS
-        mine = self._membership.lease in choose(f"index {turn}", self._membership.living())
-        return turn % schema.INDEX_SHARDS if mine else None
+        round_number = self._membership.now() // ROUND_MS
+        is_responsible = self._membership.lease in choose(f"index {round_number}", self._membership.living())
+        return round_number % schema.INDEX_SHARDS if is_responsible else None
 
     async def sweep(self, shard: int) -> None:
         after = ""

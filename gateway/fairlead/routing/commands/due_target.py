@@ -60,13 +60,13 @@ class DueTargetHandler:
                 return await self._finish(command, target, TargetState.EXPIRED, EXPIRED, only_from=TargetState.QUEUED)
             self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
             return min(now + RING_AGAIN_MS, command.expires)
-        patience = min(command.hold_until, command.expires)
-        if now < patience and row is not None and not row.lease:
-            return patience  # the agent finds the command when it comes back; this is only the end of the wait
-        if now < patience:
+        timeout = min(command.hold_until, command.expires)
+        if now < timeout and row is not None and not row.lease:
+            return timeout  # the agent finds the command when it comes back; this is only the end of the wait
+        if now < timeout:
             if row is not None:  # its node may have joined again, which this one has not read yet
                 self._inbox.ring(row.lease, (CommandQueued(target.agent, command.id),))
-            return min(patience, now + RING_AGAIN_MS)
+            return min(timeout, now + RING_AGAIN_MS)
         how = StoredEnd(
             code="agent_offline", message=f"agent {target.agent!r} did not come back: {why}", temporary=True
         )  # fmt: skip

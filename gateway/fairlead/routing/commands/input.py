@@ -16,7 +16,7 @@ from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import RING_AGAIN_MS
 
-PATIENCE = 20.0
+TIMEOUT = 20.0
 """Seconds that a caller waits while the agent consumes no input: less than the timeouts of usual proxies."""
 POLL_INTERVAL = 0.1
 """Seconds, drawn from half to one and a half of it."""
@@ -46,7 +46,7 @@ class InputWriter:
         if agent is None:
             raise self._membership.unknown_command(command)
         loop = asyncio.get_running_loop()
-        give_up = loop.time() + PATIENCE
+        give_up = loop.time() + TIMEOUT
         while True:
             # If the doorbell is lost, the sweeper rings again.
             scheduled = self._deadlines.schedule(command, agent, self._membership.now() + RING_AGAIN_MS)

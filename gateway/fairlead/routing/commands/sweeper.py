@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-TURN_MS = 1_000
+ROUND_MS = 1_000
 """Not longer than GRACE_MS: a target that one sweep reschedules to the end of its grace is seen by the next turn's
 sweep before that."""
 SWEEPERS = 2
@@ -71,7 +71,7 @@ class CommandSweeper:
         self._deadlines = deadlines
         self._completion = completion
         self._membership = membership
-        self._turn = 0
+        self._round = 0
         """The turn of the last sweep, by the fleet's clock."""
         self._next: dict[int, int] = {}
         """When the next target of each shard that was swept in this turn is due (ms)."""
@@ -92,16 +92,16 @@ class CommandSweeper:
     def _pause(self) -> float:
         """Seconds until the next turn, or until a target is due that this node knows of."""
         now = self._membership.now()
-        at = min([now - now % TURN_MS + TURN_MS, *self._next.values()])
+        at = min([now - now % ROUND_MS + ROUND_MS, *self._next.values()])
         return max(0, at - now) / 1000 + random.uniform(0, JITTER)
 
     def shards(self) -> list[int]:
         """The shards that this node sweeps now."""
         now = self._membership.now()
-        turn = now // TURN_MS
-        if turn != self._turn:
-            self._turn, self._next = turn, {}
-            return shards_of(turn, self._membership.lease, self._membership.living())
+        round_number = now // ROUND_MS
+        if round_number != self._round:
+            self._round, self._next = round_number, {}
+            return shards_of(round_number, self._membership.lease, self._membership.living())
         shards = [shard for shard, at in self._next.items() if at <= now]
         for shard in shards:
             del self._next[shard]
@@ -188,9 +188,9 @@ class CommandSweeper:
         return None
 
 
-def shards_of(turn: int, lease: str, living: Sequence[str]) -> list[int]:
+def shards_of(round_number: int, lease: str, living: Sequence[str]) -> list[int]:
     """The shards that the node with `lease` sweeps in one turn of the fleet's clock."""
-    return [s for s in range(schema.DEADLINE_SHARDS) if lease in choose(f"due {turn} {s}", living, SWEEPERS)]
+    return [s for s in range(schema.DEADLINE_SHARDS) if lease in choose(f"due {round_number} {s}", living, SWEEPERS)]
 
 
 def _batches(targets: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -37,17 +37,17 @@ class CommandDelivery:
         telemetry: TelemetryRecorder,
         membership: Membership,
         tasks: BackgroundTasks,
-        patience: float,
+        timeout: float,
     ) -> None:
-        """`patience`: seconds without reading after which an agent is too slow; as long as it may be silent."""
+        """`timeout`: seconds without reading after which an agent is too slow; as long as it may be silent."""
         self._store = fleet.store
         self._records = fleet.records
-        self.input = InputDelivery(fleet, tasks, patience)
+        self.input = InputDelivery(fleet, tasks, timeout)
         self._completion = completion
         self._telemetry = telemetry
         self._membership = membership
         self._tasks = tasks
-        self._patience = patience
+        self._timeout = timeout
 
     def command_queued(self, session: Session, command: str, rung_at: int) -> None:
         """A doorbell of the time `rung_at` (ns, 0 if not known) tells of a command for this session's agent, or before
@@ -69,7 +69,7 @@ class CommandDelivery:
     async def _deliver_all(self, session: Session, queue: DeliveryQueue) -> None:
         try:
             while queue and session.ready:
-                await session.wait_writable(self._patience)
+                await session.wait_writable(self._timeout)
                 if not session.ready:
                     break  # the agent reads too slowly: the rest is delivered on its next link
                 command, timing = next(iter(queue.items()))
@@ -79,7 +79,7 @@ class CommandDelivery:
                     # The fence may have been executed, and the sweeper does not ring for what counts as sent: repeat
                     # it.
                     logger.debug("delivery of %s to %s is repeated: %s", command, session.agent, e)
-                    await wait_for_redis(self._store, self._patience)
+                    await wait_for_redis(self._store, self._timeout)
                     continue
                 queue.pop(command, None)
         except Exception:

@@ -20,12 +20,12 @@ logger = logging.getLogger(__name__)
 
 
 class InputDelivery:
-    def __init__(self, fleet: FleetStore, tasks: BackgroundTasks, patience: float) -> None:
-        """`patience`: seconds without reading after which an agent is too slow."""
+    def __init__(self, fleet: FleetStore, tasks: BackgroundTasks, timeout: float) -> None:
+        """`timeout`: seconds without reading after which an agent is too slow."""
         self._store = fleet.store
         self._records = fleet.records
         self._tasks = tasks
-        self._patience = patience
+        self._timeout = timeout
 
     def credit_received(self, session: Session, command: str) -> None:
         """The agent has consumed input: drop that from Redis, and send more."""
@@ -47,17 +47,17 @@ class InputDelivery:
     async def _feed(self, session: Session, command: str, stream: GatewayStream) -> None:
         try:
             while session.ready and stream.input_to_send:
-                await session.wait_writable(self._patience)
+                await session.wait_writable(self._timeout)
                 first = stream.begin_reading()
                 try:
                     chunks = await self._records.read_input(command, first)
                 except BusUnavailable as e:
                     logger.debug("input of %s waits for Redis: %s", command, e)
                     stream.reading_failed()
-                    await wait_for_redis(self._store, self._patience)
+                    await wait_for_redis(self._store, self._timeout)
                     continue
                 for payload, end in chunks:
-                    if len(payload) > stream.input_room:
+                    if len(payload) > stream.input_credit:
                         return
                     if end:
                         stream.end_input()

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 HELD_LIMIT = 4 << 20
 """Bytes of one command's results that wait for their reader, if they are retained as a window. Above it the agent gets
 no more credit, so at most one window more arrives."""
-PATIENCE = 300.0
+TIMEOUT = 300.0
 """Seconds to wait for Redis with a batch in hand."""
 
 
@@ -115,7 +115,7 @@ class Recorder:
             except BusUnavailable:
                 if not session.open:
                     return False
-                if not await wait_for_redis(self._store, PATIENCE):
+                if not await wait_for_redis(self._store, TIMEOUT):
                     # The batch is dropped with the link: the agent has no receipt for it.
                     session.close(CloseCode.BUS_AWAY, "the gateway has lost Redis: connect again")
                     return False

@@ -39,10 +39,10 @@ it, so that a fleet whose Redis was away does not come back at one moment."""
 class LoadReport:
     """What a node tells of its load with each heartbeat. The operator scales by it."""
 
-    def __init__(self, hub: Hub, pulse: LoopLag, capacity: int) -> None:
+    def __init__(self, hub: Hub, loop_lag: LoopLag, capacity: int) -> None:
         """`capacity`: links that this node accepts."""
         self._hub = hub
-        self._pulse = pulse
+        self._loop_lag = loop_lag
         self._capacity = capacity
 
     def fields(self) -> dict[str, str | int | float]:
@@ -53,7 +53,7 @@ class LoadReport:
             "capacity": self._capacity,
             "accepted": self._hub.accepted,
             "refused": self._hub.refused,
-            "lag_ms": round(self._pulse.last * 1000, 3),
+            "lag_ms": round(self._loop_lag.last * 1000, 3),
             "in_flight": self._hub.totals.streams,
             "version": __version__,
         }

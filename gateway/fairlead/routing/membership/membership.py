@@ -86,8 +86,8 @@ class Membership:
 
     def living(self) -> list[str]:
         """The leases of all live nodes, this one's included."""
-        now, mine = self.now(), self.lease
-        return [mine, *(row.lease for row in self.table.rows() if row.lease != mine and row.alive(now))]
+        now, own = self.now(), self.lease
+        return [own, *(row.lease for row in self.table.rows() if row.lease != own and row.alive(now))]
 
     @property
     def since_heartbeat(self) -> float:

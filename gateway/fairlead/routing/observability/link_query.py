@@ -22,7 +22,7 @@ from fairlead.routing.observability.link_stats import LinkStats, link_stats
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 2.0
+TIMEOUT = 2.0
 """Seconds. An answer takes milliseconds, and a node too busy for that would not say more if it was given more time."""
 
 
@@ -37,12 +37,12 @@ class LinkQuery:
         self._followers = followers
         self._membership = membership
 
-    async def fetch(self, row: AgentRow, patience: float = PATIENCE) -> LinkStats | None:
+    async def fetch(self, row: AgentRow, timeout: float = TIMEOUT) -> LinkStats | None:
         """The statistics of the link in `row`. None if its node has another link of the agent, or does not answer
-        within `patience` seconds."""
+        within `timeout` seconds."""
         with self._followers.follow(_topic(row.agent)) as follower:
             self._inbox.ring(row.lease, (LinkStatsRequested(row.agent, self._membership.lease),))
-            if not await follower.wait(patience):
+            if not await follower.wait(timeout):
                 return None
             answer = await self._directory.read_link_stats(row.agent)
         stats = _decode(answer) if answer else None

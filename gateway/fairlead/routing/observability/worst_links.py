@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 MAX_LINKS = 100
 """Links of one answer: more than a screen shows, and some 20 KB from each node."""
-PATIENCE = 2.0
+TIMEOUT = 2.0
 """Seconds. An answer takes milliseconds, or some tens of them on a full node."""
 SLICE = 500
 """Links that are scored in one turn of the event loop: less than a millisecond."""
@@ -80,7 +80,7 @@ class WorstLinks:
     async def _ask(self, lease: str, measure: str) -> list[tuple[float, LinkStats]] | None:
         with self._followers.follow(_topic(lease, measure)) as follower:
             self._inbox.ring(lease, (WorstLinksRequested(self._membership.lease, measure),))
-            if not await follower.wait(PATIENCE):
+            if not await follower.wait(TIMEOUT):
                 return None
             answer = await self._directory.read_worst_links(lease, measure)
         return _decode(answer) if answer else None

@@ -45,7 +45,7 @@ START_TIMEOUT = 60.0
 STOP_TIMEOUT = 10.0
 """Seconds from SIGTERM to SIGKILL. The server writes its AOF buffer when it stops, which takes milliseconds
 on a working disk."""
-LOCK_PATIENCE = 1.0
+LOCK_TIMEOUT = 1.0
 """Seconds to wait for the lock: a previous server whose parent was killed needs a moment to stop."""
 POLL = 0.02
 """Seconds between two checks of a server that is starting, which takes about 50 ms."""
@@ -214,7 +214,7 @@ class EmbeddedValkey:
             lock = open_private(str(self.folder / "valkey.lock"), os.O_RDWR | os.O_CREAT)
         except OSError as e:
             raise ConfigError(f"the data folder {self.folder} is not usable: {e}; name another one") from e
-        deadline = time.monotonic() + LOCK_PATIENCE
+        deadline = time.monotonic() + LOCK_TIMEOUT
         try:
             while True:
                 try:

@@ -23,34 +23,34 @@ class PathGuard:
         self._protected = tuple(protected)
         self._seen: dict[str, set[Identity]] = {}
         """What each path last was, beginning at the start: it stays protected when its folder is renamed."""
-        self._look()
+        self._identify()
 
     def reason(self, folders: Sequence[os.stat_result], name: str, status: os.stat_result | None) -> str:
         """Why the file `name` is protected, in words; empty when it is not. `folders` are those on the way, from /
         on.
         """
-        names, files, wholes = self._look()
-        way = [identity(folder) for folder in folders]
-        for folder in way:
-            if folder in wholes:
-                return wholes[folder]
-        if way and (what := names.get((way[-1], name))):
+        names, files, whole_folders = self._identify()
+        identities = [identity(folder) for folder in folders]
+        for folder in identities:
+            if folder in whole_folders:
+                return whole_folders[folder]
+        if identities and (what := names.get((identities[-1], name))):
             return what
         return self.reason_for(status, files) if status is not None else ""
 
     def reason_for(self, status: os.stat_result, files: dict[Identity, str] | None = None) -> str:
         """As `reason`, for a file that was opened."""
-        return (self._look()[1] if files is None else files).get(identity(status), "")
+        return (self._identify()[1] if files is None else files).get(identity(status), "")
 
-    def _look(self) -> tuple[dict[tuple[Identity, str], str], dict[Identity, str], dict[Identity, str]]:
+    def _identify(self) -> tuple[dict[tuple[Identity, str], str], dict[Identity, str], dict[Identity, str]]:
         """Protected paths by folder and name, files (and whole folders) by identity, and whole folders alone."""
         names: dict[tuple[Identity, str], str] = {}
         files: dict[Identity, str] = {}
-        wholes: dict[Identity, str] = {}
+        whole_folders: dict[Identity, str] = {}
         for one in self._protected:
             passed = resolve_links(one.path)
-            for way in passed:
-                folder, name = os.path.split(way)
+            for path in passed:
+                folder, name = os.path.split(path)
                 if (parent := _status(folder)) is not None:
                     names[identity(parent), name] = one.what
             status = _status(passed[-1])
@@ -61,8 +61,8 @@ class PathGuard:
             for known in self._seen.get(one.path, ()):
                 files[known] = one.what
                 if one.whole:
-                    wholes[known] = one.what
-        return names, files, wholes
+                    whole_folders[known] = one.what
+        return names, files, whole_folders
 
 
 def identity(status: os.stat_result) -> Identity:

@@ -87,7 +87,7 @@ def program_paths(programs: Iterable[str]) -> list[ProtectedPath]:
     for path in (sys.executable, sys.prefix, sys.base_prefix, os.path.dirname(os.__file__), *fairlead.__path__):
         if path:
             found += [
-                ProtectedPath(way, "the agent's own program", whole=True) for way in {path, os.path.realpath(path)}
+                ProtectedPath(one, "the agent's own program", whole=True) for one in {path, os.path.realpath(path)}
             ]
     here = os.getcwd()
     for path in dict.fromkeys(map(os.path.abspath, sys.path)):  # "" is the working directory
@@ -165,5 +165,5 @@ def conflicts(root: str, guarded: Iterable[ProtectedPath]) -> Iterator[Protected
     real = os.path.realpath(root)
     for one in guarded:
         passed = resolve_links(one.path)
-        if any(is_beneath(way, real) for way in passed) or (one.whole and is_beneath(real, passed[-1])):
+        if any(is_beneath(link, real) for link in passed) or (one.whole and is_beneath(real, passed[-1])):
             yield one

@@ -1,4 +1,4 @@
-"""Reaching the gateway: proxies, authorities, tokens that change, and one line in the log for each thing wrong."""
+"""Connecting to the gateway: proxies, certificate authorities, tokens that change, and one log line for each fault."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def until(condition: Callable[[], bool]) -> None:
 # -- through a proxy -------------------------------------------------------------------------------
 
 
-async def test_through_a_proxy(gateway: Gateway, proxy: Proxy, serve: Serve) -> None:
+async def test_an_agent_connects_through_a_proxy(gateway: Gateway, proxy: Proxy, serve: Serve) -> None:
     serve(Agent(gateway.url, "edge-1", "t", proxy=proxy.url))
     link = await gateway.linked()
     target = gateway.url.removeprefix("ws://")
@@ -53,7 +53,7 @@ async def test_through_a_proxy(gateway: Gateway, proxy: Proxy, serve: Serve) -> 
     await link.until(lambda: bool(link.of(type(link.heard[-1][1]), "c")))
 
 
-async def test_tls_through_a_proxy_with_a_password(
+async def test_an_agent_connects_with_tls_through_a_proxy_with_a_password(
     tls_gateway: Gateway, proxy: Proxy, serve: Serve, trust: ssl.SSLContext
 ) -> None:
     proxy.wants = f"Basic {b64encode(b'user:p@ss').decode()}"
@@ -63,7 +63,7 @@ async def test_tls_through_a_proxy_with_a_password(
     assert b"/v1/link" not in proxy.heads[0]
 
 
-async def test_tls_through_a_proxy_that_speaks_tls(
+async def test_an_agent_connects_with_tls_through_an_https_proxy(
     tls_gateway: Gateway, tls_proxy: Proxy, serve: Serve, trust: ssl.SSLContext
 ) -> None:
     serve(Agent(tls_gateway.url, "edge-1", "t", ssl=trust, proxy=tls_proxy.url))
@@ -76,7 +76,7 @@ async def test_tls_through_a_proxy_that_speaks_tls(
     ("status", "words"),
     [(403, "let it allow CONNECT"), (407, "put user and password"), (502, "it cannot reach the gateway")],
 )
-async def test_a_proxy_that_refuses(
+async def test_the_refusal_of_a_proxy_is_explained(
     gateway: Gateway, proxy: Proxy, serve: Serve, caplog: pytest.LogCaptureFixture, status: int, words: str
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -118,7 +118,7 @@ def answering(answer: bytes) -> AbstractAsyncContextManager[int]:
         (b"", "hung up"),
     ],
 )
-async def test_what_is_no_proxy(
+async def test_an_answer_that_is_not_from_a_proxy_is_explained(
     gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture, answer: bytes, words: str
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -130,18 +130,18 @@ async def test_what_is_no_proxy(
 @pytest.mark.parametrize(
     "proxy", ["socks5://x", "http://", "http://x:99999", f"http://{'a' * 70}", "http://x/path", "x"]
 )
-def test_what_is_no_address_of_a_proxy(proxy: str) -> None:
+def test_an_invalid_proxy_url_is_refused(proxy: str) -> None:
     with pytest.raises(ConfigError, match="proxy's address"):
         Agent("ws://x", "edge-1", "t", proxy=proxy)
 
 
-async def test_a_host_that_can_have_no_name(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_invalid_host_name_is_refused(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     serve(Agent(f"ws://{'a' * 70}", "edge-1", "t"))
     await until(lambda: "no legal host name" in caplog.text)
 
 
-async def test_no_proxy_is_there(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_proxy_is_named(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     with socket.socket() as held:  # bound, so that nobody else gets the port, and not listening
         held.bind(("127.0.0.1", 0))
@@ -172,7 +172,9 @@ class Stripping:
             writer.close()
 
 
-async def test_a_proxy_that_strips_upgrades(gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_proxy_that_removes_the_upgrade_is_named(
+    gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO)
     server = await asyncio.start_server(Stripping(gateway.url).serve, "127.0.0.1", 0)
     try:
@@ -185,7 +187,7 @@ async def test_a_proxy_that_strips_upgrades(gateway: Gateway, serve: Serve, capl
 
 
 @pytest.mark.parametrize("status", [200, 400, 404, 426])
-async def test_answers_of_what_passes_no_websockets(
+async def test_answers_of_a_server_without_websockets_are_explained(
     serve: Serve, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -197,7 +199,7 @@ async def test_answers_of_what_passes_no_websockets(
     assert "Upgrade and Connection" in caplog.text
 
 
-async def test_a_redirect_says_where_to(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_target_of_a_redirect_is_named(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     async with answering(b"HTTP/1.1 301 X\r\nLocation: https://new.example/\r\nContent-Length: 0\r\n\r\n") as port:
         serve(Agent(f"ws://127.0.0.1:{port}", "edge-1", "t"))
@@ -207,7 +209,7 @@ async def test_a_redirect_says_where_to(serve: Serve, caplog: pytest.LogCaptureF
 # -- authorities -----------------------------------------------------------------------------------
 
 
-async def test_an_authority_of_ones_own(
+async def test_a_private_authority_is_trusted_through_ca_file(
     tls_gateway: Gateway, agent_process: StartAgentProcess, certificate: Path
 ) -> None:
     agent_process(
@@ -216,7 +218,7 @@ async def test_an_authority_of_ones_own(
     await tls_gateway.linked()
 
 
-async def test_a_certificate_that_nobody_vouches_for(
+async def test_an_untrusted_certificate_is_explained(
     tls_gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -243,7 +245,7 @@ async def test_a_token_that_is_replaced_is_used_at_the_next_attempt(
     assert [request.headers["Authorization"] for request in gateway.requests] == ["Bearer first", "Bearer second"]
 
 
-async def test_a_token_file_that_is_away_for_a_while(
+async def test_a_token_file_may_be_missing_for_a_while(
     gateway: Gateway, serve: Serve, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever replaces it may remove it first: the agent waits for it."""
@@ -257,7 +259,7 @@ async def test_a_token_file_that_is_away_for_a_while(
     assert not task.done()
 
 
-async def test_an_expired_token_is_told_once_and_tried_seldom(
+async def test_an_expired_token_is_logged_once_and_retried_seldom(
     gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -275,7 +277,7 @@ async def test_an_expired_token_is_told_once_and_tried_seldom(
 # -- one line for each thing wrong -----------------------------------------------------------------
 
 
-async def test_an_unreachable_gateway_is_told_once(
+async def test_an_unreachable_gateway_is_logged_once(
     agent_process: StartAgentProcess, tmp_path: Path, certificate: Path
 ) -> None:
     """Over many attempts, and again when the cause is another. The log is JSON, for which this is as good a place."""
@@ -314,7 +316,7 @@ async def test_an_unreachable_gateway_is_told_once(
     assert await agent.exit_code() == 0
 
 
-async def test_the_same_cause_is_told_again_after_a_link(
+async def test_the_same_cause_is_logged_again_after_a_link(
     gateway: Gateway, serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -328,7 +330,7 @@ async def test_the_same_cause_is_told_again_after_a_link(
     assert caplog.text.count("with 500") == 2
 
 
-async def test_exec_inherits_no_token(gateway: Gateway, agent_process: StartAgentProcess) -> None:
+async def test_exec_does_not_inherit_the_token(gateway: Gateway, agent_process: StartAgentProcess) -> None:
     assert "FAIRLEAD_AGENT_TOKEN" not in os.environ
     agent_process("-m", "fairlead", "agent", "run", "--url", gateway.url, "--id", "edge-1")
     link = await gateway.linked()

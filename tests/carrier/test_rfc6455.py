@@ -1,4 +1,4 @@
-"""RFC 6455 §5 to §7 as a client of bytes sees it, on both roads through the carrier and on both loops."""
+"""RFC 6455 §5 to §7 as a raw client sees it, on both paths through the carrier and on both event loops."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def ends_with(raw: RawClient, code: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 124, 125, 126, 127, 128, 65535, 65536, 65537, 300_000])
 @pytest.mark.parametrize("opcode", [TEXT, BINARY])
-async def test_sizes(echo_port: int, dial: Dial, size: int, opcode: int) -> None:
+async def test_messages_of_any_size_are_echoed(echo_port: int, dial: Dial, size: int, opcode: int) -> None:
     raw = await dial(echo_port)
     payload = (b"*" * size) if opcode == TEXT else bytes(i * 7 % 256 for i in range(size))
     raw.send(FIN | opcode, payload)
@@ -37,7 +37,7 @@ async def test_sizes(echo_port: int, dial: Dial, size: int, opcode: int) -> None
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 300])
-async def test_byte_by_byte(echo_port: int, dial: Dial, size: int) -> None:
+async def test_frames_may_arrive_byte_by_byte(echo_port: int, dial: Dial, size: int) -> None:
     raw = await dial(echo_port)
     for byte in raw.encode(FIN | BINARY, bytes(size)) + raw.encode(FIN | PING, b"p"):
         raw.write(bytes([byte]))
@@ -70,7 +70,7 @@ async def test_pongs_are_ignored(echo_port: int, dial: Dial) -> None:
 
 
 @pytest.mark.parametrize("gaps", list(itertools.product([None, PING, PONG], repeat=4)), ids=str)
-async def test_fragments_with_control_frames_in_every_gap(
+async def test_control_frames_between_fragments_are_handled(
     echo_port: int, dial: Dial, gaps: tuple[int | None, ...]
 ) -> None:
     raw = await dial(echo_port)
@@ -85,7 +85,7 @@ async def test_fragments_with_control_frames_in_every_gap(
 
 
 @pytest.mark.parametrize("chunk", [1, 997])
-async def test_a_message_in_many_fragments(echo_port: int, dial: Dial, chunk: int) -> None:
+async def test_a_message_may_have_many_fragments(echo_port: int, dial: Dial, chunk: int) -> None:
     raw = await dial(echo_port)
     payload = bytes(range(256)) * 8
     parts = [payload[i : i + chunk] for i in range(0, len(payload), chunk)]
@@ -121,7 +121,7 @@ VIOLATIONS: dict[str, tuple[list[tuple[int, bytes]], int]] = {
 
 
 @pytest.mark.parametrize("name", VIOLATIONS)
-async def test_violations(echo_port: int, dial: Dial, name: str, no_errors: None) -> None:
+async def test_violations_close_with_their_code(echo_port: int, dial: Dial, name: str, no_errors: None) -> None:
     frames, code = VIOLATIONS[name]
     raw = await dial(echo_port)
     for first, payload in frames:
@@ -129,7 +129,7 @@ async def test_violations(echo_port: int, dial: Dial, name: str, no_errors: None
     await ends_with(raw, code)
 
 
-async def test_an_unmasked_frame(echo_port: int, dial: Dial) -> None:
+async def test_an_unmasked_frame_is_a_violation(echo_port: int, dial: Dial) -> None:
     raw = await dial(echo_port)
     raw.write(b"\x82\x05Hello")
     await ends_with(raw, 1002)
@@ -138,13 +138,13 @@ async def test_an_unmasked_frame(echo_port: int, dial: Dial) -> None:
 @pytest.mark.parametrize(
     "head", [b"\x82\xfe\x00\x05", b"\x82\xff" + (5).to_bytes(8, "big"), b"\x82\xff\x80" + bytes(7)]
 )
-async def test_lengths_not_in_the_shortest_form(echo_port: int, dial: Dial, head: bytes) -> None:
+async def test_lengths_not_in_the_shortest_form_are_a_violation(echo_port: int, dial: Dial, head: bytes) -> None:
     raw = await dial(echo_port)
     raw.write(head + bytes(4) + b"Hello")
     await ends_with(raw, 1002)
 
 
-async def test_too_big_is_told_while_the_peer_still_writes(echo_port: int, dial: Dial) -> None:
+async def test_a_too_large_message_is_refused_while_the_peer_still_writes(echo_port: int, dial: Dial) -> None:
     """The close frame must arrive although megabytes that nobody reads are under way: no reset."""
     raw = await dial(echo_port)
     raw.write(raw.encode(FIN | BINARY, b"")[:1] + b"\xff" + (8 << 20).to_bytes(8, "big") + bytes(4))
@@ -152,14 +152,14 @@ async def test_too_big_is_told_while_the_peer_still_writes(echo_port: int, dial:
     await ends_with(raw, 1009)
 
 
-async def test_fragments_that_are_too_big_together(echo_port: int, dial: Dial) -> None:
+async def test_fragments_that_are_too_large_together_are_refused(echo_port: int, dial: Dial) -> None:
     raw = await dial(echo_port)
     part = bytes(300_000)
     raw.write(raw.encode(BINARY, part, bytes(4)) + raw.encode(CONT, part, bytes(4)) * 3)
     await ends_with(raw, 1009)
 
 
-async def test_what_follows_a_violation_is_not_read(echo_port: int, dial: Dial) -> None:
+async def test_frames_after_a_violation_are_not_read(echo_port: int, dial: Dial) -> None:
     raw = await dial(echo_port)
     raw.write(raw.encode(FIN | 0x3, b"x") + raw.encode(FIN | BINARY, b"later") + raw.encode(FIN | PING, b"later"))
     await ends_with(raw, 1002)
@@ -199,7 +199,7 @@ BAD_TEXTS = [
 
 @pytest.mark.parametrize("text", GOOD_TEXTS)
 @pytest.mark.parametrize("fragmented", [False, True])
-async def test_text_that_is_utf8(echo_port: int, dial: Dial, text: str, fragmented: bool) -> None:
+async def test_valid_utf8_text_is_delivered(echo_port: int, dial: Dial, text: str, fragmented: bool) -> None:
     raw = await dial(echo_port)
     payload = text.encode()
     if fragmented:
@@ -213,7 +213,7 @@ async def test_text_that_is_utf8(echo_port: int, dial: Dial, text: str, fragment
 
 
 @pytest.mark.parametrize("payload", BAD_TEXTS, ids=bytes.hex)
-async def test_text_that_is_not(echo_port: int, dial: Dial, payload: bytes) -> None:
+async def test_invalid_utf8_text_is_refused_with_1007(echo_port: int, dial: Dial, payload: bytes) -> None:
     raw = await dial(echo_port)
     raw.send(FIN | TEXT, b"fine until here" + payload)
     await ends_with(raw, 1007)
@@ -236,32 +236,32 @@ async def test_a_close_without_a_code_is_echoed_without_one(echo_port: int, dial
 
 
 @pytest.mark.parametrize("code", [0, 999, 1004, 1005, 1006, 1015, 1016, 1100, 2000, 2999, 5000, 65535])
-async def test_an_invalid_close_code(echo_port: int, dial: Dial, code: int) -> None:
+async def test_an_invalid_close_code_is_a_violation(echo_port: int, dial: Dial, code: int) -> None:
     raw = await dial(echo_port)
     raw.send(FIN | CLOSE, closing(code))
     await ends_with(raw, 1002)
 
 
-async def test_a_close_with_the_longest_reason(echo_port: int, dial: Dial) -> None:
+async def test_a_close_may_have_the_longest_reason(echo_port: int, dial: Dial) -> None:
     raw = await dial(echo_port)
     raw.send(FIN | CLOSE, closing(1000) + b"*" * 123)
     await ends_with(raw, 1000)
 
 
-async def test_a_close_inside_a_fragmented_message(echo_port: int, dial: Dial) -> None:
+async def test_a_close_inside_a_fragmented_message_is_answered(echo_port: int, dial: Dial) -> None:
     raw = await dial(echo_port)
     raw.send(TEXT, b"never finished")
     raw.send(FIN | CLOSE, closing(1000))
     await ends_with(raw, 1000)
 
 
-async def test_what_follows_a_close_is_not_read(echo_port: int, dial: Dial) -> None:
+async def test_frames_after_a_close_are_not_read(echo_port: int, dial: Dial) -> None:
     raw = await dial(echo_port)
     raw.write(raw.encode(FIN | CLOSE, closing(1000)) + raw.encode(FIN | PING, b"x") + raw.encode(FIN | TEXT, b"x"))
     await ends_with(raw, 1000)
 
 
-async def test_frames_in_the_segment_of_the_request(echo_port: int, dial: Dial) -> None:
+async def test_frames_that_arrive_with_the_request_are_read(echo_port: int, dial: Dial) -> None:
     """Illegal (a client waits for the answer), and yet not lost."""
     raw = await dial(echo_port, upgrade=False)
     raw.write(raw.request() + raw.encode(FIN | BINARY, b"early"))

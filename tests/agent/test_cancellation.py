@@ -1,4 +1,4 @@
-"""Commands that are ended from outside, by their deadline or a cancel, and what is left behind: nothing."""
+"""Commands that are ended by their deadline or a cancel leave nothing behind."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ async def test_a_deadline_of_zero_ends_at_once(agent: Agent, link: Link) -> None
     assert link.of(Ack, "c1")[0].state == "accepted"
 
 
-async def test_a_timeout_of_the_handlers_own_is_its_error(agent: Agent, link: Link) -> None:
+async def test_a_timeout_error_of_the_handler_itself_is_reported_as_its_error(agent: Agent, link: Link) -> None:
     @agent.command("impatient")
     async def impatient() -> None:
         async with asyncio.timeout(0.01):
@@ -104,7 +104,7 @@ async def test_a_timeout_of_the_handlers_own_is_its_error(agent: Agent, link: Li
     check(await link.end("c1"), "error", "handler_failed")
 
 
-async def test_a_thread_that_goes_on_is_harmless(agent: Agent, link: Link) -> None:
+async def test_a_thread_that_continues_after_the_deadline_does_no_harm(agent: Agent, link: Link) -> None:
     """It cannot be stopped: its command ends in time, what it still yields is dropped, others have their turn."""
     go = threading.Event()
     seen: list[str] = []
@@ -136,7 +136,7 @@ async def test_a_thread_that_goes_on_is_harmless(agent: Agent, link: Link) -> No
     assert seen == ["woke up"]
 
 
-async def test_a_thread_that_is_told_can_stop_itself(agent: Agent, link: Link) -> None:
+async def test_a_thread_can_ask_whether_it_is_cancelled(agent: Agent, link: Link) -> None:
     stopped = threading.Event()
 
     @agent.command("polite")
@@ -154,7 +154,7 @@ async def test_a_thread_that_is_told_can_stop_itself(agent: Agent, link: Link) -
 
 @pytest.mark.parametrize("how", ["deadline", "cancel"])
 @pytest.mark.parametrize("method", ["sleep", "endless"])
-async def test_a_process_is_killed(
+async def test_a_handler_in_a_process_is_killed_at_the_deadline(
     agent: Agent, link: Link, sleeper: ModuleType, tmp_path: Path, pid_in: PidIn, gone: Gone, how: str, method: str
 ) -> None:
     agent.command(method, run="process")(getattr(sleeper, method))
@@ -209,7 +209,7 @@ async def test_cancel_reaches_a_coroutine(agent: Agent, link: Link) -> None:
     assert cleaned == [True]
 
 
-async def test_cancel_right_behind_the_command(agent: Agent, link: Link) -> None:
+async def test_cancel_that_arrives_with_the_command(agent: Agent, link: Link) -> None:
     """Both come in one read of the socket: the command has not taken its first step yet."""
 
     @agent.command("sleep")
@@ -232,7 +232,7 @@ async def test_cancel_right_behind_the_command(agent: Agent, link: Link) -> None
     assert (await link.end("last")).state == "ok"
 
 
-async def test_cancel_twice_and_of_nothing(agent: Agent, link: Link) -> None:
+async def test_cancel_may_be_repeated_and_an_unknown_command_is_ignored(agent: Agent, link: Link) -> None:
     @agent.command("tidy")
     async def tidy() -> None:
         try:
@@ -270,7 +270,7 @@ async def test_cancel_frees_a_handler_that_waits_for_credit(agent: Agent, link: 
 
     for method in ("endless", "thread"):
         stream = await link.command(method, method)
-        await link.until(lambda stream=stream: stream.room < 10_000)  # type: ignore[misc]
+        await link.until(lambda stream=stream: stream.credit_left < 10_000)  # type: ignore[misc]
         await link.cancel(method)
         end = await link.end(method)
         assert end.state == "cancelled"
@@ -330,7 +330,7 @@ async def test_a_handler_that_fails_while_it_is_cancelled_ends(agent: Agent, lin
 # -- many ------------------------------------------------------------------------------------------
 
 
-async def test_many_threads_take_turns(agent: Agent, link: Link) -> None:
+async def test_handlers_beyond_the_number_of_threads_wait(agent: Agent, link: Link) -> None:
     running = 0
     most = 0
     lock = threading.Lock()
@@ -354,7 +354,7 @@ async def test_many_threads_take_turns(agent: Agent, link: Link) -> None:
     assert 2 <= most <= 64
 
 
-async def test_more_than_can_wait_are_refused_as_busy(agent: Agent, link: Link) -> None:
+async def test_commands_beyond_the_queue_are_refused_as_busy(agent: Agent, link: Link) -> None:
     """A refusal that is temporary: the platform may try again, the agent holds nothing."""
     go = threading.Event()
 

@@ -28,7 +28,7 @@ async def hello(request: Request) -> PlainTextResponse:
     return PlainTextResponse("hello")
 
 
-async def test_an_upgrade_that_was_sent_behind_another_request(
+async def test_an_upgrade_sent_behind_another_request_is_accepted(
     serve: Serve, dial: Dial, attached_app: AttachedApp
 ) -> None:
     app = attached_app(lambda: RecordingListener(echo=True))
@@ -43,7 +43,7 @@ async def test_an_upgrade_that_was_sent_behind_another_request(
 
 
 @pytest.mark.parametrize("road", ["attached", "asgi"])
-async def test_more_frames_before_the_answer_than_are_kept(serve: Serve, dial: Dial, road: str) -> None:
+async def test_more_frames_before_the_answer_than_are_kept_arrive_later(serve: Serve, dial: Dial, road: str) -> None:
     accept = asyncio.Event()
 
     async def endpoint(websocket: WebSocket) -> None:

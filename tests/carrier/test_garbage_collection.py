@@ -1,4 +1,4 @@
-"""No object of ours outlives its connection, and none needs the cyclic collector to go.
+"""No object of ours outlives its connection or needs the cyclic garbage collector.
 
 One full collection over a large population stops a process for a long time, so the gateway freezes or
 switches off the collector; then a cycle on the path of a connection would be a leak. These tests run with
@@ -62,7 +62,7 @@ def grown(before: Counter[str], spare: int) -> dict[str, int]:
     return {name: now[name] - before[name] for name in now if now[name] - before[name] > spare}
 
 
-async def test_connections_come_and_go(
+async def test_closed_connections_leave_no_garbage(
     serve: Serve, attached_app: AttachedApp, timer_wheel: TimerWheel, until: Until, collector_off: None
 ) -> None:
     port = await serve(attached_app(lambda: RecordingListener(echo=True)))
@@ -91,7 +91,7 @@ async def test_connections_come_and_go(
     await until(lambda: not grown(before, 3))
 
 
-async def test_plain_applications_come_and_go(
+async def test_closed_asgi_connections_leave_no_garbage(
     serve: Serve, plain_echo_app: EchoApp, timer_wheel: TimerWheel, until: Until, collector_off: None
 ) -> None:
     port = await serve(plain_echo_app())
@@ -113,7 +113,9 @@ async def test_plain_applications_come_and_go(
     await until(lambda: not grown(before, 3))
 
 
-async def test_refusals_leave_nothing(serve: Serve, timer_wheel: TimerWheel, until: Until, collector_off: None) -> None:
+async def test_refused_upgrades_leave_no_garbage(
+    serve: Serve, timer_wheel: TimerWheel, until: Until, collector_off: None
+) -> None:
     async def deny(websocket: WebSocket) -> None:
         await websocket.send_denial_response(Response(b"no", 503))
 
@@ -131,7 +133,7 @@ async def test_refusals_leave_nothing(serve: Serve, timer_wheel: TimerWheel, unt
     await until(lambda: not grown(before, 3))
 
 
-async def test_requests_that_never_complete_leave_nothing(
+async def test_incomplete_requests_leave_no_garbage(
     serve: Serve, dial: Dial, until: Until, collector_off: None
 ) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None: ...

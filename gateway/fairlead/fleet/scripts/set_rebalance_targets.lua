@@ -1,0 +1,8 @@
+#!lua
+-- KEYS: rebalance targets. ARGV: ms for which they hold, then node, links that it should keep at most, …
+-- Replaces all targets; without a node there are none from now on. Returns the number of nodes.
+redis.call('DEL', KEYS[1])
+if #ARGV == 1 then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV, 2))
+redis.call('PEXPIRE', KEYS[1], ARGV[1])
+return (#ARGV - 1) / 2

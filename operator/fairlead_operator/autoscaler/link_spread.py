@@ -1,0 +1,87 @@
+"""How the links of a fleet are spread over its pods: whether they are uneven, which pods have too many, and how many
+each should keep. Pure.
+
+`rebalance` asks it in every pass. It looks at one moment and remembers nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.kube.workload_status import pod_count
+
+END_SHARE = 0.5
+"""Share of the threshold below which a rebalance ends: the gap between start and end keeps it from flapping."""
+CHANCE = 3.0
+"""Standard deviations of a Poisson distribution that count as even: a load balancer that chooses at random fills pods
+with a mean of n links unevenly by √n, and moving them would only draw again."""
+FULL = 0.95
+"""Share of the capacity from which on a fleet is full: it then refuses links for want of pods, not because of where its
+links are."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSpread:
+    """How the links are spread over the pods that can take them."""
+
+    pods: tuple[PodObservation, ...]
+    threshold: float
+    """How far the fullest pod may be above the mean, as a share of the mean."""
+    least_difference: int
+
+    @property
+    def links(self) -> int:
+        return sum(pod.links for pod in self.pods)
+
+    @property
+    def mean(self) -> float:
+        return self.links / len(self.pods) if self.pods else 0.0
+
+    @property
+    def share(self) -> int:
+        """Links of each pod when they are spread evenly."""
+        return math.ceil(self.mean)
+
+    @property
+    def fullest(self) -> int:
+        return max((pod.links for pod in self.pods), default=0)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether a rebalance should start."""
+        least = max(self.least_difference, CHANCE * math.sqrt(self.mean))
+        return self.fullest > (1 + self.threshold) * self.mean and self.fullest - self.mean > least
+
+    @property
+    def near_mean(self) -> int:
+        """Links that a pod may have when a rebalance ends."""
+        return max(self.share, math.floor((1 + self.threshold * END_SHARE) * self.mean))
+
+    @property
+    def is_full(self) -> bool:
+        return self.links >= FULL * sum(pod.capacity for pod in self.pods)
+
+    def donors(self, before: frozenset[str]) -> frozenset[str]:
+        """Pods that are well above the mean, and those that have been so and are not down to the mean yet."""
+        found = (pod for pod in self.pods if pod.links > (self.share if pod.name in before else self.near_mean))
+        return frozenset(pod.name for pod in found)
+
+    def surplus(self, donors: frozenset[str]) -> int:
+        """Links that the donors have above the mean."""
+        return sum(max(0, pod.links - self.share) for pod in self.pods if pod.name in donors)
+
+    def targets(self, donors: frozenset[str]) -> dict[str, int]:
+        """Donors go down to the mean; the other pods may be as full as when it ends."""
+        return {pod.name: self.share if pod.name in donors else self.near_mean for pod in self.pods}
+
+    def __str__(self) -> str:
+        return f"the fullest of {pod_count(len(self.pods))} has {self.fullest} links, and the mean is {self.mean:.0f}"
+
+
+def spread_of(fleet: FleetObservation, spec: LinkGatewaySpec) -> LinkSpread:
+    """Over the pods that are ready and stay."""
+    pods = tuple(pod for pod in fleet.pods if pod.ready and not pod.leaving)
+    return LinkSpread(pods, spec.rebalance.threshold_percent / 100, spec.rebalance.min_difference)

@@ -1,0 +1,73 @@
+"""What a rebalance remembers from one pass to the next: since when the links are uneven, and how the one that runs goes
+on. Pure.
+
+`history` holds it, and `rebalance.plan_rebalance` alone changes it. A new leader begins with an empty one, so it starts
+a rebalance only after it has seen the links uneven for as long as any leader.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class RebalanceOutcome(StrEnum):
+    """How a rebalance ended. They are reasons of the condition Rebalanced, of Events and of a LinkOperation."""
+
+    EVEN = "Even"
+    """The fullest pod is near the mean."""
+    LOAD_BALANCER_PINS = "LoadBalancerPins"
+    """Links were moved and came back to the pods that they had left."""
+    NOTHING_TO_MOVE = "NothingToMove"
+    """Those that are left run commands, or have been moved within the last hour."""
+    INTERRUPTED = "Interrupted"
+    """Something else began that moves links: a rollout, a removal, an operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceRun:
+    """The rebalance that runs. Times are those of the passes."""
+
+    began: float
+    operation: str = ""
+    """The uid of the LinkOperation that asked for it, "" for none."""
+    donors: frozenset[str] = frozenset()
+    """Pods that shed links down to the mean."""
+    moved: int = 0
+    """Links that nodes have moved since it began."""
+    round_began: float = 0.0
+    least: int = 0
+    """The least surplus at the end of a round that made progress."""
+    moved_in_round: int = 0
+    idle_rounds: int = 0
+    """Rounds since the last one that made progress."""
+    moved_in_vain: int = 0
+    """Links that were moved in them."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedRebalance:
+    """How the last rebalance ended."""
+
+    outcome: RebalanceOutcome
+    at: float
+    moved: int
+    message: str
+    operation: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceHistory:
+    """Times are those of the passes."""
+
+    pods: frozenset[str] = frozenset()
+    """Pods over which the links were to be spread at the last pass."""
+    uneven_since: float | None = None
+    """Since when the links over the same pods are uneven."""
+    counters: tuple[tuple[str, int], ...] = ()
+    """The counter of moved links of each pod at the last pass."""
+    run: RebalanceRun | None = None
+    ended: EndedRebalance | None = None
+    paused_until: float = -math.inf
+    """No rebalance starts before this time, because the last one changed nothing."""

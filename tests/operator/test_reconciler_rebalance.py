@@ -1,0 +1,95 @@
+"""A rebalance of one LinkGateway against a real API server and a real Redis: what nodes read, and what is reported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairlead.fleet import schema
+from fairlead.fleet.rebalance_targets import RebalanceTargets
+from fairlead.store.reply import integer
+from fairlead_operator.kube.errors import ApiServerRefused
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.runtime.reconciler import Reconciler
+
+from support.operator_world import World, condition
+
+
+async def uneven(world: World, **spec: Any) -> tuple[Reconciler, list[str]]:
+    """A fleet whose first pod has all the links."""
+    reconciler = world.reconciler(await world.gateway(**spec))
+    await world.reconcile(reconciler)
+    pods = await world.run_pods(2)
+    await report(world, pods, 400, 0)
+    return reconciler, pods
+
+
+async def report(world: World, pods: list[str], *links: int) -> None:
+    for pod, count in zip(pods, links, strict=True):
+        await world.beat(pod, count)
+
+
+async def passes(world: World, reconciler: Reconciler, count: int) -> Object:
+    for _ in range(count):
+        status = await world.reconcile(reconciler)
+    return status
+
+
+async def test_nodes_are_told_what_to_keep_until_the_links_are_even(world: World) -> None:
+    reconciler, pods = await uneven(world)
+    targets = RebalanceTargets(world.store)
+    status = await passes(world, reconciler, 3)
+    assert condition(status, "Rebalanced")[:2] == ("Unknown", "Waiting")
+    assert await targets.read(pods[0]) is None
+    status = await passes(world, reconciler, 1)
+    assert (status["phase"], status["rebalance"]["state"], status["rebalance"]["toMove"]) == (
+        "Rebalancing", "Running", 200,
+    )  # fmt: skip
+    assert condition(status, "Rebalanced")[:2] == ("Unknown", "Rebalancing")
+    assert [await targets.read(pod) for pod in pods] == [200, 210]
+    assert 0 < integer(await world.store.submit("PTTL", schema.REBALANCE)) <= schema.REBALANCE_MS
+    await report(world, pods, 205, 195)
+    status = await passes(world, reconciler, 1)
+    assert condition(status, "Rebalanced")[:2] == ("True", "Even")
+    assert (status["phase"], status["rebalance"]["toMove"]) == ("Ready", 0)
+    assert [await targets.read(pod) for pod in pods] == [None, None]
+    events = [reason for reason, _ in await world.events() if reason.startswith("Rebalance")]
+    assert sorted(events) == ["RebalanceEnded", "RebalanceStarted"]
+
+
+async def test_load_balancer_that_pins_becomes_a_condition_and_an_event(world: World) -> None:
+    reconciler, pods = await uneven(world)
+    for moved in range(14):
+        await world.beat(pods[0], 400, moved=moved * 40)
+        status = await world.reconcile(reconciler)
+    held, reason, message = condition(status, "Rebalanced")
+    assert (held, reason) == ("False", "LoadBalancerPins")
+    assert "links were moved in the last 90 s and came back" in message
+    assert status["rebalance"]["state"] == "Stopped"
+    assert status["phase"] == "Ready"
+    (text,) = [message for reason, message in await world.events() if reason == "LoadBalancerPins"]
+    assert text.startswith("Rebalanced: ")
+
+
+async def test_nothing_is_written_when_the_rebalance_is_switched_off(world: World) -> None:
+    reconciler, pods = await uneven(world, rebalance={"enabled": False})
+    status = await passes(world, reconciler, 5)
+    assert condition(status, "Rebalanced")[1:] == ("Waiting", "no links are moved: rebalance.enabled is false")
+    assert await RebalanceTargets(world.store).read(pods[0]) is None
+
+
+async def test_pod_is_not_removed_while_links_are_moved(world: World) -> None:
+    reconciler, pods = await uneven(world, scaling={"windowSeconds": 30, "failureTolerance": 0})
+    await report(world, pods, 100, 0)
+    assert (await passes(world, reconciler, 4))["phase"] == "Rebalancing"
+    await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 1}}})
+    status = await passes(world, reconciler, 5)
+    assert status["phase"] == "Rebalancing"
+    assert status["decision"]["reason"] == "1 pod would suffice, but links are being moved from full pods to others"
+
+
+@pytest.mark.parametrize("rebalance", [{"thresholdPercent": 1}, {"minDifference": 0}], ids=str)
+async def test_invalid_thresholds_are_refused_by_the_api_server(world: World, rebalance: Object) -> None:
+    with pytest.raises(ApiServerRefused, match="should be greater than or equal to"):
+        await world.gateway(rebalance=rebalance)
