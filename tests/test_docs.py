@@ -104,7 +104,7 @@ def test_the_map_names_every_room() -> None:
 ORDINARY = {
     "programming": """
         answer api background binary body builtin check checks child children class client comparison
-        conditions configuration consistency consume context controller copy create details due error errors
+        conditions configuration consistency consume context controller copy create details document due error errors
         event events exporter extensions factory fairlead field file files finish folder formats gauges get
         head host hosts identifiers ids info key latency leader limit line list loading local log logs lua
         main mark merge metrics models name names notify object objects open operation operations option

@@ -24,7 +24,6 @@ ARGUMENTS = 8
 LONG_FUNCTIONS = {
     "gateway/fairlead/app/routes/result_stream.py: __call__": "one stream, from its head to each of its ends",
     "gateway/fairlead/carrier/client.py: connect": "one handshake; its steps share the deadline and the transport",
-    "gateway/fairlead/carrier/http_server/uvicorn_server.py: config": "a list of options",
     "gateway/fairlead/store/pipeliner.py: _exchange": "one batch there and back, without further calls",
     "gateway/fairlead/telemetry/metrics.py: __init__": "a list of metrics",
 }

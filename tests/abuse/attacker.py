@@ -16,9 +16,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from abuse import fuzzers, http_attacks, link_attacks, parser_attacks
-from abuse.http_attacks import Ports, Scale
+from abuse.http_attacks import AttackScale, Ports
 
-Play = Callable[[Ports, Scale], Coroutine[Any, Any, Counter[str]]]
+Play = Callable[[Ports, AttackScale], Coroutine[Any, Any, Counter[str]]]
 
 PLAYS: dict[str, Play] = {
     play.__name__: play
@@ -56,7 +56,7 @@ def main() -> None:
     name, place, share, seconds = sys.argv[1:5]
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    tried = asyncio.run(PLAYS[name](Ports(**json.loads(place)), Scale(float(share), float(seconds))))
+    tried = asyncio.run(PLAYS[name](Ports(**json.loads(place)), AttackScale(float(share), float(seconds))))
     print(json.dumps(tried))
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 
 from fairlead.wire.messages import Hello
 
-from abuse.http_attacks import SOURCE, STATUS, Ports, Scale
+from abuse.http_attacks import SOURCE, STATUS, AttackScale, Ports
 from abuse.link_attacks import BINARY, FIN, KINDS, RawLink, frame
 from abuse.victim import AGENT_TOKEN, PLATFORM_TOKEN, upgrade_request
 
@@ -59,7 +59,7 @@ def _message(rng: random.Random) -> bytes:
             return valid
 
 
-async def fuzz_link(ports: Ports, scale: Scale) -> Counter[str]:
+async def fuzz_link(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Random and broken frames and messages after a hello, and in place of one."""
     tried: Counter[str] = Counter()
     rng = _seed(tried)
@@ -116,7 +116,7 @@ def _request(rng: random.Random) -> bytes:
     return "\r\n".join([line, *headers, "", ""]).encode() + body
 
 
-async def fuzz_http(ports: Ports, scale: Scale) -> Counter[str]:
+async def fuzz_http(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Random and broken requests on all three ports, some of them several in one write."""
     tried: Counter[str] = Counter()
     rng = _seed(tried)

@@ -1,7 +1,7 @@
 """Attacks on the three ports before anybody has shown a valid token.
 
-Run by `attacker.py` in a process of its own. Each is given the victim's ports and a `Scale`, is bounded in count and in
-time, and returns what it counted. All of them come from an address of their own, unless it says otherwise.
+Run by `attacker.py` in a process of its own. Each is given the victim's ports and an `AttackScale`, is bounded in
+count and in time, and returns what it counted. All of them come from an address of their own, unless it says otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class AttackScale:
     share: float
     """1 is the size that is published; a test plays a small share of it."""
     seconds: float
@@ -46,7 +46,7 @@ async def _connect(port: int, source: str = SOURCE) -> tuple[asyncio.StreamReade
     return await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
 
 
-async def pipelined_gets(ports: Ports, scale: Scale) -> Counter[str]:
+async def pipelined_gets(ports: Ports, scale: AttackScale) -> Counter[str]:
     """84 MB of pipelined GETs on all ports at once."""
     request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     total = scale.count(84_000_000)
@@ -90,7 +90,9 @@ async def _ends(reader: asyncio.StreamReader, seconds: float) -> bool:
     return True
 
 
-async def _held(ports: Ports, scale: Scale, first: bytes, every: float, more: bytes, full: int = 3000) -> Counter[str]:
+async def _held(
+    ports: Ports, scale: AttackScale, first: bytes, every: float, more: bytes, full: int = 3000
+) -> Counter[str]:
     """Connections in all, a third to each port: each sends `first`, then `more` every so many seconds."""
     tried: Counter[str] = Counter()
 
@@ -125,23 +127,23 @@ async def _held(ports: Ports, scale: Scale, first: bytes, every: float, more: by
     return tried
 
 
-async def idle_connections(ports: Ports, scale: Scale) -> Counter[str]:
+async def idle_connections(ports: Ports, scale: AttackScale) -> Counter[str]:
     """3,000 connections that send one request, wait, and send another just before they would be closed."""
     request = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     return await _held(ports, scale, request, 5.0, request)
 
 
-async def silent_connections(ports: Ports, scale: Scale) -> Counter[str]:
+async def silent_connections(ports: Ports, scale: AttackScale) -> Counter[str]:
     """3,000 connections that send nothing."""
     return await _held(ports, scale, b"", 60.0, b"")
 
 
-async def slow_heads(ports: Ports, scale: Scale) -> Counter[str]:
+async def slow_heads(ports: Ports, scale: AttackScale) -> Counter[str]:
     """3,000 connections that send a header line now and then (slowloris)."""
     return await _held(ports, scale, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n", 2.0, b"X-Slow: 1\r\n")
 
 
-async def slow_bodies(ports: Ports, scale: Scale) -> Counter[str]:
+async def slow_bodies(ports: Ports, scale: AttackScale) -> Counter[str]:
     """1,000 connections that announce a body and send a byte of it now and then."""
     head = b"POST /v1/commands HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 100000\r\n\r\n"
     return await _held(ports, scale, head, 2.0, b"x", full=1000)
@@ -151,7 +153,7 @@ def agents_request(token: str) -> bytes:
     return f"GET /v1/agents HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
 
 
-async def wrong_tokens(ports: Ports, scale: Scale) -> Counter[str]:
+async def wrong_tokens(ports: Ports, scale: AttackScale) -> Counter[str]:
     """12,000 attempts with wrong tokens, as fast as they are answered, on the link port and the API."""
     tried: Counter[str] = Counter()
     left = scale.count(12_000)
@@ -174,7 +176,7 @@ async def wrong_tokens(ports: Ports, scale: Scale) -> Counter[str]:
     return tried
 
 
-async def accept_bucket(ports: Ports, scale: Scale) -> Counter[str]:
+async def accept_bucket(ports: Ports, scale: AttackScale) -> Counter[str]:
     """30 loops connect and disconnect with a valid token; meanwhile another address tries 15 times."""
     tried: Counter[str] = Counter()
     end = time.monotonic() + scale.seconds
@@ -219,7 +221,7 @@ SHAPES = {
 }
 
 
-async def malformed_upgrades(ports: Ports, scale: Scale) -> Counter[str]:
+async def malformed_upgrades(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Upgrades with a valid token that a strict server refuses, each in one write."""
     tried: Counter[str] = Counter()
     for name, request in SHAPES.items():
@@ -227,7 +229,7 @@ async def malformed_upgrades(ports: Ports, scale: Scale) -> Counter[str]:
     return tried
 
 
-async def rebinding(ports: Ports, scale: Scale) -> Counter[str]:
+async def rebinding(ports: Ports, scale: AttackScale) -> Counter[str]:
     """A web page that has the browser post a command: foreign Host and Origin, and the token that everybody knows."""
     body = b'{"agent": "healthy-0", "method": "hello"}'
     tried: Counter[str] = Counter()

@@ -32,7 +32,7 @@ from fairlead.wire.messages import (
     Welcome,
 )
 
-from abuse.http_attacks import SOURCE, Ports, Scale
+from abuse.http_attacks import SOURCE, AttackScale, Ports
 from abuse.victim import AGENT_TOKEN, upgrade_request
 from support.scripted_server import accept, scripted
 
@@ -137,7 +137,7 @@ KINDS: dict[str, Callable[[], bytes]] = {
 }
 
 
-async def _flood(ports: Ports, scale: Scale, kind: str) -> Counter[str]:
+async def _flood(ports: Ports, scale: AttackScale, kind: str) -> Counter[str]:
     """Ten links that were welcomed send nothing else, as fast as they are read, and come back at once when they are
     closed."""
     one = KINDS[kind]()
@@ -172,42 +172,42 @@ async def _flood(ports: Ports, scale: Scale, kind: str) -> Counter[str]:
     return tried
 
 
-async def flood_hb(ports: Ports, scale: Scale) -> Counter[str]:
+async def flood_hb(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Heartbeats."""
     return await _flood(ports, scale, "hb")
 
 
-async def flood_ping(ports: Ports, scale: Scale) -> Counter[str]:
+async def flood_ping(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Ping frames, which no handler ever sees."""
     return await _flood(ports, scale, "ping")
 
 
-async def flood_unknown(ports: Ports, scale: Scale) -> Counter[str]:
+async def flood_unknown(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Messages of a reserved type, which are ignored."""
     return await _flood(ports, scale, "unknown")
 
 
-async def flood_fragments(ports: Ports, scale: Scale) -> Counter[str]:
+async def flood_fragments(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Messages in 500 empty fragments."""
     return await _flood(ports, scale, "fragments")
 
 
-async def flood_credit(ports: Ports, scale: Scale) -> Counter[str]:
+async def flood_credit(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Credit for a stream that does not exist."""
     return await _flood(ports, scale, "credit")
 
 
-async def flood_chunks(ports: Ports, scale: Scale) -> Counter[str]:
+async def flood_chunks(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Chunks of a command that does not exist."""
     return await _flood(ports, scale, "chunks")
 
 
-async def flood_events(ports: Ports, scale: Scale) -> Counter[str]:
+async def flood_events(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Events of 100 octets, each to be stored."""
     return await _flood(ports, scale, "events")
 
 
-async def partial_messages(ports: Ports, scale: Scale) -> Counter[str]:
+async def partial_messages(ports: Ports, scale: AttackScale) -> Counter[str]:
     """300 links, each with a message of 1 MiB that lacks its last octet."""
     tried: Counter[str] = Counter()
     links: list[RawLink] = []
@@ -239,7 +239,7 @@ async def partial_messages(ports: Ports, scale: Scale) -> Counter[str]:
     return tried
 
 
-async def largest_conn(ports: Ports, scale: Scale) -> Counter[str]:
+async def largest_conn(ports: Ports, scale: AttackScale) -> Counter[str]:
     """One hello with the largest `conn` of a boot; then the same boot with the number that is its turn."""
     tried: Counter[str] = Counter()
     for what, conn in (("first", 1), ("largest", (1 << 53) - 1), ("then the next", 2), ("and the next", 3)):
@@ -258,7 +258,7 @@ async def largest_conn(ports: Ports, scale: Scale) -> Counter[str]:
     return tried
 
 
-async def ghosts(ports: Ports, scale: Scale) -> Counter[str]:
+async def ghosts(ports: Ports, scale: AttackScale) -> Counter[str]:
     """2,000 identities with as many facts as are allowed; each of them disconnects at once."""
     tried: Counter[str] = Counter()
     facts = {f"fact-{i:02}": "x" * 256 for i in range(64)}
@@ -276,7 +276,7 @@ async def ghosts(ports: Ports, scale: Scale) -> Counter[str]:
     return tried
 
 
-async def hostile_retry(ports: Ports, scale: Scale) -> Counter[str]:
+async def hostile_retry(ports: Ports, scale: AttackScale) -> Counter[str]:
     """A gateway that asks the agent to come back at once, each time that it has welcomed it."""
     tried: Counter[str] = Counter()
 

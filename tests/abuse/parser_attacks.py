@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections import Counter
 
-from abuse.http_attacks import SOURCE, Ports, Scale
+from abuse.http_attacks import SOURCE, AttackScale, Ports
 
 CONNECTIONS = 4
 BODY = b"POST /v1/commands HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -18,7 +18,7 @@ PAUSE = 0.02
 """Seconds after a connection that was refused: new ones are another attack."""
 
 
-async def _poured(ports: tuple[int, ...], scale: Scale, head: bytes, block: bytes, full: int) -> Counter[str]:
+async def _poured(ports: tuple[int, ...], scale: AttackScale, head: bytes, block: bytes, full: int) -> Counter[str]:
     """Send `head` and then `block`, again and again, over and over on new connections, `full` octets at most."""
     tried: Counter[str] = Counter()
     left = scale.count(full)
@@ -46,16 +46,16 @@ async def _poured(ports: tuple[int, ...], scale: Scale, head: bytes, block: byte
     return tried
 
 
-async def empty_lines(ports: Ports, scale: Scale) -> Counter[str]:
+async def empty_lines(ports: Ports, scale: AttackScale) -> Counter[str]:
     """Nothing but empty lines, which a server has to skip in front of a request (RFC 9112 §2.2)."""
     return await _poured((ports.link, ports.api, ports.admin), scale, b"", b"\r\n" * 32_768, 200_000_000)
 
 
-async def tiny_chunks(ports: Ports, scale: Scale) -> Counter[str]:
+async def tiny_chunks(ports: Ports, scale: AttackScale) -> Counter[str]:
     """A body in chunks of one octet: six octets for each, and a turn of the parser."""
     return await _poured((ports.api,), scale, BODY, b"1\r\nx\r\n" * 10_000, 200_000_000)
 
 
-async def endless_trailer(ports: Ports, scale: Scale) -> Counter[str]:
+async def endless_trailer(ports: Ports, scale: AttackScale) -> Counter[str]:
     """A trailer field that goes on, behind a body that has ended."""
     return await _poured((ports.api,), scale, BODY + b"0\r\na: ", b"x" * 65_536, 200_000_000)

@@ -33,7 +33,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, items
 from fairlead.wire.ids import uuid7
 
-from bench.nodes import Gateway, running, say, table
+from bench.nodes import BenchGateway, running, say, table
 from bench.probe import cpu_us
 from support.simulated_fleet import FACTS
 
@@ -51,7 +51,7 @@ SHARES = {"first": 0.0, "p50": 0.5, "p99": 0.99, "last": 1.0}
 
 
 @dataclass
-class Figures:
+class DeadlineFigures:
     """Seconds after the deadline, and CPU microseconds per command."""
 
     commands: int
@@ -63,7 +63,7 @@ class Figures:
     valkey_us: float = 0.0
 
 
-class Crowd:
+class BenchCommands:
     """Commands that were sent to their agents, all with the same deadline."""
 
     def __init__(self, store: Pipeliner) -> None:
@@ -110,23 +110,23 @@ class Crowd:
         return sum([integer(await count) for count in shards]) - AT_ONCE
 
 
-def ended(gateways: list[Gateway]) -> int:
+def ended(gateways: list[BenchGateway]) -> int:
     counts = [TIMED_OUT.search(gateway.get("/metrics")) for gateway in gateways]
     return sum(int(float(count[1])) for count in counts if count is not None)
 
 
-async def measure(count: int, nodes: int, folder: Path) -> Figures:
-    figures = Figures(count, nodes)
+async def measure(count: int, nodes: int, folder: Path) -> DeadlineFigures:
+    figures = DeadlineFigures(count, nodes)
     async with EmbeddedValkey(folder / f"valkey-{count}") as valkey:
         store = Pipeliner(valkey.url, batch_timeout=30.0)
         store.start()
         await store.wait_available(10)
         with ExitStack() as stack:
-            gateways: list[Gateway] = []
+            gateways: list[BenchGateway] = []
             for number in range(nodes):
-                gateways.append(Gateway(f"node-{number}", valkey.url, folder))
+                gateways.append(BenchGateway(f"node-{number}", valkey.url, folder))
                 stack.enter_context(running(gateways[-1]))
-            crowd = Crowd(store)
+            crowd = BenchCommands(store)
             say(f"{count:,} commands, {nodes} node{'s' if nodes > 1 else ''}")
             deadline = await crowd.gather(count)
             await asyncio.sleep((deadline - await crowd.now()) / 1000 - 1)

@@ -31,7 +31,7 @@ from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import integer, text
 
 from bench.api import round_trips
-from bench.nodes import Gateway, running, say, table
+from bench.nodes import BenchGateway, running, say, table
 from bench.probe import children, cpu_us, memory
 
 EACH = 16_500
@@ -60,7 +60,7 @@ class Usage:
 
 
 @dataclass(frozen=True)
-class Scene:
+class HoldScene:
     """The processes that are watched."""
 
     nodes: list[int]
@@ -93,7 +93,7 @@ def sockets() -> int:
     return int(line.split()[line.split().index("mem") + 1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-class Swarm:
+class HoldSwarm:
     """`fairlead swarm`, until it is stopped."""
 
     def __init__(self, url: str, agents: int, rate: float, folder: Path) -> None:
@@ -129,7 +129,7 @@ class Swarm:
         return found
 
 
-async def commands(port: int, agents: int, in_flight: int, count: int, scene: Scene) -> dict[str, float]:
+async def commands(port: int, agents: int, in_flight: int, count: int, scene: HoldScene) -> dict[str, float]:
     """Round trips to random agents."""
     before = await scene.usage()
     took = await round_trips(port, DEVELOPMENT_PLATFORM_TOKEN, agents, in_flight, count, prefix="held")
@@ -146,14 +146,14 @@ async def hold(agents: int, workers: int, rate: float, watched: float, count: in
     async with EmbeddedValkey(folder / "valkey") as valkey:
         say(f"{workers} workers, {agents:,} agents at {rate:,.0f}/s")
         flags = ("--workers", str(workers), "--capacity", "19000", "--heartbeat", "25", "--log-level", "warning")
-        gateway = Gateway("held", valkey.url, folder, *flags)
+        gateway = BenchGateway("held", valkey.url, folder, *flags)
         store = Pipeliner(valkey.url)
         store.start()
         with running(gateway):
             await store.wait_available(10)
-            scene = Scene([gateway.pid, *children(gateway.pid)], valkey.pid, store)
+            scene = HoldScene([gateway.pid, *children(gateway.pid)], valkey.pid, store)
             before, load = await scene.usage(), os.getloadavg()[0]
-            swarm = Swarm(f"ws://127.0.0.1:{gateway.link}", agents, rate, folder)
+            swarm = HoldSwarm(f"ws://127.0.0.1:{gateway.link}", agents, rate, folder)
             try:
                 await swarm.holding()
                 known = await scene.known()

@@ -26,7 +26,7 @@ from pathlib import Path
 from fairlead.client import Client, Command
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 
-from bench.nodes import Gateway, running, say
+from bench.nodes import BenchGateway, running, say
 from bench.probe import children, memory
 
 MIB = 1 << 20
@@ -82,7 +82,7 @@ class Terminal:
         return times
 
 
-class Watched:
+class MemoryWatch:
     """The memory of the processes, at its largest since the last look."""
 
     def __init__(self, pids: dict[str, int]) -> None:
@@ -147,7 +147,7 @@ def position(pid: int, path: Path) -> int:
     raise SystemExit("the agent has read the whole file, although its reader has stopped")
 
 
-async def measure(gateway: Gateway, agent: subprocess.Popen[bytes], path: Path, most: int) -> dict[str, object]:
+async def measure(gateway: BenchGateway, agent: subprocess.Popen[bytes], path: Path, most: int) -> dict[str, object]:
     node = {"gateway": gateway.pid, "agent": agent.pid}
     node |= {f"valkey {pid}": pid for pid in children(gateway.pid)}
     figures: dict[str, object] = {"file_mib": path.stat().st_size // MIB}
@@ -160,7 +160,7 @@ async def measure(gateway: Gateway, agent: subprocess.Popen[bytes], path: Path, 
             terminal = Terminal(command)
             await terminal.ready()
             await terminal.echoes(5.0, 30)
-            watched = Watched(node)
+            watched = MemoryWatch(node)
             figures["rss_before"] = watched.look()
             figures["echo_alone"] = quantiles(await terminal.echoes(PATIENCE, most))
             looking = asyncio.create_task(watched.keep_looking())
@@ -216,7 +216,7 @@ def main() -> None:
             block = os.urandom(MIB)
             for _ in range(given.mib):
                 file.write(block)
-        gateway = Gateway("bench", "embedded", folder, "--data", str(folder / "valkey"))
+        gateway = BenchGateway("bench", "embedded", folder, "--data", str(folder / "valkey"))
         with running(gateway), (folder / "agent.log").open("wb") as log:
             link = f"ws://127.0.0.1:{gateway.link}"
             agent = subprocess.Popen(

@@ -31,7 +31,7 @@ from fairlead.store.reply import text
 
 from bench.api import round_trips
 from bench.probe import cpu_us, free_port
-from support.simulated_fleet import Fleet
+from support.simulated_fleet import SimulatedFleet
 
 PATIENCE = 60.0
 WRITES = frozenset(
@@ -42,7 +42,7 @@ WRITES = frozenset(
 
 
 @dataclass(frozen=True)
-class Scale:
+class NodesScale:
     """How much of everything."""
 
     agents: int = 500
@@ -57,9 +57,9 @@ class Scale:
 
 
 SCALES = {
-    "full": Scale(),
-    "quick": Scale(200, ((1, 500), (256, 5_000)), (500, 2_000), 15.0, 4, 2_000),
-    "smoke": Scale(20, ((1, 30), (16, 100)), (20, 40), 6.0, 2, 60),
+    "full": NodesScale(),
+    "quick": NodesScale(200, ((1, 500), (256, 5_000)), (500, 2_000), 15.0, 4, 2_000),
+    "smoke": NodesScale(20, ((1, 30), (16, 100)), (20, 40), 6.0, 2, 60),
 }
 
 
@@ -67,7 +67,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-class Gateway:
+class BenchGateway:
     """One `fairlead serve`, with workers or without."""
 
     def __init__(self, name: str, redis: str, folder: Path, *flags: str) -> None:
@@ -108,7 +108,7 @@ class Gateway:
 
 
 @contextmanager
-def running(*gateways: Gateway) -> Iterator[None]:
+def running(*gateways: BenchGateway) -> Iterator[None]:
     try:
         yield
     finally:
@@ -127,12 +127,12 @@ async def commands(port: int, pids: dict[str, int], agents: int, in_flight: int,
     }  # fmt: skip
 
 
-async def across(scale: Scale, folder: Path) -> dict[str, list[dict[str, float]]]:
+async def across(scale: NodesScale, folder: Path) -> dict[str, list[dict[str, float]]]:
     """Agents on one node, callers on the other; then callers on the same."""
     async with EmbeddedValkey(folder / "across") as valkey, TimerWheel(silence=3600) as timer_wheel:
-        caller, holder = Gateway("caller", valkey.url, folder), Gateway("holder", valkey.url, folder)
+        caller, holder = BenchGateway("caller", valkey.url, folder), BenchGateway("holder", valkey.url, folder)
         with running(caller, holder):
-            fleet = Fleet(f"ws://127.0.0.1:{holder.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
+            fleet = SimulatedFleet(f"ws://127.0.0.1:{holder.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
             await fleet.join(scale.agents)
             pids = {"caller": caller.pid, "holder": holder.pid, "valkey": valkey.pid}
             await commands(caller.api, pids, scale.agents, 16, scale.counts[0][1])  # warm
@@ -146,17 +146,17 @@ async def across(scale: Scale, folder: Path) -> dict[str, list[dict[str, float]]
     return figures
 
 
-async def idle(scale: Scale, folder: Path) -> list[dict[str, float]]:
+async def idle(scale: NodesScale, folder: Path) -> list[dict[str, float]]:
     """Commands that Redis executes per second for a fleet that does nothing, on two nodes."""
     figures = []
     async with EmbeddedValkey(folder / "idle") as valkey, TimerWheel(silence=3600) as timer_wheel:
-        one, two = Gateway("one", valkey.url, folder), Gateway("two", valkey.url, folder)
+        one, two = BenchGateway("one", valkey.url, folder), BenchGateway("two", valkey.url, folder)
         store = Pipeliner(valkey.url)
         store.start()
         with running(one, two):
             await store.wait_available(10)
             fleets = [
-                Fleet(f"ws://127.0.0.1:{node.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
+                SimulatedFleet(f"ws://127.0.0.1:{node.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
                 for node in (one, two)
             ]
             for count in scale.idle:
@@ -192,13 +192,13 @@ async def calls(store: Pipeliner) -> dict[str, int]:
     return found
 
 
-async def spread(scale: Scale, folder: Path) -> dict[str, float]:
+async def spread(scale: NodesScale, folder: Path) -> dict[str, float]:
     """Links of each worker behind one port, told by the supervisor's merged metrics."""
     async with EmbeddedValkey(folder / "spread") as valkey, TimerWheel(silence=3600) as timer_wheel:
-        gateway = Gateway("spread", valkey.url, folder, "--workers", str(scale.workers))
+        gateway = BenchGateway("spread", valkey.url, folder, "--workers", str(scale.workers))
         with running(gateway):
             say(f"{scale.spread} links over {scale.workers} workers")
-            fleet = Fleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
+            fleet = SimulatedFleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
             await fleet.join(scale.spread)
             held = [
                 float(line.rpartition(" ")[2])
@@ -247,7 +247,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-async def run(scale: Scale, out: Path | None) -> None:
+async def run(scale: NodesScale, out: Path | None) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:

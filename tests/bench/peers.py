@@ -13,7 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bench.probe import Process, free_port
+from bench.probe import BenchProcess, free_port
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -53,7 +53,7 @@ class Peers:
         self.names += ["ws"] if self._modules else []
         self.names += ["gorilla"] if self._go else []
 
-    def start(self, name: str) -> Process:
+    def start(self, name: str) -> BenchProcess:
         port = free_port()
         env: dict[str, str] = {}
         if name == "ws":
@@ -65,11 +65,11 @@ class Peers:
         else:
             python = str(self._python) if self._python and name != "fairlead" else sys.executable
             command = [python, "-P", "-W", "ignore", str(HERE / "servers.py"), name, str(port)]
-        process = Process(name, command, self._folder, port, env)
+        process = BenchProcess(name, command, self._folder, port, env)
         process.wait_listening()
         return process
 
-    def gateway(self, redis: str, folder: Path) -> tuple[Process, int]:
+    def gateway(self, redis: str, folder: Path) -> tuple[BenchProcess, int]:
         """The real node; its API port too."""
         link, api, admin = free_port(), free_port(), free_port()
         command = [
@@ -77,7 +77,7 @@ class Peers:
             "--api-port", str(api), "--admin-port", str(admin), "--accept-rate", "100000", "--capacity", "19000",
             "--heartbeat", "600",
         ]  # fmt: skip
-        process = Process("node", command, folder, link)
+        process = BenchProcess("node", command, folder, link)
         process.wait_listening()
         return process, api
 

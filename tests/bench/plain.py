@@ -15,7 +15,7 @@ from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 
 from bench.peers import Peers, say
-from bench.probe import Process, cpu_us, pss
+from bench.probe import BenchProcess, cpu_us, pss
 from bench.rounds import Round, stamped
 from bench.scale import Scale
 from support.simulated_fleet import each
@@ -50,7 +50,7 @@ class Pinger(Plain):
             self.done.set_result(None)
 
 
-async def hold(process: Process, timer_wheel: TimerWheel, count: int, listener: Plain) -> list[ClientConnection]:
+async def hold(process: BenchProcess, timer_wheel: TimerWheel, count: int, listener: Plain) -> list[ClientConnection]:
     """`count` connections whose messages go to `listener`."""
     held: list[ClientConnection] = []
 
@@ -109,7 +109,7 @@ async def idle_in_turn(peers: Peers, scale: Scale) -> dict[str, dict[str, float]
     }
 
 
-async def echo(processes: dict[str, Process], connections: int, messages: int, rounds: int) -> dict[str, float]:
+async def echo(processes: dict[str, BenchProcess], connections: int, messages: int, rounds: int) -> dict[str, float]:
     """CPU µs per 128 B echo at each server, the rounds in turn; medians."""
     taken: dict[str, list[float]] = {name: [] for name in processes}
     async with TimerWheel(silence=3600) as timer_wheel:
@@ -127,7 +127,7 @@ async def echo(processes: dict[str, Process], connections: int, messages: int, r
     return {name: statistics.median(each_taken) for name, each_taken in taken.items()}
 
 
-async def stamps(processes: dict[str, Process], scale: Scale) -> dict[int, dict[str, Round]]:
+async def stamps(processes: dict[str, BenchProcess], scale: Scale) -> dict[int, dict[str, Round]]:
     """Connect-and-timestamp rounds at each server, in turn; medians of each figure."""
     found: dict[int, dict[str, Round]] = {}
     async with TimerWheel(silence=3600) as timer_wheel:

@@ -13,7 +13,7 @@ from pathlib import Path
 PATIENCE = 30.0
 
 
-class Process:
+class BenchProcess:
     """A server of the benchmark: pinned to the first core, so that the load on the second does not touch it."""
 
     def __init__(

@@ -17,9 +17,9 @@ from fairlead.store.reply import integer, octets
 
 from bench.api import round_trips
 from bench.peers import Peers, say
-from bench.probe import Process, cpu_us, pin, pss
+from bench.probe import BenchProcess, cpu_us, pin, pss
 from bench.scale import Scale
-from support.simulated_fleet import Fleet
+from support.simulated_fleet import SimulatedFleet
 
 
 async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]:
@@ -34,7 +34,7 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
         try:
             assert await store.wait_available(10)
             async with TimerWheel(silence=3600) as timer_wheel:
-                fleet = Fleet(f"ws://127.0.0.1:{process.port}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
+                fleet = SimulatedFleet(f"ws://127.0.0.1:{process.port}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
                 await fleet.join(min(200, count))  # warm
                 await fleet.leave()
                 process.collect()
@@ -73,7 +73,7 @@ async def registered(peers: Peers, folder: Path, scale: Scale) -> dict[str, Any]
     return result
 
 
-async def cycle(process: Process, fleet: Fleet, count: int) -> dict[str, float]:
+async def cycle(process: BenchProcess, fleet: SimulatedFleet, count: int) -> dict[str, float]:
     """Let `count` agents come and go: CPU of the coming, and what is left in memory afterwards."""
     cpu = cpu_us(process.pid)
     await fleet.join(count)
@@ -90,7 +90,7 @@ async def claims(store: Pipeliner) -> int:
 
 
 async def commands(
-    process: Process, valkey: int, port: int, agents: int, in_flight: int, count: int
+    process: BenchProcess, valkey: int, port: int, agents: int, in_flight: int, count: int
 ) -> dict[str, float]:
     """Round trips through the API to random agents."""
     cpu, vcpu = cpu_us(process.pid), cpu_us(valkey)

@@ -17,7 +17,7 @@ from fairlead.carrier.client import ClientConnection, connect
 from fairlead.carrier.listener import Connection
 from fairlead.carrier.timer_wheel import TimerWheel
 
-from bench.probe import Process, cpu_us
+from bench.probe import BenchProcess, cpu_us
 from support.simulated_fleet import SOURCES
 
 AT_ONCE = 100
@@ -43,7 +43,7 @@ class Round:
         return cls(**{figure: statistics.median(one[figure] for one in taken) for figure in taken[0]})
 
 
-class Client:
+class RoundClient:
     """Asks once it is connected."""
 
     def __init__(self, number: int) -> None:
@@ -71,7 +71,7 @@ class Client:
     def on_overflow(self, connection: Connection) -> None: ...
 
 
-async def stamped(process: Process, timer_wheel: TimerWheel, clients: int) -> Round:
+async def stamped(process: BenchProcess, timer_wheel: TimerWheel, clients: int) -> Round:
     """One round at the server."""
     numbers = iter(range(clients))
     held: list[ClientConnection] = []
@@ -80,7 +80,7 @@ async def stamped(process: Process, timer_wheel: TimerWheel, clients: int) -> Ro
 
     async def work() -> None:
         for number in numbers:
-            client, began = Client(number), time.perf_counter()
+            client, began = RoundClient(number), time.perf_counter()
             held.append(
                 await connect(
                     f"ws://127.0.0.1:{process.port}/v1/link", client, timer_wheel=timer_wheel,

@@ -23,9 +23,9 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.settings import DEVELOPMENT_AGENT_TOKEN
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from bench.nodes import Gateway, commands, running, say, table
+from bench.nodes import BenchGateway, commands, running, say, table
 from support.otlp_collector import Collector, collecting
-from support.simulated_fleet import Fleet
+from support.simulated_fleet import SimulatedFleet
 
 RATIOS = {"no collector": None, "the same again": None, "0 %": "0", "1 %": "0.01", "100 %": "1"}
 """What is given as `trace_ratio`, and to two nodes nothing: by how much two equal processes differ is what the other
@@ -33,7 +33,7 @@ differences have to be seen against."""
 
 
 @dataclass(frozen=True)
-class Scale:
+class TracingScale:
     """How much of everything."""
 
     agents: int = 100
@@ -43,23 +43,25 @@ class Scale:
     rounds: int = 25
 
 
-SCALES = {"full": Scale(), "quick": Scale(50, 16, 1_000, 9), "smoke": Scale(10, 8, 50, 1)}
+SCALES = {"full": TracingScale(), "quick": TracingScale(50, 16, 1_000, 9), "smoke": TracingScale(10, 8, 50, 1)}
 
 
-async def measure(scale: Scale, folder: Path, collector: Collector) -> dict[str, dict[str, float]]:
+async def measure(scale: TracingScale, folder: Path, collector: Collector) -> dict[str, dict[str, float]]:
     rounds: dict[str, list[dict[str, float]]] = {name: [] for name in RATIOS}
     async with AsyncExitStack() as stack:
         timer_wheel = await stack.enter_async_context(TimerWheel(silence=3600))
-        gateways: dict[str, Gateway] = {}
-        fleets: list[Fleet] = []
+        gateways: dict[str, BenchGateway] = {}
+        fleets: list[SimulatedFleet] = []
         with ExitStack() as ending:
             for i, (name, ratio) in enumerate(RATIOS.items()):
                 # A Valkey for each: agents of one name, and no node that hears of another's.
                 valkey = await stack.enter_async_context(EmbeddedValkey(folder / f"valkey-{i}"))
                 traced = () if ratio is None else ("--trace-endpoint", collector.url, "--trace-ratio", ratio)
-                gateway = gateways[name] = Gateway(f"node-{i}", valkey.url, folder, *traced)
+                gateway = gateways[name] = BenchGateway(f"node-{i}", valkey.url, folder, *traced)
                 ending.enter_context(running(gateway))
-                fleets.append(Fleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel))
+                fleets.append(
+                    SimulatedFleet(f"ws://127.0.0.1:{gateway.link}/v1/link", DEVELOPMENT_AGENT_TOKEN, timer_wheel)
+                )
                 await fleets[-1].join(scale.agents)
                 await commands(gateway.api, {"node": gateway.pid}, scale.agents, scale.in_flight, scale.count)  # warm
             for turn in range(scale.rounds):
@@ -83,7 +85,7 @@ async def measure(scale: Scale, folder: Path, collector: Collector) -> dict[str,
     }
 
 
-async def run(scale: Scale, out: Path | None) -> None:
+async def run(scale: TracingScale, out: Path | None) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as name, collecting() as collector:
         figures = await measure(scale, Path(name), collector)
         traces = len({span.trace for span in collector.spans if span.name.startswith("command ")})

@@ -20,7 +20,7 @@ Until = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 @dataclass
-class Node:
+class InboxNode:
     """An inbox with connections of its own, as a node has, and the doorbells that it received."""
 
     pipeliner: Pipeliner
@@ -33,15 +33,15 @@ class Node:
         self.calls.append(len(doorbells))
 
 
-Join = Callable[..., Awaitable[Node]]
+Join = Callable[..., Awaitable[InboxNode]]
 
 
 @pytest.fixture
 async def join(connect: Connect) -> AsyncIterator[Join]:
-    nodes: list[Node] = []
+    nodes: list[InboxNode] = []
 
-    async def make(name: str, url: str, reader_url: str = "") -> Node:
-        node = Node(await connect(url))
+    async def make(name: str, url: str, reader_url: str = "") -> InboxNode:
+        node = InboxNode(await connect(url))
         node.inbox = Inbox(node.pipeliner, reader_url or url, name, "e1", node.hear)
         nodes.append(node)
         await node.inbox.start()

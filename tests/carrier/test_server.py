@@ -81,7 +81,7 @@ uvloop.run(main())
 """
 
 
-class Process:
+class ServerProcess:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
         self.said: list[str] = []
@@ -97,7 +97,7 @@ class Process:
         raise AssertionError(f"{words!r} was not said: {self.said}")
 
 
-Spawn = Callable[[str], Awaitable[Process]]
+Spawn = Callable[[str], Awaitable[ServerProcess]]
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -106,7 +106,7 @@ async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
     program.write_text(PROGRAM)
     started: list[asyncio.subprocess.Process] = []
 
-    async def start(mode: str) -> Process:
+    async def start(mode: str) -> ServerProcess:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             str(program),
@@ -115,7 +115,7 @@ async def spawn(tmp_path: Path) -> AsyncIterator[Spawn]:
             stderr=asyncio.subprocess.PIPE,
         )
         started.append(process)
-        return Process(process)
+        return ServerProcess(process)
 
     yield start
     for process in started:

@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from support.cli.processes import Fleet, Part, environment, gateway
+from support.cli.processes import CliFleet, Part, environment, gateway
 from support.cli.relay import Relay
-from support.cli.scripted_api import Api, scripted
+from support.cli.scripted_api import ScriptedApi, scripted
 from support.cli.terminal import Screen
 from support.waiting import WAIT, wait_until
 
 
 @pytest.fixture
-def api() -> Iterator[Api]:
+def api() -> Iterator[ScriptedApi]:
     yield from scripted()
 
 
 @pytest.fixture
-def second_api() -> Iterator[Api]:
+def second_api() -> Iterator[ScriptedApi]:
     yield from scripted()
 
 
@@ -37,12 +37,12 @@ Start = Callable[..., subprocess.Popen[bytes]]
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
 
-def address(api: Api | Fleet | str | None) -> str | None:
-    return api.url if isinstance(api, Api) else api.api if isinstance(api, Fleet) else api
+def address(api: ScriptedApi | CliFleet | str | None) -> str | None:
+    return api.url if isinstance(api, ScriptedApi) else api.api if isinstance(api, CliFleet) else api
 
 
 @pytest.fixture
-def start(api: Api) -> Iterator[Start]:
+def start(api: ScriptedApi) -> Iterator[Start]:
     """Start `fairlead …` against the scripted API; what still runs at the end of the test is killed."""
     started: list[subprocess.Popen[bytes]] = []
 
@@ -72,7 +72,10 @@ def run() -> Run:
     """Run `fairlead …` to its end. Without an `api` it goes to the default address."""
 
     def call(
-        *args: str, api: Api | Fleet | str | None = None, input: bytes | None = None, env: dict[str, str] | None = None
+        *args: str,
+        api: ScriptedApi | CliFleet | str | None = None,
+        input: bytes | None = None,
+        env: dict[str, str] | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [sys.executable, "-P", "-m", "fairlead", *args],
@@ -88,7 +91,7 @@ def run() -> Run:
 
 
 @pytest.fixture(scope="session")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CliFleet]:
     folder = tmp_path_factory.mktemp("fleet")
     parts: list[Part] = []
     try:
@@ -102,7 +105,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             return b"web-1" in subprocess.run(line, env=environment(api), capture_output=True, check=False).stdout
 
         wait_until(online)
-        yield Fleet(links, api, admin, agent)
+        yield CliFleet(links, api, admin, agent)
     finally:
         for part in reversed(parts):
             part.stop()

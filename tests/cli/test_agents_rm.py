@@ -12,14 +12,14 @@ from fairlead.agent import Agent
 from fairlead.client import Client
 from fairlead.errors import AgentOnline
 
-from support.cli.processes import Fleet
+from support.cli.processes import CliFleet
 from support.cli.terminal import Screen
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 MakeScreen = Callable[..., Screen]
 
 
-async def leave(fleet: Fleet, *names: str) -> None:
+async def leave(fleet: CliFleet, *names: str) -> None:
     """Agents of these names were there, and have left."""
     for name in names:
         agent = Agent(fleet.links, id=name, token="development-agent-token")
@@ -32,11 +32,11 @@ async def leave(fleet: Fleet, *names: str) -> None:
         await serving
 
 
-def listed(fleet: Fleet, run: Run) -> list[str]:
+def listed(fleet: CliFleet, run: Run) -> list[str]:
     return run("agents", "ls", "-o", "name", api=fleet).stdout.decode().split()
 
 
-def test_rm_removes_offline_agents_and_refuses_online_ones(fleet: Fleet, run: Run) -> None:
+def test_rm_removes_offline_agents_and_refuses_online_ones(fleet: CliFleet, run: Run) -> None:
     asyncio.run(leave(fleet, "left-1", "left-2"))
     done = run("agents", "rm", "--yes", "left-1", "web-1", "nobody", "left-2", "left-1", api=fleet)
     assert done.returncode == 1
@@ -51,7 +51,7 @@ def test_rm_removes_offline_agents_and_refuses_online_ones(fleet: Fleet, run: Ru
     assert run("agents", "rm", "--yes", "nobody", api=fleet).returncode == 2
 
 
-def test_rm_asks_before_it_removes(fleet: Fleet, run: Run, screen: MakeScreen) -> None:
+def test_rm_asks_before_it_removes(fleet: CliFleet, run: Run, screen: MakeScreen) -> None:
     asyncio.run(leave(fleet, "left"))
     piped = run("agents", "rm", "left", api=fleet, input=b"y\n")
     assert (piped.returncode, b"add --yes" in piped.stderr) == (2, True)
@@ -68,7 +68,7 @@ def test_rm_asks_before_it_removes(fleet: Fleet, run: Run, screen: MakeScreen) -
     assert "left" not in listed(fleet, run)
 
 
-async def test_the_client_raises_agent_online(fleet: Fleet) -> None:
+async def test_the_client_raises_agent_online(fleet: CliFleet) -> None:
     async with Client(fleet.api, "development-platform-token") as client:
         with pytest.raises(AgentOnline, match="disconnect it"):
             await client.delete("web-1")

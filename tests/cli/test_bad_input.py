@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from fairlead.cli.main import cli
 
-from support.cli.processes import Fleet
+from support.cli.processes import CliFleet
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 UNKNOWN = "01990000-0000-7000-8000-00000000000f"
@@ -48,7 +48,7 @@ UNKNOWN = "01990000-0000-7000-8000-00000000000f"
         (["completion", "tcsh"], 2, ["bash"]),
     ],
 )
-def test_invalid_arguments_are_usage_errors(fleet: Fleet, args: list[str], code: int, words: list[str]) -> None:
+def test_invalid_arguments_are_usage_errors(fleet: CliFleet, args: list[str], code: int, words: list[str]) -> None:
     """In this process, because starting an interpreter for each case would take long."""
     done = CliRunner().invoke(cli, args, env={"FAIRLEAD_API": fleet.api}, catch_exceptions=False)
     assert (done.exit_code, done.stdout) == (code, ""), done.stderr
@@ -56,7 +56,7 @@ def test_invalid_arguments_are_usage_errors(fleet: Fleet, args: list[str], code:
         assert word in done.stderr
 
 
-def finished(fleet: Fleet, run: Run, *flags: str) -> str:
+def finished(fleet: CliFleet, run: Run, *flags: str) -> str:
     """The id of a command that is over, found by what its failure says of it."""
     done = run("exec", *flags, "--deadline", "0.3", "web-1", "--", "sh", "-c", "echo one; echo two; sleep 9", api=fleet)
     found = re.search(r"fairlead results ([0-9a-f-]{36})", done.stderr.decode())
@@ -64,7 +64,7 @@ def finished(fleet: Fleet, run: Run, *flags: str) -> str:
     return found[1]
 
 
-def test_an_offset_beyond_the_end_is_refused(fleet: Fleet, run: Run) -> None:
+def test_an_offset_beyond_the_end_is_refused(fleet: CliFleet, run: Run) -> None:
     command = finished(fleet, run)
     for flags in ([], ["--follow"]):
         done = run("results", command, "--from", "1000", *flags, api=fleet)
@@ -76,7 +76,7 @@ def test_an_offset_beyond_the_end_is_refused(fleet: Fleet, run: Run) -> None:
     assert b"--from" in done.stderr
 
 
-def test_trimmed_results_are_reported(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_trimmed_results_are_reported(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
     """A window is read once: whoever asks for its beginning again is told that it went."""
     (tmp_path / "big").write_bytes(bytes(6 << 20))
     script = f'''
@@ -95,7 +95,7 @@ asyncio.run(main())
     assert b"start at the offset" in done.stderr
 
 
-def test_a_closed_pipe_ends_the_command_quietly(fleet: Fleet) -> None:
+def test_a_closed_pipe_ends_the_command_quietly(fleet: CliFleet) -> None:
     line = f"FAIRLEAD_API={fleet.api} {sys.executable} -P -m fairlead agents ls -o json | head -c 1"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("{")
@@ -103,7 +103,7 @@ def test_a_closed_pipe_ends_the_command_quietly(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("command", ["exec web-1 -- echo x", "agents ls"])
-def test_a_full_disk_behind_stdout_is_reported(fleet: Fleet, command: str) -> None:
+def test_a_full_disk_behind_stdout_is_reported(fleet: CliFleet, command: str) -> None:
     line = f"FAIRLEAD_API={fleet.api} {sys.executable} -P -m fairlead {command} > /dev/full"
     done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=False)
     assert done.returncode == 1

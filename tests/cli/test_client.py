@@ -27,16 +27,16 @@ from fairlead.errors import (
     Unavailable,
 )
 
-from support.cli.processes import Fleet
+from support.cli.processes import CliFleet
 from support.cli.relay import Relay
-from support.cli.scripted_api import Api, problem
+from support.cli.scripted_api import ScriptedApi, problem
 
 TOKEN = "development-platform-token"
 UNKNOWN = "01990000-0000-7000-8000-00000000000f"
 ROOT = Path(__file__).parents[2]
 
 
-async def test_client_reads_agents_and_links_and_sets_labels(fleet: Fleet) -> None:
+async def test_client_reads_agents_and_links_and_sets_labels(fleet: CliFleet) -> None:
     async with Client(fleet.api, TOKEN) as client:
         assert await client.label("web-1", {"client/test": "yes", "gone": "soon"}) == {
             "client/test": "yes",
@@ -53,7 +53,7 @@ async def test_client_reads_agents_and_links_and_sets_labels(fleet: Fleet) -> No
         assert await client.label("web-1", {"client/test": None}) == {}
 
 
-async def test_a_disconnected_agent_comes_back(fleet: Fleet) -> None:
+async def test_a_disconnected_agent_comes_back(fleet: CliFleet) -> None:
     async with Client(fleet.api, TOKEN) as client:
         before = (await client.agent("web-1")).link
         await client.disconnect("web-1")
@@ -66,7 +66,7 @@ async def test_a_disconnected_agent_comes_back(fleet: Fleet) -> None:
         assert now.link.boot == before.boot
 
 
-async def test_client_sends_input_to_a_command(fleet: Fleet) -> None:
+async def test_client_sends_input_to_a_command(fleet: CliFleet) -> None:
     async with (
         Client(fleet.api, TOKEN) as client,
         client.command("web-1", "exec", {"argv": ["tr", "a-z", "A-Z"], "stdin": True}) as command,
@@ -88,7 +88,7 @@ async def test_client_sends_input_to_a_command(fleet: Fleet) -> None:
         assert again.end == end
 
 
-async def test_a_cancelled_command_ends_as_cancelled(fleet: Fleet) -> None:
+async def test_a_cancelled_command_ends_as_cancelled(fleet: CliFleet) -> None:
     async with (
         Client(fleet.api, TOKEN) as client,
         client.command("web-1", "exec", {"argv": ["sleep", "1000"]}) as command,
@@ -98,7 +98,7 @@ async def test_a_cancelled_command_ends_as_cancelled(fleet: Fleet) -> None:
         assert await client.cancel(command.id) == "cancelled"
 
 
-async def test_leaving_does_not_cancel_and_attach_continues(fleet: Fleet, tmp_path: Path) -> None:
+async def test_leaving_does_not_cancel_and_attach_continues(fleet: CliFleet, tmp_path: Path) -> None:
     script = f"echo one; until [ -e {tmp_path}/go ]; do sleep 0.02; done; echo two"
     async with Client(fleet.api, TOKEN) as client:
         async with client.command("web-1", "exec", {"argv": ["sh", "-c", script]}) as command:
@@ -116,7 +116,7 @@ async def test_leaving_does_not_cancel_and_attach_continues(fleet: Fleet, tmp_pa
         assert rest.end is not None
 
 
-async def test_one_idempotency_key_is_one_command(fleet: Fleet) -> None:
+async def test_one_idempotency_key_is_one_command(fleet: CliFleet) -> None:
     async with Client(fleet.api, TOKEN) as client:
         async with client.command("web-1", "sys.info", key="a-key-of-this-test") as one:
             await one.wait()
@@ -128,7 +128,7 @@ async def test_one_idempotency_key_is_one_command(fleet: Fleet) -> None:
                 pass
 
 
-async def test_client_raises_the_projects_errors(fleet: Fleet) -> None:
+async def test_client_raises_the_projects_errors(fleet: CliFleet) -> None:
     async with Client(fleet.api, "not-the-right-token") as client:
         with pytest.raises(Unauthorized):
             await client.agent("web-1")
@@ -154,7 +154,7 @@ async def test_client_raises_the_projects_errors(fleet: Fleet) -> None:
         Client("gateway:8081", TOKEN)
 
 
-async def test_results_read_from_a_window_cannot_be_read_again(fleet: Fleet) -> None:
+async def test_results_read_from_a_window_cannot_be_read_again(fleet: CliFleet) -> None:
     """A window keeps what the reader has not got yet; a second reader comes too late, and is told."""
     payload = {"argv": ["head", "-c", "9000000", "/dev/zero"]}
     async with Client(fleet.api, TOKEN) as client:
@@ -165,7 +165,7 @@ async def test_results_read_from_a_window_cannot_be_read_again(fleet: Fleet) -> 
                 await late.wait()
 
 
-async def test_results_continue_at_the_next_address(fleet: Fleet, relay_to: Callable[[str], Relay]) -> None:
+async def test_results_continue_at_the_next_address(fleet: CliFleet, relay_to: Callable[[str], Relay]) -> None:
     """Two ways to the same fleet: each connection of the first is cut, so the second takes over in mid-stream."""
     first = relay_to(fleet.api)
     first.cuts = [5_000]
@@ -179,7 +179,7 @@ async def test_results_continue_at_the_next_address(fleet: Fleet, relay_to: Call
     assert first.cuts == []
 
 
-async def test_a_busy_address_is_skipped_for_the_next(api: Api, second_api: Api) -> None:
+async def test_a_busy_address_is_skipped_for_the_next(api: ScriptedApi, second_api: ScriptedApi) -> None:
     api.refusals = [problem(503, "node_busy", "full", True)]
     second_api.say(b"here")
     second_api.finish("ok")
@@ -190,7 +190,9 @@ async def test_a_busy_address_is_skipped_for_the_next(api: Api, second_api: Api)
     assert (len(api.streams), len(second_api.streams)) == (1, 2), "it stays at the address that it was read from"
 
 
-async def test_client_raises_the_busy_error_when_all_addresses_are_busy(api: Api, second_api: Api) -> None:
+async def test_client_raises_the_busy_error_when_all_addresses_are_busy(
+    api: ScriptedApi, second_api: ScriptedApi
+) -> None:
     api.refusals = [problem(503, "node_busy", "one is full", True)]
     second_api.refusals = [problem(503, "node_busy", "two is full", True)]
     async with Client(f"{api.url},{second_api.url}", TOKEN) as client:
@@ -199,7 +201,7 @@ async def test_client_raises_the_busy_error_when_all_addresses_are_busy(api: Api
                 pass
 
 
-async def test_other_refusals_are_not_tried_at_the_next_address(api: Api, second_api: Api) -> None:
+async def test_other_refusals_are_not_tried_at_the_next_address(api: ScriptedApi, second_api: ScriptedApi) -> None:
     api.refusals = [problem(409, "agent_offline", "gone", True)]
     async with Client(f"{api.url},{second_api.url}", TOKEN) as client:
         with pytest.raises(Unavailable, match="gone"):
@@ -208,7 +210,7 @@ async def test_other_refusals_are_not_tried_at_the_next_address(api: Api, second
     assert second_api.streams == []
 
 
-async def test_an_answer_without_a_command_id_is_an_error(api: Api) -> None:
+async def test_an_answer_without_a_command_id_is_an_error(api: ScriptedApi) -> None:
     api.refusals = [Response('{"end": {"agent": "a", "state": "ok"}}\n', media_type="application/x-ndjson")]
     async with Client(api.url, TOKEN) as client:
         with pytest.raises(FairleadError, match="does not begin with its id"):
@@ -216,7 +218,7 @@ async def test_an_answer_without_a_command_id_is_an_error(api: Api) -> None:
                 pass
 
 
-async def test_client_waits_when_the_agent_does_not_read_input(api: Api) -> None:
+async def test_client_waits_when_the_agent_does_not_read_input(api: ScriptedApi) -> None:
     """More refusals than a gateway that is away would be forgiven."""
     api.input_refusals = [problem(503, "input_full", "4 MiB wait", True) for _ in range(15)]
     api.finish("ok")
@@ -226,13 +228,13 @@ async def test_client_waits_when_the_agent_does_not_read_input(api: Api) -> None
     assert len(api.input_requests) == 16
 
 
-async def test_a_cursor_that_does_not_change_ends_the_listing(api: Api) -> None:
+async def test_a_cursor_that_does_not_change_ends_the_listing(api: ScriptedApi) -> None:
     api.pages = [{"agents": [{"id": "a", "state": "online"}], "cursor": "1"}, {"agents": [], "cursor": "1"}]
     async with Client(api.url, TOKEN) as client:
         assert [one.id async for one in client.agents()] == ["a"]
 
 
-async def test_a_cursor_of_another_fleet_is_refused(fleet: Fleet, api: Api) -> None:
+async def test_a_cursor_of_another_fleet_is_refused(fleet: CliFleet, api: ScriptedApi) -> None:
     """Two addresses that are not of one fleet: the second page is asked of the other one, whose cursor it is not."""
     api.pages = [{"agents": [{"id": "a", "state": "online"}], "cursor": "none of yours"}]
     api.busy_pages = True
@@ -255,7 +257,7 @@ def unused_port() -> int:
     return port
 
 
-def test_the_example_of_the_documentation_runs(fleet: Fleet, tmp_path: Path) -> None:
+def test_the_example_of_the_documentation_runs(fleet: CliFleet, tmp_path: Path) -> None:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "api.md").read_text(), re.DOTALL)
     (example,) = [one for one in blocks if "fairlead.client" in one]
     script = tmp_path / "example.py"

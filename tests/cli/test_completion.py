@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from support.cli.processes import Fleet, environment
+from support.cli.processes import CliFleet, environment
 from support.cli.terminal import Screen
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -28,7 +28,7 @@ def complete(run: Run, words: str, count: int, api: object, env: dict[str, str] 
 
 
 def test_completion_offers_commands_formats_and_agents(
-    fleet: Fleet, run: Run, wait_until: Callable[..., object]
+    fleet: CliFleet, run: Run, wait_until: Callable[..., object]
 ) -> None:
     assert complete(run, "fairlead ag", 1, fleet) == ["agent", "agents"]
     assert "yaml" in complete(run, "fairlead agents ls -o ", 4, fleet)
@@ -56,7 +56,7 @@ def test_completion_prints_a_script_for_each_shell(run: Run, shell: str) -> None
 
 
 @pytest.fixture
-def with_fairlead(fleet: Fleet, tmp_path: Path) -> dict[str, str]:
+def with_fairlead(fleet: CliFleet, tmp_path: Path) -> dict[str, str]:
     """An environment in which `fairlead` is a command, as after `pip install`."""
     command = tmp_path / "fairlead"
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m fairlead "$@"\n')

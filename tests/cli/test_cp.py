@@ -14,7 +14,7 @@ from typing import Protocol
 
 import pytest
 
-from support.cli.processes import Fleet
+from support.cli.processes import CliFleet
 from support.cli.relay import Relay
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -34,7 +34,7 @@ def leftovers(folder: Path) -> list[str]:
     return [one.name for one in folder.iterdir() if one.name.endswith(".part")]
 
 
-def test_a_file_is_copied_to_the_agent_and_back(fleet: Fleet, run: Run, big: Path, tmp_path: Path) -> None:
+def test_a_file_is_copied_to_the_agent_and_back(fleet: CliFleet, run: Run, big: Path, tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     done = run("cp", str(big), f"web-1:{there}", api=fleet)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), "no progress is shown without a terminal"
@@ -46,7 +46,7 @@ def test_a_file_is_copied_to_the_agent_and_back(fleet: Fleet, run: Run, big: Pat
     assert leftovers(tmp_path) == []
 
 
-def test_a_copy_into_a_folder_keeps_the_name_and_dash_is_a_pipe(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_a_copy_into_a_folder_keeps_the_name_and_dash_is_a_pipe(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     (tmp_path / "there").mkdir()
     (tmp_path / "note").write_bytes(b"a note")
@@ -62,7 +62,7 @@ def test_a_copy_into_a_folder_keeps_the_name_and_dash_is_a_pipe(fleet: Fleet, ru
     assert b"has no file name" in done.stderr
 
 
-def test_an_empty_file_is_copied(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_an_empty_file_is_copied(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert run("cp", str(tmp_path / "empty"), f"web-1:{tmp_path}/far", api=fleet).returncode == 0
     assert run("cp", f"web-1:{tmp_path}/far", str(tmp_path / "near"), api=fleet).returncode == 0
@@ -70,7 +70,7 @@ def test_an_empty_file_is_copied(fleet: Fleet, run: Run, tmp_path: Path) -> None
 
 
 def test_a_download_survives_cut_connections(
-    fleet: Fleet, run: Run, relay_to: Callable[[str], Relay], big: Path, tmp_path: Path
+    fleet: CliFleet, run: Run, relay_to: Callable[[str], Relay], big: Path, tmp_path: Path
 ) -> None:
     relay = relay_to(fleet.api)
     relay.cuts = [700_000, 1_500_000, 200]
@@ -82,7 +82,7 @@ def test_a_download_survives_cut_connections(
 
 
 def test_an_upload_survives_cut_connections(
-    fleet: Fleet, run: Run, relay_to: Callable[[str], Relay], big: Path, tmp_path: Path
+    fleet: CliFleet, run: Run, relay_to: Callable[[str], Relay], big: Path, tmp_path: Path
 ) -> None:
     relay = relay_to(fleet.api)
     # The stream of the end, then answers to input: some 100 bytes each, cut in the middle of one.
@@ -94,7 +94,7 @@ def test_an_upload_survives_cut_connections(
 
 
 def test_ctrl_c_leaves_nothing_on_either_side(
-    fleet: Fleet, run: Run, tmp_path: Path, wait_until: Callable[..., object]
+    fleet: CliFleet, run: Run, tmp_path: Path, wait_until: Callable[..., object]
 ) -> None:
     """An upload of what is still being written."""
     (tmp_path / "far").mkdir()
@@ -147,7 +147,7 @@ def test_wrong_usage_exits_with_2(run: Run, args: list[str], words: str) -> None
     ],
 )
 def test_a_failed_copy_exits_with_1_and_names_the_path_and_what_to_do(
-    fleet: Fleet, run: Run, tmp_path: Path, source: str, target: str, words: list[str]
+    fleet: CliFleet, run: Run, tmp_path: Path, source: str, target: str, words: list[str]
 ) -> None:
     if target == "here":
         target = str(tmp_path / "here")
@@ -159,7 +159,7 @@ def test_a_failed_copy_exits_with_1_and_names_the_path_and_what_to_do(
 
 
 def test_a_full_local_disk_leaves_nothing_and_cancels_the_command(
-    fleet: Fleet, run: Run, big: Path, tmp_path: Path
+    fleet: CliFleet, run: Run, big: Path, tmp_path: Path
 ) -> None:
     """A limit on the size of files is what a full disk is to a process: the next write fails."""
     folder = tmp_path / "small"
@@ -180,7 +180,7 @@ def test_a_full_local_disk_leaves_nothing_and_cancels_the_command(
     assert b"0 open" in run("agents", "get", "web-1", api=fleet).stdout
 
 
-def test_no_overwrite_keeps_an_existing_file(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_no_overwrite_keeps_an_existing_file(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
     near, far = tmp_path / "near", tmp_path / "far"
     near.write_bytes(b"near")
     far.write_bytes(b"far")
@@ -194,7 +194,7 @@ def test_no_overwrite_keeps_an_existing_file(fleet: Fleet, run: Run, tmp_path: P
     assert far.read_bytes() == b"near"
 
 
-def test_missing_folders_on_the_agent_are_made_when_asked_for(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_missing_folders_on_the_agent_are_made_when_asked_for(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     refused = run("cp", str(tmp_path / "x"), f"web-1:{tmp_path}/new/deep/x", api=fleet)
     assert (refused.returncode, b"--parents creates the missing folders" in refused.stderr) == (1, True)

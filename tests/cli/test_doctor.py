@@ -15,7 +15,7 @@ import pytest
 
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
-from support.cli.processes import Fleet
+from support.cli.processes import CliFleet
 from support.cli.relay import Relay
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
@@ -38,7 +38,7 @@ def free_port() -> int:
     return port
 
 
-def test_doctor_finds_no_fault_in_a_healthy_path(fleet: Fleet, run: Run) -> None:
+def test_doctor_finds_no_fault_in_a_healthy_path(fleet: CliFleet, run: Run) -> None:
     done = run("doctor", "--links", fleet.links, "--admin", fleet.admin, "--idle", "0.5", api=fleet)
     assert done.returncode == 0, done.stdout
     text = done.stdout.decode()
@@ -55,14 +55,14 @@ def test_doctor_finds_no_fault_in_a_healthy_path(fleet: Fleet, run: Run) -> None
     assert run("agents", "get", "fairlead-doctor", api=fleet).returncode == 0, "the help says that it is in the fleet"
 
 
-def test_json_has_each_step(fleet: Fleet, run: Run) -> None:
+def test_json_has_each_step(fleet: CliFleet, run: Run) -> None:
     done = run("doctor", "--links", fleet.links, "--idle", "0", "-o", "json", api=fleet)
     found = checks(done)
     assert list(found) == ["url", "dns", "tcp", "tls", "upgrade", "token"]
     assert set(found["tcp"]) == {"name", "target", "ok", "message", "advice", "seconds"}
 
 
-def test_doctor_names_which_token_is_wrong(fleet: Fleet, run: Run) -> None:
+def test_doctor_names_which_token_is_wrong(fleet: CliFleet, run: Run) -> None:
     args = ("doctor", "-o", "json", "--idle", "1")
     found = checks(run(*args, "--no-links", "--token", "not-the-right-token", api=fleet))
     assert found["api"]["ok"] is True
@@ -73,7 +73,7 @@ def test_doctor_names_which_token_is_wrong(fleet: Fleet, run: Run) -> None:
     assert "FAIRLEAD_AGENT_TOKEN" in found["token"]["advice"]
 
 
-def test_a_proxy_that_strips_the_upgrade_is_named(fleet: Fleet, run: Run, relay_to: RelayTo) -> None:
+def test_a_proxy_that_strips_the_upgrade_is_named(fleet: CliFleet, run: Run, relay_to: RelayTo) -> None:
     relay = relay_to(fleet.links)
     relay.strips = True
     relay.server = "oldproxy/1.0"
@@ -86,7 +86,7 @@ def test_a_proxy_that_strips_the_upgrade_is_named(fleet: Fleet, run: Run, relay_
     assert found["idle"]["ok"] is None
 
 
-def test_doctor_recognizes_the_port_of_the_api(fleet: Fleet, run: Run) -> None:
+def test_doctor_recognizes_the_port_of_the_api(fleet: CliFleet, run: Run) -> None:
     links = fleet.api.replace("http", "ws")
     found = checks(run("doctor", "--links", links, "-o", "json", api=fleet))
     assert "not the port of links" in found["upgrade"]["message"]
@@ -97,7 +97,9 @@ def test_doctor_recognizes_the_port_of_the_api(fleet: Fleet, run: Run) -> None:
 
 
 @pytest.mark.parametrize("forgets", [False, True])
-def test_doctor_measures_the_idle_timeout_of_a_proxy(fleet: Fleet, run: Run, relay_to: RelayTo, forgets: bool) -> None:
+def test_doctor_measures_the_idle_timeout_of_a_proxy(
+    fleet: CliFleet, run: Run, relay_to: RelayTo, forgets: bool
+) -> None:
     """One that says so, and one that only forgets the connection, which is found out when the link speaks again."""
     relay = relay_to(fleet.links)
     relay.idle, relay.forgets = 0.6, forgets
@@ -123,7 +125,7 @@ def test_a_link_closed_by_the_gateway_itself_is_not_a_fault(
     assert "the gateway itself closed it" in found["idle"]["message"]
 
 
-def test_doctor_reports_that_nobody_listens(fleet: Fleet, run: Run) -> None:
+def test_doctor_reports_that_nobody_listens(fleet: CliFleet, run: Run) -> None:
     port = free_port()
     found = checks(run("doctor", "--no-links", "-o", "json", api=f"http://127.0.0.1:{port}"))
     assert found["dns"]["ok"] is True
@@ -177,7 +179,7 @@ def test_doctor_uses_the_proxy_of_the_environment(
     assert found["api"]["ok"] is True, "no proxy stands before this machine itself"
 
 
-def test_doctor_checks_tls(fleet: Fleet, run: Run, tmp_path: Path, relay_to: RelayTo) -> None:
+def test_doctor_checks_tls(fleet: CliFleet, run: Run, tmp_path: Path, relay_to: RelayTo) -> None:
     """Plain HTTP where TLS was meant; then a certificate of nobody's; then one of an authority that is known."""
     port = fleet.api.rpartition(":")[2]
     found = checks(run("doctor", "--no-links", "-o", "json", api=f"https://127.0.0.1:{port}"))
@@ -245,7 +247,7 @@ def test_doctor_reports_a_gateway_without_redis(
     assert "is Redis running" in found["redis"]["advice"]
 
 
-def test_doctor_reports_why_a_node_is_not_ready(run: Run, fleet: Fleet) -> None:
+def test_doctor_reports_why_a_node_is_not_ready(run: Run, fleet: CliFleet) -> None:
     done = run("doctor", "--no-links", "--admin", fleet.api, "-o", "json", api=fleet)
     found = checks(done)
     assert "HTTP 401" in found["readyz"]["message"]

@@ -11,14 +11,14 @@ from collections.abc import Callable
 import pytest
 from starlette.responses import PlainTextResponse, Response
 
-from support.cli.scripted_api import COMMAND, Api, problem
+from support.cli.scripted_api import COMMAND, ScriptedApi, problem
 from support.waiting import WAIT
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
-def test_output_arrives_unchanged_and_the_exit_code_is_the_programs(api: Api, run: Run) -> None:
+def test_output_arrives_unchanged_and_the_exit_code_is_the_programs(api: ScriptedApi, run: Run) -> None:
     api.say(b"\x00\xff\xfe not UTF-8 \r\n")
     api.say("line\u2028separator \u0085 and é".encode())
     api.say(b"to the other stream\n", "stderr")
@@ -31,7 +31,7 @@ def test_output_arrives_unchanged_and_the_exit_code_is_the_programs(api: Api, ru
     assert json.loads(api.streams[0][3])["payload"]["argv"] == ["prog", "-x", "--", "é"]
 
 
-def test_request_has_every_option(api: Api, run: Run) -> None:
+def test_request_has_every_option(api: ScriptedApi, run: Run) -> None:
     api.finish("ok", {"exit_code": 0})
     options = ["--deadline", "5", "--queue", "9", "--lane", "bulk", "--env", "A=b=c", "--cwd", "/tmp", "-n"]
     done = run("exec", *options, "agent-1", "--", "ls", "-l", api=api, input=b"ignored")
@@ -55,7 +55,7 @@ def test_request_has_every_option(api: Api, run: Run) -> None:
 @pytest.mark.parametrize(
     "command", [("exec", "agent-1", "--", "prog"), ("results", COMMAND), ("results", COMMAND, "--follow")], ids=" ".join
 )
-def test_json_output_is_the_apis_stream(api: Api, run: Run, command: tuple[str, ...]) -> None:
+def test_json_output_is_the_apis_stream(api: ScriptedApi, run: Run, command: tuple[str, ...]) -> None:
     api.say("é\x1b\u2028".encode())
     api.say(b"\xff", "stderr")
     api.finish("failed", {"exit_code": 3})
@@ -69,7 +69,7 @@ def test_json_output_is_the_apis_stream(api: Api, run: Run, command: tuple[str, 
     assert (end["end"]["state"], end["end"]["payload"]) == ("failed", {"exit_code": 3})
 
 
-def test_output_is_shown_as_it_arrives(api: Api, start: Start) -> None:
+def test_output_is_shown_as_it_arrives(api: ScriptedApi, start: Start) -> None:
     api.go.clear()
     api.say(b"early")
     api.finish("ok", {"exit_code": 0})
@@ -103,7 +103,7 @@ def test_output_is_shown_as_it_arrives(api: Api, start: Start) -> None:
     ],
 )
 def test_exit_code_tells_how_the_command_ended(
-    api: Api, run: Run, state: str, payload: object, error: object, code: int, words: str
+    api: ScriptedApi, run: Run, state: str, payload: object, error: object, code: int, words: str
 ) -> None:
     api.finish(state, payload, error)
     done = run("exec", "agent-1", "--", "prog", api=api)
@@ -112,7 +112,7 @@ def test_exit_code_tells_how_the_command_ended(
     assert bool(done.stderr) == bool(words), "a plain end is told by the exit code alone"
 
 
-def test_truncated_output_is_reported(api: Api, run: Run) -> None:
+def test_truncated_output_is_reported(api: ScriptedApi, run: Run) -> None:
     api.finish("ok", {"exit_code": 0}, truncated=True)
     done = run("exec", "agent-1", "--", "prog", api=api)
     assert done.returncode == 0
@@ -120,7 +120,7 @@ def test_truncated_output_is_reported(api: Api, run: Run) -> None:
 
 
 @pytest.mark.parametrize("overlap", [0, 2])
-def test_lost_connections_lose_and_repeat_nothing(api: Api, run: Run, overlap: int) -> None:
+def test_lost_connections_lose_and_repeat_nothing(api: ScriptedApi, run: Run, overlap: int) -> None:
     for i in range(6):
         api.say(f"{i},".encode())
     api.finish("failed", {"exit_code": 5})
@@ -137,7 +137,7 @@ def test_lost_connections_lose_and_repeat_nothing(api: Api, run: Run, overlap: i
     ]
 
 
-def test_a_post_that_got_no_answer_is_repeated_under_the_same_key(api: Api, run: Run) -> None:
+def test_a_post_that_got_no_answer_is_repeated_under_the_same_key(api: ScriptedApi, run: Run) -> None:
     api.say(b"once")
     api.finish("ok", {"exit_code": 0})
     api.cuts = [0]
@@ -148,7 +148,7 @@ def test_a_post_that_got_no_answer_is_repeated_under_the_same_key(api: Api, run:
     assert keys[0] == keys[1]
 
 
-def test_reattaching_survives_temporary_refusals(api: Api, run: Run) -> None:
+def test_reattaching_survives_temporary_refusals(api: ScriptedApi, run: Run) -> None:
     api.say(b"a")
     api.say(b"b")
     api.finish("ok", {"exit_code": 0})
@@ -183,7 +183,7 @@ def test_reattaching_survives_temporary_refusals(api: Api, run: Run) -> None:
     ids=lambda value: value.status_code if isinstance(value, Response) else "",
 )
 def test_refusals_become_exit_codes_and_advice(
-    api: Api, run: Run, answer: Response, code: int, words: list[str]
+    api: ScriptedApi, run: Run, answer: Response, code: int, words: list[str]
 ) -> None:
     api.refusals = [answer]
     done = run("exec", "agent-1", "--", "prog", api=api)
@@ -194,7 +194,7 @@ def test_refusals_become_exit_codes_and_advice(
     assert len(api.streams) == 1, "an answer is not asked for again"
 
 
-def test_stdin_is_sent_in_order_and_a_lost_chunk_is_sent_again(api: Api, run: Run, start: Start) -> None:
+def test_stdin_is_sent_in_order_and_a_lost_chunk_is_sent_again(api: ScriptedApi, run: Run, start: Start) -> None:
     data = os.urandom(300_000)
     api.go.clear()
     api.finish("ok", {"exit_code": 0})
@@ -214,7 +214,7 @@ def test_stdin_is_sent_in_order_and_a_lost_chunk_is_sent_again(api: Api, run: Ru
     assert body["payload"]["stdin"] is True
 
 
-def test_a_program_may_end_without_reading_its_stdin(api: Api, start: Start) -> None:
+def test_a_program_may_end_without_reading_its_stdin(api: ScriptedApi, start: Start) -> None:
     api.finish("ok", {"exit_code": 0})
     process = start("exec", "agent-1", "--", "true", stdin=subprocess.PIPE)
     assert process.wait(WAIT) == 0, "the pipe is still open: nobody may wait for it"
@@ -222,7 +222,7 @@ def test_a_program_may_end_without_reading_its_stdin(api: Api, start: Start) -> 
     assert process.stderr.read() == b""
 
 
-def test_ctrl_c_cancels_and_waits_for_the_end(api: Api, start: Start) -> None:
+def test_ctrl_c_cancels_and_waits_for_the_end(api: ScriptedApi, start: Start) -> None:
     api.go.clear()
     api.say(b"working")
     process = start("exec", "agent-1", "--", "sleep", "1000")
@@ -238,14 +238,14 @@ def test_ctrl_c_cancels_and_waits_for_the_end(api: Api, start: Start) -> None:
     assert "Traceback" not in talk
 
 
-def test_a_cancelled_command_is_reported_once(api: Api, run: Run) -> None:
+def test_a_cancelled_command_is_reported_once(api: ScriptedApi, run: Run) -> None:
     """What the gateway says of it may be that very word."""
     api.finish("cancelled", None, {"code": "cancelled", "message": "cancelled"})
     done = run("exec", "agent-1", "--", "prog", api=api)
     assert (done.returncode, done.stderr) == (130, b"fairlead: agent-1: cancelled\n")
 
 
-def test_a_second_ctrl_c_exits_at_once(api: Api, start: Start) -> None:
+def test_a_second_ctrl_c_exits_at_once(api: ScriptedApi, start: Start) -> None:
     api.go.clear()
     api.end_on_cancel = False
     api.say(b"working")
@@ -261,7 +261,7 @@ def test_a_second_ctrl_c_exits_at_once(api: Api, start: Start) -> None:
     assert f"fairlead results {COMMAND}" in process.stderr.read().decode()
 
 
-def test_a_closed_output_pipe_cancels_the_command(api: Api, start: Start) -> None:
+def test_a_closed_output_pipe_cancels_the_command(api: ScriptedApi, start: Start) -> None:
     api.go.clear()
     for _ in range(50):
         api.say(b"y\n" * 10_000)
@@ -275,7 +275,7 @@ def test_a_closed_output_pipe_cancels_the_command(api: Api, start: Start) -> Non
     assert process.stderr.read() == b""
 
 
-def test_results_shows_the_stored_output(api: Api, run: Run) -> None:
+def test_results_shows_the_stored_output(api: ScriptedApi, run: Run) -> None:
     api.go.clear()
     for word in (b"one ", b"two ", b"three"):
         api.say(word)
@@ -288,7 +288,7 @@ def test_results_shows_the_stored_output(api: Api, run: Run) -> None:
     assert (done.stdout, done.returncode, done.stderr) == (b"one two three", 9, b"")
 
 
-def test_ctrl_c_on_results_follow_does_not_cancel(api: Api, start: Start) -> None:
+def test_ctrl_c_on_results_follow_does_not_cancel(api: ScriptedApi, start: Start) -> None:
     api.go.clear()
     api.say(b"x")
     process = start("results", COMMAND, "--follow")
@@ -301,14 +301,14 @@ def test_ctrl_c_on_results_follow_does_not_cancel(api: Api, start: Start) -> Non
 
 @pytest.mark.parametrize("command", ["exec", "shell"])
 @pytest.mark.parametrize("argv", [("--deadline", "2", "--", "id"), ("--deadline=2", "id"), ("-n", "id")])
-def test_an_option_after_the_agent_is_refused(api: Api, run: Run, command: str, argv: tuple[str, ...]) -> None:
+def test_an_option_after_the_agent_is_refused(api: ScriptedApi, run: Run, command: str, argv: tuple[str, ...]) -> None:
     done = run(command, "agent-1", *argv, api=api)
     assert done.returncode == 2
     assert f"fairlead {command} {argv[0]} … agent-1 -- PROGRAM" in done.stderr.decode()
     assert not api.streams
 
 
-def test_a_program_name_may_begin_with_a_dash(api: Api, run: Run) -> None:
+def test_a_program_name_may_begin_with_a_dash(api: ScriptedApi, run: Run) -> None:
     api.finish("ok", {"exit_code": 0})
     assert run("exec", "agent-1", "--", "--deadline", "2", api=api).returncode == 0
     assert json.loads(api.streams[0][3])["payload"]["argv"] == ["--deadline", "2"]

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from fairlead.cli.main import cli
 from fairlead.version import __version__
 
-from support.cli.scripted_api import Api
+from support.cli.scripted_api import ScriptedApi
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
@@ -108,7 +108,7 @@ def dead_url() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def test_the_first_api_that_can_be_reached_is_used(run: Run, api: Api) -> None:
+def test_the_first_api_that_can_be_reached_is_used(run: Run, api: ScriptedApi) -> None:
     api.pages = [{"agents": [{"id": "a", "state": "online"}], "cursor": None}]
     env = {"FAIRLEAD_API": f"{dead_url()}, {api.url},{dead_url()},"}
     done = run("agents", "ls", "-o", "name", env=env)
@@ -124,13 +124,13 @@ def test_all_addresses_are_named_when_no_api_can_be_reached(run: Run) -> None:
     assert two in done.stderr.decode()
 
 
-def test_the_development_token_goes_to_no_other_machine_of_several(run: Run, api: Api) -> None:
+def test_the_development_token_goes_to_no_other_machine_of_several(run: Run, api: ScriptedApi) -> None:
     done = run("agents", "ls", "--api", f"{api.url},http://192.0.2.1")
     assert done.returncode == 2
     assert "http://192.0.2.1: set FAIRLEAD_TOKEN" in done.stderr.decode()
 
 
-def test_agents_ls_reads_all_pages(run: Run, api: Api) -> None:
+def test_agents_ls_reads_all_pages(run: Run, api: ScriptedApi) -> None:
     api.pages = [
         {
             "agents": [
@@ -169,7 +169,7 @@ def test_agents_ls_reads_all_pages(run: Run, api: Api) -> None:
     assert api.cursors == [None, "1"] * 3
 
 
-def test_agents_ls_is_sorted_by_id(run: Run, api: Api) -> None:
+def test_agents_ls_is_sorted_by_id(run: Run, api: ScriptedApi) -> None:
     api.pages = [
         {"agents": [{"id": one, "state": "online"} for one in ids], "cursor": cursor}
         for ids, cursor in ((["web-2", "db-1"], "1"), (["web-1", "app"], None))
@@ -177,7 +177,7 @@ def test_agents_ls_is_sorted_by_id(run: Run, api: Api) -> None:
     assert run("agents", "ls", "-o", "name", api=api).stdout.split() == [b"app", b"db-1", b"web-1", b"web-2"]
 
 
-def test_agents_ls_without_agents_says_how_to_start_one(run: Run, api: Api) -> None:
+def test_agents_ls_without_agents_says_how_to_start_one(run: Run, api: ScriptedApi) -> None:
     api.pages = [{"agents": [], "cursor": None}]
     done = run("agents", "ls", api=api)
     assert done.returncode == 0

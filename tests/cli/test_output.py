@@ -20,8 +20,8 @@ from fairlead.cli.main import cli
 from fairlead.cli.output.formats import as_yaml
 from fairlead.cli.output.table import format_table
 
-from support.cli.processes import Fleet
-from support.cli.scripted_api import Api
+from support.cli.processes import CliFleet
+from support.cli.scripted_api import ScriptedApi
 from support.cli.terminal import Screen
 from support.waiting import WAIT
 
@@ -51,7 +51,7 @@ def test_yaml_of_words_that_mean_something_else(word: str) -> None:
 
 
 @pytest.mark.parametrize("args", [("ls",), ("get", "web-1"), ("label", "web-1", "form=tested")])
-def test_agents_ls_has_every_output_format(fleet: Fleet, args: tuple[str, ...]) -> None:
+def test_agents_ls_has_every_output_format(fleet: CliFleet, args: tuple[str, ...]) -> None:
     def say(form: str) -> str:
         return told(fleet, "agents", *args, "-o", form)
 
@@ -62,7 +62,7 @@ def test_agents_ls_has_every_output_format(fleet: Fleet, args: tuple[str, ...]) 
         assert "\x1b" not in say(form)
 
 
-def told(fleet: Fleet, *args: str) -> str:
+def told(fleet: CliFleet, *args: str) -> str:
     """What the command writes to stdout. It runs in this process, because an interpreter for each format would take
     long."""
     done = CliRunner().invoke(cli, args, env={"FAIRLEAD_API": fleet.api}, catch_exceptions=False)
@@ -70,7 +70,7 @@ def told(fleet: Fleet, *args: str) -> str:
     return done.stdout
 
 
-def test_why_has_every_output_format(fleet: Fleet) -> None:
+def test_why_has_every_output_format(fleet: CliFleet) -> None:
     data = json.loads(told(fleet, "why", "web-1", "-o", "json"))
     assert data["agent"]["id"] == "web-1"
     assert data["link"]["node"] == "node-1"
@@ -79,7 +79,7 @@ def test_why_has_every_output_format(fleet: Fleet) -> None:
     assert told(fleet, "why", "web-1").startswith("web-1 is online on node-1 since 20")
 
 
-def test_wide_tables_have_the_facts_of_agents(fleet: Fleet) -> None:
+def test_wide_tables_have_the_facts_of_agents(fleet: CliFleet) -> None:
     head, *rows = told(fleet, "agents", "ls", "-o", "wide", "-l", "os=linux").splitlines()
     assert head.split()[:6] == ["AGENT", "STATE", "NODE", "SINCE", "LABELS", "FACTS"]
     assert "os=linux" in rows[0]
@@ -110,7 +110,7 @@ def test_a_table_for_a_terminal_shortens_its_widest_column_and_never_the_names(w
     assert second.split() == ["b", "10"]
 
 
-def test_a_table_fits_the_terminal(api: Api, screen: MakeScreen) -> None:
+def test_a_table_fits_the_terminal(api: ScriptedApi, screen: MakeScreen) -> None:
     agent = {"id": "web-1", "state": "away", "node": "node-1", "why": "word " * 40, "facts": {"os": "linux"}}
     api.pages = [{"agents": [agent], "cursor": None}]
     lines = screen(api.url, "agents", "ls", env={"TERM": "dumb"}).end().splitlines()
@@ -118,13 +118,13 @@ def test_a_table_fits_the_terminal(api: Api, screen: MakeScreen) -> None:
     assert len(lines[1]) <= 100, "the terminal of the test has so many columns"
 
 
-def test_colours_are_used_only_on_terminals_that_allow_them(fleet: Fleet, screen: MakeScreen) -> None:
+def test_colours_are_used_only_on_terminals_that_allow_them(fleet: CliFleet, screen: MakeScreen) -> None:
     assert "\x1b[32monline\x1b[0m" in screen(fleet.api, "agents", "ls").end()
     for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
         assert "\x1b" not in screen(fleet.api, "agents", "ls", env=env).end()
 
 
-def test_watch_on_a_terminal_redraws_changes(fleet: Fleet, run: Run, screen: MakeScreen) -> None:
+def test_watch_on_a_terminal_redraws_changes(fleet: CliFleet, run: Run, screen: MakeScreen) -> None:
     run("agents", "label", "web-1", "seen-", api=fleet)
     shown = screen(fleet.api, "agents", "get", "web-1", "--watch")
     shown.until(rb"web-1")
@@ -134,7 +134,7 @@ def test_watch_on_a_terminal_redraws_changes(fleet: Fleet, run: Run, screen: Mak
     assert shown.wait() == 130
 
 
-def test_watch_into_a_pipe_writes_changes(api: Api, start: Start, wait_until: Callable[..., object]) -> None:
+def test_watch_into_a_pipe_writes_changes(api: ScriptedApi, start: Start, wait_until: Callable[..., object]) -> None:
     def agents(state: str) -> list[dict[str, object]]:
         rows: list[dict[str, object]] = [{"id": "a", "state": "online"}, {"id": "b", "state": state}]
         return [{"agents": rows, "cursor": None}]
@@ -160,7 +160,7 @@ def test_watch_into_a_pipe_writes_changes(api: Api, start: Start, wait_until: Ca
 
 
 def test_watch_survives_an_unreachable_gateway(
-    fleet: Fleet, relay_to: Callable[[str], Any], start: Start, run: Run
+    fleet: CliFleet, relay_to: Callable[[str], Any], start: Start, run: Run
 ) -> None:
     relay = relay_to(fleet.api)
     process = start("agents", "ls", "--watch", "-o", "name", "--api", f"http://127.0.0.1:{relay.port}")
@@ -172,7 +172,7 @@ def test_watch_survives_an_unreachable_gateway(
     assert process.poll() is None
 
 
-def test_progress_is_shown_on_a_terminal(fleet: Fleet, tmp_path: Path, screen: MakeScreen) -> None:
+def test_progress_is_shown_on_a_terminal(fleet: CliFleet, tmp_path: Path, screen: MakeScreen) -> None:
     (tmp_path / "big").write_bytes(bytes(3 << 20))
     shown = screen(fleet.api, "cp", f"web-1:{tmp_path}/big", str(tmp_path / "copy")).end()
     line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)

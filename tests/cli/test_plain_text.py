@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fairlead.cli.output.formats import as_json
 from fairlead.text import plain
 
-from support.cli.scripted_api import COMMAND, Api, problem
+from support.cli.scripted_api import COMMAND, ScriptedApi, problem
 
 Run = Callable[..., subprocess.CompletedProcess[bytes]]
 
@@ -55,7 +55,7 @@ def test_escaped_json_decodes_to_the_same_value(data: object) -> None:
 @pytest.mark.parametrize(("state", "error"), ENDINGS, ids=[state for state, _ in ENDINGS])
 @pytest.mark.parametrize("command", [("exec", "agent-1", "--", "prog"), ("results", COMMAND)], ids=["exec", "results"])
 def test_the_error_of_an_agent_is_one_line(
-    api: Api, run: Run, command: tuple[str, ...], state: str, error: dict[str, str]
+    api: ScriptedApi, run: Run, command: tuple[str, ...], state: str, error: dict[str, str]
 ) -> None:
     api.finish(state, None, error)
     done = run(*command, api=api)
@@ -66,7 +66,7 @@ def test_the_error_of_an_agent_is_one_line(
     assert done.stdout == b""
 
 
-def test_a_refusal_that_quotes_an_agent_is_one_line(api: Api, run: Run) -> None:
+def test_a_refusal_that_quotes_an_agent_is_one_line(api: ScriptedApi, run: Run) -> None:
     api.refusals = [problem(400, "refused", HOSTILE)]
     done = run("exec", "agent-1", "--", "prog", api=api)
     assert not steers(done.stderr.decode())
@@ -74,7 +74,7 @@ def test_a_refusal_that_quotes_an_agent_is_one_line(api: Api, run: Run) -> None:
     assert done.returncode == 2
 
 
-def test_json_and_yaml_escape_control_characters_of_agents(api: Api, run: Run) -> None:
+def test_json_and_yaml_escape_control_characters_of_agents(api: ScriptedApi, run: Run) -> None:
     agent = {
         "id": "agent-1", "state": "offline", "since": "2026-11-22T00:00:00.000Z", "node": "", "why": HOSTILE,
         "labels": {}, "facts": {"hostname": HOSTILE},

@@ -13,7 +13,7 @@ import pytest
 
 from fairlead.cli.terminal.escapes import EscapeParser
 
-from support.cli.processes import Fleet
+from support.cli.processes import CliFleet
 from support.cli.relay import Relay
 from support.cli.terminal import Screen
 from support.waiting import WAIT
@@ -23,7 +23,7 @@ SH = ("--", "sh")
 """A shell without a prompt."""
 
 
-def test_a_shell_passes_on_size_keys_and_exit_code(fleet: Fleet, screen: Callable[..., Screen]) -> None:
+def test_a_shell_passes_on_size_keys_and_exit_code(fleet: CliFleet, screen: Callable[..., Screen]) -> None:
     shell = screen(fleet.api, "shell", "--env", "GREETING=hello", "--cwd", "/", "web-1", *SH)
     shell.until(rb"[#$] ")
     assert shell.raw
@@ -45,7 +45,7 @@ def test_a_shell_passes_on_size_keys_and_exit_code(fleet: Fleet, screen: Callabl
 
 
 def test_tilde_dot_ends_the_shell(
-    fleet: Fleet, screen: Callable[..., Screen], wait_until: Callable[[Callable[[], bool]], None], run: Run
+    fleet: CliFleet, screen: Callable[..., Screen], wait_until: Callable[[Callable[[], bool]], None], run: Run
 ) -> None:
     shell = screen(fleet.api, "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
@@ -64,7 +64,7 @@ def test_tilde_dot_ends_the_shell(
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_that_ends_the_cli_restores_the_terminal(
-    fleet: Fleet, screen: Callable[..., Screen], number: signal.Signals
+    fleet: CliFleet, screen: Callable[..., Screen], number: signal.Signals
 ) -> None:
     shell = screen(fleet.api, "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
@@ -75,7 +75,7 @@ def test_a_signal_that_ends_the_cli_restores_the_terminal(
 
 
 def test_an_error_during_the_shell_restores_the_terminal(
-    fleet: Fleet, screen: Callable[..., Screen], relay_to: Callable[[str], Relay]
+    fleet: CliFleet, screen: Callable[..., Screen], relay_to: Callable[[str], Relay]
 ) -> None:
     """The stream is cut, and what answers afterwards is not a gateway, so that there is no point in retrying."""
     relay = relay_to(fleet.api)
@@ -89,7 +89,7 @@ def test_an_error_during_the_shell_restores_the_terminal(
 
 
 def test_an_error_before_the_shell_opens_leaves_the_terminal_unchanged(
-    fleet: Fleet, screen: Callable[..., Screen]
+    fleet: CliFleet, screen: Callable[..., Screen]
 ) -> None:
     shell = screen(fleet.api, "shell", "nobody")
     assert shell.wait() == 2
@@ -101,7 +101,7 @@ def test_an_error_before_the_shell_opens_leaves_the_terminal_unchanged(
     assert shell.restored
 
 
-def test_the_terminal_is_raw_again_after_stop_and_fg(fleet: Fleet, screen: Callable[..., Screen]) -> None:
+def test_the_terminal_is_raw_again_after_stop_and_fg(fleet: CliFleet, screen: Callable[..., Screen]) -> None:
     shell = screen(fleet.api, "shell", "web-1", *SH)
     shell.until(rb"[#$] ")
     shell.process.send_signal(signal.SIGSTOP)
@@ -116,13 +116,13 @@ def test_the_terminal_is_raw_again_after_stop_and_fg(fleet: Fleet, screen: Calla
     assert shell.restored
 
 
-def test_piped_input_is_typed_without_a_terminal(fleet: Fleet, run: Run) -> None:
+def test_piped_input_is_typed_without_a_terminal(fleet: CliFleet, run: Run) -> None:
     done = run("shell", "web-1", *SH, api=fleet, input=b"echo $((6*7)) >&2; exit 5\n")
     assert b"42\r\n" in done.stdout, "a terminal has one stream for both"
     assert done.returncode == 5, done.stderr
 
 
-def test_a_long_paste_arrives_completely(fleet: Fleet, run: Run, tmp_path: Path) -> None:
+def test_a_long_paste_arrives_completely(fleet: CliFleet, run: Run, tmp_path: Path) -> None:
     """More than one chunk, through a terminal that takes 4 KiB of a line at most."""
     lines = b"".join(b"%06d\n" % i for i in range(20_000))
     script = f"stty -echo; echo ready; cat > {tmp_path / 'pasted'}\n".encode()

@@ -19,7 +19,7 @@ import pytest
 from fairlead.version import __version__
 
 from support.kube import ROOT, Kube, find
-from support.outside_agents import Platform, agents, runs_commands
+from support.outside_agents import OutsidePlatform, agents, runs_commands
 
 HOSTS = {"by-ingress": "smoke.fairlead.test", "by-route": "route.fairlead.test"}
 DOOR = {
@@ -55,7 +55,7 @@ def test_agents_outside_run_commands_from_the_service(kube: Kube, tmp_path: Path
         for name in ("valkey", "gateway"):
             kube.kubectl(*here, "rollout", "status", f"deployment/{name}", "--timeout=240s", timeout=250)
         service = kube.get(*here, "service", "gateway")["spec"]["clusterIP"]
-        platform = Platform(f"http://{service}:8081", PLATFORM_TOKEN)
+        platform = OutsidePlatform(f"http://{service}:8081", PLATFORM_TOKEN)
         with agents(HOSTS, AGENT_TOKEN, tmp_path):
             for name in HOSTS:
                 runs_commands(kube, platform, name, tmp_path)
@@ -106,7 +106,7 @@ def test_one_operator_for_all_namespaces_and_routes_of_the_gateway_api(kube: Kub
                     ready = ("wait", "--for=condition=Ready", f"linkgateway/{name}", "--timeout=240s")
                     kube.kubectl("--namespace", namespace, *ready, timeout=250)
                     service = kube.get("--namespace", namespace, "service", f"{name}-platform")["spec"]["clusterIP"]
-                    platform = Platform(f"http://{service}:8081", _text(secret["platform-token"]))
+                    platform = OutsidePlatform(f"http://{service}:8081", _text(secret["platform-token"]))
                     runs_commands(kube, platform, agent, tmp_path)
                     assert platform.said("agents", "ls", "--output", "name").split() == [agent]
         finally:

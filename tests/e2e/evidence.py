@@ -22,7 +22,7 @@ POD_NAME = "authentication.kubernetes.io/pod-name"
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class IngressLink:
     """One upgraded connection that came through the Ingress and has ended."""
 
     backend: str
@@ -33,10 +33,10 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def links(host: str, since: datetime) -> list[Link]:
+def links(host: str, since: datetime) -> list[IngressLink]:
     """Only a 101 has this header; Traefik shows no status of a connection that it handed over."""
     return [
-        Link(entry["ServiceAddr"], ended)
+        IngressLink(entry["ServiceAddr"], ended)
         for entry in _lines(ACCESS)
         if entry.get("RequestHost") == host and entry.get("downstream_Sec-Websocket-Accept")
         for ended in [_time(entry["StartUTC"]) + timedelta(microseconds=entry["Duration"] / 1000)]
@@ -44,7 +44,7 @@ def links(host: str, since: datetime) -> list[Link]:
     ]
 
 
-def most_in_a_second(ended: list[Link]) -> dict[str, int]:
+def most_in_a_second(ended: list[IngressLink]) -> dict[str, int]:
     """For each backend: how many of its links ended within one second, at most."""
     times: dict[str, list[datetime]] = {}
     for link in ended:

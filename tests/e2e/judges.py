@@ -6,7 +6,7 @@ that of the API server, the times are Traefik's, so that a slow machine changes 
 
 from __future__ import annotations
 
-from e2e.evidence import Link
+from e2e.evidence import IngressLink
 from e2e.release import RATE
 from e2e.watch import Change
 
@@ -32,7 +32,7 @@ def judge_removals(changes: list[Change]) -> list[str]:
     return going
 
 
-def assert_paced(ended: list[Link]) -> None:
+def assert_paced(ended: list[IngressLink]) -> None:
     """A stalled machine pushes ends together, so the pace is that of all of a pod's links and three seconds more."""
     for backend in {link.backend for link in ended}:
         times = sorted(link.ended for link in ended if link.backend == backend)

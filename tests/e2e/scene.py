@@ -34,7 +34,7 @@ STOP_TIMEOUT = 120.0
 LOG_LINES = 20
 
 
-class Program:
+class AgentProgram:
     """One process with agents, outside the cluster."""
 
     def __init__(self, scene: Scene, name: str, argv: list[str]) -> None:
@@ -89,7 +89,7 @@ class Scene:
         self.figures = Figures()
         self.folder = folder
         self.began = now()
-        self.programs: dict[str, Program] = {}
+        self.programs: dict[str, AgentProgram] = {}
         self.callers: Callers | None = None
         self.lost = 0
         """Links of the first swarm that were cut by killing a gateway."""
@@ -105,18 +105,18 @@ class Scene:
         for program in self.programs.values():
             program.end()
 
-    def start(self, name: str, *argv: str) -> Program:
-        program = self.programs[name] = Program(self, name, list(argv))
+    def start(self, name: str, *argv: str) -> AgentProgram:
+        program = self.programs[name] = AgentProgram(self, name, list(argv))
         return program
 
-    def swarm(self, name: str, agents: int, rate: int) -> Program:
+    def swarm(self, name: str, agents: int, rate: int) -> AgentProgram:
         """Idle agents, held until they are stopped."""
         return self.start(
             name, *FAIRLEAD, "swarm", "--url", URL, "--agents", str(agents), "--rate", str(rate),
             "--processes", "1", "--id-prefix", name, "--output", "json",
         )  # fmt: skip
 
-    def workers(self, prefix: str, count: int) -> Program:
+    def workers(self, prefix: str, count: int) -> AgentProgram:
         """Agents of the SDK."""
         return self.start(f"{prefix}s", sys.executable, "-m", "e2e.workers", URL, prefix, str(count), str(self.book))
 

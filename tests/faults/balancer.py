@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 CONNECT = 2.0
 
 
-class Pipe:
+class BalancedConnection:
     """One connection through the balancer."""
 
     def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
@@ -32,7 +32,7 @@ class Balancer:
         self._backends = backends
         self._rng = rng
         self._server: asyncio.Server | None = None
-        self.pipes: set[Pipe] = set()
+        self.pipes: set[BalancedConnection] = set()
         self._serving: set[asyncio.Task[None]] = set()
         self.port = 0
         self.hushed = False
@@ -87,7 +87,7 @@ class Balancer:
         else:
             near.transport.abort()
             return
-        pipe = Pipe(near, far)
+        pipe = BalancedConnection(near, far)
         pipe.hushed = self.hushed
         self.pipes.add(pipe)
         try:
@@ -96,7 +96,7 @@ class Balancer:
             self.pipes.discard(pipe)
             pipe.cut()
 
-    async def _pump(self, pipe: Pipe, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(self, pipe: BalancedConnection, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(65536):
                 if pipe.hushed:

@@ -28,7 +28,7 @@ from fairlead.store.reply import items, octets
 
 from faults.scenarios import SCENARIOS
 from faults.traffic import Traffic
-from faults.world import World
+from faults.world import FaultFleet
 
 OWNED = ("fl1:nodes", "fl1:data_epoch", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events")
 """Keys without a TTL: see fleet/schema.py."""
@@ -71,7 +71,7 @@ async def play(name: str, rng: random.Random, agents: int, rate: float, tally: T
     """One run of one fault. Raises AssertionError with what was wrong."""
     with tempfile.TemporaryDirectory(prefix="faults-") as folder:
         try:
-            async with World(Path(folder), rng, agents=agents, line=name == "cut_off") as world:
+            async with FaultFleet(Path(folder), rng, agents=agents, line=name == "cut_off") as world:
                 await _play(name, world, rate, tally)
         except BaseException:
             kept = Path(tempfile.mkdtemp(prefix="faults-logs-"))
@@ -81,7 +81,7 @@ async def play(name: str, rng: random.Random, agents: int, rate: float, tally: T
             raise
 
 
-async def _play(name: str, world: World, rate: float, tally: Tally) -> None:
+async def _play(name: str, world: FaultFleet, rate: float, tally: Tally) -> None:
     before = {node.name: node.rss() for node in world.nodes}
     async with Traffic(world, max(rate, RATES.get(name, 0.0))) as traffic:
         await SCENARIOS[name](world, traffic)
@@ -113,7 +113,7 @@ async def _play(name: str, world: World, rate: float, tally: Tally) -> None:
     await _check_resources(world, before)
 
 
-async def _check_states(world: World, *, lost_data: bool) -> None:
+async def _check_states(world: FaultFleet, *, lost_data: bool) -> None:
     """Every command is over, in one state, which is the one that its caller was told."""
     api = world.a_node().api
     for entry in world.ledger.entries:
@@ -135,7 +135,7 @@ async def _check_states(world: World, *, lost_data: bool) -> None:
             assert not entry.ends or text == entry.text, f"{node.name} tells other results than before: {entry}"
 
 
-async def _check_events(world: World) -> None:
+async def _check_events(world: FaultFleet) -> None:
     """Every event of qos 1 is stored, once at least."""
     deadline = time.monotonic() + 20
     while True:
@@ -150,7 +150,7 @@ async def _check_events(world: World) -> None:
         await asyncio.sleep(0.5)
 
 
-async def _check_keys(world: World) -> None:
+async def _check_keys(world: FaultFleet) -> None:
     """Only keys with an owner stay for ever, and no command is in the deadline queue any more."""
     keys: list[str] = []
     cursor = b"0"
@@ -168,7 +168,7 @@ async def _check_keys(world: World) -> None:
         await asyncio.sleep(0.5)
 
 
-async def _check_resources(world: World, before: dict[str, int]) -> None:
+async def _check_resources(world: FaultFleet, before: dict[str, int]) -> None:
     """Tasks, followers and connections are back at their initial numbers, and memory nearly so."""
     deadline = time.monotonic() + 20
     for node in world.nodes:

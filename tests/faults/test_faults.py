@@ -13,7 +13,7 @@ import pytest
 
 from faults.run import Tally, play
 from faults.scenarios import SCENARIOS, kill
-from faults.world import World
+from faults.world import FaultFleet
 
 SEED = int(os.environ.get("FAULTS_SEED", "1"))
 
@@ -30,7 +30,7 @@ async def test_fault_loses_and_doubles_nothing(fault: str) -> None:
 @pytest.mark.timeout(120)
 async def test_output_is_complete_though_the_node_of_the_agent_is_killed(tmp_path: Path) -> None:
     """`fairlead exec` through one node, the shipped agent on the other, which is killed in mid-stream."""
-    async with World(tmp_path, random.Random(SEED), agents=0) as world:
+    async with FaultFleet(tmp_path, random.Random(SEED), agents=0) as world:
         holder, other = world.nodes
         command = [sys.executable, "-m", "fairlead"]
         agent = await asyncio.create_subprocess_exec(

@@ -15,7 +15,7 @@ from typing import Any
 
 import httpx2
 
-from faults.world import NodeProcess, World
+from faults.world import FaultFleet, NodeProcess
 from support.ledger import Entry, Way, line
 
 DEADLINE = 120.0
@@ -33,7 +33,7 @@ ENDLESS = 1_500
 class Traffic:
     """`async with Traffic(world, rate=20):` posts for as long as the block lasts; then `settle`."""
 
-    def __init__(self, world: World, rate: float, count: int = 12, pause: float = 0.1) -> None:
+    def __init__(self, world: FaultFleet, rate: float, count: int = 12, pause: float = 0.1) -> None:
         self._world = world
         self._rate = rate
         self._count = count

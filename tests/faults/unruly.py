@@ -16,7 +16,7 @@ from fairlead.wire.codec import agent_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Chunk, Cmd, End, Hello, Message
 
 from faults.crew import TOKEN
-from faults.world import NodeProcess, World
+from faults.world import FaultFleet, NodeProcess
 
 CODEC = agent_codec(SUBPROTOCOL_MSGPACK)
 DEADLINE = 2.0
@@ -93,7 +93,7 @@ HABITS: dict[Habit, tuple[str, list[str]]] = {
 """How the command ends, by its error's code or its state, and the output that a caller reads."""
 
 
-async def meet(world: World, node: NodeProcess, habit: Habit) -> tuple[str, list[str]]:
+async def meet(world: FaultFleet, node: NodeProcess, habit: Habit) -> tuple[str, list[str]]:
     """Post a command to an agent of that habit; what its caller is told."""
     name = f"unruly-{habit.__name__}"
     async with websockets.connect(

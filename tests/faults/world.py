@@ -129,8 +129,8 @@ class Machine:
         return path.read_text().split("\n")[:-1] if path.exists() else []
 
 
-class World:
-    """`async with World(folder, rng, agents=50) as world:` until all agents are online."""
+class FaultFleet:
+    """`async with FaultFleet(folder, rng, agents=50) as world:` until all agents are online."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class World:
             limits=httpx2.Limits(max_connections=2000, max_keepalive_connections=200),
         )  # fmt: skip
 
-    async def __aenter__(self) -> World:
+    async def __aenter__(self) -> FaultFleet:
         await self.valkey.start()
         self.store = Pipeliner(self.valkey.url)
         self.store.start()

@@ -21,25 +21,25 @@ from fairlead.fleet.directory_replies import Claimed
 from fairlead.fleet.schema import TargetState
 from fairlead.store.reply import integer
 
-from support.fleet.history import History
-from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, World
+from support.fleet.history import FleetHistory
+from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, RETENTION_MS, ScriptServer
 
 EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
 
 
 @pytest.fixture(scope="module", params=["server", "cluster"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(schema, "OPEN_LIMIT", OPEN_LIMIT)
         patch.setattr(commands, "INPUT_LIMIT", INPUT_LIMIT)
-        made = World(tmp_path_factory.mktemp("valkey"), cluster=request.param == "cluster")
+        made = ScriptServer(tmp_path_factory.mktemp("valkey"), cluster=request.param == "cluster")
         yield made
         made.close()
 
 
 @pytest.mark.timeout(36000 if EXAMPLES else 300)
-def test_histories_agree_with_the_reference(world: World) -> None:
-    class HistoryOfThis(History):
+def test_histories_agree_with_the_reference(world: ScriptServer) -> None:
+    class HistoryOfThis(FleetHistory):
         def __init__(self) -> None:
             super().__init__(world)
 
@@ -59,7 +59,7 @@ AGENT, MEMORY = "agent", "memory"
 
 
 def running(
-    world: World, *, retain: str = "all", retry: str = "never", remembered: int = 0
+    world: ScriptServer, *, retain: str = "all", retry: str = "never", remembered: int = 0
 ) -> tuple[Commands, str]:  # fmt: skip
     """A command that its agent has, owned from generation 1 on."""
     records = Commands(world.store, OUTPUT_LIMIT)
@@ -74,7 +74,7 @@ def running(
     return records, command
 
 
-def test_stored_results_are_a_prefix_of_what_was_sent(world: World) -> None:
+def test_stored_results_are_a_prefix_of_what_was_sent(world: ScriptServer) -> None:
     records, command = running(world)
     for n, size in enumerate((60, 60, 0, 30)):
         world.call(lambda n=n, size=size: records.append(command, AGENT, 1, data(n, "stdout", b"." * size)))  # type: ignore[misc]
@@ -83,7 +83,7 @@ def test_stored_results_are_a_prefix_of_what_was_sent(world: World) -> None:
     assert [result.n for result in page.results] == [0]
 
 
-def test_an_empty_window_names_the_next_offset(world: World) -> None:
+def test_an_empty_window_names_the_next_offset(world: ScriptServer) -> None:
     records, command = running(world, retain="window")
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
     page = world.call(lambda: records.read(command, 1, 1000, "", 1))
@@ -92,7 +92,7 @@ def test_an_empty_window_names_the_next_offset(world: World) -> None:
     assert world.call(lambda: records.read(command, 0, 1000)) == OutOfRange(trimmed=True, edge=1)
 
 
-def test_results_expire_with_their_command(world: World) -> None:
+def test_results_expire_with_their_command(world: ScriptServer) -> None:
     """Nobody was there to end it before 160 s after its deadline."""
     records, command = running(world)
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
@@ -107,7 +107,7 @@ def test_results_expire_with_their_command(world: World) -> None:
 
 
 @pytest.mark.parametrize("late", [1_000, 160_000])
-def test_a_timed_out_command_can_be_read_for_its_retention(world: World, late: int) -> None:
+def test_a_timed_out_command_can_be_read_for_its_retention(world: ScriptServer, late: int) -> None:
     """Soon after its deadline, when it keeps the life it was made with, and so late that this would be too short."""
     records, command = running(world)
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"read")))
@@ -127,7 +127,7 @@ def test_a_timed_out_command_can_be_read_for_its_retention(world: World, late: i
     assert RETENTION_MS - 10_000 < min(lives) <= max(lives) <= RETENTION_MS + 60_000
 
 
-def test_a_command_is_created_once_for_any_agent(world: World) -> None:
+def test_a_command_is_created_once_for_any_agent(world: ScriptServer) -> None:
     records, command = running(world)
     world.call(lambda: records.append(command, AGENT, 1, data(0, "stdout", b"kept")))
     now = world.run(world.time())
@@ -138,7 +138,7 @@ def test_a_command_is_created_once_for_any_agent(world: World) -> None:
     assert (found.seq, found.agent) == (1, AGENT)
 
 
-def test_output_proves_that_a_command_was_sent(world: World) -> None:
+def test_output_proves_that_a_command_was_sent(world: ScriptServer) -> None:
     """Redis has lost its last writes: the command is queued there, and output of its agent arrives."""
     records = Commands(world.store, OUTPUT_LIMIT)
     now = world.run(world.time())
@@ -151,7 +151,7 @@ def test_output_proves_that_a_command_was_sent(world: World) -> None:
     assert delivery.attempt == 1
 
 
-def test_the_newest_link_claims_its_agent_again_after_its_row_was_lost(world: World) -> None:
+def test_the_newest_link_claims_its_agent_again_after_its_row_was_lost(world: ScriptServer) -> None:
     """The node of an overtaken link may be the first to claim again; the agent is on the later one all the same."""
     directory = Directory(world.store)
     agent = f"{next(world.names)}-agent"
@@ -166,7 +166,7 @@ def test_the_newest_link_claims_its_agent_again_after_its_row_was_lost(world: Wo
     assert isinstance(again("newest", 2, 20), Claimed)
 
 
-def test_the_output_of_a_void_run_does_not_count_for_the_next_run(world: World) -> None:
+def test_the_output_of_a_void_run_does_not_count_for_the_next_run(world: ScriptServer) -> None:
     """The first run has filled the limit and was truncated; what the second writes is kept whole."""
     records, command = running(world, retry="safe")
     first = (*data(0, "stdout", b"x" * OUTPUT_LIMIT), *data(1, "stdout", b"dropped"))
@@ -183,7 +183,7 @@ def test_the_output_of_a_void_run_does_not_count_for_the_next_run(world: World) 
     assert not page.ended.truncated
 
 
-def test_the_outcome_under_an_idempotency_key_outlives_the_record(world: World) -> None:
+def test_the_outcome_under_an_idempotency_key_outlives_the_record(world: ScriptServer) -> None:
     records, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
     assert world.call(lambda: records.outcome(command)) is None
     before = world.run(world.time())
@@ -201,12 +201,12 @@ def test_the_outcome_under_an_idempotency_key_outlives_the_record(world: World) 
     assert world.call(lambda: records.look_up(command)) is None
 
 
-def test_an_unended_record_lives_as_long_as_its_idempotency_key(world: World) -> None:
+def test_an_unended_record_lives_as_long_as_its_idempotency_key(world: ScriptServer) -> None:
     _, command = running(world, remembered=world.run(world.time()) + 24 * FAR_MS)
     assert integer(world.submit("PTTL", schema.cmd_key(command))) > 24 * FAR_MS - 60_000
 
 
-def test_of_two_boots_the_one_claimed_last_claims_the_agent_again(world: World) -> None:
+def test_of_two_boots_the_one_claimed_last_claims_the_agent_again(world: ScriptServer) -> None:
     """Redis has lost its data, and the node that still holds the link of a dead process may be the first to claim."""
     directory = Directory(world.store)
     for dead_first in (True, False):

@@ -15,17 +15,17 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from fairlead.fleet import schema
 from fairlead.fleet.node_rows import NodeRows
-from fairlead.fleet.schema import NodeTable
+from fairlead.fleet.node_table import ALIVE_MS, NodeTable
 from fairlead.store.reply import integer, text
 
-from support.fleet.redis_world import World
+from support.fleet.redis_world import ScriptServer
 
 EXAMPLES = os.environ.get("FAIRLEAD_MODEL_EXAMPLES")
 
 
 @pytest.fixture(scope="module", params=["server", "cluster"])
-def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    made = World(tmp_path_factory.mktemp("valkey"), cluster=request.param == "cluster")
+def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ScriptServer]:
+    made = ScriptServer(tmp_path_factory.mktemp("valkey"), cluster=request.param == "cluster")
     yield made
     made.close()
 
@@ -46,7 +46,7 @@ epochs = st.sampled_from("aaab")
 
 
 class Beats(RuleBasedStateMachine):
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ScriptServer) -> None:
         super().__init__()
         self.world = world
         self.load = NodeRows(world.store)
@@ -80,7 +80,7 @@ class Beats(RuleBasedStateMachine):
         row = self.rows.get(name)
         self.world.run(self.load.mark_stopped(name, epoch, now))
         if row is not None and row.epoch == epoch:
-            row.at, row.state, row.links = now - schema.ALIVE_MS - 1, "stopped", 0
+            row.at, row.state, row.links = now - ALIVE_MS - 1, "stopped", 0
 
     @rule(node=nodes)
     def lose(self, node: int) -> None:
@@ -103,7 +103,7 @@ class Beats(RuleBasedStateMachine):
             # Who follows knows each life, and when it has last beaten; of a row that is lost it hears by the next life.
             assert row is None or (followed[name].epoch, followed[name].at) == (row.epoch, row.at)
             for epoch in "ab":
-                lives = row is not None and row.epoch == epoch and now - row.at <= schema.ALIVE_MS
+                lives = row is not None and row.epoch == epoch and now - row.at <= ALIVE_MS
                 assert table.holds(f"{name}#{epoch}", now) == lives
             if row is not None:
                 life = integer(self.world.submit("PTTL", schema.node_key(name)))
@@ -117,7 +117,7 @@ class Beats(RuleBasedStateMachine):
 
 
 @pytest.mark.timeout(36000 if EXAMPLES else 60)
-def test_the_table_of_nodes_agrees_with_the_heartbeats(world: World) -> None:
+def test_the_table_of_nodes_agrees_with_the_heartbeats(world: ScriptServer) -> None:
     class BeatsOfThis(Beats):
         def __init__(self) -> None:
             super().__init__(world)
@@ -134,7 +134,7 @@ def test_the_table_of_nodes_agrees_with_the_heartbeats(world: World) -> None:
     )
 
 
-def calls(world: World) -> dict[str, int]:
+def calls(world: ScriptServer) -> dict[str, int]:
     """How often the server has executed each command so far, those within scripts too."""
     counted = {}
     for line in text(world.submit("INFO", "commandstats")).splitlines():
@@ -147,7 +147,7 @@ def calls(world: World) -> dict[str, int]:
 
 def test_the_cost_of_a_heartbeat_does_not_grow_with_the_nodes(tmp_path: Path) -> None:
     """Of 2, 20 and 200 nodes, all of which live: the same calls, and in step with what every row says."""
-    world = World(tmp_path, cluster=False)
+    world = ScriptServer(tmp_path, cluster=False)
     try:
         load = NodeRows(world.store)
         counts: dict[str, str | int | float] = {"state": "serving", "links": 5_000}

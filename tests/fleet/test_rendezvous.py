@@ -8,7 +8,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.fleet.rendezvous import choose
+from fairlead.fleet.node_table import choose
 
 leases = st.lists(st.text("abcdef0123456789#-", min_size=1, max_size=12), min_size=1, max_size=20, unique=True)
 works = st.text(max_size=12)

@@ -24,9 +24,9 @@ from fairlead.wire.messages import (
     SUBPROTOCOL_MSGPACK,
 )
 
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import AGENT_TOKEN, Dial, ScriptedAgent
+from support.gateway.scripted_agent import AGENT_TOKEN, DialAgent, ScriptedAgent
 
 
 @pytest.fixture(scope="module")
@@ -55,11 +55,11 @@ def make_gateway(tmp_path: Path) -> Iterator[MakeGateway]:
 
 
 @pytest.fixture
-async def api_of() -> AsyncIterator[MakeApi]:
-    made: list[Api] = []
+async def api_of() -> AsyncIterator[MakeGatewayApi]:
+    made: list[GatewayApi] = []
 
-    def make(gateway: GatewayProcess) -> Api:
-        made.append(Api(gateway))
+    def make(gateway: GatewayProcess) -> GatewayApi:
+        made.append(GatewayApi(gateway))
         return made[-1]
 
     yield make
@@ -68,12 +68,12 @@ async def api_of() -> AsyncIterator[MakeApi]:
 
 
 @pytest.fixture
-async def api(gateway: GatewayProcess, api_of: MakeApi) -> Api:
+async def api(gateway: GatewayProcess, api_of: MakeGatewayApi) -> GatewayApi:
     return api_of(gateway)
 
 
 @pytest.fixture
-async def dial() -> AsyncIterator[Dial]:
+async def dial() -> AsyncIterator[DialAgent]:
     """Connect a scripted agent. Without a name it gets a unique one."""
     sockets: list[ClientConnection] = []
 

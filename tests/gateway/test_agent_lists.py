@@ -16,7 +16,7 @@ from fairlead.fleet.directory_replies import Claimed
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.store.pipeliner import Pipeliner
 
-from support.gateway.platform_api import MakeApi
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 
 
@@ -102,7 +102,7 @@ class Line:
 
 @pytest.mark.timeout(120)
 async def test_a_list_is_answered_in_time_by_a_node_far_from_redis(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi
 ) -> None:
     """Each round trip takes 0.4 s: the 64 shards one after the other would take half a minute."""
     async with Line(own_valkey.port) as line:
@@ -156,7 +156,7 @@ async def test_a_list_beyond_the_limit_waits_and_a_caller_that_gives_up_takes_no
 
 @pytest.mark.timeout(120)
 async def test_many_lists_at_once_contain_every_agent_once(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi
 ) -> None:
     """More lists than there are places, over more agents than one slice, one call and one page of the index hold."""
     node = await asyncio.to_thread(make_gateway, own_valkey.url)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Hb
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import Api
-from support.gateway.process import GatewayProcess
-from support.gateway.scripted_agent import Dial
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.process import GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import DialAgent
 
 
 async def fairlead(gateway: GatewayProcess, *args: str) -> tuple[int, str, str]:
@@ -25,7 +27,7 @@ async def fairlead(gateway: GatewayProcess, *args: str) -> tuple[int, str, str]:
     return process.returncode or 0, out.decode(), err.decode()
 
 
-async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Hb(ts=1, rtt=3.25))
@@ -41,7 +43,7 @@ async def test_why_of_a_healthy_agent(gateway: GatewayProcess, api: Api, dial: D
 
 
 async def test_why_of_an_agent_that_disconnected(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -62,13 +64,56 @@ async def test_why_of_an_agent_that_disconnected(
     assert f"command {command} ended as timeout: deadline" in out
 
 
+async def test_why_of_agents_whose_node_was_killed(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
+) -> None:
+    """The close that the link before had recorded is not taken for that of the link which the kill has ended."""
+    killed, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    api = api_of(other)
+
+    async def reason_of(agent: str, begin: str) -> None:
+        async with asyncio.timeout(90):  # a node is taken for dead after 15 s
+            while not ((await api.agent(agent))["last_reason"] or "").startswith(begin):
+                await asyncio.sleep(0.1)
+
+    agents = []
+    for _ in range(2):
+        peer = await dial(killed)
+        await peer.greet(conn=1)
+        await peer.socket.close(1000, "an orderly close")
+        await reason_of(peer.agent, "an orderly close")
+        await (await dial(killed, peer.agent)).greet(conn=2)
+        agents.append(peer.agent)
+    returned = agents[-1]
+    killed.signal(signal.SIGKILL)
+    again = await dial(other, returned)
+    await again.greet(conn=3)
+    assert "an orderly close" not in (await fairlead(other, "why", returned))[1]
+
+    for agent in agents:
+        await reason_of(agent, "node-1 ended without a word")
+        code, out, err = await fairlead(other, "why", agent)
+        assert (code, err) == (0, "")
+        assert (f"{agent} is online on node-2 since 20" in out) == (agent == returned)
+        assert (
+            "last close  1006 (the connection was lost without a close frame): "
+            "node-1 ended without a word after its heartbeat of 20"
+        ) in out
+        assert "an orderly close" not in out
+
+    await again.socket.close(1001, "it goes home")
+    await reason_of(returned, "it goes home")
+    _, out, _ = await fairlead(other, "why", returned)
+    assert "last close  1001 (the process is shutting down): it goes home" in out
+
+
 async def test_why_of_an_unknown_agent(gateway: GatewayProcess) -> None:
     code, out, err = await fairlead(gateway, "why", "nobody-at-all")
     assert (code, out) == (2, "")
     assert "has ever connected" in err
 
 
-async def test_agents_ls_selects_by_labels(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_agents_ls_selects_by_labels(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"fleet": peer.agent})
     code, out, err = await fairlead(gateway, "agents", "label", peer.agent, "env=prod", "ring=1")

@@ -14,12 +14,12 @@ from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, End, Error, Hb, Rx
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
-async def listed(api: Api, **query: str | int) -> list[str]:
+async def listed(api: GatewayApi, **query: str | int) -> list[str]:
     """All ids, page after page."""
     found: list[str] = []
     cursor = ""
@@ -32,7 +32,7 @@ async def listed(api: Api, **query: str | int) -> list[str]:
             return found
 
 
-async def test_selectors_match_labels_and_facts(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_selectors_match_labels_and_facts(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     fleet = secrets.token_hex(4)
     peers = [await dial(gateway) for _ in range(6)]
     for n, peer in enumerate(peers):
@@ -58,7 +58,7 @@ async def test_selectors_match_labels_and_facts(gateway: GatewayProcess, api: Ap
     assert (bad.status_code, bad.json()["field"]) == (422, "state")
 
 
-async def test_a_duplicate_label_is_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_duplicate_label_is_refused(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     body = b'{"labels":{"env":"prod","env":"dev"}}'
@@ -68,7 +68,7 @@ async def test_a_duplicate_label_is_refused(gateway: GatewayProcess, api: Api, d
     assert (await api.agent(peer.agent))["labels"] == {}
 
 
-async def test_a_payload_is_passed_on_unchanged(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_payload_is_passed_on_unchanged(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     """A payload with a member twice is not changed: only its agent reads it."""
     peer = await dial(gateway)
     await peer.greet()
@@ -79,7 +79,9 @@ async def test_a_payload_is_passed_on_unchanged(gateway: GatewayProcess, api: Ap
         assert (await peer.command()).payload == payload
 
 
-async def test_labels_are_set_by_the_platform_and_outlive_links(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_labels_are_set_by_the_platform_and_outlive_links(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet(facts={"env": "what the agent says"})
     url = f"/v1/agents/{peer.agent}"
@@ -108,13 +110,13 @@ A_VALUE = "expected a label's value (1 to 256 characters of A-Z a-z 0-9 . _ : / 
         ({f"k{n}": "x" for n in range(65)}, "labels", "expected an object of at most 64 members"),
     ],
 )
-async def test_invalid_labels_are_refused(api: Api, labels: object, field: str, said: str) -> None:
+async def test_invalid_labels_are_refused(api: GatewayApi, labels: object, field: str, said: str) -> None:
     answer = await api.http.patch("/v1/agents/anybody", json={"labels": labels})
     assert answer.status_code == 422, answer.text
     assert (answer.json()["field"], said in answer.json()["detail"]) == (field, True), answer.text
 
 
-async def test_too_many_labels_in_total_are_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_too_many_labels_in_total_are_refused(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     url = f"/v1/agents/{peer.agent}"
@@ -124,13 +126,13 @@ async def test_too_many_labels_in_total_are_refused(gateway: GatewayProcess, api
     assert len((await api.agent(peer.agent))["labels"]) == 64
 
 
-async def test_a_label_for_an_unknown_agent_is_refused(api: Api) -> None:
+async def test_a_label_for_an_unknown_agent_is_refused(api: GatewayApi) -> None:
     answer = await api.http.patch("/v1/agents/nobody-of-that-name", json={"labels": {"a": "b"}})
     assert (answer.status_code, answer.json()["code"]) == (404, "agent_unknown")
 
 
 async def test_an_agent_is_disconnected_and_asked_to_reconnect(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -148,7 +150,7 @@ async def test_an_agent_is_disconnected_and_asked_to_reconnect(
 
 
 async def test_an_agent_reports_its_recent_failures(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -164,7 +166,7 @@ async def test_an_agent_reports_its_recent_failures(
 
 
 async def test_the_last_five_failures_are_listed_with_the_latest_first(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -186,7 +188,7 @@ async def test_the_last_five_failures_are_listed_with_the_latest_first(
     ("error", "code"), [(None, "refused"), (Error(code="too_busy", message="not now"), "too_busy")]
 )
 async def test_a_refused_command_is_listed_as_a_failure_with_its_code(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered, error: Error | None, code: str
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered, error: Error | None, code: str
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -202,7 +204,9 @@ async def test_a_refused_command_is_listed_as_a_failure_with_its_code(
     await until(told)
 
 
-async def test_results_are_sent_as_server_sent_events(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_results_are_sent_as_server_sent_events(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     headers = {"accept": "text/event-stream"}
@@ -235,7 +239,7 @@ def _event(block: str) -> dict[str, str]:
 
 
 async def test_link_stats_are_fetched_from_the_node_of_the_agent(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     peer = await dial(holder)
@@ -263,7 +267,7 @@ async def test_link_stats_are_fetched_from_the_node_of_the_agent(
 
 
 async def test_link_stats_of_an_agent_without_a_link(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()

@@ -10,11 +10,11 @@ from fairlead.wire.messages import CONN_LIMIT, Hello
 
 from support.fixtures import RedisOf
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
 async def test_a_connection_number_that_is_too_high_keeps_an_agent_out_only_for_a_time(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, redis_of: RedisOf
 ) -> None:
     gateway, store = make_gateway(own_valkey.url), await redis_of(own_valkey)
     thief = await dial(gateway, "victim")
@@ -34,7 +34,7 @@ async def test_a_connection_number_that_is_too_high_keeps_an_agent_out_only_for_
     assert await older.close_code() == CloseCode.SUPERSEDED, "from now on attempts are ordered again"
 
 
-async def test_a_connection_number_beyond_the_bound_is_refused(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_a_connection_number_beyond_the_bound_is_refused(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway)
     hello = peer.codec.encode(Hello(agent=peer.agent, boot="boot-1", conn=CONN_LIMIT))
     assert isinstance(hello, bytes)

@@ -11,13 +11,13 @@ import pytest
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Error, Event, Rx
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import Api
+from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
 async def test_a_command_runs_and_its_output_arrives_as_it_is_produced(
-    gateway: GatewayProcess, api: Api, dial: Dial
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -44,7 +44,9 @@ async def test_a_command_runs_and_its_output_arrives_as_it_is_produced(
     assert (await peer.expect(Rx)).s >= 1
 
 
-async def test_results_can_be_read_again_from_any_offset(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_results_can_be_read_again_from_any_offset(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -64,7 +66,9 @@ async def test_results_can_be_read_again_from_any_offset(gateway: GatewayProcess
     assert (seen["state"], seen["results"], seen["counts"]) == ("ok", 6, {"ok": 1})
 
 
-async def test_refused_and_failed_commands_have_their_error(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_refused_and_failed_commands_have_their_error(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     refused, failed = await api.start(peer.agent), await api.start(peer.agent)
@@ -98,7 +102,7 @@ async def test_refused_and_failed_commands_have_their_error(gateway: GatewayProc
         (b'{"agent":"a","method":"m","payload":"' + b"x" * (1 << 20) + b'"}', 413, None),
     ],
 )
-async def test_an_invalid_body_names_the_field(api: Api, body: bytes, status: int, field: str | None) -> None:
+async def test_an_invalid_body_names_the_field(api: GatewayApi, body: bytes, status: int, field: str | None) -> None:
     answer = await api.http.post("/v1/commands", content=body)
     problem = answer.json()
     assert answer.status_code == status, problem
@@ -126,20 +130,20 @@ async def test_an_invalid_body_names_the_field(api: Api, body: bytes, status: in
     ],
 )
 async def test_the_rule_for_an_invalid_member_is_stated_in_words(
-    api: Api, member: dict[str, object], said: str
+    api: GatewayApi, member: dict[str, object], said: str
 ) -> None:
     answer = await api.post({"agent": "a", "method": "m", **member})
     assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
 
 
-async def test_the_api_requires_the_platform_token(gateway: GatewayProcess, api: Api) -> None:
+async def test_the_api_requires_the_platform_token(gateway: GatewayProcess, api: GatewayApi) -> None:
     for header in ("", "Bearer development-agent-token", "Bearer x"):
         answer = await api.http.get("/v1/agents", headers={"authorization": header})
         assert answer.status_code == 401
         assert answer.json()["code"] == "unauthorized"
 
 
-async def test_unknown_agents_and_commands_are_404(api: Api) -> None:
+async def test_unknown_agents_and_commands_are_404(api: GatewayApi) -> None:
     unknown = "01890a5d-ac96-774b-bcce-b302099a8057"
     answers = [
         await api.post({"agent": "never-seen", "method": "m"}),
@@ -155,7 +159,9 @@ async def test_unknown_agents_and_commands_are_404(api: Api) -> None:
     assert (bad.status_code, bad.json()["field"]) == (422, "id")
 
 
-async def test_the_same_idempotency_key_is_the_same_command(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_the_same_idempotency_key_is_the_same_command(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     body = {"agent": peer.agent, "method": "once"}
@@ -172,7 +178,7 @@ async def test_the_same_idempotency_key_is_the_same_command(gateway: GatewayProc
     assert (await peer.command()).id == marker  # nothing came in between: it was sent once
 
 
-async def test_cancel_reaches_the_agent(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_cancel_reaches_the_agent(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -187,7 +193,7 @@ async def test_cancel_reaches_the_agent(gateway: GatewayProcess, api: Api, dial:
 
 
 async def test_an_unconfirmed_cancel_ends_the_command_all_the_same(
-    gateway: GatewayProcess, api: Api, dial: Dial
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -200,7 +206,7 @@ async def test_an_unconfirmed_cancel_ends_the_command_all_the_same(
 
 
 async def test_a_command_to_an_agent_that_never_answers_ends_at_its_deadline(
-    gateway: GatewayProcess, api: Api, dial: Dial
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -218,7 +224,9 @@ async def test_a_command_to_an_agent_that_never_answers_ends_at_its_deadline(
     assert (await api.agent(peer.agent))["open_commands"] == []
 
 
-async def test_input_reaches_the_agent_in_order_and_once(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_input_reaches_the_agent_in_order_and_once(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -242,7 +250,7 @@ async def test_input_reaches_the_agent_in_order_and_once(gateway: GatewayProcess
 
 
 async def test_an_offline_agent_and_one_that_is_away_are_distinguished(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -265,7 +273,7 @@ async def test_an_offline_agent_and_one_that_is_away_are_distinguished(
 
 
 async def test_a_command_may_wait_for_an_absent_agent(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -281,7 +289,7 @@ async def test_a_command_may_wait_for_an_absent_agent(
 
 @pytest.mark.parametrize("octets", [b"\xff\xfe", b'{"a":1} {"b":2}', b"[" * 100_000, b"NaN"])
 async def test_a_result_that_is_not_json_is_delivered_as_base64(
-    gateway: GatewayProcess, api: Api, dial: Dial, octets: bytes
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, octets: bytes
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -297,7 +305,7 @@ async def test_a_result_that_is_not_json_is_delivered_as_base64(
     assert "payload_base64" not in await api.end(cmd.id)
 
 
-async def test_agents_are_listed_page_by_page(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_agents_are_listed_page_by_page(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peers = [await dial(gateway) for _ in range(8)]
     await asyncio.gather(*(peer.greet(facts={"os": "plan9"}) for peer in peers))
     seen: list[str] = []
@@ -317,14 +325,14 @@ async def test_agents_are_listed_page_by_page(gateway: GatewayProcess, api: Api,
         assert (await api.http.get("/v1/agents", params={"cursor": cursor})).status_code == 422
 
 
-async def test_events_get_their_receipt_once_stored(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_events_get_their_receipt_once_stored(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Event(id="e1", type="disk.full", payload=b"{}"), Event(id="e2", type="noise", qos=0))
     assert (await peer.expect(Rx)).s == 1
 
 
-async def test_metrics_and_health_are_served_on_the_admin_port(gateway: GatewayProcess, api: Api) -> None:
+async def test_metrics_and_health_are_served_on_the_admin_port(gateway: GatewayProcess, api: GatewayApi) -> None:
     metrics = await api.http.get(f"{gateway.admin}/metrics")
     assert metrics.status_code == 200
     assert "fairlead_links " in metrics.text

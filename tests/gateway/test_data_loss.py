@@ -13,12 +13,12 @@ from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import FACTS_LIMIT
 
 from support.fixtures import RedisOf
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
-async def listed(api: Api, selector: str) -> httpx2.Response:
+async def listed(api: GatewayApi, selector: str) -> httpx2.Response:
     return await api.http.get("/v1/agents", params={"selector": selector})
 
 
@@ -28,7 +28,7 @@ def names(answer: httpx2.Response) -> list[str]:
 
 @pytest.mark.timeout(120)
 async def test_facts_return_lists_wait_and_lost_labels_are_reported(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api, store = api_of(other), await redis_of(own_valkey)
@@ -61,7 +61,7 @@ async def test_facts_return_lists_wait_and_lost_labels_are_reported(
 
 
 async def test_facts_beyond_the_limit_are_refused_with_the_reason(
-    gateway: GatewayProcess, dial: Dial, redis_of: RedisOf, shared_valkey: EmbeddedValkey
+    gateway: GatewayProcess, dial: DialAgent, redis_of: RedisOf, shared_valkey: EmbeddedValkey
 ) -> None:
     store = await redis_of(shared_valkey)
     for size, taken in ((FACTS_LIMIT - 200, True), (FACTS_LIMIT + 200, False)):

@@ -29,7 +29,7 @@ from fairlead.wire.ids import uuid7
 from fairlead.wire.messages import DEADLINE
 
 from support.fixtures import RedisOf
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import MakeGateway
 
 pytestmark = pytest.mark.timeout(180)
@@ -43,7 +43,7 @@ GEN = 1 << 50
 PATIENCE = 60.0
 
 
-class Crowd:
+class DueCommands:
     """COUNT commands that were sent to their agents and whose deadline passed two seconds ago. `targets`: command →
     agent."""
 
@@ -153,12 +153,12 @@ class Crowd:
 
 
 @pytest.fixture
-async def crowd(own_valkey: EmbeddedValkey, redis_of: RedisOf) -> Crowd:
-    return Crowd(await redis_of(own_valkey))
+async def crowd(own_valkey: EmbeddedValkey, redis_of: RedisOf) -> DueCommands:
+    return DueCommands(await redis_of(own_valkey))
 
 
 async def test_commands_end_once_though_two_nodes_and_the_agents_compete(
-    crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi
+    crowd: DueCommands, own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi
 ) -> None:
     nodes = [make_gateway(own_valkey.url, name=f"node-{number}") for number in (1, 2)]
     await crowd.gather()
@@ -192,7 +192,7 @@ async def test_commands_end_once_though_two_nodes_and_the_agents_compete(
 
 
 async def test_a_sweeper_killed_among_thousands_of_deadlines_is_replaced_by_the_other(
-    crowd: Crowd, own_valkey: EmbeddedValkey, make_gateway: MakeGateway
+    crowd: DueCommands, own_valkey: EmbeddedValkey, make_gateway: MakeGateway
 ) -> None:
     """The other sweeper also settles what the killed one had ended: agents are told to stop, and nothing stays open."""
     victim, other = (make_gateway(own_valkey.url, name=f"node-{number}") for number in (1, 2))
@@ -217,7 +217,7 @@ async def test_a_sweeper_killed_among_thousands_of_deadlines_is_replaced_by_the_
     await crowd.are_closed(set(crowd.targets))
 
 
-async def _timed_out(api: Api, admin: str) -> int:
+async def _timed_out(api: GatewayApi, admin: str) -> int:
     """Commands that this node has counted as timed out."""
     metrics = (await api.http.get(f"{admin}/metrics")).text
     found = re.search(r'^fairlead_commands_total\{state="timeout"\} ([\d.]+)$', metrics, re.MULTILINE)

@@ -15,7 +15,7 @@ import pytest
 from fairlead.agent.journal.replay import replay
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import Api
+from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
 
 AGENT = """
@@ -44,7 +44,7 @@ if __name__ == "__main__":
 """
 
 
-class Host:
+class AgentHost:
     """One machine and its agent."""
 
     def __init__(self, folder: Path, name: str) -> None:
@@ -93,8 +93,8 @@ class Host:
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path, f"durable-{tmp_path.name}"[:60])
+def host(tmp_path: Path) -> Iterator[AgentHost]:
+    made = AgentHost(tmp_path, f"durable-{tmp_path.name}"[:60])
     yield made
     made.kill()
 
@@ -102,7 +102,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 Until = UntilAnswered
 
 
-async def online(api: Api, host: Host) -> bool:
+async def online(api: GatewayApi, host: AgentHost) -> bool:
     answer = await api.http.get(f"/v1/agents/{host.name}")
     return bool(answer.status_code == 200 and answer.json()["state"] == "online")
 
@@ -112,7 +112,7 @@ def lines(count: int) -> str:
 
 
 async def test_an_agent_killed_during_a_command_reports_outcome_unknown(
-    gateway: GatewayProcess, api: Api, host: Host, until: Until
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until
 ) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
@@ -129,7 +129,7 @@ async def test_an_agent_killed_during_a_command_reports_outcome_unknown(
 
 
 async def test_an_end_recorded_while_the_gateway_was_frozen_survives_a_kill(
-    gateway: GatewayProcess, api: Api, host: Host, until: Until
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until
 ) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
@@ -150,7 +150,7 @@ async def test_an_end_recorded_while_the_gateway_was_frozen_survives_a_kill(
 
 
 async def test_a_lost_folder_is_logged_by_the_gateway(
-    gateway: GatewayProcess, api: Api, host: Host, until: Until
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until
 ) -> None:
     host.start(gateway)
     await until(lambda: online(api, host))
@@ -167,7 +167,7 @@ async def test_a_lost_folder_is_logged_by_the_gateway(
 
 
 async def test_another_process_with_the_same_journal_continues(
-    gateway: GatewayProcess, api: Api, host: Host, until: Until
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until
 ) -> None:
     """The agent is killed and started twice: the second new process must still know what the first one had restored."""
     host.start(gateway)
@@ -191,7 +191,7 @@ async def test_another_process_with_the_same_journal_continues(
 
 @pytest.mark.parametrize("durable", [True, False], ids=["by the agent", "by the gateway"])
 async def test_a_safe_command_without_output_runs_again(
-    gateway: GatewayProcess, api: Api, host: Host, until: Until, durable: bool
+    gateway: GatewayProcess, api: GatewayApi, host: AgentHost, until: Until, durable: bool
 ) -> None:
     host.start(gateway, durable)
     await until(lambda: online(api, host))

@@ -11,9 +11,9 @@ import pytest
 
 from fairlead.wire.close_codes import CloseCode
 
-from support.gateway.platform_api import MakeApi
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
 def valkey_of(gateway: GatewayProcess) -> int:
@@ -23,7 +23,7 @@ def valkey_of(gateway: GatewayProcess) -> int:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 async def test_a_node_exits_with_an_error_when_its_valkey_dies(
-    make_gateway: MakeGateway, api_of: MakeApi, dial: Dial, workers: str
+    make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent, workers: str
 ) -> None:
     gateway = make_gateway("embedded", "--workers", workers, "--drain-timeout", "5")
     agent = await dial(gateway, "agent-1")

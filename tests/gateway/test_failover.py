@@ -15,7 +15,7 @@ import pytest
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import MakeApi
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 
 StartAgent = Callable[[GatewayProcess, str], None]
@@ -64,7 +64,7 @@ async def exec_() -> AsyncIterator[Exec]:
 async def two_nodes(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    api_of: MakeApi,
+    api_of: MakeGatewayApi,
     until: UntilAnswered,
     start_agent: StartAgent,
 ) -> list[GatewayProcess]:

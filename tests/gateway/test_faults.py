@@ -19,14 +19,14 @@ from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Chunk, Cmd, Drain, End, Hb, Hello, Resume, Rx
 
 from support.fixtures import RedisOf, UntilAnswered
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial, ScriptedAgent
+from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 from support.waiting import WAIT
 
 
 async def test_valkey_frozen_while_agents_connect(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """Valkey does not answer for 12 s: afterwards every agent is online, and none was told to stay away."""
     gateway = make_gateway(own_valkey.url)
@@ -62,7 +62,7 @@ async def test_valkey_frozen_while_agents_connect(
 
 
 async def test_valkey_killed_under_traffic(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:
     """Links stay, commands are refused, the fleet recovers within 10 s, and everything acknowledged is still there."""
     gateway = make_gateway(own_valkey.url)
@@ -120,7 +120,7 @@ async def test_valkey_killed_under_traffic(
 
 
 async def test_a_command_resumes_after_a_lost_link_where_its_stored_results_end(
-    gateway: GatewayProcess, api: Api, dial: Dial
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     first = await peer.greet()
@@ -150,7 +150,7 @@ async def test_a_command_resumes_after_a_lost_link_where_its_stored_results_end(
 
 
 async def test_a_restarted_agent_makes_the_outcome_unknown_and_runs_nothing_twice(
-    gateway: GatewayProcess, api: Api, dial: Dial
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -170,7 +170,7 @@ async def test_a_restarted_agent_makes_the_outcome_unknown_and_runs_nothing_twic
     assert (await again.command()).id == marker
 
 
-async def test_takeover_closes_the_older_link_with_the_reason(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_takeover_closes_the_older_link_with_the_reason(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet(conn=1)
     same_boot = await dial(gateway, peer.agent)
@@ -188,7 +188,7 @@ async def test_takeover_closes_the_older_link_with_the_reason(gateway: GatewayPr
 
 
 async def test_an_agent_that_stops_reading_is_closed_and_takes_bounded_memory(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, until: UntilAnswered
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--heartbeat", "2")
     api = api_of(gateway)
@@ -228,7 +228,7 @@ async def test_an_agent_that_stops_reading_is_closed_and_takes_bounded_memory(
 
 
 async def test_a_fast_agent_cannot_fill_memory(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, until: UntilAnswered
 ) -> None:
     """With Valkey frozen, an honest agent stops at its window and goes on afterwards."""
     gateway = make_gateway(own_valkey.url)
@@ -254,7 +254,7 @@ async def test_a_fast_agent_cannot_fill_memory(
 
 
 async def test_sigterm_announces_the_drain_then_closes_links_at_a_pace_and_exits_with_0(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--drain-rate", "10")
     peers = [await dial(gateway) for _ in range(10)]
@@ -278,7 +278,7 @@ async def test_sigterm_announces_the_drain_then_closes_links_at_a_pace_and_exits
 
 
 async def test_commands_survive_a_restart_of_the_node(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """kill -9 of the only node in mid-stream: the agent dials again and the stream goes on."""
     gateway = make_gateway(own_valkey.url)
@@ -307,8 +307,8 @@ async def test_commands_survive_a_restart_of_the_node(
 async def test_an_emptied_valkey_is_filled_again(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    dial: Dial,
-    api_of: MakeApi,
+    dial: DialAgent,
+    api_of: MakeGatewayApi,
     redis_of: RedisOf,
     until: UntilAnswered,
 ) -> None:
@@ -332,7 +332,7 @@ async def test_an_emptied_valkey_is_filled_again(
 
 
 async def test_every_redis_key_has_an_expiry_or_an_owner(
-    gateway: GatewayProcess, api: Api, dial: Dial, shared_valkey: EmbeddedValkey, redis_of: RedisOf
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, shared_valkey: EmbeddedValkey, redis_of: RedisOf
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -351,7 +351,7 @@ async def test_every_redis_key_has_an_expiry_or_an_owner(
 
 
 async def test_a_backlog_is_delivered_as_fast_as_the_agent_reads(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """24 MiB of commands waited for an agent that reads slowly: it gets them all, on one link."""
     gateway = make_gateway(own_valkey.url)
@@ -374,8 +374,8 @@ async def test_a_backlog_is_delivered_as_fast_as_the_agent_reads(
 async def test_a_node_whose_row_is_gone_claims_its_agents_again(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    dial: Dial,
-    api_of: MakeApi,
+    dial: DialAgent,
+    api_of: MakeGatewayApi,
     redis_of: RedisOf,
     until: UntilAnswered,
 ) -> None:

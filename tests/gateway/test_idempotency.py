@@ -17,12 +17,12 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, End
 
 from support.fixtures import RedisOf, UntilAnswered
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
-async def post(api: Api, key: str, body: str) -> httpx2.Response:
+async def post(api: GatewayApi, key: str, body: str) -> httpx2.Response:
     return await api.http.post("/v1/commands", content=body, headers={"idempotency-key": key})
 
 
@@ -30,8 +30,8 @@ async def post(api: Api, key: str, body: str) -> httpx2.Response:
 async def test_a_repeated_post_after_retention_names_the_outcome_and_runs_nothing(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    dial: Dial,
-    api_of: MakeApi,
+    dial: DialAgent,
+    api_of: MakeGatewayApi,
     redis_of: RedisOf,
     until: UntilAnswered,
     restarted: bool,
@@ -64,7 +64,9 @@ async def test_a_repeated_post_after_retention_names_the_outcome_and_runs_nothin
     assert (await peer.command()).id == other  # and nothing came before it
 
 
-async def test_a_body_is_the_same_when_it_means_the_same(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_body_is_the_same_when_it_means_the_same(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     name, key = json.dumps(peer.agent), f"meaning-{peer.agent}"
@@ -93,7 +95,7 @@ async def test_a_body_is_the_same_when_it_means_the_same(gateway: GatewayProcess
 
 
 async def test_of_many_posts_at_once_one_is_the_first_and_the_others_are_repetitions(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """At two nodes, as a stream and as a document."""
     nodes = [make_gateway(own_valkey.url, name=name) for name in ("one", "two")]
@@ -130,7 +132,7 @@ async def answer_of(call: Awaitable[Any], redis: int, frozen: float) -> Any:
 
 @pytest.mark.timeout(120)
 async def test_a_command_that_was_refused_never_runs(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """The server finds the command in its buffer when it wakes, a long or a short time after the caller was told."""
     gateway = make_gateway(own_valkey.url)
@@ -150,7 +152,7 @@ async def test_a_command_that_was_refused_never_runs(
 
 @pytest.mark.timeout(120)
 async def test_a_post_with_unknown_outcome_says_so_and_how_to_find_out(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     api = api_of(gateway)

@@ -13,9 +13,9 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Ack, Chunk, Hb, Hello, Welcome
 
-from support.gateway.platform_api import Api
+from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
 async def refusal(gateway: GatewayProcess, path: str = "/v1/link", **options: Any) -> websockets.Response:
@@ -67,7 +67,7 @@ async def test_a_request_whose_upgrade_was_dropped_is_explained(gateway: Gateway
 
 
 async def test_a_full_node_refuses_with_retry_after(
-    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: DialAgent
 ) -> None:
     small = make_gateway(own_valkey.url, "--capacity", "1")
     await (await dial(small)).greet()
@@ -77,7 +77,7 @@ async def test_a_full_node_refuses_with_retry_after(
 
 
 async def test_too_many_connections_at_once_are_refused_with_retry_after(
-    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: DialAgent
 ) -> None:
     slow = make_gateway(own_valkey.url, "--accept-rate", "1")
     for _ in range(2):
@@ -88,30 +88,32 @@ async def test_too_many_connections_at_once_are_refused_with_retry_after(
 
 
 @pytest.mark.parametrize("agent", ["a{b}", "two words", "", "-dash", "ä", "x" * 129, "a:b", "a/b", "a\n"])
-async def test_an_illegal_agent_id_is_refused(gateway: GatewayProcess, dial: Dial, agent: str) -> None:
+async def test_an_illegal_agent_id_is_refused(gateway: GatewayProcess, dial: DialAgent, agent: str) -> None:
     peer = await dial(gateway)
     await peer.send(Hello(agent=agent, boot="b", conn=1))
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_a_late_hello_closes_the_link(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_a_late_hello_closes_the_link(gateway: GatewayProcess, dial: DialAgent) -> None:
     assert await (await dial(gateway)).close_code() == CloseCode.SILENT
 
 
-async def test_a_second_hello_closes_the_link(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_a_second_hello_closes_the_link(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.send(Hello(agent=peer.agent, boot="b", conn=1))
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_any_message_before_hello_closes_the_link(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_any_message_before_hello_closes_the_link(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.send(Ack(id="x"))
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_text_on_a_binary_link_and_binary_on_a_text_link_are_refused(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_text_on_a_binary_link_and_binary_on_a_text_link_are_refused(
+    gateway: GatewayProcess, dial: DialAgent
+) -> None:
     binary = await dial(gateway)
     await binary.greet()
     await binary.socket.send('{"t":3}')
@@ -122,7 +124,7 @@ async def test_text_on_a_binary_link_and_binary_on_a_text_link_are_refused(gatew
     assert await text.close_code() == CloseCode.ENCODING
 
 
-async def test_both_encodings_carry_the_same_messages(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_both_encodings_carry_the_same_messages(gateway: GatewayProcess, dial: DialAgent) -> None:
     for subprotocol in (SUBPROTOCOL_MSGPACK, SUBPROTOCOL_JSON):
         peer = await dial(gateway, subprotocol=subprotocol)
         assert isinstance(await peer.greet(), Welcome)
@@ -130,14 +132,16 @@ async def test_both_encodings_carry_the_same_messages(gateway: GatewayProcess, d
         assert (await peer.expect(Hb)).echo == 77
 
 
-async def test_a_message_above_the_limit_closes_the_link(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_a_message_above_the_limit_closes_the_link(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     await peer.socket.send(b"\x81\xa1t" + bytes(1 << 20))
     assert await peer.close_code() == CloseCode.FRAME_TOO_BIG
 
 
-async def test_a_chunk_above_the_limit_closes_the_link(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
+async def test_a_chunk_above_the_limit_closes_the_link(
+    gateway: GatewayProcess, dial: DialAgent, api: GatewayApi
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -146,7 +150,7 @@ async def test_a_chunk_above_the_limit_closes_the_link(gateway: GatewayProcess, 
     assert await peer.close_code() == CloseCode.TOO_BIG
 
 
-async def test_chunks_out_of_order_close_the_link(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
+async def test_chunks_out_of_order_close_the_link(gateway: GatewayProcess, dial: DialAgent, api: GatewayApi) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -156,7 +160,9 @@ async def test_chunks_out_of_order_close_the_link(gateway: GatewayProcess, dial:
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_more_output_than_the_credit_closes_the_link(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
+async def test_more_output_than_the_credit_closes_the_link(
+    gateway: GatewayProcess, dial: DialAgent, api: GatewayApi
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -171,14 +177,14 @@ async def test_more_output_than_the_credit_closes_the_link(gateway: GatewayProce
 
 
 @pytest.mark.parametrize("kind", [0, 2, 4, 15, 63])
-async def test_an_unknown_type_below_64_closes_the_link(gateway: GatewayProcess, dial: Dial, kind: int) -> None:
+async def test_an_unknown_type_below_64_closes_the_link(gateway: GatewayProcess, dial: DialAgent, kind: int) -> None:
     peer = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
     await peer.greet()
     await peer.socket.send(f'{{"t":{kind}}}')
     assert await peer.close_code() == CloseCode.PROTOCOL
 
 
-async def test_unknown_types_from_64_and_unknown_keys_are_ignored(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_unknown_types_from_64_and_unknown_keys_are_ignored(gateway: GatewayProcess, dial: DialAgent) -> None:
     peer = await dial(gateway, subprotocol=SUBPROTOCOL_JSON)
     await peer.greet()
     await peer.socket.send('{"t":64,"new":{"x":[1]}}')
@@ -192,7 +198,7 @@ async def test_unknown_types_from_64_and_unknown_keys_are_ignored(gateway: Gatew
      (SUBPROTOCOL_MSGPACK, b"\x82\xa1t\x03\xa1x" + b"\x91" * 100_000 + b"\xc0")],
 )  # fmt: skip
 async def test_a_hundred_thousand_nested_arrays_close_the_link(
-    gateway: GatewayProcess, dial: Dial, subprotocol: str, data: str | bytes
+    gateway: GatewayProcess, dial: DialAgent, subprotocol: str, data: str | bytes
 ) -> None:
     peer = await dial(gateway, subprotocol=subprotocol)
     await peer.greet()

@@ -17,16 +17,16 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import MakeApi
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 NAMESPACE = ("unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 
 @pytest.mark.timeout(90)
 async def test_the_second_process_of_a_name_refuses_to_start_and_names_the_first(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     first = make_gateway(own_valkey.url, name="same")
     peer = await dial(first)
@@ -58,8 +58,8 @@ async def test_a_killed_node_gets_its_name_back_at_once(own_valkey: EmbeddedValk
 async def test_a_frozen_node_whose_name_was_taken_gives_way_and_returns_later(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    dial: Dial,
-    api_of: MakeApi,
+    dial: DialAgent,
+    api_of: MakeGatewayApi,
     until: UntilAnswered,
     tmp_path: Path,
 ) -> None:
@@ -143,7 +143,7 @@ def test_the_previous_process_of_a_restarted_container_is_gone() -> None:
 
 @pytest.mark.timeout(90)
 async def test_a_restarted_container_gets_its_name_back_at_once(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, tmp_path: Path
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, tmp_path: Path
 ) -> None:
     """Two PID namespaces on one machine, as a restarted container has them: unshare(1) creates the second one."""
     probe = await asyncio.to_thread(subprocess.run, [*NAMESPACE, "true"], capture_output=True, check=False)

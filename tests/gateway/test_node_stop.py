@@ -13,9 +13,9 @@ import pytest
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, Bye, End, Rx
 
-from support.gateway.platform_api import MakeApi
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 SSE = {"accept": "text/event-stream"}
 
@@ -38,7 +38,7 @@ async def lines(
 
 @pytest.mark.timeout(120)
 async def test_callers_of_a_stopping_node_are_told_where_to_continue(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi, dial: Dial
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent
 ) -> None:
     """Followers of commands on both nodes, in both formats, and of a post."""
     stops, stays = make_gateway(own_valkey.url), make_gateway(own_valkey.url, name="node-2")

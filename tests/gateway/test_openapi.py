@@ -24,7 +24,7 @@ from fairlead.fleet.schema import TargetState
 from fairlead.wire.messages import Ack, Cmd, End
 
 from support.gateway.process import GatewayProcess
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 TOKEN = "development-platform-token"
 CHECKS = (
@@ -56,7 +56,7 @@ async def play(base: str, examples: int, folder: Path) -> tuple[int, str]:
     return process.returncode or 0, output.decode()
 
 
-async def oblige(gateway: GatewayProcess, dial: Dial, name: str) -> None:
+async def oblige(gateway: GatewayProcess, dial: DialAgent, name: str) -> None:
     """An agent that ends every command at once and reconnects, so that every stream ends."""
     for conn in itertools.count(1):
         peer = await dial(gateway, name)
@@ -71,7 +71,9 @@ async def oblige(gateway: GatewayProcess, dial: Dial, name: str) -> None:
 
 
 @pytest.mark.timeout(DEADLINE + 60)
-async def test_generated_requests_find_no_contradiction(gateway: GatewayProcess, dial: Dial, tmp_path: Path) -> None:
+async def test_generated_requests_find_no_contradiction(
+    gateway: GatewayProcess, dial: DialAgent, tmp_path: Path
+) -> None:
     names = ("agent-1", "0", "a")  # what a generator finds by itself
     obliging = [asyncio.create_task(oblige(gateway, dial, name)) for name in names]
     code, output = await play(gateway.api, 25, tmp_path)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from support.gateway.platform_api import Api
+from support.gateway.platform_api import GatewayApi
 
 
 def concrete(path: str) -> str:
     return path.replace("{command}", "01890a5d-ac96-774b-bcce-b302099a8057").replace("{agent}", "a")
 
 
-async def test_the_document_has_every_route(api: Api) -> None:
+async def test_the_document_has_every_route(api: GatewayApi) -> None:
     answer = await api.http.get("/v1/openapi.json")
     document = answer.json()
     assert document["openapi"] == "3.1.0"
@@ -21,7 +21,7 @@ async def test_the_document_has_every_route(api: Api) -> None:
         assert set(refused.headers["allow"].split(", ")) == known, path
 
 
-async def test_unknown_query_parameters_are_refused(api: Api) -> None:
+async def test_unknown_query_parameters_are_refused(api: GatewayApi) -> None:
     document = (await api.http.get("/v1/openapi.json")).json()
     played = 0
     for path, operations in document["paths"].items():
@@ -53,7 +53,7 @@ async def test_unknown_query_parameters_are_refused(api: Api) -> None:
         ("=", "unknown query parameter ''"),
     ],
 )
-async def test_a_misspelt_filter_is_refused(api: Api, query: str, said: str) -> None:
+async def test_a_misspelt_filter_is_refused(api: GatewayApi, query: str, said: str) -> None:
     answer = await api.http.get(f"/v1/agents?{query}")
     assert (answer.status_code, said in answer.json()["detail"]) == (422, True), answer.text
 
@@ -83,7 +83,7 @@ COMMAND = "/v1/commands/01890a5d-ac96-774b-bcce-b302099a8057"
     ],
 )
 async def test_an_invalid_parameter_is_refused_with_what_is_expected(
-    api: Api, method: str, path: str, query: str, said: str
+    api: GatewayApi, method: str, path: str, query: str, said: str
 ) -> None:
     name, _, value = query.partition("=")
     answer = await api.http.request(method, path, params={name: value})

@@ -12,9 +12,9 @@ import httpx2
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import Ack, End, Event, Hb, Rx
 
-from support.gateway.platform_api import MakeApi
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial, ScriptedAgent
+from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 
 MIB = 1 << 20
 
@@ -28,7 +28,7 @@ async def metric(gateway: GatewayProcess, name: str) -> float:
 
 
 async def test_commands_are_not_delayed_by_a_flood_of_heartbeats(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """Ten links flood the node, each is read at its rate: the commands of another agent end, and no link is closed."""
     gateway = make_gateway(own_valkey.url, "--message-rate", "20")
@@ -68,7 +68,7 @@ async def test_commands_are_not_delayed_by_a_flood_of_heartbeats(
 
 
 async def test_messages_waiting_for_redis_share_a_limit_for_all_links(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     """Twenty agents with half a megabyte of events each, while Redis is frozen: the node keeps no more than its limit
     and a read of each link; when Redis is back all of it is stored."""

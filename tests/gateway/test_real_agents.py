@@ -17,7 +17,7 @@ from fairlead.agent import Agent
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 
 StartAgent = Callable[[GatewayProcess, str], "subprocess.Popen[bytes]"]
@@ -43,7 +43,7 @@ def start_agent(tmp_path: Path) -> Iterator[StartAgent]:
         process.wait()
 
 
-async def online(api: Api, agent: str) -> bool:
+async def online(api: GatewayApi, agent: str) -> bool:
     answer = await api.http.get(f"/v1/agents/{agent}")
     return bool(answer.status_code == 200 and answer.json()["state"] == "online")
 
@@ -69,7 +69,7 @@ async def cli_exec(gateway: GatewayProcess, agent: str, *argv: str, stdin: bytes
 
 
 async def test_exec_works_from_the_command_line(
-    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered
 ) -> None:
     start_agent(gateway, "host-1")
     await until(lambda: online(api, "host-1"))
@@ -90,7 +90,7 @@ async def test_exec_works_from_the_command_line(
 
 
 async def test_output_arrives_as_it_is_produced(
-    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered
 ) -> None:
     start_agent(gateway, "host-2")
     await until(lambda: online(api, "host-2"))
@@ -110,7 +110,7 @@ async def test_output_arrives_as_it_is_produced(
 
 
 async def test_why_names_the_code_of_what_an_agent_refused(
-    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered
 ) -> None:
     start_agent(gateway, "host-choosy")
     await until(lambda: online(api, "host-choosy"))
@@ -127,7 +127,7 @@ async def test_why_names_the_code_of_what_an_agent_refused(
 
 
 async def test_an_agent_killed_during_a_command_never_runs_it_twice(
-    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered, tmp_path: Path
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered, tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
     agent = start_agent(gateway, "host-3")
@@ -149,7 +149,7 @@ async def test_an_agent_killed_during_a_command_never_runs_it_twice(
 
 
 async def test_ctrl_c_cancels_on_the_agent(
-    gateway: GatewayProcess, api: Api, start_agent: StartAgent, until: UntilAnswered, tmp_path: Path
+    gateway: GatewayProcess, api: GatewayApi, start_agent: StartAgent, until: UntilAnswered, tmp_path: Path
 ) -> None:
     start_agent(gateway, "host-4")
     await until(lambda: online(api, "host-4"))
@@ -177,7 +177,7 @@ async def test_ctrl_c_cancels_on_the_agent(
 
 
 async def test_shipped_agents_connect_through_a_frozen_valkey(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeApi, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, until: UntilAnswered
 ) -> None:
     """20 agents start while Valkey is frozen for 12 s: all come online, and none is told to stay away."""
     gateway = make_gateway(own_valkey.url)
@@ -210,7 +210,7 @@ async def test_shipped_agents_connect_through_a_frozen_valkey(
 async def test_shipped_agents_reconnect_after_the_node_restarts(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    api_of: MakeApi,
+    api_of: MakeGatewayApi,
     until: UntilAnswered,
     start_agent: StartAgent,
 ) -> None:

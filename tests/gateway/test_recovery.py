@@ -15,7 +15,8 @@ import httpx2
 import pytest
 
 from fairlead.bus.inbox import inbox_key
-from fairlead.fleet.schema import AWAY_MS, agent_key
+from fairlead.fleet.node_table import AWAY_MS
+from fairlead.fleet.schema import agent_key
 from fairlead.hub.hub import Hub
 from fairlead.hub.session import Session
 from fairlead.routing.agents import reconciler
@@ -29,9 +30,9 @@ from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Cancel, Caps, Chunk, Cmd, Drain, End, Hb, Rx
 
 from support.fixtures import RedisOf, UntilAnswered
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
 def value(metrics: str, name: str) -> float:
@@ -40,7 +41,7 @@ def value(metrics: str, name: str) -> float:
 
 
 async def test_a_safe_command_is_run_again_by_the_next_boot(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1")
@@ -71,7 +72,9 @@ async def test_a_safe_command_is_run_again_by_the_next_boot(
     assert (end["state"], end["total"]) == ("ok", 1)
 
 
-async def test_a_safe_command_that_took_input_is_not_run_again(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_safe_command_that_took_input_is_not_run_again(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1")
     command = await api.start(first.agent, retry="safe")
@@ -82,7 +85,9 @@ async def test_a_safe_command_that_took_input_is_not_run_again(gateway: GatewayP
     assert (await api.end(command))["error"]["code"] == "outcome_unknown"
 
 
-async def test_a_safe_command_that_kills_its_agent_is_given_up(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_safe_command_that_kills_its_agent_is_given_up(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet(boot="boot-0")
     command = await api.start(peer.agent, retry="safe")
@@ -94,7 +99,7 @@ async def test_a_safe_command_that_kills_its_agent_is_given_up(gateway: GatewayP
 
 
 async def test_an_agent_with_a_journal_continues_after_its_restart(
-    gateway: GatewayProcess, api: Api, dial: Dial
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1", caps=Caps(journal="folder-1"))
@@ -112,7 +117,7 @@ async def test_an_agent_with_a_journal_continues_after_its_restart(
     assert await api.output(command) == "half whole"
 
 
-async def test_a_lost_journal_makes_outcomes_unknown(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_lost_journal_makes_outcomes_unknown(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     first = await dial(gateway)
     await first.greet(boot="boot-1", caps=Caps(journal="folder-1"))
     command = await api.start(first.agent)
@@ -123,7 +128,7 @@ async def test_a_lost_journal_makes_outcomes_unknown(gateway: GatewayProcess, ap
 
 
 async def test_lost_doorbells_only_cost_time(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:
     """The inbox of the agent's node is missing when it is rung: for a command, for its input, for its cancel."""
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -147,7 +152,7 @@ async def test_lost_doorbells_only_cost_time(
 
 
 async def test_a_claim_that_redis_lost_is_made_again(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:
     """A killed server comes back without its last second: rows say less than the links."""
     holder = make_gateway(own_valkey.url)
@@ -172,7 +177,7 @@ async def test_a_claim_that_redis_lost_is_made_again(
 
 
 async def test_a_lost_eviction_is_made_up_for(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, redis_of: RedisOf
 ) -> None:
     holder = make_gateway(own_valkey.url)
     store = await redis_of(own_valkey)
@@ -186,7 +191,7 @@ async def test_a_lost_eviction_is_made_up_for(
 
 
 async def test_a_command_posted_right_after_a_node_died_waits(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """The agent is away, not offline, although it was claimed long ago and its node has joined again since."""
     holder = make_gateway(own_valkey.url)
@@ -205,7 +210,7 @@ async def test_a_command_posted_right_after_a_node_died_waits(
 
 @pytest.mark.timeout(120)
 async def test_after_a_long_outage_no_linked_agent_is_reported_offline(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """Each node comes back at its own time. Until then the others know nothing of its agents, and say so."""
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -232,7 +237,7 @@ async def test_after_a_long_outage_no_linked_agent_is_reported_offline(
 
 
 async def test_links_are_closed_when_redis_stays_unreachable(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:  # fmt: skip
     holder = make_gateway(own_valkey.url, "--bus-grace", "3")
     peer = await dial(holder)
@@ -246,8 +251,8 @@ async def test_links_are_closed_when_redis_stays_unreachable(
 async def test_data_lost_by_redis_is_reported(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    dial: Dial,
-    api_of: MakeApi,
+    dial: DialAgent,
+    api_of: MakeGatewayApi,
     redis_of: RedisOf,
     until: UntilAnswered,
 ) -> None:
@@ -289,7 +294,7 @@ async def test_data_lost_by_redis_is_reported(
     assert "lost it with its data" in gone.json()["detail"]
 
 
-async def test_repeated_cancels_do_not_delay_the_end(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_repeated_cancels_do_not_delay_the_end(gateway: GatewayProcess, api: GatewayApi, dial: DialAgent) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -304,7 +309,7 @@ async def test_repeated_cancels_do_not_delay_the_end(gateway: GatewayProcess, ap
 
 
 async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
-    gateway: GatewayProcess, api: Api, dial: Dial, until: UntilAnswered
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, until: UntilAnswered
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -327,7 +332,7 @@ async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
 
 
 async def test_a_drain_hands_over_an_agent_with_its_running_commands(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     leaving, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
@@ -357,13 +362,15 @@ async def test_a_drain_hands_over_an_agent_with_its_running_commands(
     assert leaving.wait() == 0
 
 
-async def test_a_wrong_http_method_is_refused_and_the_right_ones_are_named(api: Api) -> None:
+async def test_a_wrong_http_method_is_refused_and_the_right_ones_are_named(api: GatewayApi) -> None:
     answer = await api.http.put("/v1/agents")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
     assert answer.json()["code"] == "method_not_allowed"
 
 
-async def test_errors_of_agents_may_contain_integers_of_any_size(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_errors_of_agents_may_contain_integers_of_any_size(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway, subprotocol="fairlead.v1.json")
     await peer.greet()
     command = await api.start(peer.agent)
@@ -374,7 +381,7 @@ async def test_errors_of_agents_may_contain_integers_of_any_size(gateway: Gatewa
 
 
 async def test_an_older_process_behind_a_frozen_node_is_refused(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, redis_of: RedisOf
 ) -> None:
     """What it still sends is refused, and the close code says that another process of the agent is linked."""
     frozen, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -393,7 +400,9 @@ async def test_an_older_process_behind_a_frozen_node_is_refused(
     await new.expect(Hb)
 
 
-async def test_a_refused_post_does_not_affect_its_repetition(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_refused_post_does_not_affect_its_repetition(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     """Two posts with one key while the agent is unknown, and then a third: at most one command runs."""
     agent = f"late-{secrets.token_hex(4)}"
     headers = {"idempotency-key": f"twins-{agent}"}
@@ -412,7 +421,9 @@ async def test_a_refused_post_does_not_affect_its_repetition(gateway: GatewayPro
     assert cmd.id in accepted
 
 
-async def test_input_follows_a_command_that_is_sent_again(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_input_follows_a_command_that_is_sent_again(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     """The first link was half-open: neither the command nor its input arrived."""
     first = await dial(gateway)
     await first.greet(conn=1)
@@ -428,7 +439,7 @@ async def test_input_follows_a_command_that_is_sent_again(gateway: GatewayProces
 
 
 async def test_a_row_that_cannot_be_read_does_not_keep_other_links_from_being_compared(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, redis_of: RedisOf, until: UntilAnswered
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, redis_of: RedisOf, until: UntilAnswered
 ) -> None:
     """One agent's row is malformed, another's is lost: both agents are claimed again, and the node stays ready."""
     gateway = make_gateway(own_valkey.url)

@@ -17,14 +17,14 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.ids import uuid7
 
 from support.fixtures import RedisOf
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 pytestmark = pytest.mark.timeout(240)
 
 
-async def _post_until(api: Api, agent: str, done: asyncio.Task[object]) -> int:
+async def _post_until(api: GatewayApi, agent: str, done: asyncio.Task[object]) -> int:
     """Post commands one after the other for as long as `done` is not; none may find a full backlog, or a node without a
     heartbeat. How many were taken. On a machine that is short of CPU a post may find that its second is over."""
     count = 0
@@ -36,7 +36,7 @@ async def _post_until(api: Api, agent: str, done: asyncio.Task[object]) -> int:
     return count
 
 
-async def _nothing_was_missed(api: Api, gateway: GatewayProcess) -> None:
+async def _nothing_was_missed(api: GatewayApi, gateway: GatewayProcess) -> None:
     figures = {}
     for line in (await api.http.get(gateway.admin + "/metrics")).text.splitlines():
         if not line.startswith("#"):
@@ -51,7 +51,7 @@ async def _nothing_was_missed(api: Api, gateway: GatewayProcess) -> None:
 
 
 async def test_lists_of_all_agents_do_not_delay_posts(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:
     gateway = make_gateway(own_valkey.url)
     api, store = api_of(gateway), await redis_of(own_valkey)
@@ -79,7 +79,7 @@ async def test_lists_of_all_agents_do_not_delay_posts(
 
 
 async def test_a_returning_site_with_queued_commands_does_not_delay_posts(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:
     """More fences are due at once than calls of their priority may wait, before any of the agents is welcomed."""
     gateway = make_gateway(own_valkey.url, "--accept-rate", "5000")

@@ -19,9 +19,9 @@ from fairlead.telemetry.metrics import Metrics
 from fairlead.wire.messages import Ack, Event, Rx
 
 from support.fixtures import RedisOf, UntilAnswered
-from support.gateway.platform_api import MakeApi
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 FAR_MS = 3600_000
 
@@ -29,8 +29,8 @@ FAR_MS = 3600_000
 async def test_an_agent_that_left_is_deleted_with_all_its_data(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    dial: Dial,
-    api_of: MakeApi,
+    dial: DialAgent,
+    api_of: MakeGatewayApi,
     redis_of: RedisOf,
     until: UntilAnswered,
 ) -> None:

@@ -19,9 +19,9 @@ from fairlead.routing.commands.results import ResultsUpdate
 from fairlead.telemetry.command_timing import CommandOrigin
 from fairlead.wire.messages import Ack, End
 
-from support.gateway.platform_api import Api
+from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 HOUR = 3600.0
 
@@ -119,7 +119,7 @@ async def test_only_a_request_with_content_length_makes_the_answer_wait(name: st
 
 @pytest.mark.parametrize("chunked", [False, True])
 async def test_a_silent_agent_does_not_delay_the_answer(
-    gateway: GatewayProcess, api: Api, dial: Dial, chunked: bool
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent, chunked: bool
 ) -> None:
     """The head and the first line, then what the agent says, however the body was sent."""
     agent = await dial(gateway)

@@ -11,9 +11,9 @@ from fairlead.store.reply import integer
 from fairlead.wire.messages import Ack, Bye, Chunk, Cmd, Credit, End
 
 from support.fixtures import RedisOf
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial, ScriptedAgent
+from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 
 CHUNK = 64 << 10
 COUNT = 400
@@ -52,14 +52,14 @@ class Source:
         await self.peer.send(End(id=self.command, total=COUNT))
 
 
-async def begin(api: Api, peer: ScriptedAgent) -> Source:
+async def begin(api: GatewayApi, peer: ScriptedAgent) -> Source:
     command = await api.start(peer.agent, retain="window")
     cmd = await peer.command()
     await peer.send(Ack(id=command))
     return Source(peer, cmd)
 
 
-async def read(api: Api, command: str, offset: int, most: int = COUNT + 1) -> tuple[list[str], bool]:
+async def read(api: GatewayApi, command: str, offset: int, most: int = COUNT + 1) -> tuple[list[str], bool]:
     """The first octets of each result from `offset` on, at most `most` results in all requests; and whether the end
     arrived."""
     seen: list[str] = []
@@ -81,7 +81,7 @@ async def read(api: Api, command: str, offset: int, most: int = COUNT + 1) -> tu
 
 
 async def test_a_caller_that_does_not_read_slows_the_agent(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api, store = api_of(other), await redis_of(own_valkey)
@@ -101,7 +101,9 @@ async def test_a_caller_that_does_not_read_slows_the_agent(
     assert gone.json()["first"] > 0
 
 
-async def test_a_reader_that_disconnects_continues_where_it_was(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_reader_that_disconnects_continues_where_it_was(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     source = await begin(api, peer)
@@ -115,7 +117,9 @@ async def test_a_reader_that_disconnects_continues_where_it_was(gateway: Gateway
     assert seen == [f"{n:08d}" for n in range(COUNT)]
 
 
-async def test_an_offset_beyond_the_results_is_refused(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_an_offset_beyond_the_results_is_refused(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)

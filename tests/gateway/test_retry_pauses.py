@@ -11,14 +11,14 @@ import httpx2
 import pytest
 
 from fairlead.agent.link.dialer import DIAL_TIMEOUT
-from fairlead.fleet.schema import AWAY_MS
+from fairlead.fleet.node_table import AWAY_MS
 from fairlead.hub.session import RETRY_MS
 from fairlead.settings.table import SETTINGS
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.retry import HANDED_OUT_MS, RETRY_AFTER_MOST, first_ceiling
 
 from support.gateway.process import MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 SPREAD = 1.5
 """What docs/protocol.md lets an agent make of a Retry-After."""
@@ -39,7 +39,7 @@ def test_the_first_pause_fits_for_any_capacity_and_accept_rate(capacity: int, ra
 
 
 async def test_a_node_hands_out_no_pause_above_the_longest(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent
 ) -> None:
     """In welcome, and in refusals because of the accept rate or the capacity."""
     slow = make_gateway(own_valkey.url, "--accept-rate", "1")

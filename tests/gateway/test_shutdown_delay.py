@@ -83,14 +83,14 @@ async def test_without_a_delay_a_node_without_links_ends_at_once(
     assert await asyncio.to_thread(gateway.wait) == 0
 
 
-class Balancer:
+class IngressBalancer:
     """Spreads connections over nodes as an ingress does: it learns late that a node stops, and tries no other one."""
 
     def __init__(self, nodes: list[Any]) -> None:
         self._known = list(nodes)
         self._turns = itertools.count()
 
-    async def __aenter__(self) -> Balancer:
+    async def __aenter__(self) -> IngressBalancer:
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         self._learning = asyncio.create_task(self._learn_forever())
@@ -145,7 +145,7 @@ async def test_no_caller_behind_a_load_balancer_notices_that_a_node_leaves(
     ]
     answers: list[int | str] = []
 
-    async def call(http: httpx2.AsyncClient, balancer: Balancer) -> None:
+    async def call(http: httpx2.AsyncClient, balancer: IngressBalancer) -> None:
         """Send calls until the node is gone, and for a moment longer."""
         after = 0
         while after < 10:
@@ -156,7 +156,7 @@ async def test_no_caller_behind_a_load_balancer_notices_that_a_node_leaves(
                 answers.append(repr(e))
             await asyncio.sleep(0.05)
 
-    async with Balancer(nodes) as balancer, httpx2.AsyncClient(headers=PLATFORM) as keeps:
+    async with IngressBalancer(nodes) as balancer, httpx2.AsyncClient(headers=PLATFORM) as keeps:
         fresh = httpx2.AsyncClient(headers={**PLATFORM, "connection": "close"})
         calls = [asyncio.create_task(call(http, balancer)) for http in (keeps, fresh)]
         while len(answers) < 20:

@@ -22,7 +22,8 @@ from fairlead.fleet.command_record import NewRecord
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.schema import NodeRow, NodeTable, TargetState
+from fairlead.fleet.node_table import NodeRow, NodeTable
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.agents import index_sweeper
 from fairlead.routing.agents.index_sweeper import IndexSweeper
 from fairlead.routing.agents.removal import AgentRemoval
@@ -45,7 +46,7 @@ DAY_MS = 24 * 3600_000
 FAR_MS = 600_000
 
 
-class World:
+class NodeSweepers:
     """The sweepers of one node without their loops, and what they use."""
 
     def __init__(self, store: Pipeliner, url: str) -> None:
@@ -116,11 +117,11 @@ class World:
 
 
 @pytest.fixture
-async def world(own_valkey: EmbeddedValkey, redis_of: Callable[[EmbeddedValkey], Awaitable[Pipeliner]]) -> World:
-    return World(await redis_of(own_valkey), own_valkey.url)
+async def world(own_valkey: EmbeddedValkey, redis_of: Callable[[EmbeddedValkey], Awaitable[Pipeliner]]) -> NodeSweepers:
+    return NodeSweepers(await redis_of(own_valkey), own_valkey.url)
 
 
-async def test_one_sweep_continues_until_nothing_is_due(world: World) -> None:
+async def test_one_sweep_continues_until_nothing_is_due(world: NodeSweepers) -> None:
     """More targets are due than one take returns (sixteen shards of 64). None is left for a later sweep."""
     commands = await world.hang(1_500)
     await world.pass_deadline(commands)
@@ -140,7 +141,7 @@ async def test_one_sweep_continues_until_nothing_is_due(world: World) -> None:
     assert {bell.why for bell in stopped} == {"deadline"}
 
 
-async def test_the_command_sweeper_reads_no_payloads(world: World) -> None:
+async def test_the_command_sweeper_reads_no_payloads(world: NodeSweepers) -> None:
     """The commands that are due have 20 MiB of payloads, and most are not over yet: Redis sends some kilobytes."""
     commands = await world.hang(40, b"x" * (512 << 10))
     await world.pass_deadline(commands[:10])
@@ -153,7 +154,7 @@ async def test_the_command_sweeper_reads_no_payloads(world: World) -> None:
 
 
 async def test_an_error_of_redis_for_one_target_does_not_affect_the_others(
-    world: World, monkeypatch: pytest.MonkeyPatch
+    world: NodeSweepers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is raised once the others are handled: they do not go on beside the next sweep."""
     failing, *others = await world.hang(5)
@@ -172,7 +173,7 @@ async def test_an_error_of_redis_for_one_target_does_not_affect_the_others(
 
 
 async def test_a_command_that_ends_while_redis_is_away_is_removed_once_it_is_back(
-    world: World, own_valkey: EmbeddedValkey
+    world: NodeSweepers, own_valkey: EmbeddedValkey
 ) -> None:
     """Nobody waits for the removals, and the command is due in ten minutes: its place among the agent's open commands
     is free long before."""
@@ -206,7 +207,7 @@ async def test_a_command_that_ends_while_redis_is_away_is_removed_once_it_is_bac
     assert row.last_failure.partition(" ")[2] == f"command {failed} ended as failed: broken"
 
 
-async def _answers(world: World) -> bool:
+async def _answers(world: NodeSweepers) -> bool:
     try:
         await world.now()
     except BusUnavailable:
@@ -251,7 +252,7 @@ def test_one_node_sweeps_each_shard_of_the_index_in_its_minute() -> None:
     assert walked == set(range(schema.INDEX_SHARDS))
 
 
-async def test_the_sweep_forgets_only_agents_that_were_absent_for_long(world: World) -> None:
+async def test_the_sweep_forgets_only_agents_that_were_absent_for_long(world: NodeSweepers) -> None:
     now = await world.now()
     lease = world.membership.lease
     world.membership.table = NodeTable({"node-1": NodeRow("node-1", "a", now, now, "serving", 0, 1, 0, "", 0, 0, 0.0)})

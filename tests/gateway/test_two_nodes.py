@@ -9,14 +9,14 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.messages import Ack, Cancel, Chunk, End, Rx
 
-from support.fixtures import RedisOf
-from support.gateway.platform_api import MakeApi
+from support.fixtures import RedisOf, UntilAnswered
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 
 async def test_a_command_runs_through_the_other_node(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
@@ -40,7 +40,7 @@ async def test_a_command_runs_through_the_other_node(
 
 
 async def test_an_agent_moves_and_its_older_link_is_closed(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     one, two = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     first = await dial(one)
@@ -55,7 +55,7 @@ async def test_an_agent_moves_and_its_older_link_is_closed(
 
 
 async def test_the_node_of_the_agent_is_killed_and_the_stream_continues(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     holder, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
@@ -82,7 +82,7 @@ async def test_the_node_of_the_agent_is_killed_and_the_stream_continues(
 
 
 async def test_a_frozen_node_delivers_nothing_when_it_wakes(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """SIGSTOP, the agent moves with its command, SIGCONT: what the woken node still has is refused."""
     frozen, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
@@ -109,7 +109,7 @@ async def test_a_frozen_node_delivers_nothing_when_it_wakes(
 
 
 async def test_nodes_learn_at_once_which_nodes_join_and_leave(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: Dial, api_of: MakeApi, redis_of: RedisOf
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, redis_of: RedisOf
 ) -> None:
     """Not with their next heartbeat, up to 5 s later: until then an agent of a new node would be called away."""
     one = make_gateway(own_valkey.url, name="node-1")
@@ -121,3 +121,21 @@ async def test_nodes_learn_at_once_which_nodes_join_and_leave(
     found = await api_of(one).agent(peer.agent)
     if await store.submit("HGET", "fl1:node:{node-1}", "at") == before:  # otherwise the heartbeat has told it
         assert (found["state"], found["node"]) == ("online", "node-2")
+
+
+async def test_an_overtaken_link_is_recorded_by_its_own_node(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi, until: UntilAnswered
+) -> None:
+    one, two = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    first = await dial(one)
+    await first.greet(conn=1)
+    await (await dial(two, first.agent)).greet(conn=2)
+    assert await first.close_code() == CloseCode.SUPERSEDED
+    api = api_of(two)
+
+    async def recorded() -> bool:
+        found = await api.agent(first.agent)
+        assert found["state"] == "online"
+        return bool((found["last_close"] or "").startswith("4007"))
+
+    await until(recorded)

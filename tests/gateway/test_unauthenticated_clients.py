@@ -15,9 +15,9 @@ import pytest
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Cmd, End
 
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial, ScriptedAgent
+from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 
 pytestmark = pytest.mark.timeout(180)
 STRANGER, NEIGHBOUR = "127.0.0.66", "127.0.0.67"
@@ -52,7 +52,7 @@ async def answer(port: int, request: bytes, source: str = STRANGER) -> tuple[int
         return 0, ""
 
 
-async def a_command_ends(api: Api, peer: ScriptedAgent) -> None:
+async def a_command_ends(api: GatewayApi, peer: ScriptedAgent) -> None:
     command = await api.start(peer.agent)
     await peer.send(End(id=(await peer.expect(Cmd)).id, total=0))
     assert (await api.end(command))["state"] == "ok"
@@ -76,7 +76,12 @@ async def connections(port: int, count: int, first: bytes, source: str = STRANGE
 @pytest.mark.parametrize("first", [b"", GET, GET[:-2]], ids=["silent", "idle", "slow"])
 @pytest.mark.parametrize("port", ["link", "api", "admin"])
 async def test_many_unauthenticated_connections_keep_nobody_out(
-    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial, api_of: MakeApi, port: str, first: bytes
+    make_gateway: MakeGateway,
+    own_valkey: EmbeddedValkey,
+    dial: DialAgent,
+    api_of: MakeGatewayApi,
+    port: str,
+    first: bytes,
 ) -> None:
     node = make_gateway(own_valkey.url, "--unauthenticated-limit", "100")
     api, peer = api_of(node), await dial(node)
@@ -95,7 +100,9 @@ async def test_many_unauthenticated_connections_keep_nobody_out(
     assert "Traceback" not in node.log()
 
 
-async def test_a_flood_of_pipelined_requests_takes_no_memory(gateway: GatewayProcess, dial: Dial, api: Api) -> None:
+async def test_a_flood_of_pipelined_requests_takes_no_memory(
+    gateway: GatewayProcess, dial: DialAgent, api: GatewayApi
+) -> None:
     """20 MB of GETs to each port, on two connections each."""
     peer = await dial(gateway)
     await peer.greet()
@@ -206,7 +213,7 @@ async def test_one_looping_client_with_a_valid_token_keeps_nobody_out(
 
 
 async def test_a_node_serves_with_few_open_files(
-    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: Dial, api_of: MakeApi
+    make_gateway: MakeGateway, own_valkey: EmbeddedValkey, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
     """1,500 connections from three addresses on all ports, with a limit of 2,048 files: some are always left."""
     node = make_gateway(own_valkey.url, files=2048)

@@ -13,16 +13,16 @@ import pytest
 
 from fairlead.wire.messages import WINDOW, Ack, Bye, Cancel, Chunk, Cmd, Credit, End, EndState, Rx
 
-from support.gateway.platform_api import Api
+from support.gateway.platform_api import GatewayApi
 from support.gateway.process import GatewayProcess
-from support.gateway.scripted_agent import Dial, ScriptedAgent
+from support.gateway.scripted_agent import DialAgent, ScriptedAgent
 
 CHUNK = 64 << 10
 QUIET = 1.5
 """Seconds of silence after which the gateway is taken to grant nothing more."""
 
 
-class Holder:
+class HoldingStream:
     """One stream of such an agent."""
 
     def __init__(self, peer: ScriptedAgent, cmd: Cmd) -> None:
@@ -74,11 +74,13 @@ class Holder:
                 self.take(await self.peer.receive())
 
 
-async def test_a_cancel_grants_the_credit_that_the_end_needs(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_cancel_grants_the_credit_that_the_end_needs(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent, retain="window")
-    holder = Holder(peer, await peer.command())
+    holder = HoldingStream(peer, await peer.command())
     await peer.send(Ack(id=command))
     await holder.run()
     assert holder.credit_left < CHUNK
@@ -95,12 +97,14 @@ async def test_a_cancel_grants_the_credit_that_the_end_needs(gateway: GatewayPro
 
 
 @pytest.mark.timeout(90)
-async def test_a_stream_that_is_over_still_gets_credit(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_stream_that_is_over_still_gets_credit(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     """The agent here does not know the deadline: the gateway ends the command first, the agent later."""
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent, retain="window", deadline=4)
-    holder = Holder(peer, await peer.command())
+    holder = HoldingStream(peer, await peer.command())
     await peer.send(Ack(id=command))
     await holder.run()
     assert holder.made > holder.written
@@ -115,7 +119,7 @@ async def test_a_stream_that_is_over_still_gets_credit(gateway: GatewayProcess, 
 
 
 async def test_output_of_an_unknown_command_gets_receipt_and_credit(
-    gateway: GatewayProcess, api: Api, dial: Dial
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
 ) -> None:
     peer = await dial(gateway)
     await peer.greet()
@@ -125,7 +129,9 @@ async def test_output_of_an_unknown_command_gets_receipt_and_credit(
     assert (await peer.expect(Credit)) == Credit(id=unknown, bytes=5)
 
 
-async def test_a_chunk_before_the_ack_counts_as_the_ack(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_a_chunk_before_the_ack_counts_as_the_ack(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     peer = await dial(gateway)
     await peer.greet()
     command = await api.start(peer.agent)
@@ -137,7 +143,9 @@ async def test_a_chunk_before_the_ack_counts_as_the_ack(gateway: GatewayProcess,
     assert (await api.end(command))["state"] == "ok"
 
 
-async def test_an_accepted_command_cannot_be_refused_later(gateway: GatewayProcess, api: Api, dial: Dial) -> None:
+async def test_an_accepted_command_cannot_be_refused_later(
+    gateway: GatewayProcess, api: GatewayApi, dial: DialAgent
+) -> None:
     """Before any output it ends the command; behind output it breaks the protocol."""
     peer = await dial(gateway)
     await peer.greet()
@@ -154,7 +162,7 @@ async def test_an_accepted_command_cannot_be_refused_later(gateway: GatewayProce
     assert await peer.close_code() == 4500
 
 
-async def test_a_bye_is_answered_with_a_close_frame(gateway: GatewayProcess, dial: Dial) -> None:
+async def test_a_bye_is_answered_with_a_close_frame(gateway: GatewayProcess, dial: DialAgent) -> None:
     """This holds even if the agent that sent bye never closes."""
     peer = await dial(gateway)
     await peer.greet()

@@ -26,9 +26,9 @@ from fairlead.cli.workers.metrics_merge import merge_metrics
 from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import Api, MakeApi
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
-from support.gateway.scripted_agent import Dial
+from support.gateway.scripted_agent import DialAgent
 
 AGENTS = 20
 PLATFORM = {"authorization": "Bearer development-platform-token"}
@@ -61,13 +61,13 @@ async def start_agents() -> AsyncIterator[StartAgents]:
     await asyncio.wait_for(asyncio.gather(*serving, return_exceptions=True), 20)
 
 
-async def nodes(api: Api) -> dict[str, str]:
+async def nodes(api: GatewayApi) -> dict[str, str]:
     """The node of each agent that is online."""
     rows = (await api.http.get("/v1/agents?limit=500")).json()["agents"]
     return {row["id"]: row["node"] for row in rows if row["state"] == "online"}
 
 
-async def all_online(api: Api) -> bool:
+async def all_online(api: GatewayApi) -> bool:
     return len(await nodes(api)) == AGENTS
 
 
@@ -115,7 +115,7 @@ async def gone(processes: list[psutil.Process]) -> bool:
 async def test_workers_are_separate_nodes_and_any_serves_any_agent(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    api_of: MakeApi,
+    api_of: MakeGatewayApi,
     until: UntilAnswered,
     start_agents: StartAgents,
 ) -> None:
@@ -140,7 +140,7 @@ async def test_workers_are_separate_nodes_and_any_serves_any_agent(
 async def test_a_killed_worker_is_restarted_and_its_agents_come_back(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    api_of: MakeApi,
+    api_of: MakeGatewayApi,
     until: UntilAnswered,
     start_agents: StartAgents,
 ) -> None:
@@ -221,7 +221,7 @@ async def test_livez_reports_the_supervisor(
 async def test_a_signal_drains_all_workers(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    api_of: MakeApi,
+    api_of: MakeGatewayApi,
     until: UntilAnswered,
     start_agents: StartAgents,
     number: signal.Signals,
@@ -241,7 +241,7 @@ async def test_a_signal_drains_all_workers(
 async def test_a_signal_to_the_process_group_drains(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    api_of: MakeApi,
+    api_of: MakeGatewayApi,
     until: UntilAnswered,
     start_agents: StartAgents,
 ) -> None:
@@ -264,7 +264,7 @@ async def test_a_signal_to_the_process_group_drains(
 
 
 async def test_a_second_signal_kills_all_workers(
-    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered, dial: Dial
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, until: UntilAnswered, dial: DialAgent
 ) -> None:
     gateway = make_gateway(own_valkey.url, "--workers", "2", "--drain-timeout", "600", "--drain-rate", "0.1")
     processes = family(gateway)

@@ -20,7 +20,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from support.gateway_process import ServeProcess
 from support.interop.foreign_agent import ForeignAgent, StartForeign
-from support.interop.platform_api import Api
+from support.interop.platform_api import InteropApi
 
 PROGRAM = Path(__file__).resolve().with_name("agent.mjs")
 AGENT_TOKEN = "development-agent-token"
@@ -89,5 +89,5 @@ async def start_foreign(node_js: str) -> AsyncIterator[StartForeign]:
 
 
 @pytest.fixture
-def api_of(http_of: Callable[[str], httpx2.AsyncClient]) -> Callable[[ServeProcess], Api]:
-    return lambda node: Api(http_of(node.api))
+def api_of(http_of: Callable[[str], httpx2.AsyncClient]) -> Callable[[ServeProcess], InteropApi]:
+    return lambda node: InteropApi(http_of(node.api))

@@ -30,7 +30,7 @@ SOON = {"first": 20, "base": 20, "cap": 50}  # ms: no test waits for a reconnect
 PATIENCE = 10.0
 
 
-class Script:
+class ScriptedGateway:
     """A gateway that is driven by the test: it accepts every connection and sends what the test says."""
 
     def __init__(self) -> None:
@@ -89,8 +89,8 @@ class Script:
 
 
 @pytest.fixture
-async def script() -> AsyncIterator[Script]:
-    server = Script()
+async def script() -> AsyncIterator[ScriptedGateway]:
+    server = ScriptedGateway()
     await server.start()
     yield server
     await server.stop()
@@ -129,7 +129,7 @@ def test_valid_messages_are_decoded(node_js: str) -> None:
             assert contains(got, json.loads(vector["json"])), vector["name"]
 
 
-async def test_deep_nesting_does_not_crash_the_agent(script: Script, start_foreign: StartForeign) -> None:
+async def test_deep_nesting_does_not_crash_the_agent(script: ScriptedGateway, start_foreign: StartForeign) -> None:
     """What JavaScript can read is an unknown key, to be ignored; in other languages it is 4500."""
     foreign = await start_foreign([script.link], "edge-17")
     await script.accept()
@@ -142,7 +142,7 @@ async def test_deep_nesting_does_not_crash_the_agent(script: Script, start_forei
     assert not foreign.all("closed")
 
 
-async def test_invalid_messages_are_refused(script: Script, start_foreign: StartForeign) -> None:
+async def test_invalid_messages_are_refused(script: ScriptedGateway, start_foreign: StartForeign) -> None:
     foreign = await start_foreign([script.link], "edge-17")
     invalid = [v for v in MESSAGES if not v["valid"] and v["encoding"] == "json"]
     assert len(invalid) > 8
@@ -157,7 +157,9 @@ async def test_invalid_messages_are_refused(script: Script, start_foreign: Start
         assert (await foreign.tells("closed", count))["own"], name
 
 
-async def test_the_window_bounds_what_is_sent_and_buffered(script: Script, start_foreign: StartForeign) -> None:
+async def test_the_window_bounds_what_is_sent_and_buffered(
+    script: ScriptedGateway, start_foreign: StartForeign
+) -> None:
     foreign = await start_foreign([script.link], "edge-17", "--orders")
     await script.accept()
     await script.hear()

@@ -26,8 +26,8 @@ from dashboards import AUTOSCALING
 from support.control_plane import ControlPlane
 from support.observability.dashboard_answers import answers, shown, table
 from support.observability.prometheus_server import RATE, Target, scraping
-from support.observability.watched_fleet import Node, ended, swarm
-from support.operator_world import World
+from support.observability.watched_fleet import WatchedNode, ended, swarm
+from support.operator_world import OperatorNamespace
 
 PATIENCE = 90.0
 """The operator runs a pass every ten seconds; the machine may be busy."""
@@ -92,7 +92,11 @@ def mute(namespace: str, port: int) -> dict[str, Any]:
 
 @pytest.mark.timeout(600)
 async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
-    prometheus_program: str, world: World, control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prometheus_program: str,
+    world: OperatorNamespace,
+    control_plane: ControlPlane,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = ("admissionregistration.k8s.io/v1", "validatingwebhookconfigurations")
     monkeypatch.setitem(objects.KINDS, "ValidatingWebhookConfiguration", place)
@@ -109,7 +113,7 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
                 raise AssertionError(f"{e}; the operator's last words:\n{operator.tail()}") from e
 
         names = await world.run_pods(2)
-        nodes = [Node(tmp_path, name, world.redis, "--capacity", str(CAPACITY)) for name in names]
+        nodes = [WatchedNode(tmp_path, name, world.redis, "--capacity", str(CAPACITY)) for name in names]
         for node in nodes:
             stack.enter_context(ended(node.process))
             stack.enter_context(swarm(node, node.name, FEW))

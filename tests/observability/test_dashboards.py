@@ -13,9 +13,9 @@ import pytest
 
 from dashboards import DASHBOARDS
 from panels import Panel
-from support.observability.dashboard_answers import GATEWAY, Answer, answers, shown
+from support.observability.dashboard_answers import GATEWAY, PanelAnswer, answers, shown
 from support.observability.prometheus_server import Series, metrics_that_exist
-from support.observability.watched_fleet import AGENTS, LINKS, Watched, watched_fleet
+from support.observability.watched_fleet import AGENTS, LINKS, WatchedFleet, watched_fleet
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"\bfairlead_\w+")
@@ -101,7 +101,7 @@ async def test_a_real_prometheus_answers_every_query_and_shows_the_load(
     unmoved = [f"{one.name}: {shown(one.idle)}; {shown(one.busy)}" for one in given if not one.moved]
     assert [line for line in unmoved if not line.startswith(tuple(STILL))] == []
 
-    def told(name: str) -> Answer:
+    def told(name: str) -> PanelAnswer:
         (one,) = [one for one in given if one.name.startswith(name)]
         return one
 
@@ -130,7 +130,7 @@ async def test_a_real_prometheus_answers_every_query_and_shows_the_load(
         assert peak(told(f"redis-tracing: Doorbells: {name}").busy) > 0
 
 
-async def exemplars_are_kept(watched: Watched) -> None:
+async def exemplars_are_kept(watched: WatchedFleet) -> None:
     """The dots of the panels that show them."""
     query = "fairlead_command_duration_seconds_bucket"
     kept = watched.prometheus.get("query_exemplars", query=query, start=watched.busy[0], end=watched.busy[1])

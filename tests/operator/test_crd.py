@@ -23,7 +23,7 @@ from fairlead_operator.kube.errors import ApiServerRefused, ApiServerUnavailable
 from fairlead_operator.kube.objects import Object, path
 
 from support.control_plane import ControlPlane
-from support.operator_world import World
+from support.operator_world import OperatorNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
 LEAST: dict[str, Any] = {
@@ -85,7 +85,7 @@ def without_null(value: object) -> object:
     return value
 
 
-async def test_api_server_fills_in_the_defaults_of_a_gateway(world: World) -> None:
+async def test_api_server_fills_in_the_defaults_of_a_gateway(world: OperatorNamespace) -> None:
     await world.gateway()
     stored = (await world.admin.get("LinkGateway", world.namespace, "edge"))["spec"]
     asked = world.spec()
@@ -135,7 +135,7 @@ def test_schema_has_every_validation_rule() -> None:
     [(100_000, 10, 60, 10_000), (601, 10, 60, 61), (1_000_000, 1, 3600, 1_000_000)],
 )
 async def test_spec_that_cannot_drain_in_time_is_refused_with_the_numbers(
-    world: World, capacity: int, rate: int, most: int, takes: int
+    world: OperatorNamespace, capacity: int, rate: int, most: int, takes: int
 ) -> None:
     """The API server's CEL and the operator use the same words."""
     spec: Object = {"capacity": capacity, "drain": {"rate": rate, "maxSeconds": most}}
@@ -175,7 +175,7 @@ def test_url_is_accepted_exactly_if_gateways_accept_it(setting: str, value: str)
     )
 
 
-async def test_url_that_gateways_refuse_is_refused_by_the_api_server(world: World) -> None:
+async def test_url_that_gateways_refuse_is_refused_by_the_api_server(world: OperatorNamespace) -> None:
     places = {"redis": ("redis", "url"), "trace_endpoint": ("telemetry", "otlpEndpoint")}
     for setting, (part, field) in places.items():
         for number, value in enumerate(ADDRESSES[setting]):
@@ -189,7 +189,7 @@ async def test_url_that_gateways_refuse_is_refused_by_the_api_server(world: Worl
                 await world.gateway(f"{part}-{number}", **spec)
 
 
-async def test_scale_subresource_can_be_set_before_it_can_be_read(world: World) -> None:
+async def test_scale_subresource_can_be_set_before_it_can_be_read(world: OperatorNamespace) -> None:
     """This is why docs/kubernetes.md makes an autoscaler wait for a first `kubectl scale`."""
     await world.gateway(scaling={"mode": "External"})
     with pytest.raises(ApiServerUnavailable, match=r"500: .*\.spec\.scaling\.replicas. does not exist"):
@@ -217,7 +217,7 @@ def test_operation_crd_has_columns() -> None:
     assert sorted(kinds) == sorted(Type)
 
 
-async def test_api_server_fills_in_the_defaults_of_an_operation(world: World) -> None:
+async def test_api_server_fills_in_the_defaults_of_an_operation(world: OperatorNamespace) -> None:
     stored = await world.operate("anew", type="Restart")
     assert stored["spec"] == {
         "gateway": {"name": "edge"}, "type": "Restart", "reason": "", "activeDeadlineSeconds": 3600,
@@ -226,7 +226,7 @@ async def test_api_server_fills_in_the_defaults_of_an_operation(world: World) ->
     assert read_operation(stored).spec == msgspec.convert(asked, LinkOperationSpec)
 
 
-async def test_unknown_field_is_refused_by_kubectl_and_dropped_by_the_api_server(world: World) -> None:
+async def test_unknown_field_is_refused_by_kubectl_and_dropped_by_the_api_server(world: OperatorNamespace) -> None:
     """kubectl asks for strict validation; without it the API server drops the field silently."""
     body = {
         "apiVersion": "fairlead.dev/v1alpha1",

@@ -9,10 +9,10 @@ import pytest
 from fairlead_operator.kube.errors import NotLeader
 from fairlead_operator.runtime.leader_election import LEASE_DURATION, RENEW_DEADLINE, LeaderElector
 
-from support.operator_world import World
+from support.operator_world import OperatorNamespace
 
 
-class Clock:
+class ElectionClock:
     def __init__(self) -> None:
         self.now = 0.0
 
@@ -20,7 +20,7 @@ class Clock:
         return self.now
 
 
-def lease(world: World, who: str, clock: Clock) -> LeaderElector:
+def lease(world: OperatorNamespace, who: str, clock: ElectionClock) -> LeaderElector:
     return LeaderElector(world.operator, world.namespace, "operators", who, clock)
 
 
@@ -30,8 +30,8 @@ async def looked(one: LeaderElector, times: int = 1) -> None:
         await one.try_acquire_or_renew()
 
 
-async def test_first_replica_leads_and_the_second_follows(world: World) -> None:
-    clock = Clock()
+async def test_first_replica_leads_and_the_second_follows(world: OperatorNamespace) -> None:
+    clock = ElectionClock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     await looked(a)
     await looked(b, 2)
@@ -41,8 +41,8 @@ async def test_first_replica_leads_and_the_second_follows(world: World) -> None:
         b.check()
 
 
-async def test_leader_that_renews_is_never_replaced(world: World) -> None:
-    clock = Clock()
+async def test_leader_that_renews_is_never_replaced(world: OperatorNamespace) -> None:
+    clock = ElectionClock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     for _ in range(12):
         await looked(a)
@@ -51,8 +51,8 @@ async def test_leader_that_renews_is_never_replaced(world: World) -> None:
         assert (a.leads, b.leads) == (True, False)
 
 
-async def test_silent_leader_stops_writing_before_another_takes_over(world: World) -> None:
-    clock = Clock()
+async def test_silent_leader_stops_writing_before_another_takes_over(world: OperatorNamespace) -> None:
+    clock = ElectionClock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     await looked(a)
     await looked(b)
@@ -68,8 +68,8 @@ async def test_silent_leader_stops_writing_before_another_takes_over(world: Worl
     assert (found["spec"]["holderIdentity"], found["spec"]["leaseTransitions"]) == ("b", 1)
 
 
-async def test_of_two_replicas_that_acquire_at_once_one_leads(world: World) -> None:
-    clock = Clock()
+async def test_of_two_replicas_that_acquire_at_once_one_leads(world: OperatorNamespace) -> None:
+    clock = ElectionClock()
     a, b, c = (lease(world, who, clock) for who in "abc")
     await looked(a)
     await looked(b)
@@ -79,10 +79,10 @@ async def test_of_two_replicas_that_acquire_at_once_one_leads(world: World) -> N
     assert [b.leads, c.leads].count(True) == 1
 
 
-async def test_released_lease_is_taken_at_once(world: World) -> None:
+async def test_released_lease_is_taken_at_once(world: OperatorNamespace) -> None:
     meta = {"name": "operators", "namespace": world.namespace, "labels": {"made-by": "chart"}}
     await world.admin.create({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": meta})
-    clock = Clock()
+    clock = ElectionClock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     turns: list[bool] = []
     holding = asyncio.create_task(a.run_forever(lambda: turns.append(a.leads)))
@@ -107,8 +107,8 @@ async def test_released_lease_is_taken_at_once(world: World) -> None:
     assert found["metadata"]["labels"] == {"made-by": "chart"}
 
 
-async def test_deleted_lease_has_one_leader_after_the_next_read(world: World) -> None:
-    clock = Clock()
+async def test_deleted_lease_has_one_leader_after_the_next_read(world: OperatorNamespace) -> None:
+    clock = ElectionClock()
     a, b = lease(world, "a", clock), lease(world, "b", clock)
     await looked(a)
     found = await world.admin.get("Lease", world.namespace, "operators")
@@ -118,9 +118,9 @@ async def test_deleted_lease_has_one_leader_after_the_next_read(world: World) ->
     assert (a.leads, b.leads) == (False, True)
 
 
-async def test_elector_without_the_right_reports_it(world: World) -> None:
+async def test_elector_without_the_right_reports_it(world: OperatorNamespace) -> None:
     await world.allow()
-    one = lease(world, "a", Clock())
+    one = lease(world, "a", ElectionClock())
     await looked(one)
     assert not one.leads
     assert 'cannot get resource "leases"' in one.problem

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.fleet.schema import NodeRow
+from fairlead.fleet.node_table import NodeRow
 from fairlead_operator.api.gateway_status import DecisionReport, LinkGatewayStatus
 from fairlead_operator.autoscaler.observation import NodeMetrics, observe_fleet
 from fairlead_operator.kube.objects import Object

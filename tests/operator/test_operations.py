@@ -14,13 +14,13 @@ from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 from fairlead_operator.runtime.reconciler import Reconciler
 
 from support.control_plane import ControlPlane
-from support.operator_world import World
+from support.operator_world import OperatorNamespace
 
 KUBECTL = Path(__file__).resolve().parents[2] / ".cache" / "cluster" / "bin" / "kubectl"
 """Built with the API server that the fixtures start."""
 
 
-async def fleet(world: World, count: int = 2, **more: object) -> tuple[Reconciler, list[str]]:
+async def fleet(world: OperatorNamespace, count: int = 2, **more: object) -> tuple[Reconciler, list[str]]:
     """A settled fleet whose pods are scheduled and have some links."""
     reconciler = world.reconciler(await world.gateway("edge", replicas={"min": count, "max": 9}, **more))
     await world.reconcile(reconciler)
@@ -43,11 +43,11 @@ def condition(status: Object, kind: str) -> tuple[str, str]:
     return found["status"], found["reason"]
 
 
-async def leaving(world: World) -> set[str]:
+async def leaving(world: OperatorNamespace) -> set[str]:
     return {pod["metadata"]["name"] for pod in await world.pods() if "deletionTimestamp" in pod["metadata"]}
 
 
-async def test_drain_evicts_the_pod_and_completes_when_another_is_ready(world: World) -> None:
+async def test_drain_evicts_the_pod_and_completes_when_another_is_ready(world: OperatorNamespace) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one, reason="a bad disk")
     await world.reconcile(reconciler)
@@ -80,7 +80,7 @@ async def test_drain_evicts_the_pod_and_completes_when_another_is_ready(world: W
 
 @pytest.mark.timeout(150)
 async def test_kubectl_can_show_and_wait_for_an_operation_but_not_change_it(
-    world: World, control_plane: ControlPlane
+    world: OperatorNamespace, control_plane: ControlPlane
 ) -> None:
     async def kubectl(*arguments: str) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
@@ -110,7 +110,7 @@ async def test_kubectl_can_show_and_wait_for_an_operation_but_not_change_it(
     assert await waiting == (0, "linkoperation.fairlead.dev/away condition met\n")
 
 
-async def test_restart_is_complete_when_all_pods_are_new(world: World) -> None:
+async def test_restart_is_complete_when_all_pods_are_new(world: OperatorNamespace) -> None:
     reconciler, old = await fleet(world)
     made = await world.operate("anew", type="Restart")
     await world.reconcile(reconciler)
@@ -142,7 +142,7 @@ async def test_restart_is_complete_when_all_pods_are_new(world: World) -> None:
     assert (await world.deployment())["metadata"]["generation"] == generation
 
 
-async def test_second_operation_waits_and_names_the_first(world: World) -> None:
+async def test_second_operation_waits_and_names_the_first(world: OperatorNamespace) -> None:
     reconciler, (one, other) = await fleet(world)
     first = await world.operate("first", type="Drain", pod=one)
     await world.reconcile(reconciler)
@@ -165,7 +165,7 @@ async def test_second_operation_waits_and_names_the_first(world: World) -> None:
     assert (await world.operation("second"))["phase"] == "Running"
 
 
-async def test_drain_waits_for_the_disruption_budget(world: World) -> None:
+async def test_drain_waits_for_the_disruption_budget(world: OperatorNamespace) -> None:
     reconciler, (one, other) = await fleet(world)
     ill = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
     await world.admin.patch("Pod", world.namespace, other, ill, "status")
@@ -195,7 +195,7 @@ async def test_drain_waits_for_the_disruption_budget(world: World) -> None:
     await world.until("the pod to be evicted", gone)
 
 
-async def test_new_leader_continues_an_operation(world: World) -> None:
+async def test_new_leader_continues_an_operation(world: OperatorNamespace) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one)
     await world.reconcile(reconciler)
@@ -209,7 +209,7 @@ async def test_new_leader_continues_an_operation(world: World) -> None:
     assert (status["phase"], status["startedAt"]) == ("Succeeded", began["startedAt"])
 
 
-async def test_scale_down_waits_while_an_operation_runs(world: World) -> None:
+async def test_scale_down_waits_while_an_operation_runs(world: OperatorNamespace) -> None:
     """Without the operation the same fleet shrinks: test_scale_down_removes_the_emptiest_pod."""
     reconciler, names = await fleet(world, 4, scaling={"windowSeconds": 30, "stepDownSeconds": 10})
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": {"min": 2}}})
@@ -230,7 +230,7 @@ async def test_scale_down_waits_while_an_operation_runs(world: World) -> None:
         ({"type": "Drain", "pod": "alien"}, "PodNotOwned", "alien does not belong to the LinkGateway edge"),
     ],
 )
-async def test_drain_of_a_foreign_pod_fails(world: World, asked: Object, reason: str, words: str) -> None:
+async def test_drain_of_a_foreign_pod_fails(world: OperatorNamespace, asked: Object, reason: str, words: str) -> None:
     reconciler, _ = await fleet(world)
     alien: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alien", "namespace": world.namespace}}
     alien["spec"] = (await world.pods())[0]["spec"] | {"nodeName": ""}
@@ -246,7 +246,7 @@ async def test_drain_of_a_foreign_pod_fails(world: World, asked: Object, reason:
 
 
 @pytest.mark.parametrize("kind", ["Drain", "Restart"])
-async def test_operation_at_a_paused_gateway_fails(world: World, kind: str) -> None:
+async def test_operation_at_a_paused_gateway_fails(world: OperatorNamespace, kind: str) -> None:
     reconciler, names = await fleet(world)
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Paused"}}})
     await world.operate("away", type=kind, **({"pod": names[0]} if kind == "Drain" else {}))
@@ -260,7 +260,7 @@ async def test_operation_at_a_paused_gateway_fails(world: World, kind: str) -> N
     )
 
 
-async def test_operation_at_a_gateway_that_is_not_accepted_fails(world: World) -> None:
+async def test_operation_at_a_gateway_that_is_not_accepted_fails(world: OperatorNamespace) -> None:
     made = [await world.gateway("one"), await world.gateway("another")]
     made.sort(key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["uid"]))
     younger = made[1]["metadata"]["name"]
@@ -271,7 +271,7 @@ async def test_operation_at_a_gateway_that_is_not_accepted_fails(world: World) -
     assert f"the LinkGateway {younger} is not accepted: the LinkGateway" in status["message"]
 
 
-async def test_operation_is_deleted_with_its_gateway(world: World) -> None:
+async def test_operation_is_deleted_with_its_gateway(world: OperatorNamespace) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.operate("away", type="Drain", pod=one)
     await world.reconcile(reconciler)
@@ -290,7 +290,7 @@ async def test_operation_is_deleted_with_its_gateway(world: World) -> None:
     ("lost", "verb", "asked"),
     [("pods/eviction", "create", "Drain"), ("linkoperations", "patch", "Drain"), ("deployments", "patch", "Restart")],
 )
-async def test_missing_right_is_named(world: World, lost: str, verb: str, asked: str) -> None:
+async def test_missing_right_is_named(world: OperatorNamespace, lost: str, verb: str, asked: str) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.allow(*NAMESPACED, *LEASE, without=(lost, verb))
     await world.operate("away", type=asked, **({"pod": one} if asked == "Drain" else {}))
@@ -302,7 +302,7 @@ async def test_missing_right_is_named(world: World, lost: str, verb: str, asked:
     assert await leaving(world) == set()
 
 
-async def test_operation_does_not_begin_when_its_status_cannot_be_written(world: World) -> None:
+async def test_operation_does_not_begin_when_its_status_cannot_be_written(world: OperatorNamespace) -> None:
     reconciler, (one, _) = await fleet(world)
     await world.allow(*NAMESPACED, *LEASE, without=("linkoperations/status", "patch"))
     await world.operate("away", type="Drain", pod=one)
@@ -326,12 +326,14 @@ async def test_operation_does_not_begin_when_its_status_cannot_be_written(world:
         ({"type": "Restart", "activeDeadlineSeconds": 5}, "greater than or equal to 30"),
     ],
 )
-async def test_invalid_operations_are_refused_by_the_api_server(world: World, asked: Object, why: str) -> None:
+async def test_invalid_operations_are_refused_by_the_api_server(
+    world: OperatorNamespace, asked: Object, why: str
+) -> None:
     with pytest.raises(ApiServerRefused, match=why):
         await world.operate("away", **asked)
 
 
-async def test_operation_spec_cannot_be_changed(world: World) -> None:
+async def test_operation_spec_cannot_be_changed(world: OperatorNamespace) -> None:
     await world.operate("away", type="Drain", pod="one")
     for change in ({"pod": "another"}, {"type": "Restart", "pod": None}, {"activeDeadlineSeconds": 60}):
         with pytest.raises(ApiServerRefused, match="cannot be changed: create another one"):

@@ -20,7 +20,7 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
 from support.control_plane import ControlPlane
-from support.operator_world import World
+from support.operator_world import OperatorNamespace
 
 TAKEOVER = 20.0
 """Seconds. Computed: 13 of silence, a read of the Lease every 2, and one call."""
@@ -68,7 +68,9 @@ class Replica:
 
 
 @pytest.fixture
-async def start(world: World, control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Callable[..., Replica]]:
+async def start(
+    world: OperatorNamespace, control_plane: ControlPlane, tmp_path: Path
+) -> AsyncIterator[Callable[..., Replica]]:
     environment = {
         "PATH": os.environ["PATH"],
         "USER": "test",
@@ -94,19 +96,19 @@ async def leads(replica: Replica) -> bool:
     return await replica.metric("fairlead_operator_leader") == 1
 
 
-async def scaled(world: World, replicas: int) -> bool:
+async def scaled(world: OperatorNamespace, replicas: int) -> bool:
     found = await world.admin.find("Deployment", world.namespace, "edge")
     return found is not None and found["spec"]["replicas"] == replicas
 
 
-async def least(world: World, replicas: int) -> None:
+async def least(world: OperatorNamespace, replicas: int) -> None:
     body = {"spec": {"replicas": {"min": replicas}}}
     await world.admin.patch("LinkGateway", world.namespace, "edge", body)
 
 
 @pytest.mark.timeout(150)
 async def test_second_replica_takes_over_after_a_freeze_and_after_a_signal(
-    world: World, start: Callable[[str], Replica]
+    world: OperatorNamespace, start: Callable[[str], Replica]
 ) -> None:
     await world.gateway()
     a = start("a")
@@ -155,7 +157,7 @@ async def test_second_replica_takes_over_after_a_freeze_and_after_a_signal(
 
 @pytest.mark.timeout(90)
 async def test_invalid_resource_is_reported_and_does_not_stop_the_operator(
-    world: World, start: Callable[..., Replica]
+    world: OperatorNamespace, start: Callable[..., Replica]
 ) -> None:
     policy = '{"all": {"images": ["*"], "secrets": ["*"], "ingressHosts": ["*"]}}'
     a = start("a", FAIRLEAD_OPERATOR_POLICY=policy)
@@ -192,7 +194,9 @@ async def test_invalid_resource_is_reported_and_does_not_stop_the_operator(
 
 
 @pytest.mark.timeout(150)
-async def test_operation_is_continued_by_the_next_leader(world: World, start: Callable[[str], Replica]) -> None:
+async def test_operation_is_continued_by_the_next_leader(
+    world: OperatorNamespace, start: Callable[[str], Replica]
+) -> None:
     a = start("a")
     await world.until("a to lead", lambda: leads(a))
     await world.operate("nowhere", gateway="missing", type="Restart")
@@ -239,7 +243,7 @@ async def test_operation_is_continued_by_the_next_leader(world: World, start: Ca
 
 @pytest.mark.timeout(90)
 async def test_operator_recovers_from_a_frozen_api_server(
-    world: World, control_plane: ControlPlane, start: Callable[[str], Replica]
+    world: OperatorNamespace, control_plane: ControlPlane, start: Callable[[str], Replica]
 ) -> None:
     await world.gateway()
     a = start("a")
@@ -267,7 +271,7 @@ async def test_operator_recovers_from_a_frozen_api_server(
 
 @pytest.mark.parametrize("kind", ["linkgateways", "linkoperations"])
 async def test_operator_without_rights_waits_and_reports_which(
-    world: World, start: Callable[[str], Replica], kind: str
+    world: OperatorNamespace, start: Callable[[str], Replica], kind: str
 ) -> None:
     await world.allow(*NAMESPACED, *LEASE, without=(kind, "list"))
     a = start("a")
@@ -281,7 +285,9 @@ async def test_operator_without_rights_waits_and_reports_which(
 
 
 @pytest.mark.timeout(120)
-async def test_deleted_namespace_does_not_stop_the_watch_of_others(world: World, start: Callable[..., Replica]) -> None:
+async def test_deleted_namespace_does_not_stop_the_watch_of_others(
+    world: OperatorNamespace, start: Callable[..., Replica]
+) -> None:
     a = start("a", FAIRLEAD_OPERATOR_NAMESPACES=f"{world.namespace},gone")
     await world.gateway()
     await world.until("two pods", lambda: scaled(world, 2))

@@ -13,10 +13,10 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 from fairlead_operator.runtime.scale_executor import DELETION_COST, write_scale
 
-from support.operator_world import World, condition
+from support.operator_world import OperatorNamespace, condition
 
 
-async def test_first_pass_creates_the_children_and_the_least_number_of_pods(world: World) -> None:
+async def test_first_pass_creates_the_children_and_the_least_number_of_pods(world: OperatorNamespace) -> None:
     body = await world.gateway(
         drain={"rate": 50}, ingress={"className": "traefik", "host": "edge.test"}, networkPolicy={"enabled": True}
     )
@@ -45,7 +45,7 @@ async def test_first_pass_creates_the_children_and_the_least_number_of_pods(worl
     assert status["observedGeneration"] == 1
 
 
-async def test_drift_is_repaired_and_additions_of_others_stay(world: World) -> None:
+async def test_drift_is_repaired_and_additions_of_others_stay(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     restarted = {"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}}
@@ -69,7 +69,7 @@ async def test_drift_is_repaired_and_additions_of_others_stay(world: World) -> N
     assert [reason for reason, _ in await world.events()].count("Repaired") == 2
 
 
-async def test_deleted_service_is_created_again(world: World) -> None:
+async def test_deleted_service_is_created_again(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     service = await world.admin.get("Service", world.namespace, "edge-agents")
@@ -82,7 +82,7 @@ async def test_deleted_service_is_created_again(world: World) -> None:
     assert ("Repaired", "Service edge-agents had been deleted and was created again") in await world.events()
 
 
-async def test_child_that_the_spec_no_longer_asks_for_is_removed(world: World) -> None:
+async def test_child_that_the_spec_no_longer_asks_for_is_removed(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway(ingress={"hosts": ["edge.test"]}))
     await world.reconcile(reconciler)
     assert await world.admin.find("Ingress", world.namespace, "edge")
@@ -91,7 +91,7 @@ async def test_child_that_the_spec_no_longer_asks_for_is_removed(world: World) -
     assert await world.admin.find("Ingress", world.namespace, "edge") is None
 
 
-async def test_child_that_may_not_be_removed_is_reported(world: World) -> None:
+async def test_child_that_may_not_be_removed_is_reported(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway(ingress={"hosts": ["edge.test"]}))
     await world.reconcile(reconciler)
     await world.allow(*NAMESPACED, *LEASE, without=("ingresses", "delete"))
@@ -104,7 +104,7 @@ async def test_child_that_may_not_be_removed_is_reported(world: World) -> None:
     assert await world.admin.find("Ingress", world.namespace, "edge") is None
 
 
-async def test_object_of_another_owner_is_not_changed(world: World) -> None:
+async def test_object_of_another_owner_is_not_changed(world: OperatorNamespace) -> None:
     theirs: Object = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "edge", "labels": {"a": "b"}}}
     theirs["metadata"]["namespace"] = world.namespace
     before = await world.admin.create(theirs)
@@ -116,7 +116,7 @@ async def test_object_of_another_owner_is_not_changed(world: World) -> None:
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-async def test_deployment_of_another_owner_is_neither_scaled_nor_restarted(world: World) -> None:
+async def test_deployment_of_another_owner_is_neither_scaled_nor_restarted(world: OperatorNamespace) -> None:
     labels = {"app": "theirs"}
     pod = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "theirs"}]}}
     theirs = {"replicas": 0, "selector": {"matchLabels": labels}, "template": pod}
@@ -133,7 +133,7 @@ async def test_deployment_of_another_owner_is_neither_scaled_nor_restarted(world
     assert (await world.deployment())["spec"] == before["spec"]
 
 
-async def test_children_are_deleted_with_their_gateway(world: World) -> None:
+async def test_children_are_deleted_with_their_gateway(world: OperatorNamespace) -> None:
     body = await world.gateway()
     await world.reconcile(world.reconciler(body))
     assert "finalizers" not in (await world.admin.get("LinkGateway", world.namespace, "edge"))["metadata"]
@@ -146,7 +146,7 @@ async def test_children_are_deleted_with_their_gateway(world: World) -> None:
     await world.until("the Deployment to go with its owner", gone)
 
 
-async def test_reported_links_scale_the_deployment(world: World) -> None:
+async def test_reported_links_scale_the_deployment(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     for name in await world.run_pods(2):
@@ -163,7 +163,7 @@ async def test_reported_links_scale_the_deployment(world: World) -> None:
     assert any(reason == "ScaledUp" and "from 2 to 3 pods" in text for reason, text in await world.events())
 
 
-async def shrinking(world: World, links: dict[int, int], **more: object) -> tuple[list[str], Object]:
+async def shrinking(world: OperatorNamespace, links: dict[int, int], **more: object) -> tuple[list[str], Object]:
     """Four pods where two suffice, observed for a whole window; returns their names and the status after it."""
     reconciler = world.reconciler(
         await world.gateway(scaling={"windowSeconds": 30, "stepDownSeconds": 10, **more}, replicas={"min": 2, "max": 9})
@@ -181,7 +181,7 @@ async def shrinking(world: World, links: dict[int, int], **more: object) -> tupl
     return names, status
 
 
-async def test_scale_down_removes_the_emptiest_pod(world: World) -> None:
+async def test_scale_down_removes_the_emptiest_pod(world: OperatorNamespace) -> None:
     names, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
     assert (status["decision"]["action"], status["desiredReplicas"]) == ("Down", 3)
 
@@ -197,7 +197,7 @@ async def test_scale_down_removes_the_emptiest_pod(world: World) -> None:
     assert any(reason == "ScaledDown" and names[2] in text for reason, text in await world.events())
 
 
-async def test_removal_of_another_pod_is_reported(world: World) -> None:
+async def test_removal_of_another_pod_is_reported(world: OperatorNamespace) -> None:
     names, _ = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110}, mode="DryRun")
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"scaling": {"mode": "Auto"}}})
     for i, name in enumerate(names):
@@ -221,7 +221,7 @@ async def test_removal_of_another_pod_is_reported(world: World) -> None:
     assert ("WrongPodRemoved", f"{names[2]} should have terminated, but {names[1]} did") in await world.events()
 
 
-async def test_external_mode_leaves_the_scale_alone_and_keeps_the_costs_up_to_date(world: World) -> None:
+async def test_external_mode_leaves_the_scale_alone_and_keeps_the_costs_up_to_date(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway(scaling={"mode": "External"}))
     await world.reconcile(reconciler)
     await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
@@ -235,7 +235,7 @@ async def test_external_mode_leaves_the_scale_alone_and_keeps_the_costs_up_to_da
     assert costs == ["990", "1040", "1090"]
 
 
-async def test_external_mode_follows_the_scale_of_the_gateway(world: World) -> None:
+async def test_external_mode_follows_the_scale_of_the_gateway(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway(scaling={"mode": "External"}))
     await world.reconcile(reconciler)
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"replicas": 5}}, "scale")
@@ -248,7 +248,7 @@ async def test_external_mode_follows_the_scale_of_the_gateway(world: World) -> N
     assert status["decision"]["winner"] == "external"
 
 
-async def test_scale_is_not_written_after_another_writer(world: World) -> None:
+async def test_scale_is_not_written_after_another_writer(world: OperatorNamespace) -> None:
     await world.reconcile(world.reconciler(await world.gateway()))
     await world.admin.patch("Deployment", world.namespace, "edge", {"spec": {"replicas": 3}}, "scale")
     with pytest.raises(Conflict, match="has scaled edge to 3 replicas"):
@@ -259,7 +259,7 @@ async def test_scale_is_not_written_after_another_writer(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", ["Paused", "DryRun"])
-async def test_paused_and_dry_run_only_report(world: World, mode: str) -> None:
+async def test_paused_and_dry_run_only_report(world: OperatorNamespace, mode: str) -> None:
     status = await world.reconcile(world.reconciler(await world.gateway(scaling={"mode": mode})))
     assert (await world.deployment())["spec"]["replicas"] == 1
     held, reason, message = condition(status, "ScalingActive")
@@ -267,7 +267,7 @@ async def test_paused_and_dry_run_only_report(world: World, mode: str) -> None:
     assert "replicas.min asks for 2" in message
 
 
-async def test_rights_of_the_table_are_sufficient_and_all_needed(world: World) -> None:
+async def test_rights_of_the_table_are_sufficient_and_all_needed(world: OperatorNamespace) -> None:
     _, status = await shrinking(world, {0: 100, 1: 120, 2: 3, 3: 110})
     assert status["desiredReplicas"] == 3
     assert not [one for one in status["conditions"] if one["reason"] == "AccessDenied"]
@@ -276,7 +276,7 @@ async def test_rights_of_the_table_are_sufficient_and_all_needed(world: World) -
 # -- writing ------------------------------------------------------------------------------------------
 
 
-async def test_unchanged_status_is_not_written_again(world: World) -> None:
+async def test_unchanged_status_is_not_written_again(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     for name in await world.run_pods(2):
@@ -289,7 +289,7 @@ async def test_unchanged_status_is_not_written_again(world: World) -> None:
     assert after["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
 
 
-async def test_fence_stops_every_write(world: World) -> None:
+async def test_fence_stops_every_write(world: OperatorNamespace) -> None:
     """Every kind of write, by a reconciler whose replica has just lost the Lease."""
 
     def shut() -> None:
@@ -313,7 +313,7 @@ async def test_fence_stops_every_write(world: World) -> None:
             await write
 
 
-async def test_deleted_children_are_created_again_in_the_next_pass(world: World) -> None:
+async def test_deleted_children_are_created_again_in_the_next_pass(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     await world.reconcile(reconciler)

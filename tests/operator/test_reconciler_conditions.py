@@ -9,10 +9,10 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED, PolicyRule
 from fairlead_operator.runtime.reconciler import Reconciler
 
-from support.operator_world import World, condition
+from support.operator_world import OperatorNamespace, condition
 
 
-async def test_unreachable_redis_holds_the_replicas(world: World) -> None:
+async def test_unreachable_redis_holds_the_replicas(world: OperatorNamespace) -> None:
     body = await world.gateway(redis={"url": "redis://127.0.0.1:1"})
     reconciler = world.reconciler(body)
     await world.reconcile(reconciler)
@@ -24,7 +24,7 @@ async def test_unreachable_redis_holds_the_replicas(world: World) -> None:
     assert condition(status, "Ready")[0] == "True"
 
 
-async def test_missing_secret_is_named_and_then_found(world: World) -> None:
+async def test_missing_secret_is_named_and_then_found(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}}))
     status = await world.reconcile(reconciler)
     assert condition(status, "SecretsFound") == (
@@ -44,7 +44,7 @@ async def test_missing_secret_is_named_and_then_found(world: World) -> None:
     assert condition(status, "RedisReachable")[:2] == ("True", "Reachable")
 
 
-async def test_wrong_redis_password_is_reported_and_not_quoted(world: World) -> None:
+async def test_wrong_redis_password_is_reported_and_not_quoted(world: OperatorNamespace) -> None:
     wrong = f"redis://:the-wrong-one@{world.redis.rpartition('@')[2]}"
     secret: Object = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "where", "namespace": world.namespace}}
     await world.admin.create({**secret, "stringData": {"url": wrong}})
@@ -55,7 +55,7 @@ async def test_wrong_redis_password_is_reported_and_not_quoted(world: World) -> 
     assert "AUTH" in message or "password" in message
 
 
-async def test_pods_are_counted_while_the_token_secret_is_missing(world: World) -> None:
+async def test_pods_are_counted_while_the_token_secret_is_missing(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     secret = await world.admin.get("Secret", world.namespace, "tokens")
@@ -69,14 +69,14 @@ async def test_pods_are_counted_while_the_token_secret_is_missing(world: World) 
     assert condition(status, "RedisReachable")[:2] == ("True", "Reachable")
 
 
-async def test_missing_ingress_class_is_reported(world: World) -> None:
+async def test_missing_ingress_class_is_reported(world: OperatorNamespace) -> None:
     status = await world.reconcile(world.reconciler(await world.gateway(ingress={"className": "nothing"})))
     held, reason, message = condition(status, "IngressClassFound")
     assert (held, reason) == ("False", "NotFound")
     assert "the IngressClass nothing does not exist" in message
 
 
-async def running(world: World, asked: int, told: int) -> Reconciler:
+async def running(world: OperatorNamespace, asked: int, told: int) -> Reconciler:
     """The status of a LinkGateway whose pods report another capacity than the spec asks for."""
     reconciler = world.reconciler(await world.gateway(capacity=asked))
     await world.reconcile(reconciler)
@@ -85,14 +85,14 @@ async def running(world: World, asked: int, told: int) -> Reconciler:
     return reconciler
 
 
-async def test_capacity_limited_by_open_files_is_reported(world: World) -> None:
+async def test_capacity_limited_by_open_files_is_reported(world: OperatorNamespace) -> None:
     status = await world.reconcile(await running(world, asked=5000, told=488))
     held, reason, message = condition(status, "CapacityAsRequested")
     assert (held, reason) == ("False", "FileLimit")
     assert "only 488 links of the requested 5000" in message
 
 
-async def test_capacity_is_unknown_during_a_rollout(world: World) -> None:
+async def test_capacity_is_unknown_during_a_rollout(world: OperatorNamespace) -> None:
     reconciler = await running(world, asked=1000, told=1000)
     assert condition(await world.reconcile(reconciler), "CapacityAsRequested")[0] == "True"
     await world.admin.patch("LinkGateway", world.namespace, "edge", {"spec": {"capacity": 2000}})
@@ -116,7 +116,9 @@ ENDED = {"exitCode": 2, "reason": "Error", "message": "{...}\nFAIRLEAD_REDIS: no
         ),
     ],
 )
-async def test_pods_running_says_why_pods_do_not_run(world: World, container: Object, reason: str, why: str) -> None:
+async def test_pods_running_says_why_pods_do_not_run(
+    world: OperatorNamespace, container: Object, reason: str, why: str
+) -> None:
     reconciler = world.reconciler(await world.gateway())
     assert condition(await world.reconcile(reconciler), "PodsRunning")[0] == "True"
     _, other = await world.run_pods(2)
@@ -131,7 +133,7 @@ async def test_pods_running_says_why_pods_do_not_run(world: World, container: Ob
     assert condition(await world.reconcile(reconciler), "PodsRunning")[0] == "True"
 
 
-async def test_pods_running_says_why_pods_cannot_be_created(world: World) -> None:
+async def test_pods_running_says_why_pods_cannot_be_created(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway(pod={"priorityClassName": "nothing"}))
 
     async def told() -> bool:
@@ -141,7 +143,7 @@ async def test_pods_running_says_why_pods_cannot_be_created(world: World) -> Non
     await world.until("the reason", told)
 
 
-async def test_second_gateway_of_one_redis_is_not_accepted(world: World) -> None:
+async def test_second_gateway_of_one_redis_is_not_accepted(world: OperatorNamespace) -> None:
     first = await world.gateway("first")
     second = await world.gateway("second")
     age = sorted([first, second], key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["uid"]))
@@ -154,7 +156,7 @@ async def test_second_gateway_of_one_redis_is_not_accepted(world: World) -> None
     assert condition(await world.reconcile(world.reconciler(age[0]), older), "Accepted")[0] == "True"
 
 
-async def test_http_route_without_the_gateway_api_is_reported(world: World) -> None:
+async def test_http_route_without_the_gateway_api_is_reported(world: OperatorNamespace) -> None:
     route = {"parentRefs": [{"name": "front"}]}
     status = await world.reconcile(world.reconciler(await world.gateway(httpRoute=route)))
     assert condition(status, "Reconciled")[:2] == ("False", "KindNotFound")
@@ -171,7 +173,7 @@ async def test_http_route_without_the_gateway_api_is_reported(world: World) -> N
     ],
     ids=lambda rule: rule[1][0],
 )
-async def test_missing_right_is_named(world: World, lost: PolicyRule) -> None:
+async def test_missing_right_is_named(world: OperatorNamespace, lost: PolicyRule) -> None:
     _, kinds, _ = lost
     await world.allow(*(rule for rule in NAMESPACED if rule != lost), *LEASE)
     more: Object = {"ingress": {}} if "ingresses" in kinds else {}
@@ -205,7 +207,7 @@ async def test_missing_right_is_named(world: World, lost: PolicyRule) -> None:
         ({"services": {"agents": {"type": "ExternalName"}}}, "Unsupported value"),
     ],
 )
-async def test_invalid_specs_are_refused_by_the_api_server(world: World, spec: Object, why: str) -> None:
+async def test_invalid_specs_are_refused_by_the_api_server(world: OperatorNamespace, spec: Object, why: str) -> None:
     with pytest.raises(ApiServerRefused, match=why):
         await world.gateway(**spec)
 
@@ -213,12 +215,12 @@ async def test_invalid_specs_are_refused_by_the_api_server(world: World, spec: O
 @pytest.mark.parametrize(
     ("name", "why"), [("e" * 41, "40 characters"), ("edge.eu", "contain no dots"), ("1edge", "begin with a letter")]
 )
-async def test_invalid_names_are_refused_by_the_api_server(world: World, name: str, why: str) -> None:
+async def test_invalid_names_are_refused_by_the_api_server(world: OperatorNamespace, name: str, why: str) -> None:
     with pytest.raises(ApiServerRefused, match=why):
         await world.gateway(name)
 
 
-async def test_child_that_the_api_server_refuses_is_reported_as_invalid(world: World) -> None:
+async def test_child_that_the_api_server_refuses_is_reported_as_invalid(world: OperatorNamespace) -> None:
     """A limit below its request is refused with 422, an invalid toleration with 500; the CRD allows both."""
     few = {"requests": {"memory": "2Gi"}, "limits": {"memory": "1Gi"}}
     status = await world.reconcile(world.reconciler(await world.gateway(resources=few)))
@@ -230,7 +232,7 @@ async def test_child_that_the_api_server_refuses_is_reported_as_invalid(world: W
     assert (held, reason) == ("False", "Invalid"), message
 
 
-async def test_pods_running_is_unknown_while_a_container_starts_slowly(world: World) -> None:
+async def test_pods_running_is_unknown_while_a_container_starts_slowly(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
     pod, other = await world.run_pods(2)

@@ -7,15 +7,15 @@ from typing import Any
 from fairlead_operator.api.policy import DEFAULT_POLICY, SECRET_LABEL
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
-from support.operator_world import World, condition
+from support.operator_world import OperatorNamespace, condition
 
 
-async def secret(world: World, name: str, **data: str) -> None:
+async def secret(world: OperatorNamespace, name: str, **data: str) -> None:
     meta = {"name": name, "namespace": world.namespace}
     await world.admin.create({"apiVersion": "v1", "kind": "Secret", "metadata": meta, "stringData": data})
 
 
-async def test_policy_violation_is_reported_and_nothing_is_created(world: World) -> None:
+async def test_policy_violation_is_reported_and_nothing_is_created(world: OperatorNamespace) -> None:
     """Otherwise anyone who may create a LinkGateway could run any image with any Secret of the namespace."""
     await secret(world, "payroll", password="hunter2")
     env = [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "payroll", "key": "password"}}}]
@@ -37,7 +37,7 @@ async def test_policy_violation_is_reported_and_nothing_is_created(world: World)
     assert ("PolicyViolation", f"Accepted: {message}") in await world.events()
 
 
-async def test_policy_violation_leaves_running_pods_alone(world: World) -> None:
+async def test_policy_violation_leaves_running_pods_alone(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway(), policy=DEFAULT_POLICY)
     await world.reconcile(reconciler)
     await world.run_pods(2)
@@ -51,7 +51,7 @@ async def test_policy_violation_leaves_running_pods_alone(world: World) -> None:
     assert condition(await world.reconcile(reconciler), "Accepted")[:2] == ("True", "Valid")
 
 
-async def test_secret_is_used_when_it_has_the_label(world: World) -> None:
+async def test_secret_is_used_when_it_has_the_label(world: OperatorNamespace) -> None:
     await secret(world, "where", url=world.redis)
     reconciler = world.reconciler(await world.gateway(redis={"secretRef": {"name": "where"}}), policy=DEFAULT_POLICY)
     assert condition(await world.reconcile(reconciler), "Accepted")[:2] == ("False", "PolicyViolation")
@@ -61,7 +61,7 @@ async def test_secret_is_used_when_it_has_the_label(world: World) -> None:
     assert condition(status, "RedisReachable")[:2] == ("True", "Reachable")
 
 
-async def test_secret_that_may_not_be_read_is_not_mounted(world: World) -> None:
+async def test_secret_that_may_not_be_read_is_not_mounted(world: OperatorNamespace) -> None:
     await world.allow(*(rule for rule in NAMESPACED if "secrets" not in rule[1]), *LEASE)
     status = await world.reconcile(world.reconciler(await world.gateway(), policy=DEFAULT_POLICY))
     held, reason, message = condition(status, "Accepted")

@@ -13,10 +13,10 @@ from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.runtime.reconciler import Reconciler
 
-from support.operator_world import World, condition
+from support.operator_world import OperatorNamespace, condition
 
 
-async def uneven(world: World, **spec: Any) -> tuple[Reconciler, list[str]]:
+async def uneven(world: OperatorNamespace, **spec: Any) -> tuple[Reconciler, list[str]]:
     """A fleet whose first pod has all the links."""
     reconciler = world.reconciler(await world.gateway(**spec))
     await world.reconcile(reconciler)
@@ -25,18 +25,18 @@ async def uneven(world: World, **spec: Any) -> tuple[Reconciler, list[str]]:
     return reconciler, pods
 
 
-async def report(world: World, pods: list[str], *links: int) -> None:
+async def report(world: OperatorNamespace, pods: list[str], *links: int) -> None:
     for pod, count in zip(pods, links, strict=True):
         await world.beat(pod, count)
 
 
-async def passes(world: World, reconciler: Reconciler, count: int) -> Object:
+async def passes(world: OperatorNamespace, reconciler: Reconciler, count: int) -> Object:
     for _ in range(count):
         status = await world.reconcile(reconciler)
     return status
 
 
-async def test_nodes_are_told_what_to_keep_until_the_links_are_even(world: World) -> None:
+async def test_nodes_are_told_what_to_keep_until_the_links_are_even(world: OperatorNamespace) -> None:
     reconciler, pods = await uneven(world)
     targets = RebalanceTargets(world.store)
     status = await passes(world, reconciler, 3)
@@ -58,7 +58,7 @@ async def test_nodes_are_told_what_to_keep_until_the_links_are_even(world: World
     assert sorted(events) == ["RebalanceEnded", "RebalanceStarted"]
 
 
-async def test_load_balancer_that_pins_becomes_a_condition_and_an_event(world: World) -> None:
+async def test_load_balancer_that_pins_becomes_a_condition_and_an_event(world: OperatorNamespace) -> None:
     reconciler, pods = await uneven(world)
     for moved in range(14):
         await world.beat(pods[0], 400, moved=moved * 40)
@@ -72,14 +72,14 @@ async def test_load_balancer_that_pins_becomes_a_condition_and_an_event(world: W
     assert text.startswith("Rebalanced: ")
 
 
-async def test_nothing_is_written_when_the_rebalance_is_switched_off(world: World) -> None:
+async def test_nothing_is_written_when_the_rebalance_is_switched_off(world: OperatorNamespace) -> None:
     reconciler, pods = await uneven(world, rebalance={"enabled": False})
     status = await passes(world, reconciler, 5)
     assert condition(status, "Rebalanced")[1:] == ("Waiting", "no links are moved: rebalance.enabled is false")
     assert await RebalanceTargets(world.store).read(pods[0]) is None
 
 
-async def test_pod_is_not_removed_while_links_are_moved(world: World) -> None:
+async def test_pod_is_not_removed_while_links_are_moved(world: OperatorNamespace) -> None:
     reconciler, pods = await uneven(world, scaling={"windowSeconds": 30, "failureTolerance": 0})
     await report(world, pods, 100, 0)
     assert (await passes(world, reconciler, 4))["phase"] == "Rebalancing"
@@ -90,6 +90,6 @@ async def test_pod_is_not_removed_while_links_are_moved(world: World) -> None:
 
 
 @pytest.mark.parametrize("rebalance", [{"thresholdPercent": 1}, {"minDifference": 0}], ids=str)
-async def test_invalid_thresholds_are_refused_by_the_api_server(world: World, rebalance: Object) -> None:
+async def test_invalid_thresholds_are_refused_by_the_api_server(world: OperatorNamespace, rebalance: Object) -> None:
     with pytest.raises(ApiServerRefused, match="should be greater than or equal to"):
         await world.gateway(rebalance=rebalance)

@@ -13,7 +13,7 @@ from fairlead_operator.inputs.secrets import token_faults
 from fairlead_operator.kube.errors import InvalidObject
 from fairlead_operator.kube.rbac import LEASE, NAMESPACED
 
-from support.operator_world import World, condition
+from support.operator_world import OperatorNamespace, condition
 
 GOOD = "a-token-that-is-long-enough"
 TOKENS = [
@@ -23,7 +23,7 @@ TOKENS = [
 ]  # fmt: skip
 
 
-async def test_invalid_token_is_named_by_its_key_and_not_quoted(world: World) -> None:
+async def test_invalid_token_is_named_by_its_key_and_not_quoted(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
 
     async def told(**tokens: str) -> tuple[str, str, str]:
@@ -51,7 +51,7 @@ async def test_invalid_token_is_named_by_its_key_and_not_quoted(world: World) ->
     assert f"SecretsFound: gateways cannot start: agent-token {rule}" in events
 
 
-async def test_random_bytes_are_neither_token_nor_url(world: World) -> None:
+async def test_random_bytes_are_neither_token_nor_url(world: OperatorNamespace) -> None:
     """As `openssl rand 24` writes them without -hex."""
     binary = {"data": {"agent-token": "/////////////////////////////////w==", "url": "/////w=="}}
     await world.admin.patch("Secret", world.namespace, "tokens", binary)
@@ -62,7 +62,7 @@ async def test_random_bytes_are_neither_token_nor_url(world: World) -> None:
     assert condition(status, "RedisReachable") == ("False", "Unusable", text)
 
 
-async def test_missing_redis_secret_does_not_hide_an_invalid_token(world: World) -> None:
+async def test_missing_redis_secret_does_not_hide_an_invalid_token(world: OperatorNamespace) -> None:
     await world.admin.patch("Secret", world.namespace, "tokens", {"stringData": {"agent-token": "short"}})
     status = await world.reconcile(world.reconciler(await world.gateway(redis={"secretRef": {"name": "nowhere"}})))
     assert condition(status, "SecretsFound")[:2] == ("False", "Unusable")
@@ -85,7 +85,7 @@ def test_tokens_are_refused_exactly_if_gateways_refuse_them(agent: str, tmp_path
         assert len(token_faults(TokenSecret(name="tokens"), agent.encode(), platform.encode())) == refused
 
 
-async def test_ingress_class_that_may_not_be_read_names_the_value_of_the_chart(world: World) -> None:
+async def test_ingress_class_that_may_not_be_read_names_the_value_of_the_chart(world: OperatorNamespace) -> None:
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "operator"}}
     await world.admin.apply({**role, "rules": []}, "test")
     status = await world.reconcile(world.reconciler(await world.gateway(ingress={"className": "traefik"})))
@@ -95,14 +95,14 @@ async def test_ingress_class_that_may_not_be_read_names_the_value_of_the_chart(w
     assert message.endswith("; operator.rbac.ingressClasses of the chart grants the right to read it")
 
 
-async def test_reserved_env_is_refused_by_the_api_server(world: World) -> None:
+async def test_reserved_env_is_refused_by_the_api_server(world: OperatorNamespace) -> None:
     env = [{"name": "FAIRLEAD_WINDOW", "value": "131072"}, {"name": "FAIRLEAD_CAPACITY", "value": "99"}]
     with pytest.raises(InvalidObject, match=r"pod\.env must not set what the operator sets itself"):
         await world.gateway(pod={"env": env})
     await world.gateway(pod={"env": env[:1]})
 
 
-async def test_changed_secret_replaces_the_pods(world: World) -> None:
+async def test_changed_secret_replaces_the_pods(world: OperatorNamespace) -> None:
     reconciler = world.reconciler(await world.gateway())
     await world.reconcile(reconciler)
 

@@ -34,7 +34,7 @@ from fairlead_operator.kube.cluster import Cluster, configuration
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.rbac import CLUSTER, LEASE, NAMESPACED
 
-from support.operator_world import World
+from support.operator_world import OperatorNamespace
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / ".cache" / "cluster" / "bin"
@@ -188,7 +188,7 @@ def valkey_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Embedded
 @pytest.fixture
 async def world(
     control_plane: ControlPlane, valkey_server: EmbeddedValkey, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[World]:
+) -> AsyncIterator[OperatorNamespace]:
     namespace = f"t-{os.urandom(4).hex()}"
     for kind, resource in (("Role", "roles"), ("RoleBinding", "rolebindings"), ("ClusterRole", "clusterroles"),
                            ("ClusterRoleBinding", "clusterrolebindings")):  # fmt: skip
@@ -203,7 +203,7 @@ async def world(
     store.start()
     assert await store.wait_available(10)
     await store.submit("FLUSHALL")
-    made = World(admin, operator, namespace, store, valkey_server.url)
+    made = OperatorNamespace(admin, operator, namespace, store, valkey_server.url)
     # Whatever pods are made in it must fit: the admission of the API server says so.
     restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
     await admin.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": restricted}})

@@ -1,4 +1,4 @@
-"""A running Kubernetes as the tests see it: kubectl, helm, waits with deadlines, namespaces that tell what failed.
+"""A running Kubernetes for the tests: kubectl, helm, waits with deadlines, and namespaces that report failures.
 
 Used by the tests of this folder and by the end-to-end tests. Which cluster it is comes from KUBECONFIG, or it is the
 one that `make cluster` started. Nothing here knows Fairlead, and nothing waits without a deadline.
@@ -29,7 +29,7 @@ LOG_LINES = 60
 
 
 class KubeError(Exception):
-    """kubectl or helm said no; the text is what it said."""
+    """kubectl or helm failed; the message is its output."""
 
 
 class Kube:

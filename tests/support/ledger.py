@@ -1,9 +1,9 @@
-"""What was asked, what was executed, what came back; and the judgement over it.
+"""What was requested, executed and returned; and the judgement of it.
 
 Filled by traffic (the callers' side) and by the agents (executions, events). A command is *lost* when nobody ever told
 its caller an end or an error, *doubled* when it took effect twice or something of it was told twice, *broken* when its
-end is not the one that its results and its callers' acts allow. All is booked by the caller's own key: one key that ran
-under two ids is a command that was doubled.
+end is not one that its results and its caller's actions allow. Everything is recorded by the caller's own key: one key
+that ran under two ids is a doubled command.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ OFFLINE = 42.0
 
 
 class Way(StrEnum):
-    """What its caller does with a command."""
+    """What the caller does with a command."""
 
     WORK = "work"
     ECHO = "echo"
     """Sends each line as input, reads it back."""
     CANCEL = "cancel"
-    """Asks for the end in mid-stream."""
+    """Cancels it in mid-stream."""
     SAFE = "safe"
-    """Says that a second run does no harm."""
+    """Posts it as safe to repeat."""
     BULK = "bulk"
     """A MiB at once."""
 

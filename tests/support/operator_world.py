@@ -36,7 +36,7 @@ def condition(status: Object, kind: str) -> tuple[str, str, str]:
 
 
 @dataclass
-class World:
+class OperatorNamespace:
     """One namespace, and everything that a test does to it. The test advances `now`, the reconcilers' clock."""
 
     admin: Cluster

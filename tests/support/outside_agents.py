@@ -1,4 +1,4 @@
-"""What stands outside the cluster in these tests: built-in agents that come by a host name, and the command line.
+"""What runs outside the cluster in these tests: built-in agents that connect by a host name, and the command line.
 
 Used by the tests that play one way in each. An agent is the program of `fairlead agent run`, the platform's caller is
 `fairlead` with the address of a Service, which the machine reaches as pods do.
@@ -21,7 +21,7 @@ PATIENCE = 120.0
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class OutsidePlatform:
     """The API of one fleet."""
 
     address: str
@@ -60,7 +60,7 @@ def agents(hosts: Mapping[str, str], token: str, folder: Path) -> Iterator[None]
         yield
 
 
-def runs_commands(kube: Kube, platform: Platform, agent: str, folder: Path) -> None:
+def runs_commands(kube: Kube, platform: OutsidePlatform, agent: str, folder: Path) -> None:
     """It is online, and answers each of some commands, whichever pod is asked for them."""
     try:
         kube.until(f"{agent} online", lambda: platform.online(agent), PATIENCE)

@@ -1,4 +1,4 @@
-"""Simulated agents on the slim client: what a real agent says, at some 2 KB each.
+"""Simulated agents on the small client: they send what a real agent sends, at some 2 KB each.
 
 Used by the benchmark and by tests that need many agents. They greet with six facts, answer every command with an
 ack, one chunk and an end, and are silent otherwise.
@@ -63,7 +63,7 @@ class SimulatedAgent:
     def on_overflow(self, connection: Connection) -> None: ...
 
 
-class Fleet:
+class SimulatedFleet:
     """Agents of one process, held by the `timer_wheel` of the caller."""
 
     def __init__(self, url: str, token: str, timer_wheel: TimerWheel) -> None:
@@ -79,7 +79,7 @@ class Fleet:
 
     @property
     def answered(self) -> int:
-        """Commands that came to the agents who have not left."""
+        """Commands that the agents received which have not left."""
         return sum(agent.answered for agent in self.agents)
 
     async def join(self, count: int, at_once: int = 64, prefix: str = "bench") -> None:
@@ -101,7 +101,7 @@ class Fleet:
             await welcomed
 
     async def leave(self) -> None:
-        """Close all, and wait until they are closed."""
+        """Close all links and wait until they are closed."""
         for agent in self.agents:
             if agent.connection is not None:
                 agent.connection.close()

@@ -1,4 +1,4 @@
-"""Waiting for what nobody announces. Used by the helpers beside it and by the fixtures."""
+"""Waits for conditions by polling. Used by the helpers beside it and by the fixtures."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Swarm:
         return found
 
 
-class MakeGateway(Protocol):
+class MakeSwarmGateway(Protocol):
     def __call__(self, *flags: str) -> ServeProcess: ...
 
 
@@ -73,7 +73,7 @@ def gateway(shared_valkey: EmbeddedValkey, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def make_gateway(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeGateway]:
+def make_gateway(shared_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[MakeSwarmGateway]:
     """For a test that harms its own gateway."""
     made: list[ServeProcess] = []
 

@@ -39,7 +39,7 @@ PATIENCE = 20.0
 M = TypeVar("M", bound=Message)
 
 
-class Link:
+class PoolLink:
     """The gateway's end of one connection."""
 
     def __init__(self, socket: ServerConnection) -> None:
@@ -66,7 +66,7 @@ class Link:
         return hello
 
 
-Script = Callable[[Link], Awaitable[None]]
+Script = Callable[[PoolLink], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ async def played(*scripts: Script, agents: int = 1, profile: str = "idle") -> As
             await socket.wait_closed()
             return
         try:
-            await script(Link(socket))
+            await script(PoolLink(socket))
         except BaseException as e:
             failed.set_exception(e)
         if not waiting:
@@ -109,7 +109,7 @@ async def played(*scripts: Script, agents: int = 1, profile: str = "idle") -> As
             failed.cancel()
 
 
-async def closed(link: Link) -> int:
+async def closed(link: PoolLink) -> int:
     """Read everything until the agent closes; returns its close code."""
     with suppress(ConnectionClosed):
         while True:
@@ -120,12 +120,12 @@ async def closed(link: Link) -> int:
 async def test_a_second_welcome_is_a_violation_and_the_agent_reconnects() -> None:
     hellos: list[Hello] = []
 
-    async def twice(link: Link) -> None:
+    async def twice(link: PoolLink) -> None:
         hellos.append(await link.greet())
         await link.say(Welcome(sid="s", gen=1, now=1, hb=1))
         assert await closed(link) == 4500
 
-    async def once(link: Link) -> None:
+    async def once(link: PoolLink) -> None:
         hellos.append(await link.greet())
         assert await link.socket.ping()
 
@@ -143,7 +143,7 @@ async def test_a_second_welcome_is_a_violation_and_the_agent_reconnects() -> Non
 
 
 async def test_heartbeats_are_sent_in_time_and_a_silent_gateway_is_given_up() -> None:
-    async def mute(link: Link) -> None:
+    async def mute(link: PoolLink) -> None:
         await link.greet(hb=400)
         began = time.monotonic()
         beats = 0
@@ -163,7 +163,7 @@ async def test_heartbeats_are_sent_in_time_and_a_silent_gateway_is_given_up() ->
 async def test_unstored_output_is_sent_again_and_ids_are_remembered_over_links() -> None:
     cmd = Cmd(id="c", method="exec", payload=b'{"bytes": 40000}', credit=20_000)
 
-    async def first(link: Link) -> None:
+    async def first(link: PoolLink) -> None:
         await link.greet()
         await link.say(cmd)
         assert (await link.expect(Ack)).state == "accepted"
@@ -172,7 +172,7 @@ async def test_unstored_output_is_sent_again_and_ids_are_remembered_over_links()
         assert (await link.expect(Chunk)).n == 1
         await link.socket.close(1011)
 
-    async def second(link: Link) -> None:
+    async def second(link: PoolLink) -> None:
         hello = await link.expect(Hello)
         assert hello.have == {"c": 0}
         await link.say(Welcome(sid="s", gen=2, now=1, hb=60_000, have={"c": 1}, retry=SOON))
@@ -196,7 +196,7 @@ async def test_unstored_output_is_sent_again_and_ids_are_remembered_over_links()
 async def test_drains_and_byes_are_obeyed_and_4507_is_final() -> None:
     times: list[float] = []
 
-    async def draining(link: Link) -> None:
+    async def draining(link: PoolLink) -> None:
         await link.greet()
         await link.say(Drain(why="shutdown", slot=300))
         times.append(time.monotonic())
@@ -204,13 +204,13 @@ async def test_drains_and_byes_are_obeyed_and_4507_is_final() -> None:
         times.append(time.monotonic())
         assert await closed(link) == 1000
 
-    async def telling(link: Link) -> None:
+    async def telling(link: PoolLink) -> None:
         await link.greet()
         await link.say(Bye(code=4000, retry=700))
         times.append(time.monotonic())
         await link.socket.close(4000)
 
-    async def replacing(link: Link) -> None:
+    async def replacing(link: PoolLink) -> None:
         times.append(time.monotonic())
         await link.greet()
         await link.socket.close(4507)

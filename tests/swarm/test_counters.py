@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.errors import ConfigError
-from fairlead.swarm.counters import Counters
-from fairlead.swarm.latency import LatencyHistogram
+from fairlead.swarm.counters import Counters, LatencyHistogram
 from fairlead.swarm.options import parse_sources
 from fairlead.swarm.profile import Profile, assign, parse_mix
 

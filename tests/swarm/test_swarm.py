@@ -17,7 +17,7 @@ import pytest
 from fairlead.settings import DEVELOPMENT_PLATFORM_TOKEN
 
 if TYPE_CHECKING:
-    from swarm.conftest import MakeGateway, MakeSwarm, Swarm
+    from swarm.conftest import MakeSwarm, MakeSwarmGateway, Swarm
 
     from support.gateway_process import ServeProcess
 
@@ -120,7 +120,7 @@ def test_agents_that_are_taken_over_count_as_gone(gateway: ServeProcess, swarm: 
     assert first.process.returncode == 1
 
 
-def test_a_killed_gateway_counts_as_having_lost_all_links(make_gateway: MakeGateway, swarm: MakeSwarm) -> None:
+def test_a_killed_gateway_counts_as_having_lost_all_links(make_gateway: MakeSwarmGateway, swarm: MakeSwarm) -> None:
     gateway = make_gateway("--accept-rate=5000")
     one = swarm(gateway.link, "--agents=20", "--rate=100", "--duration=3", "--id-prefix=killed")
     one.until_holding()
@@ -131,7 +131,7 @@ def test_a_killed_gateway_counts_as_having_lost_all_links(make_gateway: MakeGate
     assert result["connect"]["refused"]["unreachable"] > 0
 
 
-def test_refusals_are_counted_and_waited_out(make_gateway: MakeGateway, swarm: MakeSwarm) -> None:
+def test_refusals_are_counted_and_waited_out(make_gateway: MakeSwarmGateway, swarm: MakeSwarm) -> None:
     gateway = make_gateway("--accept-rate=10")
     one = swarm(gateway.link, "--agents=30", "--rate=1000", "--duration=0", "--id-prefix=refused")
     result = one.result()
@@ -169,7 +169,9 @@ def test_invalid_options_exit_with_2_before_the_start(flags: tuple[str, ...], wo
     assert words in done.stderr
 
 
-def test_agents_of_a_drained_worker_count_as_moved_and_not_as_lost(make_gateway: MakeGateway, swarm: MakeSwarm) -> None:
+def test_agents_of_a_drained_worker_count_as_moved_and_not_as_lost(
+    make_gateway: MakeSwarmGateway, swarm: MakeSwarm
+) -> None:
     gateway = make_gateway("--accept-rate=5000", "--workers=2")
     one = swarm(gateway.link, "--agents=60", "--rate=600", "--id-prefix=moved")
     one.until_holding()

@@ -19,7 +19,7 @@ from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Hello, Welcome
 from support.otlp_collector import Collector, collecting
 from support.telemetry.node import MakeNode, Node
 from support.telemetry.platform_api import PATIENCE, Platform
-from support.telemetry.scripted_agent import ScriptedAgent
+from support.telemetry.scripted_agent import ScriptedLink
 
 AGENT = """
 import asyncio, sys
@@ -91,10 +91,10 @@ def platform_of(http_of: Callable[[str], httpx2.AsyncClient]) -> Callable[[Node]
 
 
 @pytest.fixture
-async def dial() -> AsyncIterator[Callable[..., Awaitable[ScriptedAgent]]]:
+async def dial() -> AsyncIterator[Callable[..., Awaitable[ScriptedLink]]]:
     sockets: list[ClientConnection] = []
 
-    async def connect(node: Node, agent: str, conn: int = 1, **options: Any) -> ScriptedAgent:
+    async def connect(node: Node, agent: str, conn: int = 1, **options: Any) -> ScriptedLink:
         socket = await websockets.connect(
             f"{node.link}/v1/link",
             subprotocols=[websockets.Subprotocol(SUBPROTOCOL_MSGPACK)],
@@ -102,7 +102,7 @@ async def dial() -> AsyncIterator[Callable[..., Awaitable[ScriptedAgent]]]:
             compression=None, ping_interval=None, proxy=None, **options,
         )  # fmt: skip
         sockets.append(socket)
-        made = ScriptedAgent(socket, agent)
+        made = ScriptedLink(socket, agent)
         await made.send(Hello(agent=agent, boot="scripted", conn=conn))
         await made.expect(Welcome)
         return made

@@ -28,7 +28,7 @@ from fairlead.wire.messages import Ack, Chunk, Cmd, End
 
 from support.telemetry.node import MakeNode, Node
 from support.telemetry.platform_api import PlatformOf
-from support.telemetry.scripted_agent import Dial
+from support.telemetry.scripted_agent import DialLink
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -115,7 +115,7 @@ def test_a_clock_set_back_gives_no_negative_times() -> None:
 
 
 async def test_link_stats_have_the_latencies_of_a_session(
-    make_node: MakeNode, platform_of: PlatformOf, dial: Dial
+    make_node: MakeNode, platform_of: PlatformOf, dial: DialLink
 ) -> None:
     asked = make_node("asked")
     holder = make_node("holder")
@@ -163,7 +163,7 @@ async def test_link_stats_have_the_latencies_of_a_session(
     assert again["last_close"].startswith("1000"), again
 
 
-async def test_top_ranks_the_links_of_all_nodes(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
+async def test_top_ranks_the_links_of_all_nodes(make_node: MakeNode, platform_of: PlatformOf, dial: DialLink) -> None:
     nodes = [make_node("top-a"), make_node("top-b")]
     trips = {f"ranked-{n}": 0.002 * 2**n for n in range(6)}
     for n, (name, trip) in enumerate(random.Random(7).sample(sorted(trips.items()), len(trips))):
@@ -186,7 +186,7 @@ async def test_top_ranks_the_links_of_all_nodes(make_node: MakeNode, platform_of
     assert one == [(slowest_first[0], found["links"][0]["node"])]
 
 
-async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: MakeNode, dial: Dial) -> None:
+async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: MakeNode, dial: DialLink) -> None:
     node = make_node("shown")
     await (await dial(node, "shown-1", conn=3)).trips(0.02)
     ours, theirs = os.openpty()
@@ -221,7 +221,9 @@ async def test_top_on_a_terminal_stays_in_place_and_takes_keys(make_node: MakeNo
         os.close(ours)
 
 
-async def test_a_node_that_does_not_answer_is_named(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
+async def test_a_node_that_does_not_answer_is_named(
+    make_node: MakeNode, platform_of: PlatformOf, dial: DialLink
+) -> None:
     well, ill = make_node("well"), make_node("ill")
     await (await dial(well, "well-1")).trips(0.01)
     await platform_of(well).online("well-1")

@@ -17,10 +17,10 @@ from fairlead.carrier.timer_wheel import TimerWheel
 from fairlead.telemetry.logs import JsonFormatter, LogAggregator, ids
 from fairlead.wire.messages import Cmd, End, Error
 
-from support.simulated_fleet import Fleet
+from support.simulated_fleet import SimulatedFleet
 from support.telemetry.node import MakeNode, Node
 from support.telemetry.platform_api import PlatformOf
-from support.telemetry.scripted_agent import Dial
+from support.telemetry.scripted_agent import DialLink
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -32,7 +32,7 @@ def lines(node: Node) -> list[dict[str, Any]]:
 
 
 async def test_each_event_is_one_json_line_with_its_ids(
-    make_node: MakeNode, platform_of: PlatformOf, dial: Dial
+    make_node: MakeNode, platform_of: PlatformOf, dial: DialLink
 ) -> None:
     node = make_node("told", "--log-format", "json", "--trace-endpoint", "http://127.0.0.1:9", "--trace-ratio", "0")
     agent = await dial(node, "told-1")
@@ -61,7 +61,7 @@ async def test_each_event_is_one_json_line_with_its_ids(
     assert "closed by the agent with 1000" in left["message"]
 
 
-async def test_the_text_format_has_the_same_information(make_node: MakeNode, dial: Dial) -> None:
+async def test_the_text_format_has_the_same_information(make_node: MakeNode, dial: DialLink) -> None:
     node = make_node("texts")
     await dial(node, "texts-1")
     async with asyncio.timeout(60):
@@ -70,7 +70,7 @@ async def test_the_text_format_has_the_same_information(make_node: MakeNode, dia
     assert "{" not in found[0]
 
 
-async def test_text_of_an_agent_cannot_forge_log_lines(make_node: MakeNode, dial: Dial) -> None:
+async def test_text_of_an_agent_cannot_forge_log_lines(make_node: MakeNode, dial: DialLink) -> None:
     node = make_node("forged")
     agent = await dial(node, "forger-1")
     await agent.socket.close(4999, "over\n2026-01-01 00:00:00,000 INFO fairlead all is well\x1b[2J")
@@ -87,7 +87,7 @@ async def test_a_storm_of_ten_thousand_reconnects_is_one_line_a_second(make_node
     rounds = 10
     began = time.monotonic()
     async with TimerWheel(silence=3600) as timer_wheel:
-        fleet = Fleet(f"{node.link}/v1/link", "development-agent-token", timer_wheel)
+        fleet = SimulatedFleet(f"{node.link}/v1/link", "development-agent-token", timer_wheel)
         for _ in range(rounds):
             await fleet.join(STORM // rounds, prefix="storm")
             await fleet.leave()

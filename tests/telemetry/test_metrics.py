@@ -20,7 +20,7 @@ from fairlead.wire.messages import Cmd, End
 from support.otlp_collector import Collector
 from support.telemetry.node import MakeNode
 from support.telemetry.platform_api import PlatformOf
-from support.telemetry.scripted_agent import Dial
+from support.telemetry.scripted_agent import DialLink
 
 pytestmark = pytest.mark.timeout(240)  # of processes that start and stop, on a machine that may do much else
 
@@ -58,7 +58,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_the_page_lists_all_metrics_and_no_others(
-    make_node: MakeNode, platform_of: PlatformOf, dial: Dial, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, dial: DialLink, collector: Collector
 ) -> None:
     node = make_node("all", "--workers", "2", "--trace-endpoint", collector.url, "--trace-ratio", "1")
     agent = await dial(node, "counted-1")
@@ -84,7 +84,7 @@ async def test_the_page_lists_all_metrics_and_no_others(
 
 
 async def test_exemplars_lead_to_the_trace(
-    make_node: MakeNode, platform_of: PlatformOf, dial: Dial, collector: Collector
+    make_node: MakeNode, platform_of: PlatformOf, dial: DialLink, collector: Collector
 ) -> None:
     node = make_node("exemplary", "--trace-endpoint", collector.url, "--trace-ratio", "1")
     agent = await dial(node, "exemplary-1")
@@ -102,7 +102,7 @@ async def test_exemplars_lead_to_the_trace(
 
 
 async def test_names_chosen_by_platforms_and_agents_add_few_series(
-    make_node: MakeNode, platform_of: PlatformOf, dial: Dial
+    make_node: MakeNode, platform_of: PlatformOf, dial: DialLink
 ) -> None:
     node = make_node("few")
     agent = await dial(node, "few-1")
@@ -121,7 +121,7 @@ async def test_names_chosen_by_platforms_and_agents_add_few_series(
     assert len(series) < 1_000
 
 
-async def test_counters_agree_with_what_happened(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
+async def test_counters_agree_with_what_happened(make_node: MakeNode, platform_of: PlatformOf, dial: DialLink) -> None:
     node = make_node("counts")
     agent = await dial(node, "counts-1")
     await agent.trips(0.01, 0.01, 0.01)
@@ -150,7 +150,9 @@ async def test_counters_agree_with_what_happened(make_node: MakeNode, platform_o
     await until(lambda: node.metric(superseded) == 1)
 
 
-async def test_an_agent_that_does_not_read_is_visible(make_node: MakeNode, platform_of: PlatformOf, dial: Dial) -> None:
+async def test_an_agent_that_does_not_read_is_visible(
+    make_node: MakeNode, platform_of: PlatformOf, dial: DialLink
+) -> None:
     node = make_node("patient")
     await dial(node, "deaf-1", max_queue=1)
     platform = platform_of(node)
@@ -162,7 +164,7 @@ async def test_an_agent_that_does_not_read_is_visible(make_node: MakeNode, platf
     assert node.metric("fairlead_send_queue_bytes") > 65_536
 
 
-async def test_a_drain_reports_its_progress(make_node: MakeNode, dial: Dial) -> None:
+async def test_a_drain_reports_its_progress(make_node: MakeNode, dial: DialLink) -> None:
     node = make_node("leaving", "--drain-rate", "1")
     for n in range(6):
         await dial(node, f"leaving-{n}")

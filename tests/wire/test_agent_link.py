@@ -9,7 +9,7 @@ from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.messages import Ack, Chunk, Cmd, Credit, End, Event, Rx
 from fairlead.wire.outbox import FINISHED, Outbox
 
-from support.wire.agent_memory import WINDOW, Ledger, linked, welcome
+from support.wire.agent_memory import WINDOW, RecordedMemory, linked, welcome
 
 
 def test_a_chunk_is_kept_until_its_receipt(outbox: Outbox) -> None:
@@ -181,7 +181,7 @@ def test_ids_are_remembered_for_a_while(outbox: Outbox) -> None:
 
 
 def test_a_chunk_that_the_memory_refuses_is_not_created() -> None:
-    ledger = Ledger()
+    ledger = RecordedMemory()
     outbox = Outbox(ledger)
     ledger.accept("A")
     stream = outbox.opened(Cmd(id="A", method="m", credit=WINDOW), WINDOW)
@@ -196,7 +196,7 @@ def test_a_chunk_that_the_memory_refuses_is_not_created() -> None:
 
 
 def test_the_memory_records_input_and_lost_results() -> None:
-    ledger = Ledger()
+    ledger = RecordedMemory()
     outbox = Outbox(ledger)
     ledger.accept("A")
     stream = outbox.opened(Cmd(id="A", method="m", credit=WINDOW), WINDOW)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.wire.agent_history import COMMANDS, SMALL, History
+from support.wire.agent_history import COMMANDS, SMALL, AgentHistory
 
 commands = st.sampled_from(COMMANDS)
 sizes = st.integers(0, SMALL // 2)
@@ -34,7 +34,7 @@ STEPS = st.one_of(
 @settings(max_examples=400, deadline=None)
 @given(st.lists(STEPS, min_size=40, max_size=160))
 def test_any_history_of_links_delivers_everything_once(steps: list[tuple[Any, ...]]) -> None:
-    history = History()
+    history = AgentHistory()
     for name, *arguments in steps:
         getattr(history, name)(*arguments)
         history.memory_is_bounded()

@@ -19,7 +19,7 @@ MASK = b"\x37\xfa\x21\x3d"
 Heard = tuple[str, object]
 
 
-class Server(Framing):
+class ServerReader(Framing):
     """Records what it is told."""
 
     def __init__(self, limit: int = 1 << 20, deflate: bool = False) -> None:
@@ -47,12 +47,12 @@ class Server(Framing):
         self.heard.append(("violation", code))
 
 
-class Client(Server):
+class ClientReader(ServerReader):
     MASKED = False
 
 
 def read(data: bytes, *, limit: int = 1 << 20, deflate: bool = False) -> list[Heard]:
-    reader = Server(limit, deflate)
+    reader = ServerReader(limit, deflate)
     reader.feed(data)
     return reader.heard
 
@@ -61,7 +61,7 @@ def read(data: bytes, *, limit: int = 1 << 20, deflate: bool = False) -> list[He
 
 
 def test_example_unmasked_text() -> None:
-    reader = Client()
+    reader = ClientReader()
     reader.feed(bytes.fromhex("810548656c6c6f"))
     assert reader.heard == [("message", "Hello")]
     assert framing.encode(FIN | TEXT, b"Hello").hex() == "810548656c6c6f"
@@ -74,7 +74,7 @@ def test_example_masked_text() -> None:
 
 
 def test_example_fragmented_text() -> None:
-    reader = Client()
+    reader = ClientReader()
     reader.feed(bytes.fromhex("010348656c80026c6f"))
     assert reader.heard == [("message", "Hello")]
 
@@ -120,7 +120,7 @@ def test_any_messages_in_any_fragments_in_any_chunks(
                 wire += framing.encode(FIN | PING, b"between", mask)
                 expected.append(("ping", b"between"))
         expected.append(("message", message))
-    reader = (Server if to_server else Client)(deflate=deflate)
+    reader = (ServerReader if to_server else ClientReader)(deflate=deflate)
     for a, b in pairwise(sorted({0, len(wire), *(c for c in cuts if c < len(wire))})):
         reader.feed(wire[a:b])
     assert reader.heard == expected
@@ -128,8 +128,8 @@ def test_any_messages_in_any_fragments_in_any_chunks(
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 125, 126, 127, 128, 65535, 65536, 65537, 300_000])
-@pytest.mark.parametrize("reader", [Server, Client])
-def test_every_length_form_byte_by_byte_at_the_edges(size: int, reader: type[Server]) -> None:
+@pytest.mark.parametrize("reader", [ServerReader, ClientReader])
+def test_every_length_form_byte_by_byte_at_the_edges(size: int, reader: type[ServerReader]) -> None:
     payload = os.urandom(size)
     data = framing.encode(FIN | BINARY, payload, MASK if reader.MASKED else b"")
     whole, split = reader(), reader()
@@ -142,7 +142,7 @@ def test_every_length_form_byte_by_byte_at_the_edges(size: int, reader: type[Ser
 
 @given(data=st.binary(max_size=200), deflate=st.booleans(), cut=st.integers(0, 200))
 def test_arbitrary_bytes_never_raise_and_a_violation_is_last(data: bytes, deflate: bool, cut: int) -> None:
-    reader = Server(limit=1000, deflate=deflate)
+    reader = ServerReader(limit=1000, deflate=deflate)
     reader.feed(data[:cut])
     reader.feed(data[cut:])
     kinds = [kind for kind, _ in reader.heard]
@@ -198,7 +198,7 @@ VIOLATIONS: dict[str, tuple[bytes, int]] = {
 @pytest.mark.parametrize("chunk", [1, 1000])
 def test_frames_that_violate_rfc_6455_are_refused(name: str, chunk: int) -> None:
     data, code = VIOLATIONS[name]
-    reader = Server(limit=1000)
+    reader = ServerReader(limit=1000)
     for start in range(0, len(data), chunk):
         reader.feed(data[start : start + chunk])
     assert reader.heard == [("violation", code)]
@@ -210,7 +210,7 @@ def test_a_continuation_after_the_end_of_its_message_is_a_violation() -> None:
 
 
 def test_a_server_that_masks_is_refused_by_a_client() -> None:
-    reader = Client()
+    reader = ClientReader()
     reader.feed(masked(FIN | BINARY, b"abcdef"))
     assert reader.heard == [("violation", 1002)]
 
@@ -256,7 +256,7 @@ def test_a_too_large_message_is_refused_by_its_header() -> None:
 
 
 def test_empty_fragments_take_no_memory() -> None:
-    reader = Server(limit=1000)
+    reader = ServerReader(limit=1000)
     reader.feed(masked(TEXT, b"a"))
     many = masked(CONTINUATION) * 10_000
     tracemalloc.start()
@@ -272,7 +272,7 @@ def test_empty_fragments_take_no_memory() -> None:
 
 
 def test_discard_ends_even_the_read_in_progress() -> None:
-    class Once(Server):
+    class Once(ServerReader):
         def message_received(self, message: bytes | str) -> None:
             super().message_received(message)
             self.discard()
@@ -366,7 +366,7 @@ def test_a_reader_that_reads_some_frames_at_a_time_reads_the_same(
         if not first & FIN:
             data += framing.encode(FIN | CONTINUATION, payload, MASK)
             count += 1
-    reader, position, turn, read_frames = Server(), 0, 0, 0
+    reader, position, turn, read_frames = ServerReader(), 0, 0, 0
     while position < len(data) or reader.ripe:
         piece = data[position : position + cuts[turn % len(cuts)]]
         position, turn = position + len(piece), turn + 1
@@ -385,7 +385,7 @@ def test_a_reader_that_reads_some_frames_at_a_time_reads_the_same(
 
 
 def test_kept_bytes_are_counted() -> None:
-    reader = Server()
+    reader = ServerReader()
     assert reader.feed(framing.encode(BINARY, b"x" * 100, MASK)) == 1
     assert (reader.kept, reader.unparsed, reader.ripe) == (100, 0, False)
     assert reader.feed(framing.encode(FIN | CONTINUATION, b"y" * 50, MASK)[:-1]) == 0

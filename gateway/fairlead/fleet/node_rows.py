@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fairlead.fleet import lua, schema
-from fairlead.fleet.schema import NodeRow, NodeTable
+from fairlead.fleet.node_table import ALIVE_MS, NodeRow, NodeTable
 from fairlead.store.answer import Answer, map_bounded
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
@@ -108,7 +108,7 @@ class NodeRows:
 
     async def mark_stopped(self, node: str, epoch: str, now: int) -> None:
         """End this registration on purpose: rewrite its row so that no other node takes it for alive."""
-        last = now - schema.ALIVE_MS - 1
+        last = now - ALIVE_MS - 1
         left = self._renew(node, (epoch, "", schema.NODE_TTL_MS, "", "state", "stopped", "links", 0, "at", last))
         if integer(items(await left)[0]):
             await self._note_heartbeat(f"{node}#{epoch}", last)

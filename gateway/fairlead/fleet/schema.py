@@ -9,8 +9,8 @@ fl1:node:{n}           hash    one node's counts, state and epoch. Written with 
 fl1:rebalance          hash    node → links that it should keep at most. Written by the operator in every pass of a
                                rebalance; 30 s after the last one
 fl1:agent:{a}          hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close
-                               code, recent failures. Written by claim, release and the platform; no TTL, the index
-                               sweeper removes it after `forget_after`
+                               code (or which link ended without one), recent failures. Written by claim, release and
+                               the platform; no TTL, the index sweeper removes it after `forget_after`
 fl1:open:{a}           hash    open command id → its deadline (ms). Written by dispatch and remove_open; until a minute
                                after the last deadline
 fl1:agents:{0..63}     zset    index of agent ids, all with score 0, paged by name. Written by claim; no TTL, the index
@@ -31,15 +31,13 @@ fl1:inbox:{lease}      stream  doorbells for one process of a node. Written by o
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
-script share one hash tag ({n}, {a} or {id}), as Redis Cluster requires. This module decides whether a node is alive,
-from its row and Redis TIME; no script does.
+script share one hash tag ({n}, {a} or {id}), as Redis Cluster requires. No script decides whether a node is alive:
+`node_table` does.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -55,11 +53,6 @@ NODE_TTL_MS = 150_000
 ORDERED_MS = 150_000
 """How long after a claim an older connection attempt of the same boot of the agent is refused: the 120 s for which a
 connection attempt may wait for Redis by default, and 30 s for its transmission."""
-ALIVE_MS = 15_000
-"""Three heartbeats. A node that has sent no heartbeat for longer no longer holds any agent."""
-AWAY_MS = 45_000
-"""An agent that lost its link because its node or network restarted reconnects within this time: the longest pause
-that a gateway tells agents to wait (`wire.retry.HANDED_OUT_MS`), and one connection attempt."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
 REBALANCE_MS = 30_000
@@ -148,64 +141,9 @@ class TargetState(StrEnum):
         return self not in (TargetState.QUEUED, TargetState.SENT, TargetState.RUNNING)
 
 
-class Presence(StrEnum):
-    ONLINE = "online"
-    AWAY = "away"
-    OFFLINE = "offline"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeRow:
-    """One node as it last reported itself. `at` and `began` are Redis TIME in ms: `at` is the time of the last
-    heartbeat, `began` the time when this registration of the node began. `accepted` and `refused` are counted since
-    the start of the process; the other counts are current values."""
-
-    node: str
-    epoch: str
-    at: int
-    began: int
-    state: str
-    links: int
-    capacity: int
-    in_flight: int
-    version: str
-    accepted: int
-    refused: int
-    lag_ms: float
-    doubtful: bool = False
-    """The node has links that it has not yet compared with the rows of their agents."""
-    process: str = ""
-    """The identity of the process, packed by `routing.membership.process_identity`."""
-    moved: int = 0
-    """Links that a rebalance has made it move since the start of the process."""
-
-    @property
-    def lease(self) -> str:
-        """The name of this registration of the node in leases."""
-        return f"{self.node}#{self.epoch}"
-
-    def alive(self, now: int) -> bool:
-        return now - self.at <= ALIVE_MS
-
-    @classmethod
-    def parse(cls, node: str, row: Mapping[bytes, bytes]) -> NodeRow:
-        def word(field: bytes) -> str:
-            return row.get(field, b"").decode()
-
-        def count(field: bytes) -> int:
-            return int(row.get(field, b"0"))
-
-        return cls(
-            node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"links"),
-            count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
-            float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
-            word(b"process"), count(b"moved"),
-        )  # fmt: skip
-
-
 AGENT_FIELDS = (
     "lease", "gen", "boot", "conn", "sid", "up", "seen", "close", "drained", "facts", "labels", "reason", "failures",
-    "labels_lost",
+    "labels_lost", "unrecorded",
 )  # fmt: skip
 """The fields of an agent's hash, in the order of `AgentRow`."""
 
@@ -235,6 +173,8 @@ class AgentRow(NamedTuple):
     `time description` for each of the last commands that failed."""
     labels_lost: int = 0
     """When this row was written again after Redis had lost it with its labels; 0 if the labels were set since."""
+    unrecorded: str = ""
+    """`lease sid` of the link before this one if nobody recorded how it ended; `close` is 0 then."""
 
     @property
     def last_failure(self) -> str:
@@ -247,7 +187,7 @@ class AgentRow(NamedTuple):
         lease, gen, boot, conn, sid, up, seen, close, drained = values[:9]
         if gen is None:
             return None
-        facts, labels, reason, failures, lost = values[9:] or (None, None, None, None, None)
+        facts, labels, reason, failures, lost, unrecorded = values[9:] or (None, None, None, None, None, None)
         return cls(
             agent,
             lease.decode() if lease else "",
@@ -264,53 +204,5 @@ class AgentRow(NamedTuple):
             reason.decode() if reason else "",
             failures.decode() if failures else "",
             int(lost) if lost else 0,
+            unrecorded.decode() if unrecorded else "",
         )
-
-
-class NodeTable:
-    """The rows of all nodes as this node last read them, and the presence of agents that follows from them.
-
-    `back` is when Redis began, or began again, to answer this node's own heartbeats (ms). The node cannot know what
-    other nodes did before that time.
-    """
-
-    __slots__ = ("_back", "_rows")
-
-    def __init__(self, rows: Mapping[str, NodeRow], back: int = 0) -> None:
-        self._rows = rows
-        self._back = back
-
-    def rows(self) -> list[NodeRow]:
-        return list(self._rows.values())
-
-    def row(self, lease: str) -> NodeRow | None:
-        """The row of the node if it belongs to the registration that `lease` names, otherwise None."""
-        row = self._rows.get(lease.partition("#")[0])
-        return row if row is not None and row.lease == lease else None
-
-    def holds(self, lease: str, now: int) -> bool:
-        """Whether `lease` names the current registration of a node that is alive."""
-        row = self._rows.get(lease.partition("#")[0])
-        return row is not None and row.lease == lease and row.alive(now)
-
-    def last_sign(self, lease: str) -> int:
-        """The latest time at which the registration that `lease` names may have been alive; 0 if it is unknown."""
-        row = self._rows.get(lease.partition("#")[0])
-        if row is None:
-            return 0
-        # The row is of a later registration of the same node: the one in the lease had ended when the later one began.
-        return row.at if row.lease == lease else row.began
-
-    def presence(self, agent: AgentRow, now: int) -> tuple[Presence, int, str]:
-        """The agent's presence, the time since which it holds (ms), and the reason in words."""
-        if agent.lease and self.holds(agent.lease, now):
-            return Presence.ONLINE, agent.up, f"linked to {agent.lease.partition('#')[0]}"
-        if agent.lease:
-            since = max(self.last_sign(agent.lease), agent.seen)
-            why = f"its node {agent.lease.partition('#')[0]} is gone"
-            absent = now - max(since, self._back)
-        else:
-            since = agent.seen
-            why = "it moves to another node" if agent.drained else f"its link closed with {agent.close}"
-            absent = now - since
-        return Presence.AWAY if absent <= AWAY_MS else Presence.OFFLINE, since, why

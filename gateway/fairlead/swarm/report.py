@@ -7,8 +7,7 @@ its latencies are partly its own.
 from __future__ import annotations
 
 from fairlead.swarm.coordinator import SwarmResult
-from fairlead.swarm.counters import Counters
-from fairlead.swarm.latency import LatencyHistogram
+from fairlead.swarm.counters import Counters, LatencyHistogram
 
 LATE = 0.05
 """Seconds of lateness of the swarm's own timer, at p99, above which its latencies cannot be trusted."""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fairlead.fleet.schema import NodeRow
+from fairlead.fleet.node_table import NodeRow
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import (

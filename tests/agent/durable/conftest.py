@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from support.agent.durable_host import Host
+from support.agent.durable_host import DurableHost
 from support.agent.fixtures import StartAgentProcess
 from support.agent.scripted_gateway import Gateway
 
 
 @pytest.fixture
-def host(gateway: Gateway, tmp_path: Path, agent_process: StartAgentProcess) -> Host:
-    return Host(gateway, tmp_path, agent_process)
+def host(gateway: Gateway, tmp_path: Path, agent_process: StartAgentProcess) -> DurableHost:
+    return DurableHost(gateway, tmp_path, agent_process)

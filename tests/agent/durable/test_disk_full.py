@@ -13,13 +13,13 @@ from fairlead.agent.journal.replay import replay
 from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Event
 
-from support.agent.durable_host import Host
+from support.agent.durable_host import DurableHost
 from support.agent.fixtures import Serve
 from support.agent.flooding_agent import durable
 from support.agent.scripted_gateway import Gateway
 
 
-async def test_a_full_disk_refuses_commands_until_it_has_space_again(host: Host) -> None:
+async def test_a_full_disk_refuses_commands_until_it_has_space_again(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 3, "hang": True})
     await link.until(lambda: len(link.of(Chunk, "c1")) == 3)
@@ -43,7 +43,7 @@ async def test_a_full_disk_refuses_commands_until_it_has_space_again(host: Host)
     assert (await again.end("c9")).state == "ok"
 
 
-async def test_a_command_whose_output_cannot_be_written_ends(host: Host) -> None:
+async def test_a_command_whose_output_cannot_be_written_ends(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "until-full")
     end = await link.end("c1")

@@ -14,11 +14,11 @@ from fairlead.agent.journal.replay import replay
 from fairlead.errors import ConfigError
 from fairlead.wire.messages import Ack, Chunk, Event
 
-from support.agent.durable_host import Host, hello
+from support.agent.durable_host import DurableHost, hello
 from support.agent.fixtures import StartAgentProcess
 
 
-async def test_a_lost_journal_is_replaced_by_one_with_a_new_id(host: Host) -> None:
+async def test_a_lost_journal_is_replaced_by_one_with_a_new_id(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 1})
     await link.end("c1")
@@ -31,7 +31,7 @@ async def test_a_lost_journal_is_replaced_by_one_with_a_new_id(host: Host) -> No
     assert (await again.expect(Ack, "c1")).state == "accepted"
 
 
-async def test_a_damaged_journal_gets_a_new_id_and_keeps_its_events(host: Host) -> None:
+async def test_a_damaged_journal_gets_a_new_id_and_keeps_its_events(host: DurableHost) -> None:
     link = await host.linked()
     link.stores = False
     await link.command("c1", "emit", {"count": 2})
@@ -53,7 +53,7 @@ async def test_a_damaged_journal_gets_a_new_id_and_keeps_its_events(host: Host) 
     assert re.search(r"damaged: the record at byte \d+ is damaged", host.process.log)
 
 
-async def test_a_torn_tail_is_cut(host: Host) -> None:
+async def test_a_torn_tail_is_cut(host: DurableHost) -> None:
     link = await host.linked()
     link.stores = False
     await link.command("c1", "count", {"chunks": 2})
@@ -68,7 +68,7 @@ async def test_a_torn_tail_is_cut(host: Host) -> None:
     assert not replay(file.read_bytes()).torn
 
 
-async def test_two_agents_cannot_share_a_folder(host: Host, agent_process: StartAgentProcess) -> None:
+async def test_two_agents_cannot_share_a_folder(host: DurableHost, agent_process: StartAgentProcess) -> None:
     await host.linked()
     assert host.process is not None
     first = host.process

@@ -15,7 +15,7 @@ from fairlead.errors import Unavailable
 from fairlead.wire.messages import Ack, Chunk, Cmd, Event
 from fairlead.wire.outbox import Outbox
 
-from support.agent.durable_host import Host
+from support.agent.durable_host import DurableHost
 from support.agent.fixtures import Serve
 from support.agent.flooding_agent import durable
 from support.agent.scripted_gateway import Gateway
@@ -115,7 +115,7 @@ async def test_records_written_during_a_rewrite_are_kept(tmp_path: Path) -> None
     await journal.close()
 
 
-async def test_output_of_a_running_command_survives_a_rewrite_and_a_kill(host: Host) -> None:
+async def test_output_of_a_running_command_survives_a_rewrite_and_a_kill(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 40_000, "hang": True})
     await link.until(lambda: len(link.heard) >= 40_000 and len(link.of(Chunk, "c1")) == 40_000)

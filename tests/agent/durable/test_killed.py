@@ -5,10 +5,10 @@ from __future__ import annotations
 from fairlead.agent.journal.replay import replay
 from fairlead.wire.messages import Ack, Chunk, End, Event
 
-from support.agent.durable_host import Host, hello
+from support.agent.durable_host import DurableHost, hello
 
 
-async def test_a_command_that_was_running_ends_with_outcome_unknown_after_its_chunks(host: Host) -> None:
+async def test_a_command_that_was_running_ends_with_outcome_unknown_after_its_chunks(host: DurableHost) -> None:
     link = await host.linked()
     link.stores = False
     await link.command("c1", "count", {"chunks": 5, "hang": True})
@@ -29,7 +29,7 @@ async def test_a_command_that_was_running_ends_with_outcome_unknown_after_its_ch
     assert host.runs == ["c1 1"]
 
 
-async def test_the_result_of_an_ended_command_arrives_and_it_is_not_run_again(host: Host) -> None:
+async def test_the_result_of_an_ended_command_arrives_and_it_is_not_run_again(host: DurableHost) -> None:
     link = await host.linked()
     link.stores = False
     await link.command("c1", "count", {"chunks": 3})
@@ -53,7 +53,7 @@ async def test_the_result_of_an_ended_command_arrives_and_it_is_not_run_again(ho
     assert host.runs == ["c1 1", "c2 1", "c3 1"]
 
 
-async def test_a_command_that_welcome_does_not_name_is_dropped(host: Host) -> None:
+async def test_a_command_that_welcome_does_not_name_is_dropped(host: DurableHost) -> None:
     link = await host.linked()
     link.stores = False
     await link.command("c1", "count", {"chunks": 2})
@@ -73,7 +73,7 @@ async def test_a_command_that_welcome_does_not_name_is_dropped(host: Host) -> No
     assert replay((host.memory / "journal").read_bytes()).state.commands == {}
 
 
-async def test_lost_results_are_reported_as_a_gap_after_a_restart(host: Host) -> None:
+async def test_lost_results_are_reported_as_a_gap_after_a_restart(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 3, "hang": True})
     await link.until(lambda: len(link.of(Chunk, "c1")) == 3)
@@ -84,7 +84,7 @@ async def test_lost_results_are_reported_as_a_gap_after_a_restart(host: Host) ->
     assert (end.error.code, end.total) == ("results_gap", 7)
 
 
-async def test_events_are_sent_again_after_a_restart_until_they_are_stored(host: Host) -> None:
+async def test_events_are_sent_again_after_a_restart_until_they_are_stored(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "emit", {"count": 2})
     await link.end("c1")
@@ -106,7 +106,7 @@ async def test_events_are_sent_again_after_a_restart_until_they_are_stored(host:
     assert not third.of(Event)
 
 
-async def test_a_command_is_in_the_file_before_its_ack(host: Host) -> None:
+async def test_a_command_is_in_the_file_before_its_ack(host: DurableHost) -> None:
     link = await host.linked()
     for n in range(5):
         await link.command(f"c{n}", "count", {"chunks": 0, "hang": True}, traceparent="00-aa-bb-01", lane="bulk")

@@ -7,10 +7,10 @@ import asyncio
 from fairlead.agent.journal.replay import replay
 from fairlead.wire.messages import Ack, Chunk, End
 
-from support.agent.durable_host import Host, hello
+from support.agent.durable_host import DurableHost, hello
 
 
-async def test_a_safe_command_without_output_is_run_again_once(host: Host) -> None:
+async def test_a_safe_command_without_output_is_run_again_once(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "once-hung", retry="safe")
     await link.expect(Ack, "c1")
@@ -26,7 +26,7 @@ async def test_a_safe_command_without_output_is_run_again_once(host: Host) -> No
     assert host.runs == ["c1 1", "c1 2"]
 
 
-async def test_a_safe_command_is_not_run_a_third_time(host: Host) -> None:
+async def test_a_safe_command_is_not_run_a_third_time(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 0, "hang": True}, retry="safe")
     await link.expect(Ack, "c1")
@@ -42,7 +42,7 @@ async def test_a_safe_command_is_not_run_a_third_time(host: Host) -> None:
     assert host.runs.count("c1 2") == 1
 
 
-async def test_a_safe_command_with_output_or_input_is_not_run_again(host: Host) -> None:
+async def test_a_safe_command_with_output_or_input_is_not_run_again(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 1, "hang": True}, retry="safe")
     await link.command("c2", "read-then-hang", retry="safe")
@@ -65,7 +65,7 @@ async def test_a_safe_command_with_output_or_input_is_not_run_again(host: Host) 
     assert host.runs == ["c1 1", "c2 1"]
 
 
-async def test_a_cancelled_or_expired_safe_command_is_not_run_again(host: Host) -> None:
+async def test_a_cancelled_or_expired_safe_command_is_not_run_again(host: DurableHost) -> None:
     link = await host.linked()
     await link.command("c1", "count", {"chunks": 0, "hang": True}, retry="safe")
     await link.command("c2", "count", {"chunks": 0, "hang": True}, retry="safe", deadline=100)

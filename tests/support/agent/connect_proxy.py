@@ -1,4 +1,4 @@
-"""An HTTP proxy that knows CONNECT and nothing else, with TLS or without.
+"""An HTTP proxy that supports only CONNECT, with TLS or without.
 
 For the tests of how an agent reaches its gateway. It notes the head of each request, and never looks into what it
 carries.

@@ -84,7 +84,7 @@ if __name__ == "__main__":
 '''
 
 
-class Host:
+class DurableHost:
     """One machine: the agent's program and its folder, however often the process is killed."""
 
     def __init__(self, gateway: Gateway, folder: Path, start: Callable[..., AgentProcess]) -> None:

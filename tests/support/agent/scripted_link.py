@@ -1,4 +1,4 @@
-"""One link of an agent, from the end of a gateway that does exactly what the test says.
+"""One link of an agent, seen from a gateway that does exactly what the test says.
 
 Made by `Gateway` for each connection. What the agent says is judged by the gateway's own state machine, so that a test
 fails when the agent breaks the protocol (a gap, a chunk beyond the credit, anything before welcome), even where the
@@ -62,7 +62,7 @@ class Link:
         self.answers = True
         """Heartbeats are answered."""
         self.stores = True
-        """What comes is receipted at once, and paid back as credit."""
+        """Messages get their receipt at once, and their credit back."""
         self.grants = True
         self.state = GatewayLink()
         self._unstored: deque[tuple[Message, Action]] = deque()
@@ -110,7 +110,7 @@ class Link:
         return len(self._unstored)
 
     async def store(self, count: int) -> None:
-        """Receipt the next `count` messages, and grant what they took."""
+        """Send the receipt for the next `count` messages, and grant their credit again."""
         granted: list[Credit] = []
         for _ in range(count):
             message, act = self._unstored.popleft()
@@ -234,6 +234,6 @@ class Link:
         await self.socket.close(code)
 
     async def cut(self) -> None:
-        """Lose the connection without a word."""
+        """Cut the connection without a close frame."""
         self.socket.transport.abort()
         await self.until(lambda: self.close_code is not None)

@@ -56,7 +56,7 @@ class Part:
 
 
 @dataclass
-class Fleet:
+class CliFleet:
     """One gateway and the agent web-1, for tests that leave them as they were."""
 
     links: str

@@ -1,4 +1,4 @@
-"""A proxy that maltreats connections as real ones do: it cuts, forgets, strips the upgrade, names itself.
+"""A proxy that disturbs connections as real proxies do: it cuts or forgets them, removes the upgrade, names itself.
 
 Used by the fixture `relay_to`; it runs on a thread and an event loop of its own.
 """
@@ -13,14 +13,14 @@ from support.waiting import WAIT
 
 
 class Relay:
-    """A proxy before an address, as good or as bad as the test wants it."""
+    """A proxy in front of an address, with the faults that a test chooses."""
 
     def __init__(self, target: str) -> None:
         self._host, _, port = target.partition("://")[2].partition(":")
         self._port = int(port)
         self.port = 0
         self.strips = False
-        """The upgrade is lost in it."""
+        """It removes the upgrade."""
         self.server = ""
         """What it calls itself in answers."""
         self.cuts: list[int] = []
@@ -44,7 +44,7 @@ class Relay:
         self._thread.join(WAIT)
 
     def refuse(self) -> None:
-        """Cut what is open, and take no more."""
+        """Cut the open connections, and accept no more."""
         self.idle = -1
         self._loop.call_soon_threadsafe(self._server.close)
 
@@ -63,7 +63,7 @@ class Relay:
         self._loop.close()
 
     def spoil(self) -> None:
-        """Cut what is open, and answer whoever comes again with a fault of its own."""
+        """Cut the open connections, and answer new ones with an error of its own."""
         self.spoils = True
         self.idle = -1
 

@@ -30,8 +30,8 @@ def problem(status: int, code: str, detail: str, temporary: bool = False) -> Res
 
 
 @dataclass
-class Api:
-    """What the API shall answer, and what it was asked."""
+class ScriptedApi:
+    """The answers of the API, and the requests that it received."""
 
     url: str = ""
     lines: list[dict[str, object]] = field(default_factory=list)
@@ -139,8 +139,8 @@ class Api:
         )
 
 
-def scripted() -> Iterator[Api]:
-    script = Api()
+def scripted() -> Iterator[ScriptedApi]:
+    script = ScriptedApi()
     # Cut connections are errors to uvicorn; the test made them and does not want to read of them.
     config = uvicorn.Config(script.app(), port=0, ws="none", log_level=60, lifespan="off")
     server = uvicorn.Server(config)

@@ -1,4 +1,4 @@
-"""The machine that makes histories of nodes that claim, deliver, store and come too late.
+"""The state machine that generates histories of nodes that claim, deliver, store, and act too late.
 
 Played by test_model.py. Every step makes one call on the server and in the reference and compares the answers; after
 every step all that can be read back is compared as well. Its rules are those of `Links` and `Streams`.
@@ -15,16 +15,16 @@ from fairlead.store.reply import Reply, integer, items, octets, table, text
 from support.fleet.history_links import Links
 from support.fleet.history_posting import assert_row
 from support.fleet.history_streams import Streams
-from support.fleet.redis_world import FAR_MS, RETENTION_MS, World
+from support.fleet.redis_world import FAR_MS, RETENTION_MS, ScriptServer
 
 NO_KEY = -2
 """What PTTL says of one that is not there."""
 
 
-class History(Links, Streams):
-    """What nodes may do, in any order, on time or late."""
+class FleetHistory(Links, Streams):
+    """The actions of nodes, in any order, on time or late."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ScriptServer) -> None:
         super().__init__(world)
         for agent in "ba":
             self._connect(agent, "x", "n1#a", False)

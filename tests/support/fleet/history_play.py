@@ -18,7 +18,7 @@ from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.schema import TargetState
 
-from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, World
+from support.fleet.redis_world import FAR_MS, INPUT_LIMIT, OPEN_LIMIT, OUTPUT_LIMIT, ScriptServer
 from support.fleet.reference import Reference
 
 
@@ -55,9 +55,9 @@ retains = st.sampled_from(("all", "window"))
 
 
 class Play(RuleBasedStateMachine):
-    """The hands of the rules: who is who in this history."""
+    """What the rules share: the sessions and commands of this history."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ScriptServer) -> None:
         super().__init__()
         self.world = world
         self.name = next(world.names)

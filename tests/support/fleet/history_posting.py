@@ -209,4 +209,5 @@ def assert_row(row: AgentRow | None, expected: Agent, *, told: bool) -> None:
     if told:
         assert msgspec.json.decode(row.facts) == expected.facts
         assert msgspec.json.decode(row.labels) == expected.labels
+        assert (row.close, row.unrecorded) == (expected.close, expected.unrecorded)
         assert (row.reason, row.last_failure.partition(" ")[2]) == (expected.reason, expected.trouble)

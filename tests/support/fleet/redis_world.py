@@ -27,7 +27,7 @@ FAR_MS = 3600_000
 RETENTION_MS = 600_000
 
 
-class World:
+class ScriptServer:
     """One server, and one loop on which every history calls it."""
 
     def __init__(self, folder: Path, *, cluster: bool) -> None:

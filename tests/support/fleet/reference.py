@@ -1,4 +1,4 @@
-"""What the documents say of agents, commands, results and input, as plain Python: the judge of the scripts.
+"""A reference model of agents, commands, results and input in plain Python, against which the Lua scripts are checked.
 
 Called by test_model.py, which makes every call here and on a real server and compares. Written from the heads of
 the scripts, fleet/schema.py and docs/delivery.md, never from the bodies of the scripts: a rule that both share by
@@ -44,6 +44,7 @@ class Agent:
     close: int = 0
     drained: bool = False
     reason: str = ""
+    unrecorded: str = ""
     trouble: str = ""
 
     @property
@@ -158,16 +159,20 @@ class Reference:
             gen = max(row.gen + 1, now)
         answer = Claimed(gen, now, row.lease, row.boot, row.gen, sorted(self.open_of(agent)))
         row = self.agents.setdefault(agent, row)
+        if row.lease and row.sid != sid:
+            row.unrecorded, row.close, row.reason = f"{row.lease} {row.sid}", 0, ""
         row.lease, row.gen, row.boot, row.conn, row.sid, row.drained = lease, gen, boot, conn, sid, False
         row.facts = facts
         return answer
 
     def release(self, agent: str, sid: str, close: int, drained: bool, reason: str) -> bool:
         row = self.agent(agent)
-        if not row.known or row.sid != sid:
-            return False
-        row.lease, row.close, row.drained, row.reason = "", close, drained, reason
-        return True
+        own = row.known and row.sid == sid
+        if own or row.unrecorded.endswith(f" {sid}"):
+            row.close, row.reason, row.unrecorded = close, reason, ""
+        if own:
+            row.lease, row.drained = "", drained
+        return own
 
     def dispatch(self, agent: str, command: str) -> Agent | LimitReached | None:
         row, open_ = self.agent(agent), self.open_of(agent)

@@ -15,7 +15,7 @@ PLATFORM_TOKEN = "development-platform-token"
 PLATFORM = {"authorization": f"Bearer {PLATFORM_TOKEN}"}
 
 
-class Api:
+class GatewayApi:
     """The platform API of one gateway, as a caller uses it."""
 
     def __init__(self, gateway: GatewayProcess) -> None:
@@ -57,5 +57,5 @@ class Api:
         return dict(answer.json())
 
 
-class MakeApi(Protocol):
-    def __call__(self, gateway: GatewayProcess) -> Api: ...
+class MakeGatewayApi(Protocol):
+    def __call__(self, gateway: GatewayProcess) -> GatewayApi: ...

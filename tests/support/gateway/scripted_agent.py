@@ -75,7 +75,7 @@ class ScriptedAgent:
             return closed.rcvd.code if closed.rcvd is not None else 1006
 
 
-class Dial(Protocol):
+class DialAgent(Protocol):
     def __call__(
         self, gateway: GatewayProcess, agent: str = ..., subprotocol: str = ..., **options: Any
     ) -> Awaitable[ScriptedAgent]: ...

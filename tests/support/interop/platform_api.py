@@ -13,7 +13,7 @@ from support.gateway_process import ServeProcess
 from support.interop.foreign_agent import PATIENCE
 
 
-class Api:
+class InteropApi:
     """The platform API of one node, as a caller uses it."""
 
     def __init__(self, http: httpx2.AsyncClient) -> None:
@@ -59,4 +59,4 @@ class Api:
                 await asyncio.sleep(0.05)
 
 
-ApiOf: TypeAlias = Callable[[ServeProcess], Api]
+ApiOf: TypeAlias = Callable[[ServeProcess], InteropApi]

@@ -20,7 +20,7 @@ from dashboards import NODES, OVERVIEW, REDIS
 from panels import Dashboard, Panel, Query
 from support.observability.plots import drawn
 from support.observability.prometheus_server import Prometheus, Series
-from support.observability.watched_fleet import Watched, watched_fleet
+from support.observability.watched_fleet import WatchedFleet, watched_fleet
 
 GATEWAY = (OVERVIEW, NODES, REDIS)
 PLOTS = {
@@ -33,7 +33,7 @@ PLOTS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class PanelAnswer:
     dashboard: Dashboard
     panel: Panel
     query: Query
@@ -55,12 +55,12 @@ def _values(series: list[Series]) -> set[tuple[tuple[tuple[str, str], ...], floa
 
 
 def answers(prometheus: Prometheus, dashboards: Iterable[Dashboard], idle: tuple[float, float],
-            busy: tuple[float, float]) -> Iterator[Answer]:  # fmt: skip
+            busy: tuple[float, float]) -> Iterator[PanelAnswer]:  # fmt: skip
     for dashboard in dashboards:
         for panel in dashboard.panels:
             for query in panel.queries:
                 told = (prometheus.between(query.expr, *window) for window in (idle, busy))
-                yield Answer(dashboard, panel, query, *told)
+                yield PanelAnswer(dashboard, panel, query, *told)
 
 
 def shown(found: list[Series]) -> str:
@@ -69,7 +69,7 @@ def shown(found: list[Series]) -> str:
     return f"{len(found)}: {min(values):.4g} … {max(values):.4g}" if values else "none"
 
 
-def table(given: Iterable[Answer]) -> str:
+def table(given: Iterable[PanelAnswer]) -> str:
     lines = ["| dashboard | panel | query | idle (series: least … greatest) | under load |", "|---|---|---|---|---|"]
     lines += [
         f"| {one.dashboard.name} | {one.panel.title} | `{one.query.expr.replace('|', '&#124;')}` "
@@ -79,7 +79,7 @@ def table(given: Iterable[Answer]) -> str:
     return "\n".join(lines)
 
 
-def draw(watched: Watched, folder: Path) -> None:
+def draw(watched: WatchedFleet, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, (dashboard, title) in PLOTS.items():
         panel = next(one for one in dashboard.panels if one.title == title)

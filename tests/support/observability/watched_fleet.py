@@ -1,4 +1,4 @@
-"""Two gateway nodes that a Prometheus watches: idle, under commands and storms, with a frozen Redis, with a drain.
+"""Two gateway nodes that a Prometheus scrapes: idle, under commands and storms, with a frozen Redis, with a drain.
 
 Played by test_dashboards.py and, to be read, by dashboard_answers.py. Agents are those of `fairlead swarm`, half of
 them at each node; callers ask each node for agents of the other, so that doorbells ring. Nothing is measured here:
@@ -38,7 +38,7 @@ FREEZE = 2.5
 CALLERS = 4
 
 
-class Node(ServeProcess):
+class WatchedNode(ServeProcess):
     """One `fairlead serve`, ready."""
 
     def __init__(self, folder: Path, name: str, redis: str, *flags: str) -> None:
@@ -64,7 +64,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 @contextmanager
-def agent(node: Node) -> Iterator[None]:
+def agent(node: WatchedNode) -> Iterator[None]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FAIRLEAD_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "fairlead", "agent", "run", "--url", node.link, "--id", f"agent-of-{node.name}"],
@@ -76,7 +76,7 @@ def agent(node: Node) -> Iterator[None]:
 
 
 @contextmanager
-def swarm(node: Node, prefix: str, count: int, *flags: str) -> Iterator[None]:
+def swarm(node: WatchedNode, prefix: str, count: int, *flags: str) -> Iterator[None]:
     process = subprocess.Popen(
         [
             sys.executable, "-m", "fairlead", "swarm", "--url", node.link, "--agents", str(count), "--rate", "100",
@@ -89,7 +89,7 @@ def swarm(node: Node, prefix: str, count: int, *flags: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedFleet:
     prometheus: Prometheus
     idle: tuple[float, float]
     """Nothing but heartbeats, from the first second on of which a rate sees nothing else."""
@@ -98,7 +98,7 @@ class Watched:
 
 
 @asynccontextmanager
-async def watched_fleet(folder: Path) -> AsyncIterator[Watched]:
+async def watched_fleet(folder: Path) -> AsyncIterator[WatchedFleet]:
     """The fleet is gone when this gives way; Prometheus still answers."""
     with ExitStack() as stack:
         collector = stack.enter_context(collecting())
@@ -106,7 +106,7 @@ async def watched_fleet(folder: Path) -> AsyncIterator[Watched]:
         await valkey.start()
         try:
             flags = ("--trace-endpoint", collector.url, "--trace-ratio", "0.2")
-            one, two = nodes = [Node(folder, name, valkey.url, *flags) for name in ("node-1", "node-2")]
+            one, two = nodes = [WatchedNode(folder, name, valkey.url, *flags) for name in ("node-1", "node-2")]
             for node in nodes:
                 stack.enter_context(ended(node.process))
             prometheus = stack.enter_context(scraping(folder, [node.target() for node in nodes]))
@@ -127,19 +127,19 @@ async def watched_fleet(folder: Path) -> AsyncIterator[Watched]:
             await asyncio.sleep(1)
             two.process.terminate()  # drains
             await asyncio.sleep(FAULTS)
-            yield Watched(prometheus, idle, (idle[1], time.time()))
+            yield WatchedFleet(prometheus, idle, (idle[1], time.time()))
         finally:
             if valkey.running:
                 os.kill(valkey.pid, signal.SIGCONT)
             await valkey.stop()
 
 
-async def _calls(one: Node, two: Node) -> None:
+async def _calls(one: WatchedNode, two: WatchedNode) -> None:
     """Commands over both nodes, followed to their ends; one that fails, and agents that nobody lets in."""
     until = time.monotonic() + BUSY
     headers = {"authorization": "Bearer development-platform-token"}
 
-    async def call(node: Node, agents: str, at: int) -> None:
+    async def call(node: WatchedNode, agents: str, at: int) -> None:
         async with httpx2.AsyncClient(base_url=node.api, headers=headers, timeout=20, trust_env=False) as http:
             while time.monotonic() < until:
                 body = {
@@ -153,7 +153,7 @@ async def _calls(one: Node, two: Node) -> None:
                 at = (at + CALLERS) % AGENTS
                 await http.post("/v1/commands", json={**body, "agent": "nobody"})
 
-    async def knock(node: Node) -> None:
+    async def knock(node: WatchedNode) -> None:
         upgrade = {
             "connection": "upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
             "sec-websocket-key": "a" * 22 + "==", "authorization": "Bearer of-somebody-elses-fleet",

@@ -17,7 +17,7 @@ from support.telemetry.platform_api import PATIENCE
 M = TypeVar("M", bound=Message)
 
 
-class ScriptedAgent:
+class ScriptedLink:
     """One link that says exactly what a test wants it to say."""
 
     def __init__(self, socket: ClientConnection, agent: str) -> None:
@@ -47,9 +47,7 @@ class ScriptedAgent:
         await self.socket.close()
 
 
-class Dial(Protocol):
+class DialLink(Protocol):
     """Links a scripted agent, which is welcomed at once."""
 
-    def __call__(
-        self, node: Node, agent: str, conn: int = ..., *, max_queue: int = ...
-    ) -> Awaitable[ScriptedAgent]: ...
+    def __call__(self, node: Node, agent: str, conn: int = ..., *, max_queue: int = ...) -> Awaitable[ScriptedLink]: ...

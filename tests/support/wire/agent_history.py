@@ -15,7 +15,7 @@ from fairlead.wire.gateway_link import Action, GatewayLink
 from fairlead.wire.messages import Ack, Chunk, Cmd, Credit, End, Event, FromAgent, FromGateway, Hello, Numbered
 from fairlead.wire.outbox import Outbox
 
-from support.wire.agent_memory import WINDOW, Ledger, welcome
+from support.wire.agent_memory import WINDOW, RecordedMemory, welcome
 
 SMALL = 32
 COMMANDS = ("A", "B")
@@ -26,11 +26,11 @@ def payload(command: str, n: int, size: int) -> bytes:
     return f"{command}{n}:".encode().ljust(size, b".")[:size]
 
 
-class History:
+class AgentHistory:
     """One agent's process, one gateway with a store, and the wire between them, which is lost now and then."""
 
     def __init__(self) -> None:
-        self.ledger = Ledger()
+        self.ledger = RecordedMemory()
         self.outbox = Outbox(self.ledger)
         self.produced: dict[str, list[bytes]] = {c: [] for c in COMMANDS}
         self.ended: set[str] = set()

@@ -33,7 +33,7 @@ def linked(outbox: Outbox, have: dict[str, int] | None = None) -> AgentLink:
     return link
 
 
-class Ledger:
+class RecordedMemory:
     """A memory: what the outbox tells it is all that the next process gets."""
 
     def __init__(self) -> None:

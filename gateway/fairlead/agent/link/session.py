@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeAlias
 
 from fairlead.agent.link.bounds import bounded
+from fairlead.agent.link.lanes import Lanes
 from fairlead.carrier.listener import Connection
 from fairlead.errors import ProtocolViolation
 from fairlead.text import plain
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec
-from fairlead.wire.lanes import Lanes
 from fairlead.wire.messages import (
     Bye,
     Cancel,

@@ -1,9 +1,8 @@
 """The guard of a port: it checks Host and Origin, then the token, and delays the answers to an address that fails.
 
-The link endpoint and the API call it before they look at anything else in a request. The token is compared before the
-address is looked up, so that a caller with the right token passes at once, even from an address that an attacker
-shares. The guards of a node share one `CredentialFailures`, so that an attacker gains nothing by guessing on the other
-port.
+The link endpoint and the API call it first for every request. The token is checked before the address: a caller with
+the right token passes at once, even if an attacker uses the same address. The guards of a node share one
+`CredentialFailures`, so an attacker gains nothing by guessing on the other port.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from fairlead.telemetry.logs import LogAggregator
 logger = logging.getLogger(__name__)
 
 WAITING: Final = 1_024
-"""Maximum number of delayed answers, of some 5 KB each; further ones are sent at once. The number is above the default
-limit of connections without a token, so that an attacker with many connections is delayed on all of them."""
+"""Maximum number of delayed answers, of about 5 KB each; further ones are sent at once. It is above the default limit
+of connections without a token, so an attacker is delayed on all of their connections."""
 
 
 class BearerToken:
-    """A secret that all agents share, or that the platform has. It is compared in constant time."""
+    """The secret of the agents or of the platform, which `holder` names. It is compared in constant time."""
 
     def __init__(self, secret: str, holder: str) -> None:
         self._header = b"Bearer " + secret.encode()

@@ -26,7 +26,7 @@ S = TypeVar("S", bound=Struct)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. The carrier enforces the deadline for its arrival.
+    """Read the whole body. The carrier enforces the deadline for its arrival.
 
     Raises BodyTooLarge above `limit` bytes, before anything is read if the request has a Content-Length.
     """
@@ -47,7 +47,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def decoded(decoder: msgspec.json.Decoder[S], raw: bytes) -> S:
-    """The decoded body. Raises InvalidRequest, which names the member, and MalformedBody if the body is not JSON or has
+    """Decode the body. Raises InvalidRequest, which names the member, and MalformedBody if the body is not JSON or has
     a duplicate member."""
     try:
         try:
@@ -62,7 +62,7 @@ def decoded(decoder: msgspec.json.Decoder[S], raw: bytes) -> S:
 
 
 class _Object(list[tuple[str, object]]):
-    """A JSON object as it was written, with its members in their order."""
+    """A JSON object with all its members, duplicates included, in the order of the text."""
 
 
 _pairs = json.JSONDecoder(object_pairs_hook=_Object).decode
@@ -86,7 +86,7 @@ def _may_repeat(raw: bytes, kind: Any) -> bool:
 
 @cache
 def _names(kind: Any) -> tuple[bytes, ...] | None:
-    """The names of all members of a type, in quotes; None when they are free."""
+    """The names of all members of a type, in quotes; None if the type allows arbitrary names."""
     found: list[bytes] = []
     for one in _choices(kind):
         if _is_struct(one):
@@ -117,7 +117,7 @@ def _check_repeated(value: object, kind: Any, path: str = "") -> None:
 
 
 def _blame(value: object, kind: Any, path: str = "") -> InvalidRequest:
-    """What is wrong with `value`, which does not fit `kind`: its first member that does not, or all of it."""
+    """The error for `value`, which does not fit `kind`: it names the first member at fault, or the whole value."""
     inner = next((one for one in _choices(kind) if _is_map(one)), None)
     if isinstance(value, dict) and inner is not None:
         fault = _blame_member(value, inner, path) if _is_struct(inner) else _blame_entry(value, inner, path)
@@ -190,7 +190,7 @@ def _is_struct(kind: Any) -> bool:
 
 
 def _is_map(kind: Any) -> bool:
-    """An object of JSON, by whatever type."""
+    """Whether values of this type are JSON objects."""
     bare = _bare(kind)
     return _is_struct(bare) or get_origin(bare) is dict
 
@@ -210,6 +210,6 @@ def _under(path: str, name: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """As JSON, cut to what a line bears."""
+    """The value as JSON, shortened to `SHOWN` characters."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -13,7 +13,8 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from fairlead.app.api.identifiers import AgentId, CommandId, LabelKey, LabelValue, Method
-from fairlead.fleet.schema import Presence, TargetState
+from fairlead.fleet.node_table import Presence
+from fairlead.fleet.schema import TargetState
 
 
 class Queue(Struct, forbid_unknown_fields=True):
@@ -125,7 +126,10 @@ class Agent(Struct):
     node: str | None
     since: Annotated[str | None, Meta(description="When its link began, or when it was last seen.")]
     why: Annotated[str | None, Meta(description="Why it is not online, in words.")]
-    last_close: Annotated[str | None, Meta(description="The close code of its last link, with its meaning.")]
+    last_close: Annotated[
+        str | None,
+        Meta(description="The close code of its last link, with its meaning; 1006 if the node of the link was killed."),
+    ]
     facts: dict[str, str]
     labels: dict[str, str]
     labels_lost: Annotated[
@@ -203,7 +207,10 @@ class AgentDetail(Agent, kw_only=True):
     """An agent with its link, its open commands and its recent failures."""
 
     link: LastLink
-    last_reason: Annotated[str | None, Meta(description="The reason that was given when its last link closed.")]
+    last_reason: Annotated[
+        str | None,
+        Meta(description="The reason that was given when its last link closed, or when its node ended without a word."),
+    ]
     recent_failures: Annotated[
         list[FailedCommand], Meta(max_length=5, description="The last commands that failed, the latest one first.")
     ]

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from fairlead.app.api import schemas
+from fairlead.app.api.link_document import last_close, link_members, seconds
 from fairlead.app.api.request_body import decoded, read_body
 from fairlead.app.api.schemas import iso
 from fairlead.app.routes.commands import whole_number
@@ -22,12 +23,11 @@ from fairlead.app.routes.list_scheduler import ListScheduler
 from fairlead.errors import AgentOffline, AgentUnknown, InvalidRequest, Unavailable
 from fairlead.fleet import selector
 from fairlead.fleet.directory_replies import LimitReached
-from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, Presence, index_shard
+from fairlead.fleet.node_table import Presence
+from fairlead.fleet.schema import INDEX_SHARDS, LABEL_LIMIT, AgentRow, index_shard
 from fairlead.node import Node
-from fairlead.routing.observability.link_stats import MEASURES, LinkStats
+from fairlead.routing.observability.link_stats import MEASURES
 from fairlead.routing.observability.worst_links import MAX_LINKS
-from fairlead.telemetry.command_timing import STAGES
-from fairlead.wire.close_codes import describe as describe_close
 from fairlead.wire.ids import check_agent_id
 
 PAGE = 100
@@ -131,8 +131,8 @@ class AgentRoutes:
         failures = [line.partition(" ") for line in row.failures.splitlines()]
         answer = schemas.AgentDetail(
             **self._describe(row),
+            last_reason=last_close(row, self._membership.table, self._membership.now())[1],
             link=schemas.LastLink(row.sid, row.gen, row.boot, row.conn, await self._round_trip(row)),
-            last_reason=row.reason or None,
             recent_failures=[schemas.FailedCommand(iso(int(at)) or "", what) for at, _, what in failures],
             open_commands=sorted(await self._directory.open_commands(row.agent)),
         )
@@ -159,7 +159,10 @@ class AgentRoutes:
         state = await self._link_query.fetch(row)
         if state is None:
             raise Unavailable(f"node {node!r}, which holds agent {row.agent!r}, did not answer in time", node=node)
-        return Response(_encode(schemas.Link(**_link(node, state, row))), media_type="application/json")
+        return Response(
+            _encode(schemas.Link(**link_members(node, state, row, self._membership.table, self._membership.now()))),
+            media_type="application/json",
+        )
 
     async def worst(self, request: Request) -> Response:
         """The worst links of the fleet, as their nodes rank them."""
@@ -167,7 +170,11 @@ class AgentRoutes:
         if by not in MEASURES:
             raise InvalidRequest(f"invalid by {by[:32]!r}: expected one of {', '.join(MEASURES)}", field="by")
         worst, missing = await self._worst_links.find(by, whole_number(request, "limit", TOP, MAX_LINKS, least=1))
-        sessions = [schemas.RankedLink(agent=one.link.agent, **_link(one.node, one.link, one.row)) for one in worst]
+        table, now = self._membership.table, self._membership.now()
+        sessions = [
+            schemas.RankedLink(agent=one.link.agent, **link_members(one.node, one.link, one.row, table, now))
+            for one in worst
+        ]
         return Response(_encode(schemas.LinkRanking(sessions, missing)), media_type="application/json")
 
     async def delete(self, request: Request) -> Response:
@@ -190,7 +197,7 @@ class AgentRoutes:
         """Seconds; None if the agent has no link or has sent no heartbeat yet, and if its node does not answer."""
         presence, _, _ = self._membership.table.presence(row, self._membership.now())
         state = await self._link_query.fetch(row, ASIDE) if presence is Presence.ONLINE else None
-        return None if state is None else _seconds(state.rtt)
+        return None if state is None else seconds(state.rtt)
 
     async def _row(self, request: Request) -> AgentRow:
         agent = check_agent_id(request.path_params["agent"])
@@ -204,7 +211,8 @@ class AgentRoutes:
         return AgentUnknown(f"unknown agent {agent!r}: no agent with this id has ever connected", agent=agent)
 
     def _describe(self, row: AgentRow) -> dict[str, Any]:
-        presence, since, why = self._membership.table.presence(row, self._membership.now())
+        table, now = self._membership.table, self._membership.now()
+        presence, since, why = table.presence(row, now)
         online = presence is Presence.ONLINE
         return {
             "id": row.agent,
@@ -212,41 +220,11 @@ class AgentRoutes:
             "node": row.lease.partition("#")[0] if online else None,
             "since": iso(since),
             "why": None if online else why,
-            "last_close": describe_close(row.close) if row.close else None,
+            "last_close": last_close(row, table, now)[0],
             "facts": _decode_map(row.facts),
             "labels": _decode_map(row.labels),
             "labels_lost": iso(row.labels_lost),
         }
-
-
-def _link(node: str, state: LinkStats, row: AgentRow | None) -> dict[str, Any]:
-    """The members of `shapes.Link`."""
-    spreads = {name: spread for name, spread in zip(STAGES, state.stages, strict=False) if spread is not None}
-    return {
-        "node": node,
-        "sid": state.sid,
-        "age": state.age_ms / 1000,
-        "rtt": _seconds(state.rtt),
-        "round_trips": None
-        if state.round_trips is None
-        else schemas.Latency(state.round_trips.p50, state.round_trips.p99),
-        "latency": {name: schemas.Latency(spread.p50, spread.p99) for name, spread in spreads.items()},
-        "ended": state.ended,
-        "failed": state.failed,
-        "reconnects": max(0, (row.conn if row is not None else state.conn) - 1),
-        "last_close": describe_close(row.close) if row is not None and row.close else None,
-        "last_reason": row.reason or None if row is not None else None,
-        "encoding": state.encoding,
-        "messages": state.messages,
-        "commands": state.streams,
-        "unstored": state.unstored,
-        "undelivered": state.undelivered,
-        "congested": state.congested,
-    }
-
-
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
 
 
 def _state(text: str | None) -> Presence | None:

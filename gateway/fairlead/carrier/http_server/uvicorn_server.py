@@ -112,7 +112,6 @@ def config(
         timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=stop_timeout,
         ssl_context_factory=None if ssl is None else (lambda _config, _default: ssl),
-        lifespan="auto",
         interface="asgi3",
     )
 

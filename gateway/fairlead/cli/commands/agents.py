@@ -14,7 +14,7 @@ from fairlead.cli import exit_codes
 from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.click_extensions import Group
 from fairlead.cli.completion import complete_agent
-from fairlead.cli.output.formats import View, output_option, render
+from fairlead.cli.output.formats import View, format_close, output_option, render
 from fairlead.cli.output.table import format_pairs, format_table
 from fairlead.cli.output.watch import print_view, watch_option
 
@@ -162,9 +162,8 @@ def _detail_view(one: AgentDetail) -> View:
     rows += [("labels", _labels(one)), ("facts", format_pairs(one.facts))]
     rows.append(("commands", f"{len(one.open_commands)} open"))
     link = [("link", f"{one.link.sid}, attempt {one.link.conn} of boot {one.link.boot}")]
-    if one.last_close:
-        differs = one.last_reason and one.last_reason not in one.last_close
-        link.append(("last close", f"{one.last_close}{f': {one.last_reason}' if differs else ''}"))
+    if closed := format_close(one.last_close, one.last_reason):
+        link.append(("last close", closed))
     if one.recent_failures:
         link.append(("last error", f"{one.recent_failures[0].at} {one.recent_failures[0].what}"))
     link += [("open", command) for command in one.open_commands]

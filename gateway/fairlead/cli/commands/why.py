@@ -12,7 +12,7 @@ import click
 
 from fairlead.cli.api_options import api_options, call_api
 from fairlead.cli.completion import complete_agent
-from fairlead.cli.output.formats import View, output_option
+from fairlead.cli.output.formats import View, format_close, output_option
 from fairlead.cli.output.watch import print_view, watch_option
 
 if TYPE_CHECKING:
@@ -89,9 +89,8 @@ def _link_lines(link: Link) -> list[str]:
 
 def _history_lines(detail: AgentDetail) -> list[str]:
     lines = []
-    if detail.last_close:
-        differs = detail.last_reason and detail.last_reason not in detail.last_close
-        lines.append(f"  last close  {detail.last_close}{f': {detail.last_reason}' if differs else ''}")
+    if closed := format_close(detail.last_close, detail.last_reason):
+        lines.append(f"  last close  {closed}")
     names = ["last error", *["before it"] * len(detail.recent_failures)]
     return lines + [
         f"  {name:10}  {one.at} {one.what}" for name, one in zip(names, detail.recent_failures, strict=False)

@@ -103,3 +103,11 @@ def as_yaml(data: object) -> str:
 
     text = dump(True)
     return text if text.replace("\n", "").isprintable() else dump(False)
+
+
+def format_close(code: str | None, reason: str | None) -> str:
+    """How a link ended: its close code with the meaning, and the reason unless that says the same; "" if neither is
+    known."""
+    if not code or not reason:
+        return code or reason or ""
+    return code if reason in code else f"{code}: {reason}"

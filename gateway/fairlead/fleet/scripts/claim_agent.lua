@@ -9,7 +9,9 @@
 -- older attempt of the same boot is refused, and so is a claim that arrives after its validity, because a server that
 -- was frozen executes calls that its clients gave up long before. Attempts are ordered only for some time after a
 -- claim: an attempt that is still waiting was made before that claim, and an attempt number that is too high, by a
--- defect or on purpose, must not exclude an agent until it restarts.
+-- defect or on purpose, must not exclude an agent until it restarts. A link that still has the lease when another one
+-- claims has ended without a record: `unrecorded` names it until its node records the end, and for good if that node is
+-- dead.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
 local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid', 'up')
@@ -30,6 +32,9 @@ end
 redis.call('HSET', KEYS[1], 'lease', ARGV[1], 'gen', string.format('%.0f', new), 'boot', ARGV[2], 'conn', ARGV[3],
   'sid', ARGV[4], 'up', string.format('%.0f', now), 'seen', string.format('%.0f', now), 'drained', '0',
   'facts', ARGV[5])
+if (row[4] or '') ~= '' and row[5] ~= ARGV[4] then
+  redis.call('HSET', KEYS[1], 'unrecorded', row[4] .. ' ' .. row[5], 'close', '0', 'reason', '')
+end
 if not row[1] and ARGV[8] == '1' then redis.call('HSET', KEYS[1], 'labels_lost', string.format('%.0f', now)) end
 return {'ok', string.format('%.0f', new), string.format('%.0f', now), row[4] or '', row[2] or '',
   string.format('%.0f', gen), unpack(redis.call('HKEYS', KEYS[2]))}

@@ -16,7 +16,7 @@ from fairlead.errors import BusUnavailable
 from fairlead.fleet import schema
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import LastSeen
-from fairlead.fleet.rendezvous import choose
+from fairlead.fleet.node_table import choose
 from fairlead.routing.agents.removal import AgentRemoval
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics

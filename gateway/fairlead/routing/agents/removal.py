@@ -11,7 +11,8 @@ from fairlead.fleet.command_record import OUTCOME_UNKNOWN, StoredEnd
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.directory_replies import LastSeen
-from fairlead.fleet.schema import AgentRow, Presence, TargetState
+from fairlead.fleet.node_table import Presence
+from fairlead.fleet.schema import AgentRow, TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.membership.membership import Membership
 from fairlead.telemetry.metrics import Metrics

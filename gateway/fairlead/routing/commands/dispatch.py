@@ -21,7 +21,8 @@ from fairlead.errors import (
 )
 from fairlead.fleet.command_record import CommandRecord, NewRecord, StoredEnd
 from fairlead.fleet.directory_replies import LimitReached
-from fairlead.fleet.schema import AWAY_MS, OPEN_LIMIT, REMEMBERED_MS, AgentRow, Presence, TargetState
+from fairlead.fleet.node_table import AWAY_MS, Presence
+from fairlead.fleet.schema import OPEN_LIMIT, REMEMBERED_MS, AgentRow, TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.record_writer import RecordWriter, Written, outcome_unknown
 from fairlead.routing.commands.request import CommandRequest, DispatchedCommand

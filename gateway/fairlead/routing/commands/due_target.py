@@ -10,7 +10,8 @@ from fairlead.bus.inbox import Inbox
 from fairlead.fleet.command_record import EXPIRED, OUTCOME_UNKNOWN, CommandRecord, StoredEnd, Target
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.schema import Presence, TargetState
+from fairlead.fleet.node_table import Presence
+from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.timeouts import CANCEL_AGAIN_MS, CANCEL_MS, GRACE_MS, RING_AGAIN_MS

@@ -22,7 +22,7 @@ from fairlead.fleet.command_record import CommandRecord, Settled, StoredEnd
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.deadline_queue import DeadlineQueue, DueTarget, DueTargets
 from fairlead.fleet.directory import Directory
-from fairlead.fleet.rendezvous import choose
+from fairlead.fleet.node_table import choose
 from fairlead.fleet.schema import TargetState
 from fairlead.routing.commands.completion import Completion
 from fairlead.routing.commands.due_target import DueTargetHandler

@@ -17,7 +17,7 @@ from fairlead.bus.doorbell import MembershipChanged
 from fairlead.bus.inbox import Inbox
 from fairlead.errors import BusUnavailable
 from fairlead.fleet.data_epoch import DataEpoch
-from fairlead.fleet.schema import NodeRow
+from fairlead.fleet.node_table import NodeRow
 from fairlead.hub.hub import Hub
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.membership import Membership

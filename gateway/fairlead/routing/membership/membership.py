@@ -11,7 +11,7 @@ import time
 
 from fairlead.errors import CommandUnknown
 from fairlead.fleet.data_epoch import DataEpoch
-from fairlead.fleet.schema import ALIVE_MS, AWAY_MS, NodeTable
+from fairlead.fleet.node_table import ALIVE_MS, AWAY_MS, NodeTable
 from fairlead.routing.timeouts import VALID_MS
 
 REBUILT_MS = 600_000

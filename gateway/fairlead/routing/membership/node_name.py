@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from fairlead.errors import ConfigError
 from fairlead.fleet.node_rows import NodeRows
-from fairlead.fleet.schema import ALIVE_MS, NodeRow
+from fairlead.fleet.node_table import ALIVE_MS, NodeRow
 from fairlead.routing.membership.process_identity import ProcessIdentity
 
 logger = logging.getLogger(__name__)

@@ -1,11 +1,13 @@
-"""The presence of agents, derived from the rows of nodes, for any combination of leases, processes and absences."""
+"""The presence of agents and how their links ended, derived from the rows of nodes, for any combination of leases,
+processes and absences."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.fleet.schema import ALIVE_MS, AWAY_MS, AgentRow, NodeRow, NodeTable, Presence
+from fairlead.fleet.node_table import ALIVE_MS, AWAY_MS, NodeRow, NodeTable, Presence
+from fairlead.fleet.schema import AgentRow
 
 NOW = 1_700_000_000_000
 ages = st.sampled_from((0, 1, ALIVE_MS, ALIVE_MS + 1, AWAY_MS, AWAY_MS + 1, 10 * AWAY_MS)) | st.integers(0, 3 * AWAY_MS)
@@ -99,3 +101,29 @@ def test_a_lease_is_held_by_the_current_process_only(node: NodeRow, epoch: str, 
     assert not known.holds("n2#a", node.at)
     assert known.last_sign("n2#a") == 0
     assert known.last_sign(lease) == (node.at if epoch == node.epoch else node.began)
+
+
+@given(st.none() | nodes(), agents(), epochs, st.booleans())
+def test_an_end_that_nobody_recorded_is_that_of_a_node_that_died_or_has_not_told_yet(
+    node: NodeRow | None, agent: AgentRow, epoch: str, overtaken: bool
+) -> None:
+    agent = agent._replace(unrecorded=f"n1#{epoch} sid" if overtaken else "")
+    known = table(node)
+    end = known.unrecorded_end(agent, NOW)
+    if agent.lease and known.presence(agent, NOW)[0] is not Presence.ONLINE:
+        lease = agent.lease  # this link ended, and not only the one before it
+        assert end is not None
+        assert not end.alive
+    elif overtaken:
+        lease = f"n1#{epoch}"
+        assert end is not None
+        assert end.alive == known.holds(lease, NOW)
+        assert end.before
+    else:
+        assert end is None
+        return
+    assert end.node == "n1"
+    if node is not None and node.lease == lease:
+        assert end.heartbeat == node.at
+    else:
+        assert end.heartbeat == 0, "the heartbeats of another life say nothing of this one"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.wire.lanes import WEIGHTS, Lanes
+from fairlead.agent.link.lanes import WEIGHTS, Lanes
 from fairlead.wire.messages import Lane
 
 lanes = st.sampled_from(list(WEIGHTS))
