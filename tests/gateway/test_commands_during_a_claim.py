@@ -19,7 +19,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 from fairlead.wire.codec import gateway_codec
 from fairlead.wire.messages import SUBPROTOCOL_MSGPACK, Ack, Bye, Cancel, Chunk, Cmd, Hello, Message, Welcome
 
-from support.gateway.platform_api import MakeApi
+from support.gateway.platform_api import MakeGatewayApi
 from support.gateway.process import MakeGateway
 from support.hub.linked_session import AGENT, Wire, say
 
@@ -63,7 +63,7 @@ class HeldClaims:
 async def test_commands_input_and_cancels_wait_for_the_welcome(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    api_of: MakeApi,
+    api_of: MakeGatewayApi,
     until: Until,
     monkeypatch: pytest.MonkeyPatch,
     older: bool,
@@ -112,7 +112,7 @@ async def test_commands_input_and_cancels_wait_for_the_welcome(
 async def test_what_waited_for_a_claim_that_fails_goes_to_the_link_that_is_there(
     own_valkey: EmbeddedValkey,
     make_gateway: MakeGateway,
-    api_of: MakeApi,
+    api_of: MakeGatewayApi,
     until: Until,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

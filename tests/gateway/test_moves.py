@@ -15,7 +15,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 
 from faults.balancer import Balancer
 from support.fixtures import UntilAnswered
-from support.gateway.platform_api import PLATFORM_TOKEN, Api, MakeApi
+from support.gateway.platform_api import PLATFORM_TOKEN, GatewayApi, MakeGatewayApi
 from support.gateway.process import GatewayProcess, MakeGateway
 from support.gateway.scripted_agent import AGENT_TOKEN
 from support.gateway.steady_commands import SteadyCommands
@@ -68,14 +68,14 @@ async def mover(nodes: list[GatewayProcess]) -> AsyncIterator[MovingAgent]:
     await balancer.stop()
 
 
-async def holder(api: Api) -> str:
+async def holder(api: GatewayApi) -> str:
     """The node that holds the agent, "" if none does."""
     answer = await api.http.get("/v1/agents/mover")
     return str(answer.json()["node"]) if answer.status_code == 200 and answer.json()["state"] == "online" else ""
 
 
 async def test_every_command_is_answered_once_while_the_node_of_its_agent_stops(
-    nodes: list[GatewayProcess], mover: MovingAgent, api_of: MakeApi, until: UntilAnswered
+    nodes: list[GatewayProcess], mover: MovingAgent, api_of: MakeGatewayApi, until: UntilAnswered
 ) -> None:
     """100 a second, over three moves; the node that stopped is started again before the next. The load balancer leads
     some attempts back to the node that stops: its 503 leaves the old link as it was.
@@ -104,7 +104,7 @@ async def test_every_command_is_answered_once_while_the_node_of_its_agent_stops(
 
 
 async def test_input_is_read_once_and_in_order_over_moves(
-    nodes: list[GatewayProcess], mover: MovingAgent, api_of: MakeApi, until: UntilAnswered
+    nodes: list[GatewayProcess], mover: MovingAgent, api_of: MakeGatewayApi, until: UntilAnswered
 ) -> None:
     """A copy of input that goes on while its agent moves, with a cancel of another command in the same moment."""
     one, two = nodes

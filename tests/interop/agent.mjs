@@ -217,7 +217,10 @@ class Agent {
 
   async run() { // §10
     for (let k = 0; ; k++) {
-      if (this.final) return 3;
+      if (this.final) {
+        this.link?.leave(); // nothing is to be sent on an old one any more
+        return 3;
+      }
       if (this.notBefore > performance.now()) await sleep(this.notBefore - performance.now());
       this.conn += 1;
       const url = this.urls[(this.conn - 1) % this.urls.length]; // what refused or was lost is not the next to be asked
@@ -230,10 +233,7 @@ class Agent {
       } else {
         const end = await new Promise((over) => this.greet(answer, over));
         if (this.leaving) return 0;
-        if (end.code >= 4500 && !end.own) {
-          this.link?.leave(); // nothing is to be sent on it any more
-          return 3;
-        }
+        if (this.final) continue;
         if (end.lived > 60_000) k = 0;
         wait = end.comeBack;
       }
@@ -253,12 +253,12 @@ class Agent {
   }
 
   lost(link, code, own) { // by its close, whoever made it
+    if ([this.link, this.next].includes(link)) this.final ||= code >= 4500 && !own;
     if (this.next === link) {
       this.next = null; // the old link, if there is one, grants what was taken meanwhile
       for (const s of this.streams.values()) s.grant(0);
     } else if (this.link === link) {
       this.link = null;
-      this.final ||= code >= 4500 && !own;
       if (link.comeBack !== undefined) this.notBefore = performance.now() + link.comeBack;
       if (this.final || link.comeBack !== undefined) this.next?.socket.close(1000);
     }

@@ -227,7 +227,7 @@ async def test_drains_and_byes_are_obeyed_and_4507_is_final() -> None:
 async def test_a_drained_agent_uses_its_old_link_until_the_new_one_is_welcomed() -> None:
     greeted, answered = asyncio.Event(), asyncio.Event()
 
-    async def old(link: Link) -> None:
+    async def old(link: PoolLink) -> None:
         await link.greet()
         await link.say(Drain(why="rebalance"))
         await greeted.wait()
@@ -239,7 +239,7 @@ async def test_a_drained_agent_uses_its_old_link_until_the_new_one_is_welcomed()
         await link.expect(Bye)
         assert await closed(link) == 1000
 
-    async def new(link: Link) -> None:
+    async def new(link: PoolLink) -> None:
         assert (await link.expect(Hello)).conn == 2
         greeted.set()
         await answered.wait()
@@ -258,17 +258,17 @@ async def test_a_drained_agent_uses_its_old_link_until_the_new_one_is_welcomed()
 
 
 async def test_an_attempt_of_a_move_that_fails_is_made_again_and_the_old_link_stays() -> None:
-    async def old(link: Link) -> None:
+    async def old(link: PoolLink) -> None:
         await link.greet()
         await link.say(Drain(why="rebalance"))
         await link.expect(Bye)
         assert await closed(link) == 1000
 
-    async def failing(link: Link) -> None:
+    async def failing(link: PoolLink) -> None:
         await link.expect(Hello)
         await link.socket.close(1011)
 
-    async def new(link: Link) -> None:
+    async def new(link: PoolLink) -> None:
         await link.greet()
         await (await link.socket.ping())
 
