@@ -87,6 +87,7 @@ bench: $(STAMP) ## The benchmarks
 	$(PY) -m bench.tracing
 	$(PY) -m bench.hold
 	$(PY) -m bench.moves
+	$(PY) -m bench.simulator --minutes 5
 
 chart-docs: $(STAMP) ## The chart's CRDs, schema, README, dashboards and alerts from their sources
 	$(PY) charts/generate.py
@@ -119,7 +120,7 @@ requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGR
 	$(call compile,base,)
 	$(call compile,gateway,--extra gateway --extra cli)
 	$(call compile,operator,--extra operator)
-	$(call compile,dev,--extra gateway --extra cli --extra operator --group dev)
+	$(call compile,dev,--extra gateway --extra cli --extra operator --extra simulator --group dev)
 	$(call compile,build,,requirements/build.in)
 	$(call compile,docs,-c requirements/dev.txt,requirements/docs.in)
 	$(call compile,uv,,requirements/uv.in)

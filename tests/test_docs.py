@@ -103,12 +103,12 @@ def test_the_map_names_every_room() -> None:
 
 ORDINARY = {
     "programming": """
-        answer api background binary body builtin check checks child children class client comparison
+        answer api arrays background binary body builtin check checks child children class client comparison
         conditions configuration consistency consume context controller copy create details document due error errors
         event events exporter extensions factory fairlead field file files finish folder formats gauges get
         head host hosts identifiers ids info key latency leader limit line list loading local log logs lua
         main mark merge metrics models name names notify object objects open operation operations option
-        options os out owner path paths plain port ports problem problems process processes program progress
+        options os out owner path paths plain plots port ports problem problems process processes program progress
         rate raw read reader remove replay replies reply report reschedule resolver restart restarts route
         routes run runner running runtime schema schemas script scripts secret secrets serve server set
         setting settings shared simulated slot slots socket sockets start status system table take task
@@ -124,14 +124,14 @@ ORDINARY = {
         sd shell signals stdio supervisor sys terminal
     """,
     "Kubernetes": """
-        applier autoscaler cluster crd deployment down election executor failure informer kube operator pod
+        applier autoscaler cluster crd deployment down election executor failure hpa informer kube operator pod
         rbac readiness reconnect resources scale scaling spec tolerance workload
     """,
     "telemetry": """
         counters decaying health histogram observability snapshot span spans tracing
     """,
     "products and their terms": """
-        click redis uvicorn
+        agones click keda redis uvicorn
     """,
     "what a person does": """
         balancer blocking cli connector coordinator cp file forget put query shell ready top transfer why

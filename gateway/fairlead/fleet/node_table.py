@@ -53,6 +53,9 @@ class NodeRow:
     """The identity of the process, packed by `routing.membership.process_identity`."""
     moved: int = 0
     """Links that a rebalance has made it move since the start of the process."""
+    spare_accept_rate: float = 0.0
+    """Links per second that the node can accept besides its present work, as it measured; 0 if it is full or drains.
+    See `moves.move_rate`."""
 
     @property
     def lease(self) -> str:
@@ -74,7 +77,7 @@ class NodeRow:
             node, word(b"epoch"), count(b"at"), count(b"began"), word(b"state"), count(b"links"),
             count(b"capacity"), count(b"in_flight"), word(b"version"), count(b"accepted"), count(b"refused"),
             float(row.get(b"lag_ms", b"0")), count(b"doubtful") > 0,
-            word(b"process"), count(b"moved"),
+            word(b"process"), count(b"moved"), float(row.get(b"spare_accept_rate", b"0")),
         )  # fmt: skip
 
 

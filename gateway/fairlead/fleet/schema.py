@@ -28,6 +28,9 @@ fl1:link_stats:{a}     string  statistics of an agent's link. Written by its nod
 fl1:worst_links:{n} by string  a node's worst links by a measure. Written by that node on request; 10 s
 fl1:inbox:{lease}      stream  doorbells for one process of a node. Written by other nodes (see bus.inbox); 150 s
                                after its last heartbeat
+fl1:moves              hash    the fleet's budget of moves, a token bucket. rate and most (moves/s) and until (ms) are
+                               written by the operator in every pass, rate is valid for 30 s; tokens and at (ms) by
+                               take_moves; no TTL
 fl1:events             stream  events of agents. Written by the recorder; about 100,000 entries
 
 `fl1` is the version of the schema, so that nodes of two versions never misread each other's data. All keys of one
@@ -44,6 +47,7 @@ from typing import NamedTuple
 DATA_EPOCH = "fl1:data_epoch"
 NODES = "fl1:nodes"
 EVENTS = "fl1:events"
+MOVES = "fl1:moves"
 REBALANCE = "fl1:rebalance"
 INDEX_SHARDS = 64
 DEADLINE_SHARDS = 16
@@ -53,6 +57,8 @@ NODE_TTL_MS = 150_000
 ORDERED_MS = 150_000
 """How long after a claim an older connection attempt of the same boot of the agent is refused: the 120 s for which a
 connection attempt may wait for Redis by default, and 30 s for its transmission."""
+MOVE_RATE_VALID_MS = 30_000
+"""Three passes of the operator. After that its rate of moves is taken for that of an operator which is gone."""
 REMEMBERED_MS = 24 * 3600_000
 """How long an Idempotency-Key is bound to the command that was first posted under it."""
 REBALANCE_MS = 30_000

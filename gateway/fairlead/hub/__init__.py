@@ -1,3 +1,3 @@
-"""The sessions of this process. `hub` holds them by agent and drains them at a pace, `session` joins one connection to
-its conversation (with `pending_messages` as the part that waits to be stored), `session_handler` is what sessions need
-of the layers above and below, `totals` holds the sums over all of them."""
+"""The sessions of this process. `hub` holds them by agent, `session` joins one connection to its conversation (with
+`pending_messages` as the part that waits to be stored), `session_handler` is what sessions need of the layers above and
+below, `totals` holds the sums over all of them."""

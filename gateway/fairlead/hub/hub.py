@@ -1,4 +1,4 @@
-"""The sessions of this process by agent, and the drain that closes them at a pace.
+"""The sessions of this process by agent.
 
 `routing` adds a session when its agent is claimed and asks for sessions when it must reach an agent. The hub never
 talks to Redis and never decides who owns an agent: generations do.
@@ -6,17 +6,11 @@ talks to Redis and never decides who owns an agent: generations do.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 
 from fairlead.hub.session import Session
 from fairlead.hub.totals import PENDING_LIMIT, Totals
 from fairlead.wire.close_codes import CloseCode, meaning_of
-
-SLOT_STEP = 0.05
-"""Seconds between two waves of closes: smooth enough, and 20 wake-ups a second cost nothing."""
-DRAIN_BATCH = 100
-"""Agents that are told of a drain in one turn of the event loop: some milliseconds."""
 
 
 class Hub:
@@ -34,8 +28,7 @@ class Hub:
         """Upgrades that were refused for lack of capacity since the start. The operator scales by it, so wrong tokens
         are not counted: otherwise a stranger could have pods created."""
         self.draining = False
-        self._draining: set[Session] = set()
-        """The sessions that a drain has told to leave, until they have left or are closed."""
+        """True from the moment when this node is told to stop."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -45,8 +38,8 @@ class Hub:
 
     @property
     def drain_remaining(self) -> int:
-        """Agents that a drain has told to leave and that have not left yet."""
-        return len(self._draining)
+        """Agents that have yet to leave because this node drains."""
+        return len(self._sessions) if self.draining else 0
 
     def get(self, agent: str) -> Session | None:
         return self._sessions.get(agent)
@@ -79,7 +72,6 @@ class Hub:
 
     def remove(self, session: Session) -> bool:
         """Remove `session`, whose link is over. False if the agent has another session here by now."""
-        self._draining.discard(session)
         if self._sessions.get(session.agent) is not session:
             return False
         del self._sessions[session.agent]
@@ -90,28 +82,3 @@ class Hub:
         session = self._sessions.get(agent)
         if session is not None and session.gen <= gen:
             session.close(code, meaning_of(code, "closed by another node"))
-
-    async def drain(self, rate: float, timeout: float) -> int:
-        """Tell every agent its slot, then close each link at its slot, `rate` a second. Returns the number of agents.
-
-        If that would take longer than `timeout` seconds, the slots are moved together. Agents that leave by themselves
-        make the drain shorter.
-        """
-        self.draining = True
-        leaving = list(self._sessions.values())
-        self._draining.update(leaving)
-        interval = min(1 / rate, timeout / max(len(leaving), 1))
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        for i, session in enumerate(leaving):
-            session.announce_drain(int(max(0.0, started + i * interval - loop.time()) * 1000))
-            if i % DRAIN_BATCH == DRAIN_BATCH - 1:
-                await asyncio.sleep(0)
-        for i, session in enumerate(leaving):
-            while (early := started + i * interval - loop.time()) > 0:
-                if not self._draining:
-                    return len(leaving)
-                await asyncio.sleep(min(early, SLOT_STEP))
-            session.close_for_restart()
-            self._draining.discard(session)
-        return len(leaving)

@@ -31,6 +31,7 @@ from fairlead.wire.messages import (
     Hb,
     Hello,
     Message,
+    MoveReason,
     Welcome,
 )
 from fairlead.wire.retry import HANDED_OUT_MS
@@ -154,11 +155,16 @@ class Session(LinkTelemetry):
         self._close_link()
         connection.close(code, reason)
 
-    def announce_drain(self, slot_ms: int) -> None:
-        """Tell the agent that its link is closed in `slot_ms`."""
+    @property
+    def in_command(self) -> bool:
+        """True while the agent runs a command, or one waits to be sent to it."""
+        return bool(self.link.streams) or self.deliveries is not None
+
+    def announce_drain(self, why: MoveReason, slot_ms: int) -> None:
+        """Tell the agent to move to another node in `slot_ms`."""
         self.drained = True
         if self.ready:  # before welcome, bye is the only message that an agent accepts
-            self.send(Drain(why="shutdown", slot=slot_ms))
+            self.send(Drain(why=why, slot=slot_ms))
 
     def close_for_restart(self) -> None:
         """Close the link because this node stops. The agent connects to another node."""

@@ -5,6 +5,7 @@
 - `delivery`: the agent's side of commands: what is sent to an agent, and what it sends is stored.
 - `commands`: the caller's side of commands: posting, input, results, cancels, deadlines.
 - `observability`: what is measured, logged and traced of links and commands, and what callers may ask of links.
+- `moves`: agents that change their node because Fairlead wants it: the budget of the fleet, and the drain.
 - `membership`: this node in the fleet: its name, its heartbeat, the table of nodes.
 - `eviction`, `followers`, `background_tasks`, `fleet_store`, `timeouts`: small parts that several of these share.
 """

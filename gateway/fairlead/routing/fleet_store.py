@@ -8,13 +8,15 @@ from fairlead.fleet.commands import Commands
 from fairlead.fleet.data_epoch import DataEpochs
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directory import Directory
+from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.fleet.node_rows import NodeRows
 from fairlead.store.pipeliner import Pipeliner
 
 
 @dataclass(frozen=True, slots=True)
 class FleetStore:
-    """`store` is the client, which must be started. The others hold agents, commands, deadlines and nodes."""
+    """`store` is the client, which must be started. The others hold agents, commands, deadlines, nodes and the
+    budget of moves."""
 
     store: Pipeliner
     directory: Directory
@@ -22,6 +24,7 @@ class FleetStore:
     deadlines: DeadlineQueue
     node_rows: NodeRows
     data_epochs: DataEpochs
+    moves: MoveBucket
 
     @classmethod
     def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:
@@ -33,4 +36,5 @@ class FleetStore:
             DeadlineQueue(store),
             NodeRows(store),
             DataEpochs(store),
+            MoveBucket(store),
         )

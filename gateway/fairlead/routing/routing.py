@@ -26,9 +26,12 @@ from fairlead.routing.delivery.takeover import Takeover
 from fairlead.routing.doorbells import DoorbellHandler
 from fairlead.routing.fleet_store import FleetStore
 from fairlead.routing.followers import Followers
-from fairlead.routing.membership.heartbeat import Heartbeat, LoadReport
+from fairlead.routing.membership.heartbeat import Heartbeat
+from fairlead.routing.membership.load_report import LoadReport
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
+from fairlead.routing.moves.drain import NodeDrain
+from fairlead.routing.moves.move_budget import MoveBudget
 from fairlead.routing.observability.gauges import watch_routing
 from fairlead.routing.observability.link_query import LinkQuery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
@@ -52,7 +55,6 @@ class Routing:
         metrics: Metrics,
         tracing: Tracing,
     ) -> None:
-        """`sweep` closes links that say nothing; a hello that does not arrive in time is one of its deadlines."""
         directory, records, deadlines = fleet.directory, fleet.records, fleet.deadlines
         self.tasks = tasks = BackgroundTasks()
         self.followers = followers = Followers()
@@ -82,7 +84,7 @@ class Routing:
         self.loop_lag = LoopLag(metrics)
         self.heartbeat = Heartbeat(
             fleet, inbox, hub, NodeName(fleet.node_rows, settings.node, settings.pod_uid), membership,
-            LoadReport(hub, self.loop_lag, settings.capacity), metrics, settings.bus_grace,
+            LoadReport(hub, self.loop_lag, settings.capacity, settings.accept_rate), metrics, settings.bus_grace,
         )  # fmt: skip
         self.doorbells = DoorbellHandler(
             hub, delivery, recorder, followers, self.link_query, self.worst_links, self.heartbeat, tasks
@@ -90,6 +92,7 @@ class Routing:
         self._command_sweeper = CommandSweeper(directory, records, deadlines, inbox, completion, membership)
         self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
+        self.drain = NodeDrain(hub, MoveBudget(fleet, membership, metrics, settings.drain_rate), settings.drain_timeout)
         watch_routing(metrics, membership, followers, tasks)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:

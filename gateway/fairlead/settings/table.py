@@ -155,7 +155,12 @@ SETTINGS: Mapping[str, Setting] = {
     "pending_limit": whole_number(
         MIB, 65536 * MIB, "Maximum number of bytes received on all links of a node and not stored yet"
     ),
-    "drain_rate": number(0.1, 100_000, "Links per second that a draining node sends to other nodes"),
+    "drain_rate": number(
+        0.1,
+        100_000,
+        "Maximum number of agents per second that all draining nodes together send to other nodes, unless an operator "
+        "sets the rate",
+    ),
     "drain_timeout": number(0, 3600, "Maximum duration of a drain, in seconds"),
     # The name and the meaning are those of kube-apiserver.
     "shutdown_delay": number(

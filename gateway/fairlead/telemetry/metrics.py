@@ -57,6 +57,13 @@ class Metrics:
             ["code", "then", "by"], registry=r,
         )  # fmt: skip
         self.lived = Histogram("fairlead_link_duration_seconds", "Lifetime of links, from welcome on", LIVES, r)
+        self.moves = Counter(
+            "fairlead_moves_total",
+            "Agents that were told to move to another node, by reason: granted by the budget or overdrawn",
+            ["why", "budget"], registry=r,
+        )  # fmt: skip
+        for budget in ("granted", "overdrawn"):
+            self.moves.labels("shutdown", budget)
         self.rejected = Counter(
             "fairlead_handshakes_rejected_total", "Upgrades refused over HTTP", ["reason"], registry=r
         )

@@ -51,6 +51,8 @@ NextByStream = Annotated[dict[Id, Count], Meta(max_length=1024)]
 
 Lane: TypeAlias = Literal["control", "interactive", "bulk"]
 EndState: TypeAlias = Literal["ok", "error", "cancelled", "timeout"]
+MoveReason: TypeAlias = Literal["shutdown", "rebalance", "scale", "age"]
+"""Why an agent is asked to move to another node."""
 CommandRetry: TypeAlias = Literal["never", "safe"]
 """What happens to a command with an unknown outcome: with `never` it ends with that outcome; with `safe` it runs again
 from the beginning."""
@@ -250,7 +252,7 @@ class Auth(Message, tag=12, frozen=True):
 class Drain(Message, tag=13, frozen=True):
     """Gateway → agent: close this link after `in` milliseconds, connect again, and finish the running commands."""
 
-    why: Literal["shutdown", "rebalance", "scale", "age"]
+    why: MoveReason
     slot: Count = field(default=0, name="in")
     retry: Retry | None = None
 

@@ -77,3 +77,15 @@ def first_ceiling(links: int, accept_rate: float) -> int:
     """The `first` to send to agents (ms): the time that this node needs to accept all its links again, at least 1 s and
     at most HANDED_OUT_MS. A node that needs longer refuses the remaining agents once more."""
     return int(min(HANDED_OUT_MS, max(1_000.0, links / max(accept_rate, 1e-9) * 1000)))
+
+
+def retry_after(most: float, draw: float) -> int:
+    """The Retry-After of a refused link in whole seconds: a uniform draw from 1 to `most` + 1, and to
+    RETRY_AFTER_MOST at most. It is never 0, which would mean at once."""
+    return 1 + int(draw * (int(min(most, RETRY_AFTER_MOST - 1)) + 1))
+
+
+def after_refusal(seconds: float, draw: float) -> float:
+    """Milliseconds that an agent waits after a Retry-After: once to one and a half times as long, because agents that
+    got the same whole second must not come back together."""
+    return seconds * 1000 * (1 + draw / 2)

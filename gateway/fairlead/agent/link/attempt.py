@@ -17,6 +17,7 @@ from fairlead.agent.link.session import AgentSession
 from fairlead.errors import ConnectionRefused
 from fairlead.text import plain
 from fairlead.wire.close_codes import describe, may_reconnect
+from fairlead.wire.retry import after_refusal
 
 logger = logging.getLogger("fairlead.agent")
 
@@ -49,8 +50,7 @@ def end_of_refusal(e: ConnectionRefused) -> AttemptEnd:
     """The connection or its upgrade was refused."""
     delay = None
     if e.retry_after is not None:
-        # The header has whole seconds only: agents that got the same are spread over half as long again.
-        delay = e.retry_after * 1000 * random.uniform(1.0, 1.5)
+        delay = after_refusal(e.retry_after, random.random())
     reason = plain(e.message)
     if e.status == 401:
         reason += (

@@ -175,7 +175,7 @@ async def _drain(node: Node) -> None:
     at once would often be sent back here, and refused.
     """
     delay = node.settings.shutdown_delay
-    node.hub.draining = True
+    node.begin_drain()
     async with asyncio.TaskGroup() as group:
         group.create_task(asyncio.sleep(delay))
         await asyncio.sleep(min(NOTICE_TIME, delay / 2))

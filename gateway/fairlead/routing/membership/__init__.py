@@ -1,2 +1,2 @@
-"""This node in the fleet. `membership` knows the fleet's clock, nodes and data, `heartbeat` keeps it up to date,
-`node_name` and `process_identity` see to it that one process at a time has the node's name."""
+"""This node in the fleet. `membership` knows the fleet's clock, nodes and data, `heartbeat` keeps it up to date and
+sends the `load_report`; `node_name` and `process_identity` see to it that one process at a time has the node's name."""

@@ -20,11 +20,10 @@ from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.node_table import NodeRow
 from fairlead.hub.hub import Hub
 from fairlead.routing.fleet_store import FleetStore
+from fairlead.routing.membership.load_report import LoadReport
 from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
-from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.telemetry.metrics import Metrics
-from fairlead.version import __version__
 from fairlead.wire.close_codes import CloseCode
 
 logger = logging.getLogger(__name__)
@@ -34,29 +33,6 @@ PERIOD = 5.0
 RETRY = 0.5
 """Seconds after a failed heartbeat, so that a node is back soon after Redis is; drawn from half to one and a half of
 it, so that a fleet whose Redis was away does not come back at one moment."""
-
-
-class LoadReport:
-    """What a node tells of its load with each heartbeat. The operator scales by it."""
-
-    def __init__(self, hub: Hub, loop_lag: LoopLag, capacity: int) -> None:
-        """`capacity`: links that this node accepts."""
-        self._hub = hub
-        self._loop_lag = loop_lag
-        self._capacity = capacity
-
-    def fields(self) -> dict[str, str | int | float]:
-        """The fields of the node's row."""
-        return {
-            "state": "draining" if self._hub.draining else "serving",
-            "links": self._hub.links,
-            "capacity": self._capacity,
-            "accepted": self._hub.accepted,
-            "refused": self._hub.refused,
-            "lag_ms": round(self._loop_lag.last * 1000, 3),
-            "in_flight": self._hub.totals.streams,
-            "version": __version__,
-        }
 
 
 class Heartbeat:
@@ -83,6 +59,7 @@ class Heartbeat:
         self._report = report
         self._metrics = metrics
         self._grace = grace
+        self._soon = asyncio.Event()
 
     async def join(self) -> None:
         """Send the first heartbeat and tell the other nodes. Raises ConfigError if another process has the name."""
@@ -93,7 +70,7 @@ class Heartbeat:
     async def run(self) -> None:
         while True:
             missed = self._membership.since_heartbeat >= PERIOD * 1.5
-            await asyncio.sleep(RETRY * random.uniform(0.5, 1.5) if missed else PERIOD)
+            await self._pause(RETRY * random.uniform(0.5, 1.5) if missed else PERIOD)
             try:
                 await self._send(join=False)
                 await self._inbox.refresh()
@@ -104,6 +81,18 @@ class Heartbeat:
                     self._close_links()
             except Exception:
                 logger.exception("a heartbeat failed")
+
+    def send_soon(self) -> None:
+        """This node's state has changed in a way that others should know at once: its next heartbeat is sent now."""
+        self._soon.set()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._soon.wait()
+        except TimeoutError:
+            pass
+        self._soon.clear()
 
     async def leave(self) -> None:
         """Remove this node's row, if it has joined, and tell the other nodes."""

@@ -15,6 +15,7 @@ from fairlead.hub.hub import Hub
 from fairlead.routing.background_tasks import BackgroundTasks
 from fairlead.routing.followers import Followers
 from fairlead.routing.membership.membership import Membership
+from fairlead.routing.moves.drain import NodeDrain
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.telemetry.metrics import Metrics
@@ -69,6 +70,17 @@ def watch_routing(metrics: Metrics, membership: Membership, followers: Followers
     )  # fmt: skip
     metrics.add_gauge("fairlead_followers", "Callers that wait for results on this node", lambda: len(followers))
     metrics.add_gauge("fairlead_tasks", "Short tasks of routing that run", lambda: len(tasks))
+
+
+def watch_moves(metrics: Metrics, drain: NodeDrain) -> None:
+    metrics.add_gauge(
+        "fairlead_moves_waiting", "Agents that wait for the budget to grant their move", lambda: drain.waiting
+    )
+    metrics.add_gauge(
+        "fairlead_move_rate",
+        "Moves per second of the whole fleet, as this node knows it; 0 before it moves any",
+        lambda: drain.budget.rate,
+    )
 
 
 def watch_tracing(metrics: Metrics, tracing: Tracing) -> None:

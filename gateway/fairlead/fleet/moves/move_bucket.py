@@ -1,0 +1,50 @@
+"""The fleet's budget of moves in Redis: a token bucket that every node takes from before it moves an agent.
+
+The operator writes its rate in every pass; `routing.moves` takes from it. Raises BusUnavailable if Redis does not
+answer; moves that were granted in an answer that was lost are not made, which errs on the safe side.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from fairlead.fleet import lua, schema
+from fairlead.store.backlog import Priority
+from fairlead.store.pipeliner import Pipeliner
+from fairlead.store.reply import integer, items, text
+
+DEBT_SECONDS = 5
+"""How many seconds of the rate may be overdrawn. Other nodes wait until the debt is repaid, but not for longer than
+this: they have deadlines too."""
+
+
+class Grant(NamedTuple):
+    """`moves` are granted, one every 1 / `rate` seconds. `delay` is the time in seconds until the first of them
+    is due; when none is granted, until one can be."""
+
+    moves: int
+    rate: float
+    delay: float
+
+
+class MoveBucket:
+    def __init__(self, store: Pipeliner) -> None:
+        self._store = store
+
+    async def take(self, wanted: int, own_rate: float, *, overdraw: bool = False) -> Grant:
+        """Take up to `wanted` moves; all of them with `overdraw`, at the expense of moves that follow. `own_rate`: the
+        moves a second of the whole fleet while no operator sets the rate."""
+        args = (wanted, f"{own_rate:.6f}", "1" if overdraw else "", DEBT_SECONDS)
+        granted, rate, wait = items(
+            await self._store.run(lua.TAKE_MOVES, (schema.MOVES,), args, priority=Priority.CONTROL)
+        )
+        return Grant(integer(granted), float(text(rate)), integer(wait) / 1000)
+
+    async def set_rate(self, rate: float, most: float, now: int) -> None:
+        """The operator allows `rate` moves a second for the next half minute, and never more than `most`. `now`: Redis
+        TIME in ms."""
+        until = now + schema.MOVE_RATE_VALID_MS
+        await self._store.submit(
+            "HSET", schema.MOVES, "rate", f"{rate:.6f}", "most", f"{most:.6f}", "until", until,
+            priority=Priority.CONTROL,
+        )  # fmt: skip

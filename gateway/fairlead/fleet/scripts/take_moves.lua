@@ -1,0 +1,29 @@
+#!lua
+-- KEYS: moves. ARGV: wanted, moves a second while no operator sets the rate, '1' to overdraw, seconds of debt at most.
+-- An operator that is gone has left the most that it would have allowed.
+-- Returns {granted, the rate, ms until the first of the granted moves is due; without any, until one can be granted}.
+-- A token bucket that holds the moves of one second, at least one. A full bucket's moves are due now, and what is taken
+-- below that is due as much later as the bucket would need to fill up again: so the moves of all nodes together are
+-- spaced by 1 / rate, and a bucket that has filled up never lets two seconds' worth go in one.
+local t = redis.call('TIME')
+local now = t[1] * 1000 + math.floor(t[2] / 1000)
+local row = redis.call('HMGET', KEYS[1], 'rate', 'until', 'tokens', 'at', 'most')
+local set = row[1] and tonumber(row[2] or 0) > now
+local own = math.min(tonumber(ARGV[2]), tonumber(row[5] or ARGV[2]))
+local rate = math.max(0, set and tonumber(row[1]) or own)
+local burst = math.max(1, rate)
+local tokens = math.min(burst, tonumber(row[3] or burst) + math.max(0, now - tonumber(row[4] or now)) * rate / 1000)
+local wanted = tonumber(ARGV[1])
+local granted = math.min(wanted, math.max(0, math.floor(tokens + 1e-6)))
+local missing = burst - tokens
+if ARGV[3] == '1' then
+  granted = wanted
+  tokens = math.max(math.min(tokens, -rate * tonumber(ARGV[4])), tokens - wanted)
+else
+  if rate == 0 then granted = 0 end
+  if granted == 0 then missing = 1 - tokens end
+  tokens = tokens - granted
+end
+redis.call('HSET', KEYS[1], 'tokens', string.format('%.6f', tokens), 'at', string.format('%.0f', now))
+local wait = rate > 0 and math.min(3600000, math.max(0, missing) * 1000 / rate) or 3600000
+return {granted, string.format('%.6f', rate), string.format('%.0f', wait)}

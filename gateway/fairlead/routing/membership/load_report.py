@@ -1,0 +1,87 @@
+"""What a node tells of its load with each heartbeat: counts, and how many links it could accept besides its work.
+
+`Heartbeat` asks for the fields of the node's row. The operator scales by them, and the budget of moves follows from
+them (see `fleet.moves.move_rate`).
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from fairlead.fleet.moves.move_rate import spare_accept_rate
+from fairlead.hub.hub import Hub
+from fairlead.telemetry.loop_lag import LoopLag
+from fairlead.version import __version__
+
+SCHEDSTAT = Path("/proc/self/schedstat")
+
+
+class IdleShare:
+    """The share of time in which the process's main thread, which runs the event loop, had nothing to do.
+
+    A thread that waits for a CPU is not idle, whoever has the CPU: its neighbours on the machine, or nobody because the
+    limit of its container is used up. Linux tells both times in /proc/self/schedstat (sched-stats.rst: nanoseconds
+    on a CPU, nanoseconds on a run queue). Elsewhere only the CPU time of the process is known.
+    """
+
+    def __init__(self) -> None:
+        self._at = time.monotonic()
+        self._busy = _busy_seconds()
+
+    def measure(self) -> float:
+        """The idle share since the last call, from 0 to 1."""
+        now, busy = time.monotonic(), _busy_seconds()
+        seconds, spent = now - self._at, busy - self._busy
+        self._at, self._busy = now, busy
+        return min(1.0, max(0.0, 1 - spent / seconds)) if seconds > 0 else 1.0
+
+
+def _busy_seconds() -> float:
+    try:
+        ran, waited, _ = SCHEDSTAT.read_bytes().split()
+        return (int(ran) + int(waited)) / 1e9
+    except (OSError, ValueError):
+        return time.process_time()
+
+
+class LoadReport:
+    def __init__(self, hub: Hub, loop_lag: LoopLag, capacity: int, accept_rate: float) -> None:
+        """`capacity`: links that this node accepts. `accept_rate`: new links a second that it accepts at most."""
+        self._hub = hub
+        self._loop_lag = loop_lag
+        self._capacity = capacity
+        self._accept_rate = accept_rate
+        self._idle: IdleShare | None = None
+        self._accepted = 0
+        self._measured_at = 0.0
+
+    def fields(self) -> dict[str, str | int | float]:
+        """The fields of the node's row."""
+        hub = self._hub
+        return {
+            "state": "draining" if hub.draining else "serving",
+            "links": hub.links,
+            "capacity": self._capacity,
+            "accepted": hub.accepted,
+            "refused": hub.refused,
+            "lag_ms": round(self._loop_lag.last * 1000, 3),
+            "in_flight": hub.totals.streams,
+            "spare_accept_rate": self._spare(),
+            "version": __version__,
+        }
+
+    def _spare(self) -> float:
+        """The links a second that this node could accept besides its work since the last report."""
+        now, accepted = time.monotonic(), self._hub.accepted
+        if self._idle is None:  # a node that has just started has no work yet, but has used its CPU to start
+            self._idle = IdleShare()
+            idle, accepting = 1.0, 0.0
+        else:
+            # In tenths: a status that shows the sum should not change with every pass.
+            idle = round(self._idle.measure(), 1)
+            accepting = (accepted - self._accepted) / max(now - self._measured_at, 0.001)
+        self._accepted, self._measured_at = accepted, now
+        if self._hub.draining:
+            return 0.0
+        return round(spare_accept_rate(self._accept_rate, idle, accepting, self._hub.links, self._capacity), 3)

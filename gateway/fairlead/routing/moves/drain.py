@@ -1,0 +1,110 @@
+"""Empties a node that stops: all agents move to other nodes, at the pace that the fleet's budget of moves allows.
+
+The node runs it once, after SIGTERM. Each agent is told to move when the budget grants its move, idle agents first;
+those inside a command wait for its end. Near the deadline of the drain, what is left is paced evenly over the time that
+is left and overdraws the budget: the process ends then, whatever the fleet can take.
+
+An agent that moves opens its new link first, so the old one is closed only LEAVE_GRACE after its slot; usually the
+agent has left it by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from fairlead.fleet.moves.move_bucket import Grant
+from fairlead.fleet.moves.move_rate import FINAL_SECONDS
+from fairlead.hub.hub import Hub
+from fairlead.hub.session import Session
+from fairlead.routing.moves.move_budget import BATCH_SECONDS, MoveBudget
+from fairlead.routing.moves.move_queue import MoveQueue
+from fairlead.wire.messages import LEAVE_GRACE
+
+STEP = 0.05
+"""Seconds between two looks at the links: smooth enough, and 20 wake-ups a second cost nothing."""
+ASK_AGAIN = 1.0
+"""Seconds after which the budget is asked again at the latest: its rate may have changed."""
+
+
+class NodeDrain:
+    def __init__(self, hub: Hub, budget: MoveBudget, timeout: float) -> None:
+        """`timeout`: seconds that a drain may take."""
+        self._hub = hub
+        self.budget = budget
+        self._timeout = timeout
+        self._queue = MoveQueue(())
+        self._told: deque[tuple[float, Session]] = deque()
+        """The agents that were told to move and the times of their slots, in the order in which they were told."""
+        self._ask_at = 0.0
+        self._owed = 0.0
+        """Moves that the time demands and that neither the budget has granted nor were overdrawn."""
+
+    @property
+    def waiting(self) -> int:
+        """Agents that wait for their move to be granted."""
+        return len(self._queue)
+
+    async def run(self) -> int:
+        """Move all agents. Returns their number."""
+        hub, loop = self._hub, asyncio.get_running_loop()
+        hub.draining = True
+        count = len(hub)
+        self._queue = MoveQueue(hub)
+        deadline = loop.time() + self._timeout
+        final = deadline - min(float(FINAL_SECONDS), self._timeout / 2)
+        # The last agents need some time to connect elsewhere.
+        last_slot = deadline - min(LEAVE_GRACE, self._timeout / 4)
+        at = loop.time()
+        while len(hub) and (now := loop.time()) < deadline:
+            if now >= final:
+                await self._move_overdue((now - max(at, final)) / max(last_slot - now, STEP))
+            if now >= self._ask_at:
+                await self._move_granted(now >= final)
+            self._close_late(now)
+            at = now
+            await asyncio.sleep(STEP)
+        for session in hub:
+            session.close_for_restart()
+        return count
+
+    async def _move_granted(self, final: bool) -> None:
+        """Tell as many agents to move as the budget grants now."""
+        budget, loop = self.budget, asyncio.get_running_loop()
+        sessions = self._queue.take(budget.batch, busy_too=final)
+        if not sessions:
+            self._ask_at = loop.time() + BATCH_SECONDS
+            return
+        grant = await budget.take("shutdown", len(sessions))
+        now = loop.time()
+        for i, session in enumerate(sessions[: grant.moves]):
+            self._tell(session, now + grant.delay + i / grant.rate, now)
+        self._queue.put_back(sessions[grant.moves :])
+        self._owed = max(0.0, self._owed - grant.moves)
+        self._ask_at = now + min(ASK_AGAIN, _seconds_of(grant))
+
+    async def _move_overdue(self, share: float) -> None:
+        """Tell `share` of the agents that wait to move, without waiting for the budget."""
+        self._owed += len(self._queue) * min(1.0, share)
+        sessions = self._queue.take(int(self._owed), busy_too=True)
+        if sessions:
+            self._owed -= len(sessions)
+            now = asyncio.get_running_loop().time()
+            for session in sessions:
+                self._tell(session, now, now)
+            await self.budget.overdraw("shutdown", len(sessions))
+
+    def _tell(self, session: Session, slot: float, now: float) -> None:
+        session.announce_drain("shutdown", int(max(0.0, slot - now) * 1000))
+        self._told.append((slot, session))
+
+    def _close_late(self, now: float) -> None:
+        """Close the links whose agents have not left in time, and those of agents that have nowhere to go."""
+        grace = 0.0 if self.budget.alone else LEAVE_GRACE
+        while self._told and self._told[0][0] + (grace if self._told[0][1].ready else 0.0) <= now:
+            self._told.popleft()[1].close_for_restart()
+
+
+def _seconds_of(grant: Grant) -> float:
+    """How long the node can wait before it asks again: a step before the last of the granted moves has gone."""
+    return max(STEP, grant.delay + grant.moves / grant.rate - 2 * STEP) if grant.moves else grant.delay

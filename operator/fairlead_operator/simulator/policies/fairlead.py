@@ -1,0 +1,59 @@
+"""Fairlead's own autoscaler: the operator's `decide`, called in every pass with an observation of the modelled pods."""
+
+from __future__ import annotations
+
+import math
+
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.autoscaler.decision import Decision, decide
+from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.simulator.fleet.pod_table import NEVER
+from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScaleOrder, ScalingPolicy
+
+
+class FairleadPolicy(ScalingPolicy):
+    name = "fairlead"
+    text = "the operator's own decisions; pods drain"
+    period = 10
+    """A pass of the operator."""
+    drains = True
+
+    def __init__(self, spec: LinkGatewaySpec) -> None:
+        self._spec = spec
+        self._history = History()
+        self.decision: Decision | None = None
+        """The last one."""
+
+    def order(self, view: FleetView) -> ScaleOrder:
+        self.decision = decision = decide(self._observe(view), self._history, self._spec, float(view.now))
+        self._history = decision.history
+        return ScaleOrder(decision.replicas, decision.victim)
+
+    def _observe(self, view: FleetView) -> FleetObservation:
+        pods, now, capacity = view.pods, view.now, self._spec.capacity
+        columns = zip(
+            pods.names,
+            pods.ready.tolist(),
+            pods.ready_at.tolist(),
+            pods.left_at.tolist(),
+            pods.reported_at.tolist(),
+            pods.reported_links.tolist(),
+            pods.reported_refused.tolist(),
+            strict=True,
+        )
+        observed = tuple(
+            PodObservation(
+                name=name,
+                uid=name,
+                ready=ready and left_at == NEVER,
+                ready_for=float(max(0, now - ready_at)),
+                leaving=left_at != NEVER,
+                age=math.inf if reported_at == NEVER or not view.readable else float(now - reported_at),
+                links=links,
+                capacity=capacity if reported_at != NEVER else 0,
+                refused=refused,
+            )
+            for name, ready, ready_at, left_at, reported_at, links, refused in columns
+        )
+        return FleetObservation(view.replicas, observed, readable=view.readable, rollout=view.rolling_out)

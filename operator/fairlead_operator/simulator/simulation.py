@@ -1,0 +1,251 @@
+"""Plays a scenario under one policy, second by second. Every agent is in one of three states: it wants no link, it
+waits for its next attempt, or it has a link to one pod.
+
+In each second, in this order: pods whose start is over get ready; agents come and go; links are lost; pods that leave
+move their agents; agents that are due make their attempt; the Deployment creates and removes pods; and, at its period,
+the policy decides. Everything random comes from one generator, so a seed repeats a run exactly.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.simulator.arrays import Counts, Flags, draw_without_return
+from fairlead_operator.simulator.fleet import pauses
+from fairlead_operator.simulator.fleet.deployment import ModelDeployment, PodStarts
+from fairlead_operator.simulator.fleet.load_balancers import BALANCERS
+from fairlead_operator.simulator.fleet.moves import DrainPace
+from fairlead_operator.simulator.fleet.pod_table import PodTable
+from fairlead_operator.simulator.fleet.reconnect_queue import DueAgents, ReconnectQueue
+from fairlead_operator.simulator.measures import Measures, PolicyCost
+from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScalingPolicy
+from fairlead_operator.simulator.scenarios.scenario import Scenario
+
+DAY = 86_400
+HEARTBEAT_SECONDS = 5
+"""A node writes its row so often."""
+FULL_MOST = 10
+"""Seconds: up to here a full node draws the Retry-After that it answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """What a trace does not say."""
+
+    balancer: str = "random"
+    """Name of the load balancer, unless the scenario has one of its own."""
+    starts: PodStarts = field(default_factory=PodStarts)
+    lost_per_day: float = 1.0
+    """Links that an agent loses in a day by itself: a router, a laptop that sleeps, an update of the host."""
+    seed: int = 1
+
+
+class Simulation:
+    def __init__(self, scenario: Scenario, spec: LinkGatewaySpec, policy: ScalingPolicy, options: ModelOptions) -> None:
+        self._scenario = scenario
+        self._spec = spec
+        self._policy = policy
+        self._rng = rng = np.random.default_rng(options.seed)
+        self._loss = -math.expm1(-options.lost_per_day / DAY)
+        self._balancer = BALANCERS[scenario.balancer or options.balancer](rng)
+        self._pace = DrainPace(spec.drain)
+        self._victim = ""
+        self.now = 0
+        self.pods = PodTable(spec.accept_rate)
+        self.queue = ReconnectQueue(rng)
+        self.offline = scenario.agents - int(scenario.demand[0])
+        """Agents that want no link."""
+        self.deployment = ModelDeployment(self.pods, rng, spec.rolling_update, options.starts, scenario.stuck)
+        self.measures = Measures(spec.capacity)
+        self.cost = PolicyCost()
+        self._begin()
+
+    @property
+    def linked(self) -> int:
+        return int(self.pods.links.sum())
+
+    @property
+    def waiting(self) -> int:
+        """Agents that want a link and have none."""
+        return self.queue.waiting
+
+    def run(self, progress: Callable[[int], None] = lambda second: None, every: int = 600) -> Simulation:
+        """Plays the rest. `progress` is told the second, after every so many."""
+        while self.now < self._scenario.seconds:
+            self.step()
+            if self.now % every == 0:
+                progress(self.now)
+        return self
+
+    def step(self) -> None:
+        """One second."""
+        now = self.now
+        self.pods.start_ready(now)
+        self.pods.refill()
+        arriving = self._change_demand(now)
+        self._lose_links(now)
+        moving = self._leave(now)
+        refused = self._connect(now, arriving + moving)
+        closed = moving + self._apply(now)
+        if now % HEARTBEAT_SECONDS == 0:
+            self.pods.report(now)
+        if now % self._policy.period == 0:
+            self._decide(now)
+        self.now = now + 1
+        demand = int(self._scenario.demand[now + 1])
+        self.measures.tick(self.now, demand, self.pods.links, self.waiting, closed, refused)
+
+    def _begin(self) -> None:
+        """All agents that want a link have one, evenly on as many pods as the target asks for."""
+        spec, demand = self._spec, int(self._scenario.demand[0])
+        enough = math.ceil(demand * 100 / (spec.target_utilisation * spec.capacity))
+        self.deployment.begin(min(max(enough, spec.replicas.min), spec.replicas.max))
+        each, rest = divmod(demand, len(self.pods))
+        self.pods.links[:] = each
+        self.pods.links[:rest] += 1
+        excess = np.maximum(self.pods.links - spec.capacity, 0)
+        self.pods.links -= excess
+        self._wait(0, excess)
+        self.pods.report(0)
+
+    def _change_demand(self, now: int) -> int:
+        """Agents that want a link from now on; those that no longer want one are gone when this returns."""
+        change = int(self._scenario.demand[now + 1] - self._scenario.demand[now])
+        self.offline -= change
+        if change >= 0:
+            return change
+        leaving = draw_without_return(self._rng, np.array([self.waiting, self.linked]), -change)
+        if leaving[0]:
+            if self._balancer.pins:
+                self._awaited_among(int(leaving[0]))
+            self.queue.withdraw(int(leaving[0]))
+        self.pods.links -= draw_without_return(self._rng, self.pods.links, int(leaving[1]))
+        return 0
+
+    def _lose_links(self, now: int) -> None:
+        """Links that end by themselves, and those of pods that die."""
+        pods = self.pods
+        lost = self._rng.binomial(pods.links, self._loss)
+        if now == self._scenario.crash_at:
+            serving = np.flatnonzero(pods.serving)
+            dead = self._rng.permutation(serving)[: round(len(serving) * self._scenario.crashed)]
+            lost[dead] = pods.links[dead]
+            pods.links -= lost
+            self._wait(now, lost)
+            gone = np.zeros(len(pods), np.bool_)
+            gone[dead] = True
+            pods.drop(gone)
+        else:
+            pods.links -= lost
+            self._wait(now, lost)
+        self.measures.lost += int(lost.sum())
+
+    def _wait(self, now: int, lost: Counts) -> None:
+        """These links of each pod are over; their agents wait for their first retry."""
+        if not lost.any():
+            return
+        pods = self.pods
+        firsts = np.bincount(pauses.first_seconds(pods.links + lost, self._spec.accept_rate), weights=lost)
+        for first in np.flatnonzero(firsts).tolist():
+            self.queue.lost(now, int(firsts[first]), first)
+        if self._balancer.pins:
+            pods.awaited += lost
+
+    def _leave(self, now: int) -> int:
+        """Moves agents off the pods that leave, and drops pods that have left. Returns the agents that move now."""
+        pods = self.pods
+        leaving = pods.leaving
+        if not leaving.any():
+            return 0
+        moving = np.zeros(len(pods), np.int64)
+        if self._policy.drains:
+            moving = self._pace.closes(pods, now)
+            pods.links -= moving
+        gone = leaving & (pods.links == 0) & (~pods.ready | (now - pods.left_at >= self._stop_seconds()))
+        if gone.any():
+            pods.drop(gone)
+        return int(moving.sum())
+
+    def _stop_seconds(self) -> int:
+        return self._spec.drain.shutdown_delay_seconds if self._policy.drains else 0
+
+    def _apply(self, now: int) -> int:
+        """What the Deployment does in this second. Returns the links that pods closed at once."""
+        if now == self._scenario.rollout_at:
+            self.deployment.roll_out()
+        before = self.pods.leaving
+        self.deployment.reconcile(now, self._victim, by_links=self._policy.drains)
+        if self._policy.drains:
+            return 0
+        told: Flags = self.pods.leaving
+        told[: len(before)] &= ~before
+        closed = np.where(told, self.pods.links, 0)
+        self.pods.links -= closed
+        self._wait(now, closed)
+        return int(closed.sum())
+
+    def _decide(self, now: int) -> None:
+        scenario, deployment = self._scenario, self.deployment
+        readable = not scenario.unreadable.holds(now)
+        view = FleetView(self.pods, deployment.replicas, readable, deployment.rolling_out, now)
+        began = time.process_time()
+        order = self._policy.order(view)
+        self.cost.add(time.process_time() - began, len(self.pods))
+        deployment.replicas, self._victim = order.replicas, order.victim
+
+    def _connect(self, now: int, trying: int) -> int:
+        """The attempts of this second: of agents that are due and of `trying` others. Returns how many were refused."""
+        pods, queue = self.pods, self.queue
+        pinned = self._awaited_now(now) if self._balancer.pins else np.zeros(len(pods), np.int64)
+        due = queue.take_due(now, trying)
+        if not due.total:
+            return 0
+        at = np.flatnonzero(pods.serving)
+        if not len(at):
+            queue.unanswered(now, due)
+            return 0
+        back = pinned[at]
+        attempts = self._balancer.spread(due.total - int(back.sum()), back, pods.links[at])
+        free = np.minimum(pods.tokens[at].astype(np.int64), self._spec.capacity - pods.links[at])
+        accepted = np.minimum(attempts, np.maximum(free, 0))
+        pods.links[at] += accepted
+        pods.tokens[at] -= accepted
+        linked, others = due.drawn(self._rng, int(accepted.sum()))
+        queue.linked(linked)
+        refused = attempts - accepted
+        if not others.total:
+            return 0
+        pods.refused[at] += refused
+        if self._balancer.pins:
+            pods.awaited[at] += refused
+        self._refuse(now, others, refused, pods.links[at])
+        return int(refused.sum())
+
+    def _refuse(self, now: int, agents: DueAgents, refused: Counts, links: Counts) -> None:
+        """Each pod's refusals: a full one names pauses of up to FULL_MOST seconds, one that is over its accept rate of
+        up to the time that it takes to accept all its links."""
+        spec = self._spec
+        rate_most = np.clip(links // spec.accept_rate, 1, pauses.MOST_ASKED)
+        numbers = np.bincount(np.where(links >= spec.capacity, FULL_MOST, rate_most), weights=refused)
+        for most in np.flatnonzero(numbers).tolist():
+            some, agents = agents.drawn(self._rng, int(numbers[most]))
+            self.queue.refused(now, some, most)
+
+    def _awaited_now(self, now: int) -> Counts:
+        """Of the agents that are due, those that a load balancer which pins sends back to each pod."""
+        return self._awaited_among(self.queue.due(now))
+
+    def _awaited_among(self, number: int) -> Counts:
+        """Of `number` waiting agents, drawn by chance, those that each pod awaits. It awaits them no longer."""
+        pods = self.pods
+        awaited = int(pods.awaited.sum())
+        pinned = draw_without_return(self._rng, np.array([awaited, self.waiting - awaited]), number)
+        back = draw_without_return(self._rng, pods.awaited, int(pinned[0]))
+        pods.awaited -= back
+        return np.where(pods.serving, back, 0)
