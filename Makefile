@@ -7,19 +7,19 @@ BIN    := $(VENV)/bin
 PY     := $(BIN)/python -I
 # Each stamp is newer than all that its environment is made of, so a changed requirement rebuilds it.
 STAMP  := $(VENV)/.installed
-# What needs only the gateway takes the environment of the tests where it is already there.
+# Targets that need only the gateway use the environment of the tests if it exists.
 GATEWAY := $(if $(wildcard $(STAMP)),$(STAMP),$(VENV)/.installed-run)
 MKDOCS := .cache/docs/bin/python -I -m mkdocs
-# Twice the processors of a small machine: the tests start real servers and wait for them for much of their time. None
-# of them judges speed.
+# Processes of `make test`: twice the processors of a small machine, because the tests start real servers and wait for
+# them for much of their time. None of them judges speed.
 JOBS   ?= 4
 # Paths of tests; all of them when empty.
 TESTS  ?=
 # Minutes.
 SOAK   ?= 30
 UV     := .cache/uv/uv
-# Many container images set it. Everything here starts Python again and again, in an environment that `make clean`
-# removes: without bytecode, each `fairlead serve` of the tests would compile all that it imports.
+# Many container images set it. The targets start Python again and again, in an environment that `make clean` removes:
+# without bytecode, each `fairlead serve` of the tests would compile everything that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
@@ -111,8 +111,8 @@ cluster: ## A real Kubernetes on this machine (Linux, root, Go), or the one that
 cluster-down: ## End that cluster and remove its data
 	@$(PYTHON) -I tests/tools/cluster down
 
-# -s: the story is told while it is played; -x: each chapter begins where the one before it ended; --tb=short: so that
-# the last lines hold the reason and the state of the cluster.
+# -s: the story prints its progress while it runs; -x: each chapter begins where the one before it ended; --tb=short: the
+# last lines then hold the reason and the state of the cluster.
 e2e: $(STAMP) cluster image ## The end-to-end story on that cluster: install, grow, roll, shrink, faults, upgrade, uninstall
 	FAIRLEAD_E2E=1 $(PY) -m pytest -x -s --tb=short tests/cluster tests/e2e
 
@@ -126,7 +126,7 @@ requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGR
 	$(call compile,uv,,requirements/uv.in)
 	$(call compile,bench,-c requirements/dev.txt,requirements/bench.in)
 
-# No header, no annotation, no index: the files hold versions and hashes, and the address of no host.
+# No header, no annotation, no index: the files hold versions and hashes, and no host name.
 define compile
 $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url --no-emit-find-links $(if $(UPGRADE),--upgrade) $(2) $(or $(3),pyproject.toml) -o requirements/$(1).txt

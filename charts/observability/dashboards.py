@@ -231,6 +231,8 @@ AUTOSCALING = Dashboard(
             )),
             Panel("Conditions", "short", "1 while the condition is True; kubectl describe shows the reason.",
                   (Query(of_leader("condition", "namespace, gateway, condition"), "{{gateway}} {{condition}}"),)),
+            Panel("New links directed", "short", "1 while a rollout directs all new links to the new pods.",
+                  (Query(of_leader("new_links_directed"), "{{gateway}}"),)),
             Panel("Wrong removals", "short", "Scale-downs that removed another pod than the operator had chosen.", (
                 Query(f"sum by (gateway) (increase(fairlead_operator_wrong_removals_total{{{FLEET}}}{RATE}))",
                       "{{gateway}}"),

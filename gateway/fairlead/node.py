@@ -64,7 +64,7 @@ class Node:
         self._store.on_batch = lambda seconds, _count: metrics.redis.observe(seconds)
         fleet = FleetStore.on(self._store, settings.output_limit)
         self.directory = fleet.directory
-        self.membership = membership = Membership(settings.node, secrets.token_hex(6))
+        self.membership = membership = Membership(settings.node, secrets.token_hex(6), settings.revision)
         self.data_check = DataCheck(fleet.data_epochs, membership)
         self._inbox = Inbox(self._store, redis_url, settings.node, membership.epoch)
         self.routing = Routing(
@@ -133,6 +133,8 @@ class Node:
             return self.routing.heartbeat.name_taken
         if self._inbox.deaf:
             return "the inbox receives nothing although Redis answers"
+        if self.membership.superseded:
+            return "a newer revision takes new links"
         return ""
 
     def begin_drain(self) -> None:

@@ -44,6 +44,7 @@ class Metrics:
         self.links = gauge("reported_links", "Links that the nodes report")
         self.headroom = gauge("headroom_ratio", "Share of the ready pods' capacity that is free")
         self.stale = gauge("stale_reports", "Ready pods that have not reported for more than 15 s")
+        self.links_directed = gauge("new_links_directed", "1 while only pods of the new revision take new links")
         self.rules = gauge("rule_replicas", "Pods that each scaling rule requires", "rule")
         self.condition = gauge("condition", "1 while the condition is True", "condition")
         self.decisions = counter("scale_decisions_total", "Decisions, one in each pass", *LABELS, "action", "winner")
@@ -52,8 +53,9 @@ class Metrics:
         self.to_move = gauge("rebalance_links", "Links that the running rebalance has still to move")
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
-            self.desired, self.current, self.ready, self.links, self.headroom, self.stale, self.rules,
-            self.condition, self.decisions, self.scalings, self.wrong_removals, self.to_move, self.rebalances,
+            self.desired, self.current, self.ready, self.links, self.headroom, self.stale, self.links_directed,
+            self.rules, self.condition, self.decisions, self.scalings, self.wrong_removals, self.to_move,
+            self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
@@ -87,6 +89,9 @@ class GatewayMetrics:
         for rule in decision.rules:
             m.rules.labels(*labels, rule.name).set(rule.replicas)
         m.decisions.labels(*labels, decision.action, decision.target.winner).inc()
+
+    def links_directed(self, directed: bool) -> None:
+        self._metrics.links_directed.labels(*self._labels).set(directed)
 
     def scaled(self, decision: Decision) -> None:
         self._metrics.scalings.labels(*self._labels, decision.action).inc()

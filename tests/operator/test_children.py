@@ -33,8 +33,10 @@ def test_deployment_has_no_replicas() -> None:
     assert "replicas" not in made()["Deployment", "edge"]["spec"]
 
 
-def test_deployment_by_default_adds_a_pod_before_it_removes_one() -> None:
-    assert made()["Deployment", "edge"]["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": "25%", "maxUnavailable": 0}
+def test_deployment_by_default_adds_all_new_pods_before_it_removes_one() -> None:
+    spec = made()["Deployment", "edge"]["spec"]
+    assert spec["strategy"]["rollingUpdate"] == {"maxSurge": "100%", "maxUnavailable": 0}
+    assert spec["minReadySeconds"] == 30
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,9 @@ def test_deployment_reads_the_redis_password_from_its_secret() -> None:
         {"secret": {"name": "where", "items": [{"key": "address", "path": "url"}]}},
         {"secret": {"name": "authority", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
     ]
-    assert "valueFrom" not in str([one for one in env if one["name"] not in ("FAIRLEAD_NODE", "FAIRLEAD_POD_UID")])
+    assert {one["name"] for one in env if "valueFrom" in one} == {
+        f"FAIRLEAD_{n}" for n in ("NODE", "POD_UID", "REVISION")
+    }
     assert not [one for one in env if one["name"] in ("FAIRLEAD_AGENT_TOKEN", "FAIRLEAD_PLATFORM_TOKEN")]
 
 
@@ -93,9 +97,10 @@ def test_env_of_other_gateway_settings_is_allowed() -> None:
     assert [one["name"] for one in env[-len(names) :]] == names
 
 
-def test_env_has_the_name_and_the_uid_of_the_pod() -> None:
+def test_env_has_the_name_the_uid_and_the_revision_of_the_pod() -> None:
     told = {one["name"]: one.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath") for one in container()["env"]}
     assert (told["FAIRLEAD_NODE"], told["FAIRLEAD_POD_UID"]) == ("metadata.name", "metadata.uid")
+    assert told["FAIRLEAD_REVISION"] == "metadata.labels['pod-template-hash']"
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [({}, 2_592_000), ({"forgetAfterSeconds": 0}, 0)])

@@ -220,7 +220,7 @@ def test_operation_crd_has_columns() -> None:
 async def test_api_server_fills_in_the_defaults_of_an_operation(world: OperatorNamespace) -> None:
     stored = await world.operate("anew", type="Restart")
     assert stored["spec"] == {
-        "gateway": {"name": "edge"}, "type": "Restart", "reason": "", "activeDeadlineSeconds": 3600,
+        "gateway": {"name": "edge"}, "type": "Restart", "reason": "", "activeDeadlineSeconds": 3600, "cancel": False,
     }  # fmt: skip
     asked = {"gateway": {"name": "edge"}, "type": "Restart"}
     assert read_operation(stored).spec == msgspec.convert(asked, LinkOperationSpec)

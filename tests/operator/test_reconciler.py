@@ -54,7 +54,7 @@ async def test_drift_is_repaired_and_additions_of_others_stay(world: OperatorNam
     await world.admin.patch("Service", world.namespace, "edge-agents", {"spec": {"selector": {"app": "another"}}})
     await world.reconcile(reconciler, seconds=31)
     deployment = await world.deployment()
-    assert deployment["spec"]["minReadySeconds"] == 5
+    assert deployment["spec"]["minReadySeconds"] == 30
     assert "kubectl.kubernetes.io/restartedAt" in deployment["spec"]["template"]["metadata"]["annotations"]
     service = await world.admin.get("Service", world.namespace, "edge-agents")
     assert service["spec"]["selector"]["fairlead.dev/gateway"] == "edge"

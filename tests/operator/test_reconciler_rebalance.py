@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.fleet import schema
-from fairlead.fleet.rebalance_targets import RebalanceTargets
+from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.store.reply import integer
 from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object

@@ -96,9 +96,11 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         plane = ControlPlane(folder / "admin.kubeconfig", folder / "operator.kubeconfig", server)
         _kubeconfig(plane.admin, api, folder, ADMIN)
         _kubeconfig(plane.operator, api, folder, OPERATOR)
-        _wait_ready(folder, api, server)
+        _wait_answer(folder, api, server, "/readyz")
         for definition in crds():
             _post(folder, api, "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", definition)
+        for kind in ("LinkGateway", "LinkOperation"):
+            _wait_answer(folder, api, server, objects.path(kind, ""))
         stack.enter_context(
             _program(
                 folder, "kube-controller-manager", f"--kubeconfig={plane.admin}", "--leader-elect=false",
@@ -163,17 +165,18 @@ def _post(folder: Path, port: int, where: str, body: Object | None = None) -> st
         return str(answer.read().decode())
 
 
-def _wait_ready(folder: Path, port: int, server: subprocess.Popen[bytes]) -> None:
+def _wait_answer(folder: Path, port: int, server: subprocess.Popen[bytes], where: str) -> None:
+    """Until the server answers; it refuses the objects of a new kind while it still prepares their storage."""
     deadline = time.monotonic() + START_TIMEOUT
     while True:
         try:
-            if _post(folder, port, "/readyz") == "ok":
-                return
+            _post(folder, port, where)
+            return
         except (OSError, urllib.error.URLError):
             pass
         if server.poll() is not None or time.monotonic() > deadline:
             said = (folder / "kube-apiserver.log").read_text(errors="replace")[-2000:]
-            raise RuntimeError(f"the API server did not become ready: {said}")
+            raise RuntimeError(f"the API server did not answer {where}: {said}")
         time.sleep(0.1)
 
 

@@ -128,9 +128,9 @@ class OperatorNamespace:
         await self.until("the Deployment to count them", lambda: self._ready(count))
         return [pod["metadata"]["name"] for pod in pods]
 
-    async def run(self, pod: str) -> None:
-        """Plays the kubelet: the pod runs and is ready."""
-        conditions = [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    async def run(self, pod: str, *, ready: bool = True, since: str = "2026-01-01T00:00:00Z") -> None:
+        """Plays the kubelet: the pod runs, and is ready or is not."""
+        conditions = [{"type": "Ready", "status": str(ready), "lastTransitionTime": since}]
         status = {"status": {"phase": "Running", "conditions": conditions}}
         await self.admin.patch("Pod", self.namespace, pod, status, "status")
 
@@ -146,11 +146,18 @@ class OperatorNamespace:
         return await self.admin.get("Deployment", self.namespace, name)
 
     async def beat(
-        self, node: str, connections: int, *, capacity: int = 1000, in_flight: int = 0, moved: int = 0
+        self,
+        node: str,
+        connections: int,
+        *,
+        capacity: int = 1000,
+        in_flight: int = 0,
+        refused: int = 0,
+        moved: int = 0,
     ) -> None:
         """Writes the row of the pod's node."""
         counts: dict[str, str | int | float] = {
-            "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": 0,
+            "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": refused,
             "lag_ms": 0, "in_flight": in_flight, "version": "test", "moved": moved,
         }  # fmt: skip
         await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)

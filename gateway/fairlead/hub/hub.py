@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairlead.hub.recent_moves import RecentMoves
 from fairlead.hub.session import Session
 from fairlead.hub.totals import PENDING_LIMIT, Totals
 from fairlead.wire.close_codes import CloseCode, meaning_of
@@ -27,6 +28,9 @@ class Hub:
         self.refused = 0
         """Upgrades that were refused for lack of capacity since the start. The operator scales by it, so wrong tokens
         are not counted: otherwise a stranger could have pods created."""
+        self.moved = 0
+        """Links that a rebalance has made this node move since the start."""
+        self.recent_moves = RecentMoves()
         self.draining = False
         """True from the moment when this node is told to stop."""
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fairlead.fleet.commands import Commands
 from fairlead.fleet.data_epoch import DataEpochs
 from fairlead.fleet.deadline_queue import DeadlineQueue
+from fairlead.fleet.directives.preferred_revision import PreferredRevisions
+from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.fleet.node_rows import NodeRows
@@ -15,8 +17,8 @@ from fairlead.store.pipeliner import Pipeliner
 
 @dataclass(frozen=True, slots=True)
 class FleetStore:
-    """`store` is the client, which must be started. The others hold agents, commands, deadlines, nodes and the
-    budget of moves."""
+    """`store` is the client, which must be started. The others hold agents, commands, deadlines, nodes, the budget of
+    moves and what the operator tells all nodes."""
 
     store: Pipeliner
     directory: Directory
@@ -24,7 +26,9 @@ class FleetStore:
     deadlines: DeadlineQueue
     node_rows: NodeRows
     data_epochs: DataEpochs
+    preferred_revisions: PreferredRevisions
     moves: MoveBucket
+    rebalance_targets: RebalanceTargets
 
     @classmethod
     def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:
@@ -36,5 +40,7 @@ class FleetStore:
             DeadlineQueue(store),
             NodeRows(store),
             DataEpochs(store),
+            PreferredRevisions(store),
             MoveBucket(store),
+            RebalanceTargets(store),
         )

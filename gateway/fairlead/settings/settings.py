@@ -18,6 +18,7 @@ class Settings:
 
     node: str
     pod_uid: str = ""
+    revision: str = ""
     workers: int = 1
     link_host: str = "127.0.0.1"
     link_port: int = 8080

@@ -88,6 +88,13 @@ SETTINGS: Mapping[str, Setting] = {
         "up to 64 of A-Z a-z 0-9 -",
         "UID of the pod that this node runs in; with it, a restarted container gets its name back at once",
     ),
+    # As long as the value of a label in Kubernetes may be.
+    "revision": text(
+        r"[A-Za-z0-9._-]{0,63}",
+        "up to 63 of A-Z a-z 0-9 . _ -",
+        "Revision of this node, equal for all nodes of one rollout; while another revision takes new links, /readyz "
+        "fails",
+    ),
     # One for each core of the largest machines that run a gateway; more would only share cores.
     "workers": whole_number(
         1, 64, "Worker processes that share the ports; each is a node of its own: NODE-0, NODE-1 and so on"

@@ -52,14 +52,23 @@ class Probes(ApiStruct, frozen=True, kw_only=True):
 class RollingUpdate(ApiStruct, frozen=True, kw_only=True):
     """How the Deployment replaces pods: its `strategy.rollingUpdate`."""
 
-    max_surge: Annotated[CountOrPercent, Meta(description="Pods above the wanted number.")] = "25%"
+    max_surge: Annotated[
+        CountOrPercent,
+        Meta(description="Pods above the wanted number. With less than 100%, some agents move more than once."),
+    ] = "100%"
     max_unavailable: Annotated[
         CountOrPercent,
         Meta(description="Pods below the wanted number. 0: a new pod is ready before an old one terminates."),
     ] = 0
     min_ready_seconds: Annotated[
-        int, Meta(ge=0, le=3600, description="How long a new pod must be ready before an old one terminates.")
-    ] = 5
+        int,
+        Meta(
+            ge=0,
+            le=3600,
+            description="How long a new pod must be ready before an old one terminates. Within this time the operator "
+            "directs all new links to the new pods, which takes up to 22 s.",
+        ),
+    ] = 30
 
 
 class Pod(ApiStruct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ ADDRESSES = "the Services and the probes use the gateway's default addresses"
 RESERVED_ENV: Mapping[str, str] = {
     "FAIRLEAD_NODE": "the node has the name of its pod, by which the operator finds its row in Redis",
     "FAIRLEAD_POD_UID": "the pod has one UID, by which a restarted container keeps its name",
+    "FAIRLEAD_REVISION": "it is that of the pod's template, by which a rollout directs new links",
     "FAIRLEAD_WORKERS": "a pod is one node; for more links raise capacity or replicas",
     "FAIRLEAD_LINK_HOST": ADDRESSES,
     "FAIRLEAD_LINK_PORT": ADDRESSES,

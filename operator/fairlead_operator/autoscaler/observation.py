@@ -20,6 +20,7 @@ from fairlead_operator.kube.workload_status import (
     is_rolling_out,
     is_terminating,
     replicas,
+    revision_of,
 )
 
 FRESH = 15.0
@@ -60,6 +61,8 @@ class PodObservation:
     """Links that a rebalance has made it move since its node started."""
     restarted_by: str = ""
     """The uid of the Restart, a LinkOperation, that created it."""
+    revision: str = ""
+    """The revision of the Deployment's template that it was created from."""
 
     def with_report(self, row: NodeRow, now: int) -> PodObservation:
         """This pod with what its node wrote; `now` is Redis TIME in milliseconds."""
@@ -101,6 +104,8 @@ class FleetObservation:
     """Whether pods of two templates exist."""
     operation: str = ""
     """Name of the LinkOperation that is running, or ""."""
+    revision: str = ""
+    """The revision of the Deployment's template, which a rollout brings; "" while it is not known."""
     rebalance_operation: str = ""
     """The uid of the running LinkOperation if it is a Rebalance, or ""."""
 
@@ -110,9 +115,15 @@ class FleetObservation:
 
 
 def observe_fleet(
-    deployment: Object, pods: Sequence[Object], nodes: NodeMetrics | None, ready: FirstSeen, now: float
+    deployment: Object,
+    pods: Sequence[Object],
+    nodes: NodeMetrics | None,
+    ready: FirstSeen,
+    now: float,
+    revision: str = "",
 ) -> FleetObservation:
-    """`nodes` is None when Redis could not be read. `ready` is kept between calls."""
+    """`nodes` is None when Redis could not be read. `ready` is kept between calls. `revision`: the one of
+    the Deployment's template."""
     existing = [pod for pod in pods if not has_ended(pod)]
     ready_for = ready.seconds([pod["metadata"]["uid"] for pod in existing if is_ready(pod)], now)
     observed = []
@@ -125,6 +136,7 @@ def observe_fleet(
             ready_for=ready_for.get(meta["uid"], 0.0),
             leaving=is_terminating(pod),
             restarted_by=restart_of(pod),
+            revision=revision_of(pod),
         )
         row = nodes.rows.get(meta["name"]) if nodes is not None else None
         observed.append(one if row is None or nodes is None else one.with_report(row, nodes.now))
@@ -133,6 +145,7 @@ def observe_fleet(
         pods=tuple(sorted(observed, key=lambda pod: pod.name)),
         readable=nodes is not None,
         rollout=is_rolling_out(deployment),
+        revision=revision,
     )
 
 

@@ -7,11 +7,13 @@ becomes the condition RedisReachable, and the pass goes on without the rows.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import quote, urlsplit
 
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
-from fairlead.fleet.rebalance_targets import RebalanceTargets
+from fairlead.fleet.directives.preferred_revision import PreferredRevision, PreferredRevisions
+from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
+from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.observation import NodeMetrics
@@ -54,15 +56,22 @@ class FleetRedis:
             return nodes
         return None
 
+    async def prefer(self, revision: PreferredRevision) -> None:
+        """Tells the nodes whose revision takes new links. Raises BusUnavailable."""
+        await self._write(lambda store: PreferredRevisions(store).write(revision))
+
     async def write_rebalance(self, targets: Mapping[str, int]) -> None:
         """Writes how many links each node should keep at most; none ends the rebalance. Raises BusUnavailable."""
+        await self._write(lambda store: RebalanceTargets(store).write(targets))
+
+    async def _write(self, write: Callable[[Pipeliner], Awaitable[None]]) -> None:
         if self._reader is None:
             raise BusUnavailable("Redis has not been read in this pass")
         try:
             async with asyncio.timeout(WRITE_TIMEOUT):
-                await RebalanceTargets(self._reader.store).write(targets)
+                await write(self._reader.store)
         except TimeoutError as e:
-            message = f"Redis at {self._reader.address} did not take the targets of a rebalance in {WRITE_TIMEOUT:g} s"
+            message = f"Redis at {self._reader.address} did not take a directive within {WRITE_TIMEOUT:g} s"
             raise BusUnavailable(message) from e
 
     async def _reader_of(self, url: str) -> NodeMetricsReader:

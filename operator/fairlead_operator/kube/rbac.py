@@ -13,9 +13,10 @@ _REMOVABLE = (*_APPLIED, "delete")
 
 NAMESPACED: tuple[PolicyRule, ...] = (
     ("fairlead.dev", ("linkgateways",), ("get", "list", "watch")),
-    ("fairlead.dev", ("linkoperations",), ("get", "list", "watch", "patch")),
+    ("fairlead.dev", ("linkoperations",), ("get", "list", "watch", "patch", "delete")),
     ("fairlead.dev", ("linkgateways/status", "linkoperations/status"), ("patch",)),
     ("apps", ("deployments",), _APPLIED),
+    ("apps", ("replicasets",), ("list",)),
     ("apps", ("deployments/scale",), ("get", "patch")),
     ("", ("services", "serviceaccounts"), _APPLIED),
     ("", ("pods",), ("list", "patch")),

@@ -10,6 +10,10 @@ from collections.abc import Iterable, Sequence
 
 from fairlead_operator.kube.objects import Object
 
+REVISION_LABEL = "pod-template-hash"
+"""Label of ReplicaSets and their pods: what distinguishes the pods of one template from those of another."""
+REVISION_NUMBER = "deployment.kubernetes.io/revision"
+"""Annotation of a Deployment and of its ReplicaSets: the current ReplicaSet has the Deployment's number."""
 CONTAINER_STARTING = ("ContainerCreating", "PodInitializing")
 """Waiting reasons of a container that is being started and has no problem."""
 START_TIMEOUT = 10.0
@@ -46,6 +50,24 @@ def is_rolling_out(deployment: Object) -> bool:
     if int(status.get("observedGeneration", 0)) < int(deployment["metadata"].get("generation", 0)):
         return True
     return int(status.get("updatedReplicas", 0)) < int(status.get("replicas", 0))
+
+
+def current_revision(deployment: Object, replica_sets: Sequence[Object]) -> str:
+    """The revision of the Deployment's template as it is now; "" while its controller has not seen it yet."""
+    status, meta = deployment.get("status") or {}, deployment["metadata"]
+    number = (meta.get("annotations") or {}).get(REVISION_NUMBER)
+    if not number or int(status.get("observedGeneration", 0)) < int(meta.get("generation", 0)):
+        return ""
+    for one in replica_sets:
+        owned = any(ref.get("uid") == meta["uid"] for ref in one["metadata"].get("ownerReferences") or [])
+        if owned and (one["metadata"].get("annotations") or {}).get(REVISION_NUMBER) == number:
+            return revision_of(one)
+    return ""
+
+
+def revision_of(labelled: Object) -> str:
+    """The revision of a ReplicaSet or of a pod."""
+    return str((labelled["metadata"].get("labels") or {}).get(REVISION_LABEL, ""))
 
 
 def has_ended(pod: Object) -> bool:

@@ -15,6 +15,7 @@ import msgspec
 from fairlead_operator.api.gateway_spec import GROUP, LinkGatewaySpec
 from fairlead_operator.api.pod_spec import Probe
 from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.workload_status import REVISION_LABEL
 
 LINK_PORT, API_PORT, ADMIN_PORT = 8080, 8081, 8082
 PORTS = {LINK_PORT: "links", API_PORT: "api", ADMIN_PORT: "admin"}
@@ -22,6 +23,7 @@ USER = 65532
 """The user of the images, a uid without an entry in any passwd file."""
 TOKENS = "/etc/fairlead/tokens"
 REDIS = "/etc/fairlead/redis"
+REVISION_FIELD = f"metadata.labels['{REVISION_LABEL}']"
 SECRETS_ANNOTATION = f"{GROUP}/secrets"
 """Annotation of the pod template: a checksum of the Secrets that a pod reads at its start."""
 START_SECONDS = 60
@@ -39,7 +41,8 @@ def deployment(
         "metadata": {"name": name},
         "spec": {
             "selector": {"matchLabels": selector},
-            # By default a new pod is ready before an old one terminates, so that its agents have somewhere to go.
+            # By default all new pods are made at once and are ready before the first old one terminates, so that its
+            # agents have somewhere to go.
             "strategy": {
                 "type": "RollingUpdate",
                 "rollingUpdate": {
@@ -160,6 +163,8 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         "FAIRLEAD_NODE": {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}}},
         # A restarted container recognises the row that it wrote before by the uid of its pod.
         "FAIRLEAD_POD_UID": {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.uid"}}},
+        # During a rollout the nodes of the old revision leave new links to those of the new one.
+        "FAIRLEAD_REVISION": {"valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": REVISION_FIELD}}},
         **{name: {"value": str(value)} for name, value in plain.items()},
     }
     for entry in spec.pod.env:

@@ -21,7 +21,7 @@ from fairlead_operator.api.validation import read_spec
 from fairlead_operator.autoscaler.decision import Decision, decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, observe_fleet
-from fairlead_operator.autoscaler.rebalance import plan_rebalance
+from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.ingress_class import check_ingress_class
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
@@ -33,6 +33,7 @@ from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
 from fairlead_operator.resources.owner import Owner
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
+from fairlead_operator.runtime.link_director import LinkDirector
 from fairlead_operator.runtime.pass_report import PassReport
 from fairlead_operator.runtime.rebalance_executor import RebalanceExecutor
 from fairlead_operator.runtime.scale_executor import ScaleExecutor
@@ -75,8 +76,10 @@ class Reconciler:
         self._redis = FleetRedis()
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
+        self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
         self._history = History()
+        self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
         self._starting = FirstSeen()
         self._links = LinkCount()
@@ -149,18 +152,20 @@ class Reconciler:
         await check_ingress_class(self._cluster, spec, conditions)
         nodes = await self._redis.read(spec, secrets, conditions)
         workload = await self._read_workload()
-        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now)
+        revision = await self._director.current_revision(workload.deployment, conditions)
+        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision)
         self._executor.check_removal(fleet, report, now)
-        running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet)
-        if running:
-            fleet = replace(fleet, operation=running)
+        running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
+        if running.name:
+            fleet = replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
             self._executor.forget_removal()
         decision, scaled = await self._scale(spec, fleet, workload, report, now)
         plan = plan_rebalance(fleet, self._history, spec, now)
-        self._history = plan.history
+        self._plan, self._history = plan, plan.history
         await self._rebalance.execute(plan, report)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
-        set_fleet_conditions(conditions, decision, fleet, spec)
+        direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
+        set_fleet_conditions(conditions, decision, fleet, spec, direction)
         set_pods_condition(conditions, workload.deployment, workload.pods, self._starting, now)
         moving = fleet.rollout or decision.inputs.leaving > 0
         links = self._links.shown(decision.inputs.live, moving=moving, now=now)

@@ -22,6 +22,7 @@ from fairlead_operator.api.gateway_status import (
 from fairlead_operator.autoscaler.decision import Action, Decision
 from fairlead_operator.autoscaler.observation import FRESH, FleetObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState
+from fairlead_operator.autoscaler.rollout import LinkDirection
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen, slow_start, why_not_running
 
@@ -116,7 +117,11 @@ def rebalance_report(plan: RebalancePlan, before: RebalanceReport | None, now: s
 
 
 def set_fleet_conditions(
-    conditions: Conditions, decision: Decision, fleet: FleetObservation, spec: LinkGatewaySpec
+    conditions: Conditions,
+    decision: Decision,
+    fleet: FleetObservation,
+    spec: LinkGatewaySpec,
+    direction: LinkDirection,
 ) -> None:
     """Sets CapacityAsRequested, Progressing and Ready."""
     inputs = decision.inputs
@@ -128,7 +133,8 @@ def set_fleet_conditions(
     else:
         conditions.set("CapacityAsRequested", True, "AsRequested")
     if fleet.rollout:
-        conditions.set("Progressing", True, "Rollout", "pods are being replaced by those of a new template")
+        message = f"pods are being replaced by those of a new template; {direction.reason}"
+        conditions.set("Progressing", True, "Rollout", message)
     elif fleet.replicas != inputs.ready or inputs.leaving:
         message = f"{inputs.ready} of {fleet.replicas} pods are ready, {inputs.leaving} are terminating"
         conditions.set("Progressing", True, "Scaling", message)

@@ -128,6 +128,7 @@ class Registration:
             session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
             return False
         session.claimed(claimed.gen)
+        self._hub.recent_moves.note(session.agent, claimed.moved, claimed.now)
         self._telemetry.agent_claimed(session)
         if not session.open or not self._hub.add(session):
             newer = self._hub.get(session.agent)

@@ -50,6 +50,7 @@ class Heartbeat:
         """`grace`: seconds without an answered heartbeat before all links are closed."""
         self._rows = fleet.node_rows
         self._data_epochs = fleet.data_epochs
+        self._preferred_revisions = fleet.preferred_revisions
         self._inbox = inbox
         self._hub = hub
         self._name = name
@@ -144,6 +145,7 @@ class Heartbeat:
             membership.reconciliation.request()  # other nodes took this one for dead
         await self._read_table(now)
         await self._check_data_epoch(now)
+        membership.preferred_revision = await self._preferred_revisions.read()
         return True
 
     async def _join_again(self) -> None:

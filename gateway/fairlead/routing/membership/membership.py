@@ -11,6 +11,7 @@ import time
 
 from fairlead.errors import CommandUnknown
 from fairlead.fleet.data_epoch import DataEpoch
+from fairlead.fleet.directives.preferred_revision import PreferredRevision
 from fairlead.fleet.node_table import ALIVE_MS, AWAY_MS, NodeTable
 from fairlead.routing.timeouts import VALID_MS
 
@@ -49,10 +50,13 @@ class Reconciliation:
 
 
 class Membership:
-    def __init__(self, node: str, epoch: str = "") -> None:
-        """`node`: the node's name. `epoch`: a random id of this process's membership; a new one if its row is lost."""
+    def __init__(self, node: str, epoch: str = "", revision: str = "") -> None:
+        """`node`: the node's name. `epoch`: a random id of this process's membership; a new one if its row is lost.
+        `revision`: what distinguishes nodes of one rollout from those of another, "" if nothing does."""
         self.node = node
         self.epoch = epoch
+        self._revision = revision
+        self.preferred_revision = PreferredRevision()
         self.table = NodeTable({})
         self.data_epoch: DataEpoch | None = None
         self.alive_since = 0
@@ -98,6 +102,11 @@ class Membership:
     def alive(self) -> bool:
         """Whether other nodes take this one for alive. If not, it must not claim, dispatch or deliver anything."""
         return self.since_heartbeat * 1000 <= ALIVE_MS
+
+    @property
+    def superseded(self) -> bool:
+        """True while the nodes of another revision take all new links."""
+        return self.preferred_revision.excludes(self._revision, self.now())
 
     def unknown_command(self, command: str) -> CommandUnknown:
         """The error for a command that has no record."""

@@ -1,9 +1,9 @@
 """When this node may move its next agents: its part of the budget of moves that all nodes of the fleet share.
 
-`drain` asks it. The budget is in Redis (see `fleet.moves`), so that all nodes that move agents at the same time do not
-move more per second than the others can accept. While no operator sets the rate, this node computes it from the nodes'
-rows, as the operator would. While Redis is away, the node grants itself its share of that rate: the rate divided by the
-number of nodes, since all of them may be in the same position.
+`drain` and `rebalancer` ask it. The budget is in Redis (see `fleet.moves`), so that all nodes that move agents at the
+same time do not move more per second than the others can accept. While no operator sets the rate, this node computes it
+from the nodes' rows, as the operator would. While Redis is away, the node grants itself its share of that rate: the
+rate divided by the number of nodes, since all of them may be in the same position.
 """
 
 from __future__ import annotations

@@ -16,5 +16,10 @@ class FailureToleranceRule(ScalingRule):
     purpose = "hold the links at 95 % of the capacity while `scaling.failureTolerance` of the pods have failed"
 
     def required_pods(self, snapshot: Snapshot) -> int:
-        needed = math.ceil(snapshot.inputs.links / (FILL_AFTER_FAILURE * snapshot.inputs.capacity))
-        return needed + snapshot.spec.scaling.failure_tolerance
+        inputs = snapshot.inputs
+        return tolerant_pods(inputs.links, inputs.capacity, snapshot.spec.scaling.failure_tolerance)
+
+
+def tolerant_pods(links: int, capacity: int, failures: int) -> int:
+    """Pods of `capacity` links each, of which as many as `failures` may fail while the others hold all `links`."""
+    return math.ceil(links / (FILL_AFTER_FAILURE * capacity)) + failures

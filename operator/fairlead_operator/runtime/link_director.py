@@ -1,0 +1,89 @@
+"""Directs new links during a rollout: tells the nodes through Redis that those of the new revision take all of them.
+
+Each reconciler has one and calls it in every pass. `autoscaler.rollout` decides; here its decision is written, with a
+time at which it expires, and reported. A problem with it never stops a pass: the nodes of all revisions then take new
+links, as in any other Deployment.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fairlead.errors import BusUnavailable
+from fairlead.fleet.directives.preferred_revision import PreferredRevision
+from fairlead_operator.api.conditions import Conditions
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.api.gateway_status import DecisionInputs
+from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics
+from fairlead_operator.autoscaler.rollout import LinkDirection, RolloutHistory, direct_links
+from fairlead_operator.inputs.fleet_redis import FleetRedis
+from fairlead_operator.kube.cluster import Cluster
+from fairlead_operator.kube.errors import AccessDenied
+from fairlead_operator.kube.objects import Object
+from fairlead_operator.kube.workload_status import current_revision
+from fairlead_operator.metrics import GatewayMetrics
+from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.pass_report import PassReport
+
+logger = logging.getLogger(__name__)
+
+VALID_MS = 30_000
+"""For how long a direction holds: three passes, so that one that comes late changes nothing, and half a minute after
+the operator's end every node takes new links again."""
+
+
+class LinkDirector:
+    def __init__(self, cluster: Cluster, owner: Owner, redis: FleetRedis, metrics: GatewayMetrics) -> None:
+        self._cluster = cluster
+        self._owner = owner
+        self._redis = redis
+        self._metrics = metrics
+        self._history = RolloutHistory()
+        self._directed_to = ""
+        """The revision that was written last, "" when that was withdrawn."""
+
+    async def current_revision(self, deployment: Object, conditions: Conditions) -> str:
+        """The revision of the Deployment's template, "" while it is not known; sets ReplicaSetsReadable."""
+        try:
+            found = await self._cluster.items("ReplicaSet", self._owner.namespace, self._owner.label_selector)
+        except AccessDenied as e:
+            message = f"a rollout cannot direct new links to its pods: {e.message}"
+            conditions.set("ReplicaSetsReadable", False, "AccessDenied", message)
+            return ""
+        conditions.set("ReplicaSetsReadable", True, "Readable")
+        return current_revision(deployment, found)
+
+    async def direct(
+        self,
+        fleet: FleetObservation,
+        inputs: DecisionInputs,
+        nodes: NodeMetrics | None,
+        spec: LinkGatewaySpec,
+        report: PassReport,
+        now: float,
+    ) -> LinkDirection:
+        """Writes where new links go, and returns it. `fleet` is what was made of `nodes`, `inputs` are those of this
+        pass's decision."""
+        self._history = self._history.observe(fleet, now)
+        direction = direct_links(fleet, inputs, self._history, spec, now)
+        if nodes is None or (fleet.rollout and not fleet.revision):
+            pass  # nothing is known: what was written holds until it expires
+        elif direction.revision or self._directed_to:
+            until = nodes.now + VALID_MS if direction.revision else 0
+            try:
+                await self._redis.prefer(PreferredRevision(direction.revision or self._directed_to, until))
+            except BusUnavailable as e:
+                logger.warning("%s/%s: %s", self._owner.namespace, self._owner.name, e.message)
+                direction = LinkDirection("", "Redis cannot be written")
+            self._report(direction, fleet, report)
+            self._directed_to = direction.revision
+        self._metrics.links_directed(bool(self._directed_to))
+        return direction
+
+    def _report(self, direction: LinkDirection, fleet: FleetObservation, report: PassReport) -> None:
+        if direction.revision and direction.revision != self._directed_to:
+            report.add_event("NewLinksDirected", direction.reason)
+        elif not direction.revision and fleet.rollout:
+            report.add_event(
+                "NewLinksUndirected", f"pods of all revisions take new links: {direction.reason}", warning=True
+            )
