@@ -62,7 +62,7 @@ class World:
     """Two nodes, the load balancer in front of them, and the agent."""
 
     def __init__(self, folder: Path, redis: str) -> None:
-        self.nodes = [GatewayProcess(folder, redis, name=f"node-{n}") for n in (1, 2)]
+        self.nodes = [GatewayProcess(folder, redis, ("--drain-timeout", "12"), name=f"node-{n}") for n in (1, 2)]
         self.ran: Counter[str] = Counter()
         self._balancer = Balancer(self._ports, random.Random(1))
         self._serving: asyncio.Task[None] | None = None
