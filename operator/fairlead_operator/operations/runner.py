@@ -174,7 +174,7 @@ class OperationRunner:
         return await self._write_status(body, await self._act(step, operation, gateway, now))
 
     async def _own(self, body: Object, gateway: Owner) -> Object:
-        """Adds the LinkGateway to its owners, so that it is deleted with it."""
+        """Adds the LinkGateway to the operation's owners, so that the operation is deleted with it."""
         meta = body["metadata"]
         owners = list(meta.get("ownerReferences") or [])
         if any(one.get("uid") == gateway.uid for one in owners):
@@ -210,7 +210,7 @@ class OperationRunner:
         return step
 
     async def _write_status(self, body: Object, step: Step) -> Object:
-        """Writes the status if it says anything new, and an Event when the reason changes. The resource after that."""
+        """Writes the status if it says anything new, and an Event when the reason changes. Returns the new resource."""
         meta, before, status = body["metadata"], read_operation_status(body), step.status
         generation, now = int(meta.get("generation", 0)), timestamp()
         failed = status.phase is Phase.FAILED

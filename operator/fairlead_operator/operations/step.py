@@ -163,7 +163,7 @@ def _continue_rebalance(operation: Operation, context: StepContext, now: datetim
 
 
 def _is_late(operation: Operation, now: datetime) -> bool:
-    """By the wall clocks of the leaders then and now, which differ by far less than the minutes of a deadline."""
+    """Whether the deadline has passed, by the wall clocks of the leaders, which differ by far less than its minutes."""
     started_at = operation.status.started_at
     if started_at is None:
         return False
@@ -194,7 +194,7 @@ def _ready(pods: Sequence[PodObservation]) -> int:
 
 
 def _links(pods: Sequence[PodObservation], fleet: FleetObservation) -> int | None:
-    """None when Redis could not be read."""
+    """The number of links that the pods still hold; None when Redis could not be read."""
     return sum(pod.links for pod in pods) if fleet.readable else None
 
 

@@ -129,7 +129,7 @@ def _resources(spec: LinkGatewaySpec) -> Object:
 
 
 def _count(value: Any) -> Any:
-    """A Deployment refuses `"2"`: it takes 2 or "2%"."""
+    """A number of pods or a percentage, as a Deployment accepts it: 2 or "2%", but not "2"."""
     return int(value) if str(value).isdecimal() else value
 
 
@@ -194,7 +194,7 @@ def _redis_files(spec: LinkGatewaySpec) -> list[Object]:
 
 
 def _probe(path: str, probe: Probe | None, *, period: int, failures: int) -> Object:
-    """What `probe` gives replaces the defaults."""
+    """A probe of the container: the values that `probe` gives replace the defaults."""
     given = msgspec.to_builtins(probe) if probe is not None else {}
     return {
         "httpGet": {"path": path, "port": PORTS[ADMIN_PORT], "scheme": "HTTP"},
@@ -206,7 +206,7 @@ def _probe(path: str, probe: Probe | None, *, period: int, failures: int) -> Obj
 
 
 def _spread(selector: dict[str, str], spec: LinkGatewaySpec) -> list[Object]:
-    """Evenly over zones and hosts where possible: a pod that is not scheduled serves nobody."""
+    """Spreads the pods evenly over zones and hosts where possible: a pod that is not scheduled serves nobody."""
     if spec.pod.topology_spread_constraints is not None:
         return list(spec.pod.topology_spread_constraints)
     return [
