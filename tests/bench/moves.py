@@ -94,11 +94,11 @@ class World:
         for node in self.nodes:
             await asyncio.to_thread(node.stop)
 
-    async def holder(self) -> GatewayProcess | None:
-        """The node that has the agent's link."""
+    async def holder(self, asked: GatewayProcess | None = None) -> GatewayProcess | None:
+        """The node that has the agent's link, as one that is `asked` says, and stays."""
         headers = {"authorization": f"Bearer {DEVELOPMENT_PLATFORM_TOKEN}"}
         async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
-            answer = await http.get(f"{next(n for n in self.nodes if n.running).api}/v1/agents/mover")
+            answer = await http.get(f"{(asked or self.nodes[0]).api}/v1/agents/mover")
         row = answer.json()
         if answer.status_code != 200 or row["state"] != "online":
             return None
@@ -115,7 +115,7 @@ async def move(world: World, rate: float) -> list[Outcome]:
         await asyncio.sleep(2 * AROUND)
         began = time.monotonic()
         leaving.signal(signal.SIGTERM)
-        while await world.holder() is not staying:
+        while await world.holder(staying) is not staying:
             await asyncio.sleep(0.02)
         moved = time.monotonic()
         await asyncio.sleep(AROUND)
