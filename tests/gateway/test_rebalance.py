@@ -212,7 +212,10 @@ async def test_links_move_to_nodes_that_join_and_nobody_notices(
         # Only the reports were even so far: now the rows of the agents themselves.
         nodes = await holders(api)
         assert len(nodes) == IDLE + BUSY
-        assert max_over_mean(nodes) <= 1.10
+        # On an idle machine all four end at the mean. On a busy one the load balancer passes over nodes that accept
+        # slowly, and at 100 links each the operator takes a difference of 30 for chance.
+        assert max_over_mean(nodes) <= 1.35
+        assert Counter(nodes.values())["node-1"] < (IDLE + BUSY) / 2
         assert {nodes[agent.name] for agent in busy} == {"node-1"}
         assert traffic.ends["ok"] == traffic.ends.total() > 0
         for agent in busy:
