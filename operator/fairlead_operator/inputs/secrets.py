@@ -24,7 +24,7 @@ from fairlead_operator.kube.objects import Object
 
 TOKEN = re.compile(r"[!-~]{16,4096}")
 DEVELOPMENT_TOKENS = ("development-agent-token", "development-platform-token")
-"""Of agents and of the platform: a gateway takes them on loopback only."""
+"""The tokens of agents and of the platform that a gateway accepts on the loopback interface only."""
 
 
 class UnusableSecret(ConfigError):

@@ -32,6 +32,6 @@ CLUSTER: tuple[PolicyRule, ...] = (("networking.k8s.io", ("ingressclasses",), ("
 UPGRADE: tuple[PolicyRule, ...] = (
     ("apiextensions.k8s.io", ("customresourcedefinitions",), ("get", "create", "patch")),
 )
-"""For the job that applies the CRDs at an upgrade of the chart, not for the operator."""
+"""The rights of the job that applies the CRDs at an upgrade of the chart; the operator does not need them."""
 
 PERMISSIONS = (*NAMESPACED, *LEASE, *CLUSTER)

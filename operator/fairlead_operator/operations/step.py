@@ -194,7 +194,7 @@ def _ready(pods: Sequence[PodObservation]) -> int:
 
 
 def _links(pods: Sequence[PodObservation], fleet: FleetObservation) -> int | None:
-    """None when Redis could not be read."""
+    """The number of links that the pods still hold; None when Redis could not be read."""
     return sum(pod.links for pod in pods) if fleet.readable else None
 
 

@@ -67,7 +67,7 @@ class CommandRunner:
         self._admitting: dict[str, asyncio.Future[None]] = {}
         """Commands that the journal does not have yet."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Also of commands that were ended although their handler did not stop."""
+        """The tasks of handlers, including those of commands that were ended although their handler did not stop."""
         self._executor = HandlerExecutor(sender)
         self._loop = asyncio.get_running_loop()
 

@@ -41,7 +41,7 @@ sweep before that."""
 SWEEPERS = 2
 """Nodes that sweep a shard in one turn: one of them may have died a moment ago."""
 JITTER = 0.02
-"""Seconds."""
+"""The longest random delay before a turn, in seconds."""
 BATCH = 64
 """Targets that are handled at once: a millisecond of the event loop, and two of Redis."""
 BATCHES_AT_ONCE = 4

@@ -19,7 +19,7 @@ from fairlead.agent.builtin.files.path_guard import PathGuard
 from fairlead.agent.errors import CommandError
 
 LINKS = 40
-"""As many as Linux follows."""
+"""Links that one walk follows: as many as Linux does."""
 NAMES = 64
 """Folders on the way: each is held open, and eight walks at once must not exhaust the agent's descriptors."""
 # Without O_PATH, folders that may be passed through but not read cannot be opened.

@@ -20,7 +20,7 @@ from pathlib import Path
 import fairlead
 
 LINKS = 40
-"""As many as Linux follows."""
+"""Links that are followed along one path: as many as Linux does."""
 
 
 @dataclass(frozen=True, slots=True)
