@@ -18,6 +18,8 @@ class Hub:
     def __init__(self, pending_limit: int = PENDING_LIMIT) -> None:
         """`pending_limit`: bytes that all sessions together may have received and not stored yet."""
         self._sessions: dict[str, Session] = {}
+        self._registering: dict[str, Session] = {}
+        """By agent: the session for which a claim is under way, until its welcome."""
         self.totals = Totals(pending_limit)
         self.links = 0
         """Open links, with or without an agent: what `capacity` limits."""
@@ -45,6 +47,19 @@ class Hub:
 
     def get(self, agent: str) -> Session | None:
         return self._sessions.get(agent)
+
+    def registering(self, agent: str) -> Session | None:
+        """The session of a link that is about to get the agent. The agent may still have another one here: `get`."""
+        return self._registering.get(agent)
+
+    def begin_registration(self, session: Session) -> None:
+        """A claim for `session` is sent. From now on Redis may name this node as the agent's, before it knows so."""
+        self._registering[session.agent] = session
+
+    def end_registration(self, session: Session) -> None:
+        """`session` is welcomed, or will not be."""
+        if self._registering.get(session.agent) is session:
+            del self._registering[session.agent]
 
     def add(self, session: Session) -> bool:
         """Make `session` the agent's and close an older one. False if a newer one is here already."""
