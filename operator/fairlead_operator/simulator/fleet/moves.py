@@ -17,8 +17,6 @@ from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.simulator.arrays import Counts, draw_without_return
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 
-MOVES_MOST = 200.0
-"""Moves per second of the whole fleet at most."""
 DEBT_SECONDS = 5
 """Seconds of the rate that may be overdrawn (`DEBT_SECONDS` of `fairlead.fleet.moves.move_bucket`)."""
 
@@ -27,6 +25,7 @@ class FleetMoves:
     def __init__(self, spec: LinkGatewaySpec, rng: np.random.Generator) -> None:
         self._capacity = spec.capacity
         self._accept_rate = spec.accept_rate
+        self._most = spec.moves.max_per_second
         self._drain_seconds = spec.drain_seconds
         self._rng = rng
         self._tokens = 0.0
@@ -41,7 +40,7 @@ class FleetMoves:
             for one, links, serving in zip(accepting, pods.links.tolist(), pods.serving.tolist(), strict=True)
             if serving
         ]
-        self.rate = move_rate(spare, MOVES_MOST)
+        self.rate = move_rate(spare, self._most)
 
     def draw(self, pods: PodTable, targets: Mapping[str, int], now: int) -> Counts:
         """Agents of each pod that move now. `targets`: links that pods keep while a rebalance runs."""
