@@ -43,6 +43,7 @@ class Metrics:
         self.ready = gauge("ready_replicas", "Pods that take links")
         self.links = gauge("reported_links", "Links that the nodes report")
         self.headroom = gauge("headroom_ratio", "Share of the ready pods' capacity that is free")
+        self.move_rate = gauge("move_rate", "Moves per second that the fleet may make")
         self.stale = gauge("stale_reports", "Ready pods that have not reported for more than 15 s")
         self.links_directed = gauge("new_links_directed", "1 while only pods of the new revision take new links")
         self.rules = gauge("rule_replicas", "Pods that each scaling rule requires", "rule")
@@ -53,9 +54,9 @@ class Metrics:
         self.to_move = gauge("rebalance_links", "Links that the running rebalance has still to move")
         self.rebalances = counter("rebalances_total", "Rebalances that have ended", *LABELS, "outcome")
         self._of_a_gateway = (
-            self.desired, self.current, self.ready, self.links, self.headroom, self.stale, self.links_directed,
-            self.rules, self.condition, self.decisions, self.scalings, self.wrong_removals, self.to_move,
-            self.rebalances,
+            self.desired, self.current, self.ready, self.links, self.headroom, self.move_rate, self.stale,
+            self.links_directed, self.rules, self.condition, self.decisions, self.scalings, self.wrong_removals,
+            self.to_move, self.rebalances,
         )  # fmt: skip
 
     def of(self, namespace: str, name: str) -> GatewayMetrics:
@@ -89,6 +90,9 @@ class GatewayMetrics:
         for rule in decision.rules:
             m.rules.labels(*labels, rule.name).set(rule.replicas)
         m.decisions.labels(*labels, decision.action, decision.target.winner).inc()
+
+    def set_move_rate(self, rate: float) -> None:
+        self._metrics.move_rate.labels(*self._labels).set(rate)
 
     def links_directed(self, directed: bool) -> None:
         self._metrics.links_directed.labels(*self._labels).set(directed)

@@ -287,9 +287,9 @@ async def test_a_missing_welcome_ends_the_attempt(
     gateway: Gateway, agent: Agent, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The protocol's 30 s, made short for the test."""
-    import fairlead.agent.link.connector as connector
+    import fairlead.agent.link.dialer as dialer
 
-    monkeypatch.setattr(connector, "WELCOME_TIMEOUT", 0.3)
+    monkeypatch.setattr(dialer, "WELCOME_TIMEOUT", 0.3)
     serve(agent)
     silent = await gateway.accept()
     await silent.expect(Hello)

@@ -69,6 +69,19 @@ def test_the_benchmark_of_deadlines_runs_at_a_tiny_scale(tmp_path: Path) -> None
     assert figures["nodes_us"] > 0 < figures["valkey_us"]
 
 
+def test_an_agent_moves_at_a_tiny_scale(tmp_path: Path) -> None:
+    out = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "bench.moves", "--moves=1", "--rate=20", "--quiet=1", f"--out={out}"],
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(out.read_text())
+    assert figures["twice"] == 0
+    assert {phase: f["not_ok"] for phase, f in figures["phases"].items()} == {"no move": 0, "move 1": 0}
+    assert all(f["commands"] for f in figures["phases"].values())
+
+
 def test_the_simulators_cost_at_a_tiny_scale(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 import yaml
 
-from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Replicas
+from fairlead.fleet.moves.move_rate import FINAL_SECONDS
+from fairlead_operator.api.gateway_spec import Drain, LinkGatewaySpec, Moves, Replicas
 from fairlead_operator.api.validation import RESERVED_ENV
 
 from support.chart.helm import Helm
@@ -78,7 +79,7 @@ def test_contradicting_values_are_refused_in_words(helm: Helm, chart: Path) -> N
     assert "fairlead.eu cannot be the name of a Service" in refused(name="fairlead.eu")
     assert "2nd-fairlead cannot be the name of a Service" in refused(name="2nd")
     assert "gateways.default.replicas: min 20 is greater than max 10" in refused("gateways.default.replicas.min=20")
-    assert "capacity 60001 is greater than" in refused("gateways.default.capacity=60001")
+    assert "capacity 24001 at 100 moves per second" in refused("gateways.default.capacity=24001")
     for name, instead in RESERVED_ENV.items():
         told = f"gateways.default.pod.env must not set {name}: {instead}"
         if name in ("FAIRLEAD_NODE", "FAIRLEAD_REDIS"):
@@ -143,9 +144,12 @@ def test_the_schema_has_every_field_of_a_linkgateway() -> None:
 
 def test_the_checks_of_the_chart_know_the_defaults_of_a_linkgateway() -> None:
     text = (ROOT / "charts" / "fairlead" / "templates" / "gateways" / "_check.tpl").read_text()
-    capacity = next(one.default for one in msgspec.structs.fields(LinkGatewaySpec) if one.name == "capacity")
+    defaults = {one.name: one.default for one in msgspec.structs.fields(LinkGatewaySpec)}
+    capacity, accept_rate = defaults["capacity"], defaults["accept_rate"]
     assert f'"replicas" "min" {Replicas().min} ' in text
     assert f'"replicas" "max" {Replicas().max} ' in text
     assert f"$given.capacity | default {capacity} " in text
-    assert f'"drain" "rate" {Drain().rate} ' in text
+    assert f"$given.acceptRate | default {accept_rate} " in text
+    assert f" {FINAL_SECONDS} -}}}}" in text
+    assert f'"moves" "maxPerSecond" {Moves().max_per_second} ' in text
     assert f'"drain" "maxSeconds" {Drain().max_seconds} ' in text

@@ -29,7 +29,7 @@ VALUES: dict[str, Any] = {
             "capacity": CAPACITY,
             "replicas": {"min": 2, "max": 8},
             "acceptRate": 100,
-            "drain": {"rate": RATE},
+            "moves": {"maxPerSecond": RATE},
             "scaling": {"windowSeconds": WINDOW, "stepDownSeconds": 10},
             "ingress": {"className": "traefik", "hosts": [HOST], "preset": "Traefik"},
         }

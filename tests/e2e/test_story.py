@@ -220,7 +220,7 @@ def test_7_a_rollout_under_traffic_loses_no_agent_and_closes_links_at_its_pace(s
         moved = links(HOST, since)
         assert_paced(moved)
         pace = f"{max(most_in_a_second(moved).values())} in a second"
-        scene.figures.number("closed by one pod in the rollout, at most", f"{pace}; its rate is {RATE}")
+        scene.figures.number("closed by one pod in the rollout, at most", f"{pace}; the whole fleet has {RATE}")
         scene.figures.number("links that the rollout moved", f"{len(moved)}, of {MANY} agents")
     events = release.get("events", f"--field-selector=involvedObject.name={RELEASE}")["items"]
     assert "NewLinksDirected" in {event["reason"] for event in events}, "old pods took new links to the end"

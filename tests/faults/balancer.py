@@ -1,13 +1,15 @@
 """A TCP proxy in front of the nodes' link ports and of a Valkey, with which a scenario can cut connections.
 
-Each connection goes to a random backend that accepts it. `cut` ends connections, as if a cable near the gateway was
-pulled; `hush` keeps them open and forwards nothing more, like a firewall that has forgotten them.
+Each connection goes to a random backend that accepts it, or to that with the fewest connections. `cut` ends
+connections, as if a cable near the gateway was pulled; `hush` keeps them open and forwards nothing more, like a
+firewall that has forgotten them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable
 
 CONNECT = 2.0
@@ -27,8 +29,12 @@ class BalancedConnection:
 
 
 class Balancer:
-    def __init__(self, backends: Callable[[], Iterable[int]], rng: random.Random) -> None:
-        """`backends` gives the ports that may be tried now."""
+    def __init__(self, backends: Callable[[], Iterable[int]], rng: random.Random, *, fewest: bool = False) -> None:
+        """`backends` gives the ports that may be tried now. With `fewest`, the one with the fewest connections is tried
+        first, otherwise a random one."""
+        self._fewest = fewest
+        self._dialled: Counter[int] = Counter()
+        """Connections to each backend, including those that are being opened."""
         self._backends = backends
         self._rng = rng
         self._server: asyncio.Server | None = None
@@ -77,13 +83,16 @@ class Balancer:
     async def _serve(self, reader: asyncio.StreamReader, near: asyncio.StreamWriter) -> None:
         ports = list(self._backends())
         self._rng.shuffle(ports)
+        if self._fewest:
+            ports.sort(key=self._dialled.__getitem__)
         for port in ports:
+            self._dialled[port] += 1
             try:
                 async with asyncio.timeout(CONNECT):
                     back, far = await asyncio.open_connection("127.0.0.1", port)
                 break
             except (OSError, TimeoutError):
-                continue
+                self._dialled[port] -= 1
         else:
             near.transport.abort()
             return
@@ -94,6 +103,7 @@ class Balancer:
             await asyncio.gather(self._pump(pipe, reader, far), self._pump(pipe, back, near))
         finally:
             self.pipes.discard(pipe)
+            self._dialled[port] -= 1
             pipe.cut()
 
     async def _pump(self, pipe: BalancedConnection, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:

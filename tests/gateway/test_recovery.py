@@ -334,7 +334,8 @@ async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
 async def test_a_drain_hands_over_an_agent_with_its_running_commands(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
-    leaving, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    leaving = make_gateway(own_valkey.url, "--drain-timeout", "8", name="node-1")  # too short for its command
+    other = make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
     peer = await dial(leaving)
     await peer.greet(conn=1)
@@ -475,7 +476,7 @@ async def test_an_error_in_one_comparison_is_logged_and_the_next_one_runs(
 
     monkeypatch.setattr(reconciler, "FAILED_PAUSE", 0.01)
     hub, unused = FailsOnce(), cast("Any", None)
-    fleet = FleetStore(unused, unused, unused, unused, unused, unused, unused, unused)
+    fleet = FleetStore(unused, unused, unused, unused, unused, unused, unused, unused, unused)
     membership = Membership("node-1")
     compares = Reconciler(fleet, hub, unused, unused, membership, Metrics())
     membership.reconciliation.request()

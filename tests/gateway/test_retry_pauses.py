@@ -10,7 +10,7 @@ import asyncio
 import httpx2
 import pytest
 
-from fairlead.agent.link.connector import DIAL_TIMEOUT
+from fairlead.agent.link.dialer import DIAL_TIMEOUT
 from fairlead.fleet.node_table import AWAY_MS
 from fairlead.hub.session import RETRY_MS
 from fairlead.settings.table import SETTINGS

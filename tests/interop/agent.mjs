@@ -50,7 +50,7 @@ class Link {
 
   read(raw) {
     this.heard = performance.now();
-    if (this.agent.link !== this) return; // replaced: whatever still arrives is ignored (§4)
+    if (![this.agent.link, this.agent.next].includes(this)) return; // left: whatever still arrives is ignored (§4)
     try {
       const message = decode(raw);
       if (message) this.agent.take(this, message);
@@ -67,8 +67,8 @@ class Link {
     clearTimeout(this.slot);
     clearTimeout(this.unclosed);
     if (this.bye && [1005, 1006].includes(code)) [code, own] = [this.bye.code, false]; // it announced the close frame (§9)
-    tell("closed", { code, own, replaced: this.agent.link !== this });
-    if (this.agent.link === this) this.agent.unlink();
+    tell("closed", { code, own, replaced: this.agent.link !== this || !!this.agent.next });
+    this.agent.lost(this, code, own);
     this.end({ code, own, comeBack: this.comeBack ?? (this.slot && code === 4000 ? this.young() : undefined) });
   }
 
@@ -76,7 +76,13 @@ class Link {
     return performance.now() - this.welcomed > 5000 ? 0 : 1000 * Math.random();
   }
 
-  end(how) { // the agent dials again; the link itself may live until the next one is there
+  leave() { // another one is in use
+    clearTimeout(this.slot);
+    this.socket.send(encode({ t: 14, code: 1000, why: "moved" }));
+    this.socket.close(1000);
+  }
+
+  end(how) { // the agent dials again; the link itself is in use until the next one is welcomed
     this.over({ ...how, lived: this.welcomed ? performance.now() - this.welcomed : 0 });
   }
 }
@@ -88,7 +94,7 @@ class Stopped extends Error {}
 class Stream {
   constructor(agent, cmd) {
     Object.assign(this, { agent, id: cmd.id, room: cmd.credit, next: 0, held: [], heldBytes: 0, cursor: 0 });
-    Object.assign(this, { inbox: [], inNext: 0, taken: 0, inRoom: agent.limits.window, eof: false });
+    Object.assign(this, { inbox: [], inNext: 0, taken: 0, owed: 0, inRoom: agent.limits.window, eof: false });
     Object.assign(this, { ended: false, waiting: [], stopping: new AbortController() });
   }
 
@@ -123,9 +129,16 @@ class Stream {
     }
     const data = this.inbox.shift();
     this.taken += 1;
-    this.inRoom += data.length;
-    if (data.length) this.agent.link.send({ t: 8, id: this.id, bytes: data.length });
+    this.grant(data.length);
     return data;
+  }
+
+  grant(bytes) { // never on the old link once hello was said on a new one (§9): then it is owed
+    this.owed += bytes;
+    if (!this.owed || this.agent.next || !this.agent.link) return;
+    this.inRoom += this.owed;
+    this.agent.link.send({ t: 8, id: this.id, bytes: this.owed });
+    this.owed = 0;
   }
 
   pause(ms) {
@@ -178,7 +191,8 @@ class Stream {
     this.wake();
   }
 
-  resume(have, window) { // §8, step 2
+  resume(have, window, inNext) { // §8, step 2; the input comes from where hello wanted it
+    [this.inbox, this.inNext, this.owed, this.eof] = [[], inNext, 0, false];
     this.drop(this.held.filter((m) => m.t === 6 && m.n < have).length);
     const first = this.held.length ? this.held[0].n ?? this.held[0].total : this.next;
     if (first !== have) {
@@ -196,12 +210,18 @@ class Stream {
 class Agent {
   constructor(urls, id, token, methods) {
     Object.assign(this, { urls, id, token, methods, boot: randomBytes(8).toString("hex"), conn: 0 });
-    Object.assign(this, { link: null, hb: 10_000, limits: LIMITS({}), retry: RETRY({}), sid: null });
+    Object.assign(this, { link: null, next: null, hb: 10_000, limits: LIMITS({}), retry: RETRY({}), sid: null });
     Object.assign(this, { streams: new Map(), past: new Set(), events: [], eventCursor: 0, leaving: null });
+    Object.assign(this, { final: false, notBefore: 0 });
   }
 
   async run() { // §10
     for (let k = 0; ; k++) {
+      if (this.final) {
+        this.link?.leave(); // nothing is to be sent on an old one any more
+        return 3;
+      }
+      if (this.notBefore > performance.now()) await sleep(this.notBefore - performance.now());
       this.conn += 1;
       const url = this.urls[(this.conn - 1) % this.urls.length]; // what refused or was lost is not the next to be asked
       const answer = await Socket.open(`${url}/v1/link`, this.token, "fairlead.v1.json", 20_000);
@@ -213,30 +233,35 @@ class Agent {
       } else {
         const end = await new Promise((over) => this.greet(answer, over));
         if (this.leaving) return 0;
-        if (end.code >= 4500 && !end.own) return 3;
+        if (this.final) continue;
         if (end.lived > 60_000) k = 0;
         wait = end.comeBack;
       }
+      if (this.link && wait === undefined) k = Math.max(k, 1); // it moves, and is reached over its old link
       const ceiling = k ? Math.min(this.retry.cap, this.retry.base * 2 ** Math.min(Math.max(k - 4, 0), 16)) : this.retry.first;
       await sleep(Math.min(wait ?? Math.random() * ceiling, LONGEST_TIMER));
     }
   }
 
-  greet({ tcp, head }, over) {
-    const old = this.link;
-    if (old) this.unlink();
-    const link = (this.link = new Link(this, tcp, (end) => (old?.socket.close(1000), over(end))));
-    link.leaveOld = () => old?.kept || old?.socket.close(1000);
-    const have = {};
+  greet({ tcp, head }, over) { // with a link in use it is a move (§9): that one stays until welcome
+    const link = (this.next = new Link(this, tcp, over));
+    const have = (link.have = {});
     for (const s of this.streams.values()) if (!s.ended) have[s.id] = s.taken;
     const resume = this.sid ? { sid: this.sid } : undefined;
     link.send({ t: 1, agent: this.id, boot: this.boot, conn: this.conn, sdk: "interop-js/1", facts: { lang: "js" }, have, resume });
     if (head.length) link.socket.feed(head);
   }
 
-  unlink() {
-    this.link = null;
-    for (const s of this.streams.values()) [s.inbox, s.inNext, s.eof] = [[], s.taken, false]; // asked for again (§7)
+  lost(link, code, own) { // by its close, whoever made it
+    if ([this.link, this.next].includes(link)) this.final ||= code >= 4500 && !own;
+    if (this.next === link) {
+      this.next = null; // the old link, if there is one, grants what was taken meanwhile
+      for (const s of this.streams.values()) s.grant(0);
+    } else if (this.link === link) {
+      this.link = null;
+      if (link.comeBack !== undefined) this.notBefore = performance.now() + link.comeBack;
+      if (this.final || link.comeBack !== undefined) this.next?.socket.close(1000);
+    }
   }
 
   take(link, m) {
@@ -248,6 +273,7 @@ class Agent {
       ensure(!s.eof && m.n === s.inNext && m.payload.length <= s.inRoom, "input out of order, or beyond the window");
       s.inNext += 1;
       s.inRoom -= m.payload.length;
+      if (m.n < s.taken) return s.grant(m.payload.length); // it was taken over the link before
       s.inbox.push(m.payload);
       s.wake();
     } else if (m.t === 7 && s && !s.ended) {
@@ -276,14 +302,15 @@ class Agent {
   welcome(link, m) { // §8
     ensure(!link.welcomed, "welcome twice");
     link.welcomed = performance.now();
-    Object.assign(this, { hb: m.hb, limits: m.limits, retry: m.retry, sid: m.sid });
+    const old = this.link;
+    Object.assign(this, { link, next: null, hb: m.hb, limits: m.limits, retry: m.retry, sid: m.sid });
     tell("welcome", { conn: this.conn, boot: this.boot, resumed: m.resumed, have: m.have.size });
     for (const s of [...this.streams.values()]) {
-      if (m.have.has(s.id)) s.resume(m.have.get(s.id), m.limits.window);
+      if (m.have.has(s.id)) s.resume(m.have.get(s.id), m.limits.window, link.have[s.id] ?? 0);
       else this.forget(s);
     }
     for (this.eventCursor = 0; this.eventCursor < this.events.length; ) link.number(this.events[this.eventCursor++]);
-    link.leaveOld();
+    if (!old?.kept) old?.leave();
   }
 
   forget(s) {
@@ -340,10 +367,11 @@ class Agent {
   leave() { // §9
     if (this.leaving) return;
     for (const s of this.streams.values()) s.end("cancelled", { error: { code: "cancelled", message: "the agent ends" } });
-    this.leaving = this.link ?? {};
-    if (!this.link) process.exit(0);
-    this.link.send({ t: 14, code: 1001, why: "the agent ends" });
-    this.link.socket.close(1001); // the process ends with its last socket, seconds later at most
+    const open = [this.link, this.next].filter(Boolean);
+    this.leaving = true;
+    if (!open.length) process.exit(0);
+    for (const link of open) link.send({ t: 14, code: 1001, why: "the agent ends" });
+    for (const link of open) link.socket.close(1001); // the process ends with its last socket, seconds later at most
   }
 }
 

@@ -38,8 +38,8 @@ def node_js() -> str:
     return found
 
 
-def start_two(folder: Path, redis: str) -> Iterator[list[ServeProcess]]:
-    pair = [ServeProcess(folder, name, redis, "--heartbeat", "2") for name in ("node-a", "node-b")]
+def start_two(folder: Path, redis: str, *flags: str) -> Iterator[list[ServeProcess]]:
+    pair = [ServeProcess(folder, name, redis, "--heartbeat", "2", *flags) for name in ("node-a", "node-b")]
     try:
         for node in pair:
             node.wait_ready()
@@ -65,7 +65,8 @@ async def own_valkey(node_js: str, tmp_path: Path) -> AsyncIterator[EmbeddedValk
 
 @pytest.fixture
 def own_nodes(own_valkey: EmbeddedValkey, tmp_path: Path) -> Iterator[list[ServeProcess]]:
-    yield from start_two(tmp_path, own_valkey.url)
+    """A drain of these waits no more than 3 s for the end of commands."""
+    yield from start_two(tmp_path, own_valkey.url, "--drain-timeout", "6")
 
 
 @pytest.fixture

@@ -188,6 +188,7 @@ async def test_a_stream_continues_after_a_lost_link(
         assert (lost["code"], lost["replaced"]) == (1006, False)
     elif fault == "drained":
         assert (await foreign.tells("drain"))["why"] == "shutdown"
+        assert (lost["code"], lost["own"], lost["replaced"]) in ((1000, True, True), (4007, False, True))
         assert await asyncio.to_thread(holder.process.wait, 20) == 0
     else:
         assert (lost["code"], lost["own"], lost["replaced"]) == (4007, False, True)

@@ -93,7 +93,7 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
             ["step 10 of 12", "section 5 Commands"],
         ),
         (
-            ("if (end.code >= 4500 && !end.own) return 3;", ""),
+            ("if (this.final) {", "if (false) {"),
             "replaced",
             ["step 5 of 5: the agent reconnected: after a close code from 4500 on", "section 9 Leaving"],
         ),
@@ -112,6 +112,16 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
             "refused for a while",
             ["step 5 of 10: the agent reconnected after", "expected at least 1000 ms", "section 1 Connecting"],
         ),
+        (
+            ("this.agent.next || !this.agent.link", "!this.agent.link"),
+            "input over a move",
+            ["step 11 of 16: input was granted on the old link after hello on the new one", "section 9 Leaving"],
+        ),
+        (
+            ("if (!old?.kept) old?.leave();", ""),
+            "a move",
+            ["step 13 of 18: the agent did not close within 5 s, expected a close with 1000", "section 9 Leaving"],
+        ),
     ],
     ids=[
         "a gap",
@@ -123,6 +133,8 @@ async def test_an_agent_in_another_language_plays_all_conversations(node_js: str
         "before welcome",
         "no deadline",
         "no Retry-After",
+        "grants on the old link",
+        "keeps the old link",
     ],
 )
 async def test_a_broken_agent_gets_the_violation_named(

@@ -34,9 +34,14 @@ PATIENCE = 90.0
 CAPACITY = 60
 FEW, MORE = 10, 35
 """Agents at each of two pods: a sixth of the capacity; then more than the target utilisation."""
+UNEVEN = 8
+"""Agents that one of the pods has more than the other."""
 IDLE = 12.0
 """Seconds: one look, and one that is late."""
-STILL = {"Wrong removals": "a removal takes the pod that it means; tests/operator plays one that does not"}
+STILL = {
+    "Wrong removals": "a removal takes the pod that it means; tests/operator plays one that does not",
+    "New links directed": "there is no rollout; tests/operator plays one",
+}
 """Panels that may be the same under this load, and why; all others must move."""
 
 
@@ -124,9 +129,12 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
         await asyncio.sleep(RATE + 2 + IDLE)
         idle = (began, time.time())
 
-        for node in nodes:
-            stack.enter_context(swarm(node, f"more-{node.name}", MORE))
+        for node, more in zip(nodes, (MORE, MORE + UNEVEN), strict=True):
+            stack.enter_context(swarm(node, f"more-{node.name}", more))
         await told("fairlead_operator_desired_replicas == 3")
+        # Agents of a swarm come back to the node that they left, so the links stay uneven.
+        await world.operate("spread", type="Rebalance")
+        await told("fairlead_operator_rebalance_links > 0")
         # The third pod is ready, and nothing in it ever beats.
         await world.run_pods(3)
         # A second LinkGateway, of which the API server takes no status: looks at it last, and are given up.

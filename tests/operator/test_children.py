@@ -40,16 +40,17 @@ def test_deployment_by_default_adds_all_new_pods_before_it_removes_one() -> None
 
 
 @pytest.mark.parametrize(
-    ("capacity", "drain", "grace", "delay"),
+    ("capacity", "more", "grace", "delay"),
     [
-        (10_000, {}, 80, "10"), (1, {}, 40, "10"), (18_000, {"rate": 100}, 210, "10"),
-        (1, {"shutdownDelaySeconds": 0}, 31, "0"), (200, {"shutdownDelaySeconds": 60}, 90, "60"),
+        (10_000, {}, 190, "10"), (1, {}, 91, "10"), (18_000, {"acceptRate": 1_000}, 180, "10"),
+        (1_000, {"moves": {"maxPerSecond": 10}}, 190, "10"), (1, {"drain": {"shutdownDelaySeconds": 0}}, 91, "0"),
+        (100, {"drain": {"shutdownDelaySeconds": 90}}, 120, "90"),
     ],
 )  # fmt: skip
 def test_grace_period_is_the_longer_of_drain_and_delay_plus_the_stop(
-    capacity: int, drain: dict[str, int], grace: int, delay: str
+    capacity: int, more: dict[str, Any], grace: int, delay: str
 ) -> None:
-    pod = made(capacity=capacity, drain=drain)["Deployment", "edge"]["spec"]["template"]["spec"]
+    pod = made(capacity=capacity, **more)["Deployment", "edge"]["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == grace
     assert {"name": "FAIRLEAD_SHUTDOWN_DELAY", "value": delay} in pod["containers"][0]["env"]
     assert "lifecycle" not in pod["containers"][0]

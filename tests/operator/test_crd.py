@@ -103,7 +103,7 @@ async def test_api_server_fills_in_the_defaults_of_a_gateway(world: OperatorName
         {"replicas": {"min": 3, "max": 2}},
         {"redis": {}},
         {"redis": {"url": "redis://r", "secretRef": {"name": "s"}}},
-        {"capacity": 100_000, "drain": {"rate": 10, "maxSeconds": 60}},
+        {"capacity": 100_000, "moves": {"maxPerSecond": 10}, "drain": {"maxSeconds": 60}},
         {"capacity": 0},
         {"scaling": {"mode": "Sometimes"}},
         {"logLevel": "loud"},
@@ -131,18 +131,29 @@ def test_schema_has_every_validation_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("capacity", "rate", "most", "takes"),
-    [(100_000, 10, 60, 10_000), (601, 10, 60, 61), (1_000_000, 1, 3600, 1_000_000)],
+    ("capacity", "moves", "accepts", "most", "takes"),
+    [
+        (100_000, 10, 200, 60, 10_060),
+        (601, 10, 200, 120, 121),
+        (1_000_000, 1, 1, 3600, 1_000_060),
+        (201, 200, 3, 160, 161),
+    ],
 )
 async def test_spec_that_cannot_drain_in_time_is_refused_with_the_numbers(
-    world: OperatorNamespace, capacity: int, rate: int, most: int, takes: int
+    world: OperatorNamespace, capacity: int, moves: int, accepts: int, most: int, takes: int
 ) -> None:
     """The API server's CEL and the operator use the same words."""
-    spec: Object = {"capacity": capacity, "drain": {"rate": rate, "maxSeconds": most}}
-    said = f"capacity {capacity} at drain.rate {rate} takes {takes} s, and drain.maxSeconds is {most}; "
+    spec: Object = {
+        "capacity": capacity, "acceptRate": accepts, "moves": {"maxPerSecond": moves}, "drain": {"maxSeconds": most},
+    }  # fmt: skip
+    rate = min(moves, (accepts + 1) // 2)
+    said = (
+        f"capacity {capacity} at {rate} moves per second (the lesser of moves.maxPerSecond and half of acceptRate) "
+        f"and 60 s for commands take {takes} s, and drain.maxSeconds is {most}; "
+    )
     with pytest.raises(ConfigError) as here:
         read_spec(LEAST | spec)
-    advice = "raise drain.rate or drain.maxSeconds, or lower capacity"
+    advice = "raise one of these, or lower capacity"
     assert here.value.message == f"a full pod could not drain in time: {said}{advice}"
     with pytest.raises(ApiServerRefused) as there:
         await world.gateway(**spec)
@@ -220,7 +231,7 @@ def test_operation_crd_has_columns() -> None:
 async def test_api_server_fills_in_the_defaults_of_an_operation(world: OperatorNamespace) -> None:
     stored = await world.operate("anew", type="Restart")
     assert stored["spec"] == {
-        "gateway": {"name": "edge"}, "type": "Restart", "reason": "", "activeDeadlineSeconds": 3600,
+        "gateway": {"name": "edge"}, "type": "Restart", "reason": "", "activeDeadlineSeconds": 3600, "cancel": False,
     }  # fmt: skip
     asked = {"gateway": {"name": "edge"}, "type": "Restart"}
     assert read_operation(stored).spec == msgspec.convert(asked, LinkOperationSpec)

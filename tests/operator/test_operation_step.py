@@ -12,12 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.errors import ConfigError
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Tokens, TokenSecret
 from fairlead_operator.api.link_operation import ENDED, Operation, Phase, Type, read_operation
+from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState, plan_rebalance
+from fairlead_operator.autoscaler.rebalance_history import EndedRebalance, RebalanceHistory, RebalanceOutcome
+from fairlead_operator.operations.runner import is_expired
 from fairlead_operator.operations.step import Step, StepAction, StepContext, next_step
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 UID = "uid-of-the-operation"
+SPEC = LinkGatewaySpec(
+    image="gateway", redis=Redis(url="redis://r"), tokens=Tokens(secret_ref=TokenSecret(name="tokens"))
+)
 
 
 def asked(kind: Type, pod: str | None = None, **more: object) -> Operation:
@@ -171,7 +179,8 @@ def test_deadline_counts_from_the_start_and_the_message_says_what_was_missing() 
     [
         {"gateway": {"name": "edge"}, "type": "Drain"},
         {"gateway": {"name": "edge"}, "type": "Restart", "pod": "a"},
-        {"gateway": {"name": "edge"}, "type": "Rebalance"},
+        {"gateway": {"name": "edge"}, "type": "Sometimes"},
+        {"gateway": {"name": "edge"}, "type": "Rebalance", "pod": "a"},
         {"type": "Restart"},
     ],
 )
@@ -239,3 +248,62 @@ def test_step_for_any_history_keeps_its_invariants(
         assert (after.finished_at is not None) is (after.phase in ENDED)
         assert after.message
         operation = then(operation, step)
+
+
+# -- a Rebalance, and what may happen to any of them ------------------------------------------------------
+
+REBALANCE = asked(Type.REBALANCE)
+
+
+def planned(*links: int, operation: str = UID) -> RebalancePlan:
+    """The first pass of a rebalance that the operation asked for."""
+    pods = tuple(PodObservation(f"p{i}", age=1.0, links=n, capacity=1000) for i, n in enumerate(links))
+    return plan_rebalance(FleetObservation(len(pods), pods, rebalance_operation=operation), History(), SPEC, 0.0)
+
+
+def test_rebalance_begins_and_follows_the_passes() -> None:
+    step = next_step(REBALANCE, seen(A, B), "", NOW)
+    assert (step.action, step.status.phase) == (StepAction.NOTHING, Phase.RUNNING)
+    begun = then(REBALANCE, step)
+    assert next_step(begun, seen(A, B), "", NOW).reason == "Waiting"  # a leader's first pass has no plan
+    step = next_step(begun, seen(A, B, rebalance=planned(300, 100)), "", NOW)
+    assert (step.reason, step.status.links_at_start, step.status.links_left) == ("Rebalancing", 100, 100)
+    assert next_step(begun, seen(A, B, rebalance=planned(300, 100, operation="")), "", NOW).reason == "Waiting"
+    step = next_step(then(begun, step), seen(A, B, rebalance=planned(200, 200)), "", NOW)
+    assert (step.reason, step.status.phase, step.status.links_left) == ("Completed", Phase.SUCCEEDED, 0)
+    assert step.status.message == "0 links were moved in 0 s; the fullest of 2 pods has 200 links, and the mean is 200"
+
+
+def test_rebalance_fails_when_links_come_back() -> None:
+    ended = EndedRebalance(RebalanceOutcome.LOAD_BALANCER_PINS, 90.0, 40, "they came back", UID)
+    given_up = RebalancePlan(RebalanceState.STOPPED, "", History(rebalance=RebalanceHistory(ended=ended)))
+    begun = then(REBALANCE, next_step(REBALANCE, seen(A, B), "", NOW))
+    step = next_step(begun, seen(A, B, rebalance=given_up), "", NOW)
+    assert (step.status.phase, step.reason, step.status.message) == (Phase.FAILED, "LoadBalancerPins", "they came back")
+
+
+@pytest.mark.parametrize("kind", Type)
+@pytest.mark.parametrize("running", [False, True])
+def test_cancelled_operation_ends_and_does_nothing_more(kind: Type, running: bool) -> None:
+    plain = asked(kind, "a" if kind is Type.DRAIN else None)
+    if running:
+        plain = then(plain, next_step(plain, seen(A, B), "", NOW))
+    cancelled = replace(plain, spec=msgspec.structs.replace(plain.spec, cancel=True))
+    step = next_step(cancelled, seen(A, B), "", NOW)
+    assert (step.action, step.reason, step.status.phase) == (StepAction.NOTHING, "Cancelled", Phase.FAILED)
+    assert step.status.finished_at is not None
+    goes_on = running and kind is not Type.REBALANCE
+    assert step.status.message == ("cancelled; what has begun goes on" if goes_on else "cancelled")
+
+
+@pytest.mark.parametrize(
+    ("ttl", "phase", "seconds_ago", "expired"),
+    [(60, "Succeeded", 59, False), (60, "Failed", 60, True), (0, "Succeeded", 0, True), (None, "Failed", 9e6, False)],
+)
+def test_ended_operation_expires_after_the_time_that_it_asks_for(
+    ttl: int | None, phase: str, seconds_ago: float, expired: bool
+) -> None:
+    finished = (NOW - timedelta(seconds=seconds_ago)).isoformat()
+    spec = {} if ttl is None else {"ttlSecondsAfterFinished": ttl}
+    assert is_expired({"spec": spec, "status": {"phase": phase, "finishedAt": finished}}, NOW) is expired
+    assert not is_expired({"spec": spec, "status": {"phase": "Running", "startedAt": finished}}, NOW)

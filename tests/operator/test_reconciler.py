@@ -18,7 +18,9 @@ from support.operator_world import OperatorNamespace, condition
 
 async def test_first_pass_creates_the_children_and_the_least_number_of_pods(world: OperatorNamespace) -> None:
     body = await world.gateway(
-        drain={"rate": 50}, ingress={"className": "traefik", "host": "edge.test"}, networkPolicy={"enabled": True}
+        moves={"maxPerSecond": 50},
+        ingress={"className": "traefik", "host": "edge.test"},
+        networkPolicy={"enabled": True},
     )
     reconciler = world.reconciler(body)
     status = await world.reconcile(reconciler)
@@ -28,9 +30,9 @@ async def test_first_pass_creates_the_children_and_the_least_number_of_pods(worl
     deployment = await world.deployment()
     template = deployment["spec"]["template"]["spec"]
     assert deployment["spec"]["replicas"] == 2
-    assert template["terminationGracePeriodSeconds"] == 1000 / 50 + 30
+    assert template["terminationGracePeriodSeconds"] == 1000 / 50 + 60 + 30
     env = {one["name"]: one.get("value") for one in template["containers"][0]["env"]}
-    assert (env["FAIRLEAD_REDIS_FILE"], env["FAIRLEAD_DRAIN_TIMEOUT"]) == ("/etc/fairlead/redis/url", "20")
+    assert (env["FAIRLEAD_REDIS_FILE"], env["FAIRLEAD_DRAIN_TIMEOUT"]) == ("/etc/fairlead/redis/url", "80")
     for kind, name in (
         ("Service", "edge-agents"), ("Service", "edge-platform"), ("Service", "edge-metrics"),
         ("PodDisruptionBudget", "edge"), ("ServiceAccount", "edge"), ("Ingress", "edge"), ("NetworkPolicy", "edge"),

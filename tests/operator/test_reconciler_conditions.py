@@ -193,7 +193,7 @@ async def test_missing_right_is_named(world: OperatorNamespace, lost: PolicyRule
         ({"replicas": {"min": 3, "max": 2}}, "replicas.min must not be greater"),
         ({"redis": {}}, "exactly one of url and secretRef"),
         ({"redis": {"url": "redis://r", "secretRef": {"name": "s"}}}, "exactly one of url and secretRef"),
-        ({"capacity": 100_000, "drain": {"rate": 10, "maxSeconds": 60}}, "could not drain in time"),
+        ({"capacity": 100_000, "moves": {"maxPerSecond": 10}, "drain": {"maxSeconds": 60}}, "could not drain in time"),
         ({"capacity": 0}, "greater than or equal to 1"),
         ({"scaling": {"mode": "Sometimes"}}, "Unsupported value"),
         ({"image": ""}, "at least 1 chars"),

@@ -22,7 +22,7 @@ SPEC = LinkGatewaySpec(
     capacity=100,
     accept_rate=10,
     replicas=Replicas(min=1, max=8),
-    drain=Drain(rate=5, shutdown_delay_seconds=3),
+    drain=Drain(shutdown_delay_seconds=3),
     redis=Redis(url="redis://r"),
     tokens=Tokens(secret_ref=TokenSecret(name="t")),
 )

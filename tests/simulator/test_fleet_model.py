@@ -108,7 +108,7 @@ def test_agents_that_are_refused_wait_longer_each_time_and_are_counted_when_they
 
 def deployment(pods: PodTable, stuck: Span = NOWHERE) -> ModelDeployment:
     rng = np.random.default_rng(1)
-    made = ModelDeployment(pods, rng, RollingUpdate(min_ready_seconds=2), PodStarts(5, 8), stuck)
+    made = ModelDeployment(pods, rng, RollingUpdate(max_surge="25%", min_ready_seconds=2), PodStarts(5, 8), stuck)
     made.begin(8)
     return made
 

@@ -222,3 +222,56 @@ async def test_drains_and_byes_are_obeyed_and_4507_is_final() -> None:
         assert (counters.moved, counters.lost, counters.attempts) == (2, 1, 3)
     assert times[1] - times[0] >= 0.29
     assert 0.69 <= times[3] - times[2] < 20
+
+
+async def test_a_drained_agent_uses_its_old_link_until_the_new_one_is_welcomed() -> None:
+    greeted, answered = asyncio.Event(), asyncio.Event()
+
+    async def old(link: PoolLink) -> None:
+        await link.greet()
+        await link.say(Drain(why="rebalance"))
+        await greeted.wait()
+        await link.say(Cmd(id="c1", method="echo", payload=b"on the old link"))
+        assert isinstance(await link.expect(Ack), Ack)
+        assert (await link.expect(Chunk)).payload == b"on the old link"
+        await link.expect(End)
+        answered.set()
+        await link.expect(Bye)
+        assert await closed(link) == 1000
+
+    async def new(link: PoolLink) -> None:
+        assert (await link.expect(Hello)).conn == 2
+        greeted.set()
+        await answered.wait()
+        await link.say(Welcome(sid="s", gen=2, now=1, hb=60_000, retry=SOON, have={"c1": 0}))
+        assert (await link.expect(Chunk)).payload == b"on the old link"  # it has no receipt
+        await link.expect(End)
+        await link.say(Rx(s=2))
+        await link.say(Cmd(id="c1", method="echo", attempt=2))
+        assert (await link.expect(Ack)).state == "duplicate"
+        await (await link.socket.ping())
+
+    async with played(old, new) as pool:
+        counters = pool.count()
+        assert (counters.moved, counters.lost, counters.attempts, counters.linked) == (1, 0, 2, 1)
+        assert (counters.commands, counters.answered, counters.duplicates) == (1, 1, 1)
+
+
+async def test_an_attempt_of_a_move_that_fails_is_made_again_and_the_old_link_stays() -> None:
+    async def old(link: PoolLink) -> None:
+        await link.greet()
+        await link.say(Drain(why="rebalance"))
+        await link.expect(Bye)
+        assert await closed(link) == 1000
+
+    async def failing(link: PoolLink) -> None:
+        await link.expect(Hello)
+        await link.socket.close(1011)
+
+    async def new(link: PoolLink) -> None:
+        await link.greet()
+        await (await link.socket.ping())
+
+    async with played(old, failing, new) as pool:
+        counters = pool.count()
+        assert (counters.moved, counters.lost, counters.attempts, counters.refused) == (1, 0, 3, {"close 1011": 1})

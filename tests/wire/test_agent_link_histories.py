@@ -23,7 +23,9 @@ STEPS = st.one_of(
     st.tuples(st.just("agent_reads"), some),
     st.tuples(st.just("gateway_reads"), some),
     st.tuples(st.just("gateway_stores"), some),
-    st.tuples(st.sampled_from(("lose", "resume", "resume", "die")), st.integers(0, 4), st.integers(0, 4)),
+    st.tuples(
+        st.sampled_from(("lose", "greet", "give_up", "resume", "resume", "die")), st.integers(0, 4), st.integers(0, 4)
+    ),
     st.tuples(st.sampled_from(("end", "emit")), commands),
 )
 

@@ -8,7 +8,7 @@ from fairlead.errors import ProtocolViolation
 from fairlead.wire.messages import Chunk, Cmd, Credit, End
 from fairlead.wire.outbox import Outbox
 
-from support.wire.agent_memory import WINDOW, linked
+from support.wire.agent_memory import WINDOW, greeted, linked, welcomed
 
 
 def test_input_waits_for_the_handler_and_its_credit_is_granted_when_taken(outbox: Outbox) -> None:
@@ -74,10 +74,37 @@ def test_hello_asks_for_input_that_was_not_taken(outbox: Outbox) -> None:
     link.receive(End(id="A", total=3))
     stream.take()
     assert outbox.have() == {"A": 1}, "B has ended and takes no more input"
-    assert outbox.have() == {"A": 1}
+    again = greeted(outbox)
+    assert len(stream.input) == 2, "it can still be taken"
+    welcomed(again, {"A": 0, "B": 0})
     assert not stream.input
     assert not stream.input_ended
-    again = linked(outbox, {"A": 0, "B": 0})
     again.receive(Chunk(id="A", n=1, kind="stdin", payload=b"x"))
     again.receive(End(id="A", total=2))
     assert stream.input_ended
+
+
+def test_input_that_was_taken_between_hello_and_welcome_is_skipped_and_granted(outbox: Outbox) -> None:
+    link, stream = linked(outbox), outbox.streams["A"]
+    link.receive(Chunk(id="A", n=0, kind="stdin", payload=b"one"))
+    again = greeted(outbox)
+    assert again.input_from == {"A": 0}
+    link.receive(Chunk(id="A", n=1, kind="stdin", payload=b"two"))  # on the old link, which is still in use
+    assert [stream.take()[0], stream.take()[0]] == [b"one", b"two"]
+    welcomed(again, {"A": 0})
+    for n, payload in enumerate((b"one", b"two", b"three")):
+        again.receive(Chunk(id="A", n=n, kind="stdin", payload=payload))
+    assert stream.settle() == Credit(id="A", bytes=6)
+    assert stream.take()[0] == b"three"
+    assert not stream.input
+
+
+def test_the_input_of_a_command_that_hello_did_not_name_comes_from_its_beginning(outbox: Outbox) -> None:
+    link, again = linked(outbox), greeted(outbox)
+    stream = outbox.opened(Cmd(id="late", method="m"))
+    link.receive(Chunk(id="late", n=0, kind="stdin", payload=b"one"))
+    stream.take()
+    welcomed(again, {"A": 0, "late": 0})
+    again.receive(Chunk(id="late", n=0, kind="stdin", payload=b"one"))
+    again.receive(Chunk(id="late", n=1, kind="stdin", payload=b"two"))
+    assert [payload for payload, _ in (stream.take(),)] == [b"two"]

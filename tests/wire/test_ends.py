@@ -28,7 +28,7 @@ def stream_with(sizes: list[int], have: int, window: int) -> tuple[CommandStream
     stream = CommandStream("c", 1 << 20, 1 << 20)
     for size in sizes:
         stream.chunk("stdout", b"x" * size)
-    assert stream.resume(min(have, len(sizes)), window)
+    assert stream.resume(min(have, len(sizes)), window, 0)
     return stream, stream.granted(window)
 
 
@@ -88,7 +88,7 @@ def test_an_end_too_large_for_the_next_link_is_replaced() -> None:
     assert stream.result_size == 500_000
     stream.replace_end(Error(code="result_too_large"))
     assert stream.result_size == 0
-    assert stream.resume(1, 1 << 20)
+    assert stream.resume(1, 1 << 20, 0)
     *chunks, end = stream.granted(1 << 20)
     assert [chunk.n for chunk in chunks if isinstance(chunk, Chunk)] == [1]
     assert isinstance(end, End)

@@ -100,12 +100,17 @@ def test_every_message_type_has_a_vector() -> None:
     }  # fmt: skip
 
 
+OF_A_LINK = ("agent", "gateway", "hello", "again", "written", "grants", "echo", "granted")
+
+
 class Stage:
-    """Both ends of one link, and the agent's process behind its end."""
+    """Both ends of one link, and the agent's process behind its end; of an agent that moves, of its old link, too."""
 
     def __init__(self, stray: bool = False) -> None:
+        """`stray`: the agent's part is not our agent's, which would never say it."""
         self.stray = stray
-        """The agent's part is not our agent's, which would never say it."""
+        self.old: dict[str, Any] = {}
+        """What belongs to the old link of an agent that moves."""
         self.restarted()
 
     def restarted(self) -> None:
@@ -136,11 +141,20 @@ class Stage:
         self.granted: list[Credit] = []
         """Credit that the agent owes for input that was taken."""
 
+    def on_old_link(self, step: Step) -> None:
+        """Play one step on the old link of an agent that moves."""
+        new = {name: getattr(self, name) for name in OF_A_LINK}
+        vars(self).update(self.old)
+        play(self, step, broken=False)
+        self.old = {name: getattr(self, name) for name in OF_A_LINK}
+        vars(self).update(new)
+
     # -- agent to gateway --------------------------------------------------------------------------
 
     def from_agent(self, message: FromAgent | None, broken: bool) -> None:
         """The agent sends it. When `broken`, our own agent would not."""
         if isinstance(message, Hello) and not broken and self.gateway is not None:
+            self.old = self.old or {name: getattr(self, name) for name in OF_A_LINK}
             self.lost()  # it was drained, or gave the link up
         if self.gateway is None:
             self.gateway = GatewayLink()
@@ -148,6 +162,7 @@ class Stage:
             self._write(message)
         if isinstance(message, Hello) and not broken:
             assert message.have == self.outbox.have()
+            self.agent.greeted(message.have)
             self.hello = message
         if isinstance(message, Credit) and not broken and not self.stray:
             assert self.granted.pop(0) == message
@@ -289,6 +304,8 @@ def test_conversation_is_played_as_scripted(conversation: Conversation) -> None:
             with pytest.raises(ProtocolViolation) as caught:
                 play(stage, step, broken=True)
             assert caught.value.close_code == close.code
+        elif step.old:
+            stage.on_old_link(step)
         else:
             play(stage, step, broken=False)
     assert not stage.again, "the agent had more to send again"

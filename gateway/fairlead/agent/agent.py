@@ -78,7 +78,6 @@ class Agent:
         self._disabled: dict[str, str] = {}
         self._sender = Sender()
         self._boot = secrets.token_hex(8)
-        self._conn = 0
         self._journal_folder = journal
         self._journal_limit = journal_limit
         self._journal: Journal | None = None
@@ -231,12 +230,11 @@ class Agent:
         ):
             await asyncio.sleep(FLUSH_STEP)
 
-    def _hello(self, sid: str) -> Hello:
-        self._conn += 1
+    def _hello(self, number: int, sid: str) -> Hello:
         return Hello(
             agent=self.id,
             boot=self._boot,
-            conn=self._conn,
+            conn=number,
             sdk=f"fairlead-python/{__version__}",
             caps=Caps(journal=self._journal.id if self._journal is not None else ""),
             facts=self._facts,

@@ -86,6 +86,11 @@ class Directory:
         reply = self._store.run(lua.RELEASE_AGENT, (schema.agent_key(agent),), ending, priority=Priority.BACKGROUND)
         return Answer(reply, lambda reply: integer(reply) == 1)
 
+    def mark_moved(self, agent: str, sid: str) -> Answer[bool]:
+        """Note that a rebalance moves the agent now; False if the session `sid` does not hold it any more."""
+        reply = self._store.run(lua.MARK_MOVED, (schema.agent_key(agent),), (sid,), priority=Priority.BACKGROUND)
+        return Answer(reply, lambda reply: integer(reply) == 1)
+
     def dispatch(
         self, agent: str, command: str, expires: int, valid_until: int
     ) -> Answer[AgentRow | LimitReached | None]:

@@ -26,6 +26,8 @@ class Claimed:
     previous: str
     previous_boot: str
     previous_gen: int
+    moved: int
+    """When a rebalance last moved the agent (ms); 0 if it never has."""
     open: list[str]
 
 
@@ -73,7 +75,8 @@ def parse_claim(reply: Reply) -> Claimed | Overtaken:
         text(answer[3]),
         text(answer[4]),
         integer(answer[5]),
-        [text(command) for command in answer[6:]],
+        integer(answer[6]),
+        [text(command) for command in answer[7:]],
     )
 
 

@@ -43,6 +43,7 @@ REMOVE_EVENTS = _load("remove_events")
 SET_LABELS = _load("set_labels")
 UNBIND_KEY = _load("unbind_key")
 REMOVE_OPEN = _load("remove_open")
+MARK_MOVED = _load("mark_moved")
 TAKE_MOVES = _load("take_moves")
 SET_REBALANCE_TARGETS = _load("set_rebalance_targets")
 

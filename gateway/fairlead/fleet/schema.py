@@ -11,8 +11,9 @@ fl1:revision           hash    the revision whose nodes take new links, and unti
 fl1:rebalance          hash    node → links that it should keep at most. Written by the operator in every pass of a
                                rebalance; 30 s after the last one
 fl1:agent:{a}          hash    lease, gen, boot, conn, sid, facts, labels (and when they were lost), last seen, close
-                               code (or which link ended without one), recent failures. Written by claim, release and
-                               the platform; no TTL, the index sweeper removes it after `forget_after`
+                               code (or which link ended without one), recent failures, last move by a rebalance.
+                               Written by claim, release, the rebalancer and the platform; no TTL, the index sweeper
+                               removes it after `forget_after`
 fl1:open:{a}           hash    open command id → its deadline (ms). Written by dispatch and remove_open; until a minute
                                after the last deadline
 fl1:agents:{0..63}     zset    index of agent ids, all with score 0, paged by name. Written by claim; no TTL, the index

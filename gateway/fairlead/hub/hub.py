@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fairlead.hub.recent_moves import RecentMoves
 from fairlead.hub.session import Session
 from fairlead.hub.totals import PENDING_LIMIT, Totals
 from fairlead.wire.close_codes import CloseCode, meaning_of
@@ -17,6 +18,8 @@ class Hub:
     def __init__(self, pending_limit: int = PENDING_LIMIT) -> None:
         """`pending_limit`: bytes that all sessions together may have received and not stored yet."""
         self._sessions: dict[str, Session] = {}
+        self._registering: dict[str, Session] = {}
+        """By agent: the session for which a claim is under way, until its welcome."""
         self.totals = Totals(pending_limit)
         self.links = 0
         """Open links, with or without an agent: what `capacity` limits."""
@@ -25,6 +28,9 @@ class Hub:
         self.refused = 0
         """Upgrades that were refused for lack of capacity since the start. The operator scales by it, so wrong tokens
         are not counted: otherwise a stranger could have pods created."""
+        self.moved = 0
+        """Links that a rebalance has made this node move since the start."""
+        self.recent_moves = RecentMoves()
         self.draining = False
         """True from the moment when this node is told to stop."""
 
@@ -41,6 +47,19 @@ class Hub:
 
     def get(self, agent: str) -> Session | None:
         return self._sessions.get(agent)
+
+    def registering(self, agent: str) -> Session | None:
+        """The session of a link that is about to get the agent. The agent may still have another one here: `get`."""
+        return self._registering.get(agent)
+
+    def begin_registration(self, session: Session) -> None:
+        """A claim for `session` is sent. From now on Redis may name this node as the agent's, before it knows so."""
+        self._registering[session.agent] = session
+
+    def end_registration(self, session: Session) -> None:
+        """`session` is welcomed, or will not be."""
+        if self._registering.get(session.agent) is session:
+            del self._registering[session.agent]
 
     def add(self, session: Session) -> bool:
         """Make `session` the agent's and close an older one. False if a newer one is here already."""

@@ -46,6 +46,13 @@ class ConversationRun:
         self._conversation = conversation
         self._steps = conversation.steps
         self._link: MockLink | None = None
+        """The newest one."""
+        self._old: MockLink | None = None
+        """The last one that was welcomed, while the newest one is not: an agent that moves still uses it."""
+        self._welcomed = False
+        """Whether the newest one is welcomed."""
+        self._grantable = 0
+        """How many bytes of input may be granted on the old link: those that it had before the newest hello."""
         self.at = 0
         """The number of the current step, from 1."""
         self._last_close_at = 0.0
@@ -73,17 +80,19 @@ class ConversationRun:
             raise AgentViolation(Violation(f"the process did not end within {self._agent.timeout:g} s", "9"))
 
     async def end(self) -> None:
-        """Close the link if it is open."""
+        """Close the links that are open."""
         if self._link is not None:
             await self._agent.send_back(self._link)
             self._link.abort()
+        if self._old is not None:
+            self._old.abort()
 
     async def _step(self, index: int, step: Step) -> None:
         agent = self._agent
         if step.agent is not None:
             await self._expect(index, step, step.agent)
         elif step.gateway is not None:
-            await self._gateway(step.gateway, last=index == len(self._steps) - 1)
+            await self._gateway(step, step.gateway, last=index == len(self._steps) - 1)
         elif step.close is not None:
             await self._close(step)
         elif step.lost:
@@ -114,7 +123,14 @@ class ConversationRun:
         assert self._link is not None, "the script begins with a hello"
         return self._link
 
-    async def _gateway(self, message: Raw, last: bool) -> None:
+    def _link_of(self, step: Step) -> MockLink:
+        if not step.old:
+            return self._open
+        assert self._old is not None, "the script has a link that is welcomed before the newest one"
+        return self._old
+
+    async def _gateway(self, step: Step, message: Raw, last: bool) -> None:
+        link = self._link_of(step)
         kind = message["t"]
         if kind == HB:
             return  # an answer, which the link sends by itself
@@ -122,14 +138,15 @@ class ConversationRun:
             message = {**message, "retry": SOON}
         if kind == CHUNK and message["n"] < self._input.get(message["id"], 0):
             return  # the agent has kept this input, as its hello says
+        self._welcomed = self._welcomed or kind == WELCOME
         try:
-            await self._open.send_message(message)
+            await link.send_message(message)
         except LinkClosed:
             if not self._leaving:
                 raise
             return  # it has closed already, which it may; what it said before is still read
         if not last:
-            await self._open.wait_until_read(self._agent.timeout)
+            await link.wait_until_read(self._agent.timeout)
 
     async def _expect(self, index: int, step: Step, expected: Raw) -> None:
         kind = expected["t"]
@@ -143,7 +160,7 @@ class ConversationRun:
             return
         await self._orders.lead_to(expected)
         while True:
-            received = await self._open.receive(self._agent.timeout)
+            received = await self._link_of(step).receive(self._agent.timeout)
             if received is None:
                 what = f"no message came within {self._agent.timeout:g} s"
                 raise AgentViolation(self._violation(what, step, expected=show(expected)))
@@ -177,7 +194,7 @@ class ConversationRun:
     async def _hello(self, step: Step, expected: Raw) -> None:
         agent = self._agent
         timeout = step.within / 1000 if step.within else None
-        former, before = self._link, self._last_close_at or time.monotonic()
+        before = self._last_close_at or time.monotonic()
         try:
             link = await agent.accept(timeout)
         except AgentViolation as e:
@@ -187,10 +204,8 @@ class ConversationRun:
         if waited + CLOCK_TOLERANCE < step.after / 1000:
             what = f"the agent reconnected after {waited * 1000:.0f} ms, expected at least {step.after} ms"
             raise AgentViolation(self._violation(what, step))
-        self._link = link
         hello = await agent.greet(link)
-        if former is not None:
-            former.abort()
+        await self._adopt(link)
         if self._conversation.durable and not agent.journal:
             raise NotPlayable("it is for agents with a journal, and this agent names none in hello.caps")
         if any(s.restart and not s.journal for s in self._steps) and agent.journal:
@@ -203,6 +218,24 @@ class ConversationRun:
             raise AgentViolation(
                 self._violation("the message is not the expected one", step, "8", show(expected), show(hello), differs)
             )
+
+    async def _adopt(self, link: MockLink) -> None:
+        """`link` is the newest one. The one before stays open if the script goes on with it."""
+        former, self._link = self._link, link
+        if self._welcomed:
+            former, self._old = self._old, former
+        self._welcomed = False
+        if former is not None:
+            former.abort()
+        if self._old is None:
+            return
+        if not any(step.old for step in self._steps[self.at :]):
+            self._old.abort()
+            self._old = None
+        elif self._old.closed_by_agent:
+            raise NotPlayable("it is for agents that move, and this one closes its link before it opens another")
+        else:
+            self._grantable = self._old.fed
 
     async def _heartbeat(self, index: int, step: Step) -> None:
         """A heartbeat of an idle agent; before welcome it is optional."""
@@ -218,11 +251,12 @@ class ConversationRun:
 
     async def _close(self, step: Step) -> None:
         assert step.close is not None
+        link = self._link_of(step)
         if step.close.by == "gateway":
-            await self._open.socket.close(step.close.code)
+            await link.socket.close(step.close.code)
             return
         try:
-            while (received := await self._open.receive(self._agent.timeout, quiet=False)) is not None:
+            while (received := await link.receive(self._agent.timeout, quiet=False)) is not None:
                 if received["t"] not in (BYE, HB, CREDIT, ACK):
                     what = f"the agent continued, expected a close with {step.close.code}"
                     raise AgentViolation(self._violation(what, step, came=show(received)))
@@ -230,6 +264,9 @@ class ConversationRun:
             if e.code != step.close.code:
                 what = f"the agent closed with {e.code} ({why(e)}), expected {step.close.code}"
                 raise AgentViolation(self._violation(what, step)) from e
+            if step.old and link.granted > self._grantable:
+                what = "input was granted on the old link after hello on the new one, which had asked for it"
+                raise AgentViolation(self._violation(what, step, "9")) from e
             return
         what = f"the agent did not close within {self._agent.timeout:g} s, expected a close with {step.close.code}"
         raise AgentViolation(self._violation(what, step))

@@ -18,7 +18,7 @@ from fairlead.mock.comparison import Violation, raw, show
 from fairlead.mock.script import ACK, BYE, CHUNK, CREDIT, END, EVENT, HB, Raw
 from fairlead.wire.close_codes import CloseCode
 from fairlead.wire.codec import Codec, agent_codec, gateway_codec
-from fairlead.wire.messages import MESSAGE_LIMIT, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, FromAgent, Hb
+from fairlead.wire.messages import MESSAGE_LIMIT, SUBPROTOCOL_JSON, SUBPROTOCOL_MSGPACK, Chunk, Credit, FromAgent, Hb
 
 ENCODINGS = {"json": SUBPROTOCOL_JSON, "msgpack": SUBPROTOCOL_MSGPACK}
 
@@ -47,6 +47,10 @@ class MockLink:
         self.socket = socket
         self.received = 0
         """The number of numbered messages so far."""
+        self.fed = 0
+        """Bytes of input that were sent."""
+        self.granted = 0
+        """Bytes of input that the agent has granted."""
         self.bye: Raw | None = None
         self._codec: Codec[FromAgent] = gateway_codec(ENCODINGS[encoding])
         self._back = agent_codec(ENCODINGS[encoding])
@@ -55,6 +59,8 @@ class MockLink:
     async def send_message(self, message: Raw) -> None:
         """Send one message of the gateway. Raises Gone when the connection is over."""
         decoded = self._twin.decode(msgspec.json.encode(message).decode())
+        if isinstance(decoded, Chunk):
+            self.fed += len(decoded.payload)
         if decoded is not None:
             data = self._back.encode(decoded)
         elif self._back.binary:
@@ -103,6 +109,8 @@ class MockLink:
                 await self._answer_heartbeat(message, decoded)
             if message["t"] == BYE:
                 self.bye = message
+            if isinstance(decoded, Credit):
+                self.granted += decoded.bytes
             if quiet and message["t"] in (HB, CREDIT):
                 continue
             self.received += message["t"] in (ACK, CHUNK, END) or (message["t"] == EVENT and message.get("qos", 1) == 1)
@@ -121,6 +129,10 @@ class MockLink:
             raise AgentViolation(Violation(f"a message above {MESSAGE_LIMIT} bytes", "11"))
         received = self.socket.protocol.close_rcvd
         return LinkClosed(received.code if received is not None else 1006, self.bye)
+
+    @property
+    def closed_by_agent(self) -> bool:
+        return self.socket.protocol.close_rcvd is not None
 
     def abort(self) -> None:
         self.socket.transport.abort()

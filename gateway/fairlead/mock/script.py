@@ -56,6 +56,8 @@ class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `violation_conversations`."""
     leaves: bool = False
     away: bool = False
+    old: bool = False
+    """Of `agent`, `gateway` and `close`: on the link before the newest one, which an agent that moves still uses."""
     journal: bool = False
     """Of a restart: the process finds its journal again."""
     kind: str = ""

@@ -1,7 +1,8 @@
 """Handles the doorbells of this node: the one place that knows what each kind asks for.
 
-The node passes `handle` to its inbox. A doorbell for an agent that is not here, or not welcomed yet, is dropped:
-whoever rang it looks again. Handling a doorbell twice does nothing the second time.
+The node passes `handle` to its inbox. A doorbell for an agent that is not here is dropped: whoever rang it looks again,
+after seconds. While an agent is claimed for a new link here, what concerns its commands waits for the welcome, because
+Redis may name this node before the answer to the claim is here. Handling a doorbell twice does nothing the second time.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class DoorbellHandler:
         for doorbell in doorbells:
             match doorbell:
                 case CommandQueued(agent, command, rung_at):
-                    session = self._hub.get(agent)
+                    # The newer link first: what an older one is sent from the claim on would be lost with it.
+                    session = self._hub.registering(agent) or self._hub.get(agent)
                     if session is not None:
                         self._delivery.command_queued(session, command, rung_at)
                 case ResultsAdded(command):
@@ -67,9 +69,11 @@ class DoorbellHandler:
                 case InputAdded(agent, command):
                     if (session := self._ready(agent)) is not None:
                         self._delivery.input.feed(session, command)
+                    self._keep_for_welcome(agent, command)
                 case CancelRequested(agent, command, why):
                     if (session := self._ready(agent)) is not None:
                         self._delivery.cancel(session, command, why)
+                    self._keep_for_welcome(agent, command)
                 case LinkSuperseded(agent, gen, close_code):
                     self._hub.evict(agent, gen, close_code)
                 case ResultsConsumed(agent, command):
@@ -86,6 +90,12 @@ class DoorbellHandler:
                     self._worst_links.answer_written(lease, by)
                 case MembershipChanged() | Canary():
                     pass  # handled above, and by the inbox
+
+    def _keep_for_welcome(self, agent: str, command: str) -> None:
+        """The command has input or a cancel that the agent's newer link may have missed when it took over."""
+        session = self._hub.registering(agent)
+        if session is not None:
+            self._delivery.command_queued(session, command, 0)
 
     def _ready(self, agent: str) -> Session | None:
         session = self._hub.get(agent)

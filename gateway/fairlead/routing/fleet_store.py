@@ -8,6 +8,7 @@ from fairlead.fleet.commands import Commands
 from fairlead.fleet.data_epoch import DataEpochs
 from fairlead.fleet.deadline_queue import DeadlineQueue
 from fairlead.fleet.directives.preferred_revision import PreferredRevisions
+from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.directory import Directory
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.fleet.node_rows import NodeRows
@@ -27,6 +28,7 @@ class FleetStore:
     data_epochs: DataEpochs
     preferred_revisions: PreferredRevisions
     moves: MoveBucket
+    rebalance_targets: RebalanceTargets
 
     @classmethod
     def on(cls, store: Pipeliner, output_limit: int) -> FleetStore:
@@ -40,4 +42,5 @@ class FleetStore:
             DataEpochs(store),
             PreferredRevisions(store),
             MoveBucket(store),
+            RebalanceTargets(store),
         )

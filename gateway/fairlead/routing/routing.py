@@ -32,6 +32,7 @@ from fairlead.routing.membership.membership import Membership
 from fairlead.routing.membership.node_name import NodeName
 from fairlead.routing.moves.drain import NodeDrain
 from fairlead.routing.moves.move_budget import MoveBudget
+from fairlead.routing.moves.rebalancer import Rebalancer
 from fairlead.routing.observability.gauges import watch_routing
 from fairlead.routing.observability.link_query import LinkQuery
 from fairlead.routing.observability.telemetry_recorder import TelemetryRecorder
@@ -92,7 +93,7 @@ class Routing:
         self._command_sweeper = CommandSweeper(directory, records, deadlines, inbox, completion, membership)
         self._index_sweeper = IndexSweeper(directory, self.removal, membership, metrics)
         self._reconciler = Reconciler(fleet, hub, takeover, tasks, membership, metrics)
-        self.drain = NodeDrain(hub, MoveBudget(fleet, membership, metrics, settings.drain_rate), settings.drain_timeout)
+        self.drain, self._rebalancer = _movers(settings, fleet, hub, membership, metrics)
         watch_routing(metrics, membership, followers, tasks)
 
     def loops(self) -> tuple[Coroutine[Any, Any, None], ...]:
@@ -103,7 +104,16 @@ class Routing:
             self._index_sweeper.run(),
             self.lease_releaser.run(),
             self._reconciler.run(),
+            self._rebalancer.run(),
         )
+
+
+def _movers(
+    settings: Settings, fleet: FleetStore, hub: Hub, membership: Membership, metrics: Metrics
+) -> tuple[NodeDrain, Rebalancer]:
+    """The two that move agents. They share this node's part of the budget."""
+    budget = MoveBudget(fleet, membership, metrics, settings.drain_rate)
+    return NodeDrain(hub, budget, settings.drain_timeout), Rebalancer(fleet, hub, budget, membership)
 
 
 def _link_settings(settings: Settings) -> LinkSettings:

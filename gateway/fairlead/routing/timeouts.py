@@ -35,7 +35,8 @@ deadline."""
 
 async def wait_for_redis(store: Pipeliner, timeout: float) -> bool:
     """After a BusUnavailable: wait until Redis answers, then for a random moment. False if Redis does not answer within
-    `timeout` seconds. The moment is for a Redis that answers and refuses (out of memory), and because many wait."""
+    `timeout` seconds. The random moment spreads those who wait, and paces them if Redis refuses (out of memory).
+    """
     back = await store.wait_available(timeout)
     if back:
         await asyncio.sleep(random.uniform(0.1, 1.0))

@@ -121,7 +121,8 @@ class AgentPool:
                 self.counters.storm_drops += 1
                 self._dropped[index] = now
                 self._reset_retries_if_stable(agent, now)
-                self.reconnect(agent, now)
+                if not agent.moving:  # otherwise an attempt is due already
+                    self.reconnect(agent, now)
 
     def count(self) -> Counters:
         """The counters, with those that are looked up rather than counted."""
@@ -226,40 +227,41 @@ class AgentPool:
             self._waits[agent.number // self.options.processes] = float(retry)
 
     def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None:
-        """The gateway wants the agent elsewhere: it leaves at the slot."""
+        """The gateway wants the agent elsewhere: at the slot it opens its next link."""
         if drain.retry is not None:
             self._policy = RetryPolicy(drain.retry.first, drain.retry.base, drain.retry.cap)
-        self.loop.call_later(drain.slot / 1000, self._leave_at_slot, agent, connection)
+        self.loop.call_later(drain.slot / 1000, self._move_at_slot, agent, connection)
 
-    def _leave_at_slot(self, agent: SimulatedAgent, connection: Connection) -> None:
-        if connection is not agent.connection or self.stopping:
+    def _move_at_slot(self, agent: SimulatedAgent, connection: Connection) -> None:
+        if connection is not agent.connection or agent.moving or self.stopping:
             return
         now = time.monotonic()
-        self.counters.moved += 1
-        agent.leave(CloseCode.NORMAL, "drained")
+        agent.moving = True
         self._reset_retries_if_stable(agent, now)
         self.reconnect(agent, now, 0.0 if now - agent.since >= SETTLED else random.uniform(0, 1000))
 
-    def ended(self, agent: SimulatedAgent, code: int, reason: str) -> None:
-        """The gateway or the network has ended its link."""
+    def ended(self, agent: SimulatedAgent, code: int, reason: str, was_welcomed: bool) -> None:
+        """The gateway or the network has ended its link, or its attempt if that was not welcomed."""
         if self.stopping:
             return
         now = time.monotonic()
-        if not agent.welcomed:
+        if not was_welcomed:
             self.refused(agent, f"close {code}", f"closed with {describe(code)} {reason}".strip(), now)
             return
         count(self.counters.closed, str(code))
         if agent.profile is Profile.HALF_OPEN:
             self.counters.half_open_ended += 1
-        elif (known := find_close_code(code)) is not None and known.kind is CloseKind.MOVED:
+        elif (known := find_close_code(code)) is not None and (
+            known.kind is CloseKind.MOVED or (agent.moving and known.kind is CloseKind.REPLACED)
+        ):
             self.counters.moved += 1
         elif not (agent.profile is Profile.SLOW and code == CloseCode.SLOW_READER):
             self.counters.lost += 1
         self._reset_retries_if_stable(agent, now)
-        if may_reconnect(code):
-            self.reconnect(agent, now)
-        else:
+        if not may_reconnect(code):
             self.counters.rejected += 1
+        elif not agent.moving:  # otherwise its next link waits for welcome, or an attempt is due already
+            self.reconnect(agent, now)
 
     def refused(self, agent: SimulatedAgent, how: str, words: str, now: float, wait: float | None = None) -> None:
         """An attempt ended before welcome; `how` is the key of the counter."""
@@ -272,11 +274,12 @@ class AgentPool:
         else:
             self.reconnect(agent, now, wait)
 
-    def violated(self, agent: SimulatedAgent) -> None:
-        """The gateway broke the protocol; the next node may run another version."""
+    def violated(self, agent: SimulatedAgent, was_welcomed: bool) -> None:
+        """The gateway broke the protocol; the next node may run another version. `was_welcomed`: on the link in use."""
         self.counters.violations += 1
-        self.counters.lost += agent.welcomed
-        self.reconnect(agent, time.monotonic())
+        self.counters.lost += was_welcomed
+        if not (was_welcomed and agent.moving):
+            self.reconnect(agent, time.monotonic())
 
     def event_id(self) -> str:
         self._events += 1

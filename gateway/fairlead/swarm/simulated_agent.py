@@ -1,14 +1,16 @@
 """One simulated agent: the carrier's listener, small enough that a process can have ten thousand.
 
 Made by the pool, which connects it and visits it twice in each heartbeat interval; an idle agent has no task and no
-timer. It keeps to the protocol as a real one does: hello first, heartbeats when it was silent, receipts, drains. Only
-its profile makes it deviate, and only after welcome.
+timer. It keeps to the protocol as a real one does: hello first, heartbeats when it was silent, receipts. When it is
+drained it moves: it opens its next connection first and uses the old one until that is welcomed. Only its profile makes
+it deviate, and only after welcome.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from typing import Protocol
 
 from fairlead.carrier.listener import Connection
@@ -53,8 +55,8 @@ class Pool(Protocol):
     def echoed(self, agent: SimulatedAgent, ts: int) -> None: ...
     def on_bye(self, agent: SimulatedAgent, retry: int | None) -> None: ...
     def drained(self, agent: SimulatedAgent, connection: Connection, drain: Drain) -> None: ...
-    def ended(self, agent: SimulatedAgent, code: int, reason: str) -> None: ...
-    def violated(self, agent: SimulatedAgent) -> None: ...
+    def ended(self, agent: SimulatedAgent, code: int, reason: str, was_welcomed: bool) -> None: ...
+    def violated(self, agent: SimulatedAgent, was_welcomed: bool) -> None: ...
     def refused(self, agent: SimulatedAgent, how: str, words: str, now: float) -> None: ...
     def reconnect(self, agent: SimulatedAgent, now: float) -> None: ...
     def event_id(self) -> str: ...
@@ -68,6 +70,8 @@ class SimulatedAgent:
         "conn",
         "connection",
         "due",
+        "moving",
+        "next",
         "number",
         "pool",
         "profile",
@@ -82,6 +86,11 @@ class SimulatedAgent:
         self.number = number
         self.profile = profile
         self.connection: Connection | None = None
+        """The one in use: until the welcome of the next one, the old one of an agent that moves."""
+        self.next: Connection | None = None
+        """The next one of an agent that moves, which has said hello."""
+        self.moving = False
+        """Whether it was drained, and has an attempt due or under way although its link is there."""
         self.conn = 0
         self.retries = 0
         """Attempts since the last link that lived."""
@@ -120,6 +129,9 @@ class SimulatedAgent:
         """Send a heartbeat if nothing was sent since the last visit; find out what has taken too long."""
         if self.connection is None:
             return
+        if self.next is not None and self.asked is not None and now - self.asked > WELCOME_TIMEOUT:
+            self._leave_next(CloseCode.NORMAL, "no welcome in time")
+            self.pool.refused(self, "no welcome", f"no welcome within {WELCOME_TIMEOUT:g} s", now)
         if not self.welcomed:
             if self.asked is not None and now - self.asked > WELCOME_TIMEOUT:
                 self.leave(CloseCode.NORMAL, "no welcome in time")
@@ -137,15 +149,29 @@ class SimulatedAgent:
     def leave(self, code: int, why: str) -> None:
         """Say bye and close; whatever still arrives is ignored."""
         connection, self.connection = self.connection, None
+        self._say_bye(connection, code, why)
+        self._leave_next(code, why)
+
+    def drop(self) -> None:
+        """Drop the connection without a close. An agent that moves goes on with its next one."""
+        connection = self.connection
+        self._lose()
+        if connection is not None:
+            connection.abort()
+
+    def _leave_next(self, code: int, why: str) -> None:
+        connection, self.next = self.next, None
+        self._say_bye(connection, code, why)
+
+    def _say_bye(self, connection: Connection | None, code: int, why: str) -> None:
         if connection is not None and not connection.closing:
             connection.send(self.codec.encode(Bye(code=code, why=why)))
             connection.close(code, why)
 
-    def drop(self) -> None:
-        """Drop the connection without a close."""
-        connection, self.connection = self.connection, None
-        if connection is not None:
-            connection.abort()
+    def _lose(self) -> None:
+        """The connection in use is gone. The next one, if there is one, waits for its welcome in its place."""
+        self.connection, self.next = self.next, None
+        self._unwelcome()
 
     def emit(self) -> None:
         """Send an event of a chatty agent; the next one is scheduled."""
@@ -179,22 +205,50 @@ class SimulatedAgent:
     # -- the carrier's listener ----------------------------------------------------------------------
 
     def on_open(self, connection: Connection) -> None:
-        self.connection = connection
-        self.welcomed = False
         self.asked = self.pool.opened(self)
-        have = self.commands.relink() if self.commands is not None else {}
-        self._send(self.pool.hello(self, have))
+        have = self.commands.outbox.have() if self.commands is not None else {}
+        if self.connection is not None:
+            self.next = connection
+        else:
+            self.connection = connection
+            self._unwelcome()
+        self.spoke = True
+        connection.send(self.codec.encode(self.pool.hello(self, have)))
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
-        if connection is not self.connection or (self.welcomed and self.profile is Profile.HALF_OPEN):
+        if connection not in (self.connection, self.next) or (self.welcomed and self.profile is Profile.HALF_OPEN):
             return
         try:
             message = self.codec.decode(data)
-            self._receive(connection, message)
+            if connection is self.next:
+                self._receive_on_next(connection, message)
+            else:
+                self._receive(connection, message)
         except ProtocolViolation as violation:
-            self.connection = None
+            was_welcomed = self.welcomed and connection is self.connection
+            if connection is self.next:
+                self.next = None
+            else:
+                self._lose()
             connection.close(violation.close_code, violation.message)
-            self.pool.violated(self)
+            self.pool.violated(self, was_welcomed)
+
+    def _receive_on_next(self, connection: Connection, message: FromGateway | None) -> None:
+        if not isinstance(message, Welcome):
+            if not isinstance(message, Hb | Bye | None):
+                raise ProtocolViolation(CloseCode.PROTOCOL, "expected nothing but hb and bye until welcome")
+            return
+        old, self.connection, self.next = self.connection, connection, None
+        self._unwelcome()
+        self._receive(connection, message)
+        self.counters.moved += 1
+        self._say_bye(old, CloseCode.NORMAL, "moved to a new link")
+
+    def _unwelcome(self) -> None:
+        """`connection` is new."""
+        self.welcomed = False
+        if self.commands is not None:
+            self.commands.relink()
 
     def _receive(self, connection: Connection, message: FromGateway | None) -> None:
         if isinstance(message, Welcome):
@@ -222,6 +276,7 @@ class SimulatedAgent:
 
     def _welcomed(self, connection: Connection, welcome: Welcome) -> None:
         self.welcomed = True
+        self.moving = False
         self.asked = None
         self.since = self.pool.welcomed(self, welcome)
         self.due = None
@@ -236,15 +291,18 @@ class SimulatedAgent:
             connection.resume_reading()
 
     def on_close(self, connection: Connection, code: int, reason: str) -> None:
-        if connection is self.connection:
-            self.connection = None
-            self.pool.ended(self, code, reason)
+        if connection is self.next:
+            self.next = None
+            self.pool.refused(self, f"close {code}", reason, time.monotonic())
+        elif connection is self.connection:
+            was_welcomed = self.welcomed
+            self._lose()
+            self.pool.ended(self, code, reason, was_welcomed)
 
     def on_silence(self, connection: Connection) -> None:
         """The gateway may be gone, and nothing would ever report it."""
-        if connection is self.connection:
-            self.drop()
-            self.pool.ended(self, CloseCode.SILENT, "nothing was heard")
+        self.on_close(connection, CloseCode.SILENT, "nothing was heard")
+        connection.abort()
 
     def on_writable(self, connection: Connection) -> None:
         if self.commands is not None and connection is self.connection:

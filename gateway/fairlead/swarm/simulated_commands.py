@@ -82,11 +82,10 @@ class SimulatedCommands:
         # The link exists already; nothing was numbered on it yet.
         self.link.ready, self.link.window = ready, window
 
-    def relink(self) -> dict[str, int]:
-        """A new connection begins: returns the `have` of its hello."""
+    def relink(self) -> None:
+        """Another connection is in use, or none. No command takes input, so that of the new link comes from chunk 0."""
         self._queue.clear()
         self.link = AgentLink(self.outbox)
-        return self.outbox.have()
 
     def receive(self, message: FromGateway | None) -> None:
         """Any message. Raises ProtocolViolation."""

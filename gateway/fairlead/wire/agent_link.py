@@ -8,7 +8,7 @@ a fast command nor a fast caller can fill the memory.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fairlead.errors import ProtocolViolation
 from fairlead.wire.close_codes import CloseCode
@@ -20,10 +20,12 @@ class AgentLink:
     """The state of one connection: hello, then welcome, then all other messages. Raises ProtocolViolation if the
     gateway violates this order."""
 
-    __slots__ = ("outbox", "ready", "released", "sent", "stored", "unstored", "window")
+    __slots__ = ("input_from", "outbox", "ready", "released", "sent", "stored", "unstored", "window")
 
     def __init__(self, outbox: Outbox) -> None:
         self.outbox = outbox
+        self.input_from: Mapping[str, int] = {}
+        """What hello asked for: of each stream, the number of the first input chunk that comes on this link."""
         self.ready = False
         self.sent = 0
         self.stored = 0
@@ -31,6 +33,10 @@ class AgentLink:
         self.window = WINDOW
         self.released: list[Numbered] = []
         """The messages that credit has released. The caller that passed the credit to `receive` sends them."""
+
+    def greeted(self, have: Mapping[str, int]) -> None:
+        """Hello was written, with this `have`."""
+        self.input_from = have
 
     def receive(self, message: FromGateway | None) -> Iterable[str]:
         """Apply `message` to the outbox; returns the ids of the commands whose streams may continue because of it."""
@@ -73,7 +79,7 @@ class AgentLink:
             self.outbox.dropped(command)
         again: list[Numbered] = []
         for command, stream in streams.items():
-            if stream.resume(welcome.have[command], self.window):
+            if stream.resume(welcome.have[command], self.window, self.input_from.get(command, 0)):
                 again.extend(stream.granted(self.window))
             else:
                 lost.append(command)
@@ -112,7 +118,5 @@ class AgentLink:
             raise ProtocolViolation(
                 CloseCode.PROTOCOL, f"input of {message.id} exceeds the window of {self.window} bytes"
             )
-        stream.input_next += 1
-        stream.input_size += size
-        stream.input.append(message.payload)
+        stream.received(message.payload)
         return (message.id,)

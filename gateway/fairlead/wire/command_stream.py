@@ -1,9 +1,9 @@
 """One command's output and input at the agent's end. A stream outlives links, and both directions are bounded.
 
 The `Outbox` creates it, and handlers write and read through it. Output that the gateway has not stored is kept and sent
-again on a new link, beginning where the gateway's store ends. Input continues at the handler's position: buffered input
-is dropped and requested again. The module is pure: it has no socket and no clock. A `Memory` is notified of each
-change, so that the stream can outlive the process.
+again on a new link, beginning where the gateway's store ends. Input continues at the position that the hello of the new
+link named: buffered input is dropped and comes again, and what the handler has taken by then is skipped. The module is
+pure: it has no socket and no clock. A `Memory` is notified of each change, so that the stream can outlive the process.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CommandStream:
 
     __slots__ = (
         "command", "credit_left", "ended", "held", "input", "input_ended", "input_next", "input_owed", "input_size",
-        "lane", "memory", "next", "pending", "window",
+        "input_taken", "lane", "memory", "next", "pending", "window",
     )  # fmt: skip
 
     def __init__(
@@ -66,7 +66,11 @@ class CommandStream:
         """The input that was received and that the handler has not yet taken: at most one window."""
         self.input_size = 0
         self.input_next = 0
+        """The number of the input chunk that comes next on this link."""
+        self.input_taken = 0
+        """How many input chunks the handler has taken, over all links."""
         self.input_owed = 0
+        """The bytes that were received on this link and taken by the handler, and that are not granted yet."""
         self.input_ended = False
 
     def chunk(self, kind: str, payload: bytes) -> Chunk:
@@ -141,9 +145,19 @@ class CommandStream:
             released.append(self.held.popleft())
         return released
 
+    def received(self, payload: bytes) -> None:
+        """Add the next input chunk of this link. A chunk that the handler has taken on the link before is only owed."""
+        if self.input_next < self.input_taken:
+            self.input_owed += len(payload)
+        else:
+            self.input.append(payload)
+            self.input_size += len(payload)
+        self.input_next += 1
+
     def take(self) -> tuple[bytes, Credit | None]:
         """The oldest input chunk, for the handler, and the credit to grant, if half a window has been taken."""
         payload = self.input.popleft()
+        self.input_taken += 1
         if self.memory is not None:
             self.memory.took(self.command)
         self.input_size -= len(payload)
@@ -157,20 +171,22 @@ class CommandStream:
         grant, self.input_owed = self.input_owed, 0
         return Credit(id=self.command, bytes=grant) if grant else None
 
-    def rewind(self) -> None:
-        """Drop the input that was not taken, because the link is gone. The next hello requests it again."""
-        self.input_next -= len(self.input)
-        self.input.clear()
-        self.input_size = self.input_owed = 0
-        self.input_ended = False
+    def unsettled(self, size: int) -> None:
+        """Credit of `settle` or `take` could not be sent: it is owed again."""
+        self.input_owed += size
 
-    def resume(self, have: int, window: int) -> bool:
-        """Continue the stream on a new link: the chunks before `have` are stored, and both windows are full again.
+    def resume(self, have: int, window: int, input_from: int) -> bool:
+        """Continue the stream on a new link: the chunks before `have` are stored, both windows are full again, and the
+        input comes from chunk `input_from` on, which hello named. Input that was not taken is dropped: it comes again.
 
         Returns False if the gateway has less than it has acknowledged: the stream is then ended at `have`, because both
         sides have lost the chunks in between.
         """
         self.window = window
+        self.input_next = input_from
+        self.input.clear()
+        self.input_size = self.input_owed = 0
+        self.input_ended = False
         if self.memory is not None:
             self.memory.stored(self.command, have)
         while self.pending and isinstance(first := self.pending[0], Chunk) and first.n < have:

@@ -72,10 +72,10 @@ class Outbox:
         return command in self.streams or command in self._finished
 
     def have(self) -> dict[str, int]:
-        """For hello: the number of the next input chunk of each running stream. Input that was not taken is dropped."""
-        for stream in self.streams.values():
-            stream.rewind()
-        return {s.command: s.input_next for s in self.streams.values() if not s.ended}
+        """For hello: of each running stream, the number of the first input chunk that its handler has not taken. From
+        hello to welcome no input may be granted on another link: the gateway forgets what was granted.
+        """
+        return {s.command: s.input_taken for s in self.streams.values() if not s.ended}
 
     def stored(self, message: Numbered) -> None:
         """Remove `message`, which the gateway has stored."""

@@ -16,7 +16,7 @@ from fairlead_operator.api.gateway_status import Condition
 
 GOOD_IF_FALSE = ("Progressing", "ScalingLimited")
 MOST_CHARACTERS = 1000
-"""Of a message: the API server takes 32,768, but a reader does not."""
+"""The longest message of a condition: the API server accepts 32,768 characters, but nobody would read them."""
 
 
 class Conditions:

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 FREE = {"x-kubernetes-preserve-unknown-fields": True}
-"""For objects that are passed on as they are: Kubernetes checks them, and a copy of its schema would go out of date."""
+"""An object that is passed on as it is: Kubernetes checks it, and a copy of its schema would go out of date."""
 QUANTITY = r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]+)?$"
-"""As k8s.io/apimachinery/pkg/api/resource reads a quantity, without a sign."""
+"""The pattern of a quantity as k8s.io/apimachinery/pkg/api/resource reads it, without a sign."""
 COUNT_OR_PERCENT = r"^([0-9]+|[0-9]{1,3}%)$"
 HOST = r"^(\*\.)?[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$"
-"""What an Ingress takes as a host."""
+"""The pattern of a host that an Ingress accepts."""
 
 
 class ApiStruct(Struct, frozen=True, rename="camel"):

@@ -13,6 +13,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from fairlead.fleet.moves.move_rate import FINAL_SECONDS, RECEIVED_SHARE
 from fairlead_operator.api.field_types import ApiStruct, Name
 from fairlead_operator.api.network_spec import HttpRoute, Ingress, NetworkPolicy, Services
 from fairlead_operator.api.pod_spec import Pod, Resources, RollingUpdate
@@ -132,12 +133,31 @@ class Scaling(ApiStruct, frozen=True, kw_only=True):
     ] = 30
 
 
+class Moves(ApiStruct, frozen=True, kw_only=True):
+    """How fast agents move to other pods, in drains, rollouts and evictions together."""
+
+    max_per_second: Annotated[
+        int,
+        Meta(
+            ge=1,
+            le=100_000,
+            description="Agents that move per second at most, in the whole fleet. Usually fewer do: half of what the "
+            "receiving pods can accept.",
+        ),
+    ] = 200
+
+
 class Drain(ApiStruct, frozen=True, kw_only=True):
     """How a pod sends its agents to other pods. It is part of the pod template, so a change replaces all pods once."""
 
-    rate: Annotated[int, Meta(ge=1, le=100_000, description="Links that one pod closes per second.")] = 200
     max_seconds: Annotated[
-        int, Meta(ge=1, le=3600, description="The longest that a drain may take. capacity ÷ rate must fit into it.")
+        int,
+        Meta(
+            ge=1,
+            le=3600,
+            description="The longest that the drain of a pod may take. A full pod at the slowest rate that the budget "
+            "of moves has for it, and a minute for commands, must fit into it.",
+        ),
     ] = 300
     shutdown_delay_seconds: Annotated[
         int,
@@ -191,6 +211,7 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     ingress: Ingress | None = None
     http_route: HttpRoute | None = None
     scaling: Scaling = Scaling()
+    moves: Moves = Moves()
     drain: Drain = Drain()
     rebalance: Rebalance = Rebalance()
     telemetry: Telemetry = Telemetry()
@@ -210,9 +231,17 @@ class LinkGatewaySpec(ApiStruct, frozen=True, kw_only=True):
     pod: Pod = Pod()
 
     @property
+    def moves_of_one(self) -> int:
+        """Moves per second that a pod has while it drains alone and one other pod receives: half of what that one
+        accepts, at most `moves.maxPerSecond`."""
+        return min(self.moves.max_per_second, math.ceil(self.accept_rate * RECEIVED_SHARE))
+
+    @property
     def drain_seconds(self) -> int:
-        """How long a full pod takes to send all its agents to other pods."""
-        return math.ceil(self.capacity / self.drain.rate)
+        """The time that a pod has for its drain: what a full pod needs at `moves_of_one`, and the last part, which
+        waits for no command. Pods that drain together take longer than that at the fleet's rate, unless more than one
+        pod receives; what is left when the last part begins overdraws the budget."""
+        return math.ceil(self.capacity / self.moves_of_one) + FINAL_SECONDS
 
     @property
     def grace_seconds(self) -> int:

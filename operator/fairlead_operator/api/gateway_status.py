@@ -104,6 +104,9 @@ class LinkGatewayStatus(ApiStruct, frozen=True, kw_only=True):
     links: Annotated[int, Meta(description="Links of agents.")] = 0
     utilisation_percent: Annotated[int, Meta(description="Links against the capacity of the ready pods.")] = 0
     skew: Annotated[str, Meta(description="Links of the fullest pod, divided by the mean.")] = ""
+    move_rate: Annotated[
+        float | None, Meta(description="Agents that may move per second now; null while Redis cannot be read.")
+    ] = None
     last_scale_time: Timestamp | None = None
     decision: DecisionReport | None = None
     rebalance: RebalanceReport | None = None

@@ -1,7 +1,8 @@
-"""LinkOperation: what one asks for and what it reports. The only source of its CRD. Pure.
+"""LinkOperation: what it asks for and what it reports. The only source of its CRD. Pure.
 
 `crd` prints the schema of these Structs, `read_operation` reads a resource into them, and `operations` carries it out.
-A request never changes: who asked for what and when must still be true when somebody asks what happened.
+A request never changes, except that it may be cancelled: who asked for what and when must still be true when somebody
+asks what happened.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ class Type(StrEnum):
     """One pod sends its agents to other pods and terminates; the Deployment creates another."""
     RESTART = "Restart"
     """All pods are replaced, a few at a time, as by `kubectl rollout restart`."""
+    REBALANCE = "Rebalance"
+    """Links are moved from full pods to others now, whatever the thresholds of `spec.rebalance`."""
 
 
 class Phase(StrEnum):
@@ -53,11 +56,15 @@ class GatewayName(ApiStruct, frozen=True, kw_only=True):
 
 
 class LinkOperationSpec(ApiStruct, frozen=True, kw_only=True):
-    """One request to one fleet. It cannot be changed, and deleting it stops nothing that has begun."""
+    """One request to one fleet. It cannot be changed, except that it may be cancelled."""
 
     gateway: GatewayName
     type: Annotated[
-        Type, Meta(description="Drain: empty and replace one pod. Restart: replace all pods, as a rollout does.")
+        Type,
+        Meta(
+            description="Drain: empty and replace one pod. Restart: replace all pods, as a rollout does. Rebalance: "
+            "move links from full pods to others now."
+        ),
     ]
     pod: Annotated[PodName | None, Meta(description="Type Drain: the pod to replace.")] = None
     reason: Annotated[str, Meta(max_length=500, description="Why, for those who read it later.")] = ""
@@ -65,6 +72,18 @@ class LinkOperationSpec(ApiStruct, frozen=True, kw_only=True):
         int,
         Meta(ge=30, le=86_400, description="It fails when it is not complete this long after its start."),
     ] = 3600
+    cancel: Annotated[
+        bool,
+        Meta(
+            description="Ends it: one that waits does not begin, and one that runs does nothing more. Cannot be undone."
+        ),
+    ] = False
+    ttl_seconds_after_finished: (
+        Annotated[
+            int, Meta(ge=0, le=365 * 86_400, description="It is deleted this long after its end. Without it: never.")
+        ]
+        | None
+    ) = None
 
 
 class LinkOperationStatus(ApiStruct, frozen=True, kw_only=True):
@@ -75,18 +94,26 @@ class LinkOperationStatus(ApiStruct, frozen=True, kw_only=True):
     message: Annotated[str, Meta(description="What is happening, or how it ended.")] = ""
     pod_uid: Annotated[str, Meta(description="Type Drain: uid of the pod, whatever other pod has its name later.")] = ""
     ready_wanted: Annotated[int, Meta(description="Pods that must be ready once the old ones are gone.")] = 0
-    links_at_start: Annotated[int | None, Meta(description="Links of the pods to replace when it began.")] = None
-    links_left: Annotated[int | None, Meta(description="Links that are left on the pods to replace.")] = None
+    links_at_start: Annotated[int | None, Meta(description="Links to be moved when it began.")] = None
+    links_left: Annotated[int | None, Meta(description="Links that are left to be moved.")] = None
     started_at: Timestamp | None = None
     finished_at: Timestamp | None = None
     conditions: list[Condition] = []
 
 
-IMMUTABLE = ValidationRule("self == oldSelf", "a LinkOperation cannot be changed: create another one")
-POD_OF_A_DRAIN = ValidationRule(
-    "(self.type == 'Drain') == has(self.pod)", "a Drain must name its pod, and a Restart must not name one"
+IMMUTABLE = ValidationRule(
+    "self.gateway == oldSelf.gateway && self.type == oldSelf.type && self.reason == oldSelf.reason"
+    " && has(self.pod) == has(oldSelf.pod) && (!has(self.pod) || self.pod == oldSelf.pod)"
+    " && self.activeDeadlineSeconds == oldSelf.activeDeadlineSeconds",
+    "the spec cannot be changed, except cancel and ttlSecondsAfterFinished: create another LinkOperation",
 )
-OPERATION_RULES: Mapping[type[ApiStruct], tuple[ValidationRule, ...]] = {LinkOperationSpec: (IMMUTABLE, POD_OF_A_DRAIN)}
+CANCELLED_FOR_GOOD = ValidationRule("!oldSelf.cancel || self.cancel", "a LinkOperation stays cancelled")
+POD_OF_A_DRAIN = ValidationRule(
+    "(self.type == 'Drain') == has(self.pod)", "a Drain must name its pod, and the other types must not name one"
+)
+OPERATION_RULES: Mapping[type[ApiStruct], tuple[ValidationRule, ...]] = {
+    LinkOperationSpec: (IMMUTABLE, CANCELLED_FOR_GOOD, POD_OF_A_DRAIN)
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from msgspec import Meta
 from fairlead_operator.api.field_types import ApiStruct, CountOrPercent, Free, Quantity, StringMap
 
 MOST_ENTRIES = 100
-"""Of a list that a CEL rule walks: the API server must be able to estimate the cost of the rule."""
+"""The longest list that a CEL rule walks: the API server must be able to estimate the cost of the rule."""
 
 
 class EnvVar(ApiStruct, frozen=True, kw_only=True):

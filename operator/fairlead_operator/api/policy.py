@@ -53,9 +53,9 @@ class Policy(Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_f
     pod_annotations: tuple[str, ...] = ()
     service_annotations: tuple[str, ...] = ()
     ingress_annotations: tuple[str, ...] = ()
-    """Also of HTTPRoutes. The annotations of a preset need no permission."""
+    """Keys of annotations of Ingresses and HTTPRoutes. The annotations of a preset need no permission."""
     ingress_hosts: tuple[str, ...] = ()
-    """Also of HTTPRoutes. A route without a host has the empty name, which `*` allows."""
+    """Hosts of Ingresses and HTTPRoutes. A route without a host has the empty name, which `*` allows."""
     service_types: tuple[str, ...] = ()
     """NodePort, LoadBalancer; ClusterIP is always allowed."""
     tolerations: tuple[str, ...] = ()

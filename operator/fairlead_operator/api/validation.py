@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from fairlead.errors import ConfigError
+from fairlead.fleet.moves.move_rate import FINAL_SECONDS
 from fairlead_operator.api.field_types import ApiStruct, is_count_or_percent, is_quantity
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas
 from fairlead_operator.api.pod_spec import Pod, RollingUpdate
@@ -47,8 +48,7 @@ RESERVED_ENV: Mapping[str, str] = {
     "FAIRLEAD_PLATFORM_TOKEN_FILE": "set tokens.secretRef",
     "FAIRLEAD_CAPACITY": "set capacity",
     "FAIRLEAD_ACCEPT_RATE": "set acceptRate",
-    "FAIRLEAD_DRAIN_RATE": "set drain.rate",
-    "FAIRLEAD_DRAIN_TIMEOUT": "it is capacity ÷ drain.rate: set those",
+    "FAIRLEAD_DRAIN_TIMEOUT": "it follows from capacity, acceptRate and moves.maxPerSecond: set those",
     "FAIRLEAD_SHUTDOWN_DELAY": "set drain.shutdownDelaySeconds",
     "FAIRLEAD_FORGET_AFTER": "set forgetAfterSeconds",
     "FAIRLEAD_LOG_LEVEL": "set logLevel",
@@ -78,13 +78,16 @@ ENV_IS_FREE = ValidationRule(
     f"self.env.all(one, !(one.name in {sorted(RESERVED_ENV)}))",
     "pod.env must not set what the operator sets itself; docs/operator.md names the field to set instead",
 )
+_HALF = "(self.acceptRate + 1) / 2"  # of two integers, so this is half of it rounded up
+_RATE = f"({_HALF} < self.moves.maxPerSecond ? {_HALF} : self.moves.maxPerSecond)"
+_SECONDS = f"((self.capacity + {_RATE} - 1) / {_RATE} + {FINAL_SECONDS})"
 DRAIN_FITS = ValidationRule(
-    "self.capacity <= self.drain.rate * self.drain.maxSeconds",
-    "a full pod could not drain in time: capacity must not be greater than drain.rate × drain.maxSeconds",
-    "'a full pod could not drain in time: capacity %d at drain.rate %d takes %d s, and drain.maxSeconds is %d; "
-    "raise drain.rate or drain.maxSeconds, or lower capacity'"
-    ".format([self.capacity, self.drain.rate, (self.capacity + self.drain.rate - 1) / self.drain.rate,"
-    " self.drain.maxSeconds])",
+    f"{_SECONDS} <= self.drain.maxSeconds",
+    "a full pod could not drain in time: capacity ÷ the lesser of moves.maxPerSecond and half of acceptRate, and "
+    f"{FINAL_SECONDS} s for commands, must not be more than drain.maxSeconds",
+    "'a full pod could not drain in time: capacity %d at %d moves per second (the lesser of moves.maxPerSecond and "
+    f"half of acceptRate) and {FINAL_SECONDS} s for commands take %d s, and drain.maxSeconds is %d; raise one of "
+    f"these, or lower capacity'.format([self.capacity, {_RATE}, {_SECONDS}, self.drain.maxSeconds])",
 )
 
 GATEWAY_RULES: Mapping[type[ApiStruct], tuple[ValidationRule, ...]] = {
@@ -119,9 +122,10 @@ def faults(spec: LinkGatewaySpec) -> list[str]:
         found.append(CA_NEEDS_TLS.message)
     if spec.drain_seconds > spec.drain.max_seconds:
         found.append(
-            f"a full pod could not drain in time: capacity {spec.capacity} at drain.rate {spec.drain.rate} "
-            f"takes {spec.drain_seconds} s, and drain.maxSeconds is {spec.drain.max_seconds}; "
-            "raise drain.rate or drain.maxSeconds, or lower capacity"
+            f"a full pod could not drain in time: capacity {spec.capacity} at {spec.moves_of_one} moves per second "
+            f"(the lesser of moves.maxPerSecond and half of acceptRate) and {FINAL_SECONDS} s for commands take "
+            f"{spec.drain_seconds} s, and drain.maxSeconds is {spec.drain.max_seconds}; raise one of these, or lower "
+            "capacity"
         )
     names = [variable.name for variable in spec.pod.env]
     found += [f"pod.env must not set {name}: {RESERVED_ENV[name]}" for name in names if name in RESERVED_ENV]

@@ -59,6 +59,8 @@ class PodObservation:
     """Links that it has refused since its node started."""
     moved: int = 0
     """Links that a rebalance has made it move since its node started."""
+    spare_accept_rate: float = 0.0
+    """Links per second that it can accept besides its present work, as its node measured."""
     restarted_by: str = ""
     """The uid of the Restart, a LinkOperation, that created it."""
     revision: str = ""
@@ -74,6 +76,7 @@ class PodObservation:
             commands=row.in_flight,
             refused=row.refused,
             moved=row.moved,
+            spare_accept_rate=row.spare_accept_rate,
         )
 
     @property

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from urllib.parse import quote, urlsplit
 
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
 from fairlead.fleet.directives.preferred_revision import PreferredRevision, PreferredRevisions
 from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
+from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.conditions import Conditions
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
@@ -63,6 +65,12 @@ class FleetRedis:
     async def write_rebalance(self, targets: Mapping[str, int]) -> None:
         """Writes how many links each node should keep at most; none ends the rebalance. Raises BusUnavailable."""
         await self._write(lambda store: RebalanceTargets(store).write(targets))
+
+    async def set_move_rate(self, rate: float, most: float, now: int) -> None:
+        """Allows the nodes `rate` moves per second for half a minute, and never more than `most`. `now`: Redis TIME in
+        ms, from the `read` of this pass. If Redis does not answer, the nodes compute the rate themselves."""
+        with suppress(BusUnavailable):
+            await self._write(lambda store: MoveBucket(store).set_rate(rate, most, now))
 
     async def _write(self, write: Callable[[Pipeliner], Awaitable[None]]) -> None:
         if self._reader is None:

@@ -24,7 +24,7 @@ from fairlead_operator.kube.objects import Object
 
 TOKEN = re.compile(r"[!-~]{16,4096}")
 DEVELOPMENT_TOKENS = ("development-agent-token", "development-platform-token")
-"""Of agents and of the platform: a gateway takes them on loopback only."""
+"""The tokens of agents and of the platform that a gateway accepts on the loopback interface only."""
 
 
 class UnusableSecret(ConfigError):
@@ -111,7 +111,7 @@ class SecretReader:
         return Secrets(self._namespace, found)
 
     def checksum(self, spec: LinkGatewaySpec, secrets: Secrets) -> str:
-        """Of what a pod reads at its start; "" when not all of it is known, which must not replace a pod."""
+        """A checksum of what a pod reads at its start; "" if not all of it is known, which must not replace a pod."""
         ref = spec.tokens.secret_ref
         wanted = [(ref.name, ref.agent_key), (ref.name, ref.platform_key)]
         wanted += [(one.name, one.key) for one in (spec.redis.secret_ref, spec.redis.ca_secret_ref) if one is not None]

@@ -10,7 +10,7 @@ from fairlead_operator.kube.objects import KINDS, Object, ObjectReference
 COMPONENT = "fairlead-operator"
 CONTROLLER = "fairlead.dev/operator"
 MOST_CHARACTERS = 1000
-"""Of a message: events.k8s.io allows 1024."""
+"""The longest message of an Event: events.k8s.io allows 1,024 characters."""
 
 
 def timestamp() -> str:

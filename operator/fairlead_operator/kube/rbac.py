@@ -13,7 +13,7 @@ _REMOVABLE = (*_APPLIED, "delete")
 
 NAMESPACED: tuple[PolicyRule, ...] = (
     ("fairlead.dev", ("linkgateways",), ("get", "list", "watch")),
-    ("fairlead.dev", ("linkoperations",), ("get", "list", "watch", "patch")),
+    ("fairlead.dev", ("linkoperations",), ("get", "list", "watch", "patch", "delete")),
     ("fairlead.dev", ("linkgateways/status", "linkoperations/status"), ("patch",)),
     ("apps", ("deployments",), _APPLIED),
     ("apps", ("replicasets",), ("list",)),
@@ -32,6 +32,6 @@ CLUSTER: tuple[PolicyRule, ...] = (("networking.k8s.io", ("ingressclasses",), ("
 UPGRADE: tuple[PolicyRule, ...] = (
     ("apiextensions.k8s.io", ("customresourcedefinitions",), ("get", "create", "patch")),
 )
-"""For the job that applies the CRDs at an upgrade of the chart, not for the operator."""
+"""The rights of the job that applies the CRDs at an upgrade of the chart; the operator does not need them."""
 
 PERMISSIONS = (*NAMESPACED, *LEASE, *CLUSTER)

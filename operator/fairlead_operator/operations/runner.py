@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from msgspec import structs
@@ -23,10 +23,12 @@ from fairlead_operator.api.link_operation import (
     RESTART_ANNOTATION,
     Operation,
     Phase,
+    Type,
     read_operation,
     read_operation_status,
 )
 from fairlead_operator.autoscaler.observation import FleetObservation, restart_of
+from fairlead_operator.autoscaler.rebalance import RebalancePlan
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import (
     AccessDenied,
@@ -67,6 +69,29 @@ def gateway_of(body: Object) -> str:
     return str(body["spec"]["gateway"]["name"])
 
 
+def is_expired(body: Object, now: datetime) -> bool:
+    """Whether it ended longer ago than it asked to be kept."""
+    keep = body["spec"].get("ttlSecondsAfterFinished")
+    finished_at = (body.get("status") or {}).get("finishedAt")
+    if keep is None or finished_at is None or phase_of(body) not in ENDED:
+        return False
+    return (now - datetime.fromisoformat(str(finished_at))).total_seconds() >= float(keep)
+
+
+@dataclass(frozen=True, slots=True)
+class RunningOperation:
+    """The operation of a LinkGateway that is running; empty for none."""
+
+    name: str = ""
+    uid: str = ""
+    type: str = ""
+
+    @property
+    def rebalance(self) -> str:
+        """The uid of a Rebalance, "" for another type."""
+        return self.uid if self.type == Type.REBALANCE else ""
+
+
 class OperationRunner:
     def __init__(self, cluster: Cluster, metrics: Metrics) -> None:
         self._cluster = cluster
@@ -79,19 +104,22 @@ class OperationRunner:
         operations: Sequence[Object],
         deployment: Object,
         fleet: FleetObservation,
-    ) -> str:
-        """One step of each operation in order; the name of the one that is running, or ""."""
+        rebalance: RebalancePlan | None = None,
+    ) -> RunningOperation:
+        """One step of each operation in order; the one that is running. `rebalance` is what the last pass planned."""
         context = StepContext(
             gateway=gateway.name,
             fleet=fleet,
             template_restart=restart_of(deployment["spec"]["template"]),
             paused=spec.scaling.mode is Mode.PAUSED,
+            rebalance=rebalance,
         )
-        ahead = running = ""
+        ahead, running = "", RunningOperation()
         for body in in_order(operations):
             phase = await self._phase_after(self._step(body, gateway, context, ahead), body)
             if phase == Phase.RUNNING:
-                running = body["metadata"]["name"]
+                meta = body["metadata"]
+                running = RunningOperation(meta["name"], meta["uid"], str(body["spec"].get("type")))
             if phase not in ENDED:
                 ahead = ahead or body["metadata"]["name"]
         return running
@@ -101,6 +129,18 @@ class OperationRunner:
         for body in in_order(operations):
             step = fail(read_operation_status(body), reason, message, _now())
             await self._phase_after(self._write_status(body, step), body)
+
+    async def delete_expired(self, operations: Sequence[Object]) -> None:
+        """Deletes those that ended longer ago than they asked to be kept."""
+        now = _now()
+        for body in [body for body in operations if is_expired(body, now)][:MOST_PER_PASS]:
+            meta = body["metadata"]
+            try:
+                await self._cluster.delete(KIND, meta["namespace"], meta["name"], meta["uid"])
+            except (NotFound, Conflict):
+                pass  # it was deleted, and another one may have its name
+            except AccessDenied as e:
+                logger.warning("%s/%s: it has expired and stays: %s", meta["namespace"], meta["name"], e.message)
 
     async def _phase_after(self, step: Awaitable[Object], body: Object) -> str:
         try:
@@ -134,7 +174,7 @@ class OperationRunner:
         return await self._write_status(body, await self._act(step, operation, gateway, now))
 
     async def _own(self, body: Object, gateway: Owner) -> Object:
-        """Adds the LinkGateway to its owners, so that it is deleted with it."""
+        """Adds the LinkGateway to the operation's owners, so that the operation is deleted with it."""
         meta = body["metadata"]
         owners = list(meta.get("ownerReferences") or [])
         if any(one.get("uid") == gateway.uid for one in owners):
@@ -170,7 +210,7 @@ class OperationRunner:
         return step
 
     async def _write_status(self, body: Object, step: Step) -> Object:
-        """Writes the status if it says anything new, and an Event when the reason changes. The resource after that."""
+        """Writes the status if it says anything new, and an Event when the reason changes. Returns the new resource."""
         meta, before, status = body["metadata"], read_operation_status(body), step.status
         generation, now = int(meta.get("generation", 0)), timestamp()
         failed = status.phase is Phase.FAILED

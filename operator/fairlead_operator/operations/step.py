@@ -1,9 +1,9 @@
 """The next step of a LinkOperation: `next_step` decides what to do from what is observed. Pure.
 
 The runner calls it in every pass. Everything that is remembered is in the operation's own status, so a new leader goes
-on where the old one stopped, and every action may be done twice without harm. Both types have pods to replace and a
-number of pods that must be ready afterwards: the operation is complete when none of the former and enough of the latter
-are there.
+on where the old one stopped, and every action may be done twice without harm. A Drain and a Restart have pods to
+replace and a number of pods that must be ready afterwards: the operation is complete when none of the former and enough
+of the latter are there. A Rebalance is carried out by the passes, and is complete when theirs is.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from msgspec.structs import replace
 
 from fairlead_operator.api.link_operation import ENDED, LinkOperationStatus, Operation, Phase, Type
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.autoscaler.rebalance import RebalancePlan, RebalanceState
+from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
 
 
 class StepAction(StrEnum):
@@ -39,6 +41,8 @@ class StepContext:
     """Whether scaling.mode is Paused."""
     pod_is_foreign: bool = False
     """The namespace has a pod of the name that a Drain gives, but it does not belong to this fleet."""
+    rebalance: RebalancePlan | None = None
+    """What the last pass planned; None in the first one of a leader."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,10 @@ def next_step(operation: Operation, context: StepContext, ahead: str, now: datet
     status = operation.status
     if status.phase in ENDED:
         return Step(status, str(status.phase))
+    if operation.spec.cancel:
+        begun = status.phase is Phase.RUNNING and operation.spec.type is not Type.REBALANCE
+        message = "cancelled; what has begun goes on" if begun else "cancelled"
+        return fail(status, "Cancelled", message, now)
     if status.phase is Phase.RUNNING:
         return _continue(operation, context, now)
     if ahead:
@@ -71,6 +79,9 @@ def fail(status: LinkOperationStatus, reason: str, message: str, now: datetime) 
 
 def _begin(operation: Operation, context: StepContext, now: datetime) -> Step:
     status, pods = operation.status, context.fleet.pods
+    if operation.spec.type is Type.REBALANCE:
+        begun = replace(status, phase=Phase.RUNNING, started_at=_timestamp(now), message="links are counted")
+        return Step(begun, "Rebalancing")
     if operation.spec.type is Type.DRAIN:
         target = next((pod for pod in pods if pod.name == operation.spec.pod), None)
         if target is None:
@@ -93,6 +104,8 @@ def _begin(operation: Operation, context: StepContext, now: datetime) -> Step:
 
 
 def _continue(operation: Operation, context: StepContext, now: datetime) -> Step:
+    if operation.spec.type is Type.REBALANCE:
+        return _continue_rebalance(operation, context, now)
     status, is_drain = operation.status, operation.spec.type is Type.DRAIN
     if is_drain:
         old = [pod for pod in context.fleet.pods if pod.uid == status.pod_uid]
@@ -108,11 +121,9 @@ def _continue(operation: Operation, context: StepContext, now: datetime) -> Step
         )
         return Step(done, "Completed")
     message = _progress(operation, len(old), left) if old else f"{ready} of {wanted} pods are ready"
-    if _is_late(status, operation.spec.active_deadline_seconds, now):
-        waited_for = status.message or message  # as the last pass reported it
-        seconds = operation.spec.active_deadline_seconds
-        message = f"not complete {seconds} s after its start: {waited_for}; what has begun goes on"
-        return fail(status, "DeadlineExceeded", message, now)
+    if _is_late(operation, now):
+        # The message of the status is what the last pass reported.
+        return _too_late(operation, status, f"{status.message or message}; what has begun goes on", now)
     action = StepAction.NOTHING
     if is_drain and any(not pod.leaving for pod in old):
         action = StepAction.EVICT
@@ -131,13 +142,42 @@ def _progress(operation: Operation, old: int, left: int | None) -> str:
     return f"{old} old pods have {links} left"
 
 
-def _is_late(status: LinkOperationStatus, seconds: int, now: datetime) -> bool:
-    """By the wall clocks of the leaders then and now, which differ by far less than the minutes of a deadline."""
-    return status.started_at is not None and (now - datetime.fromisoformat(status.started_at)).total_seconds() > seconds
+def _continue_rebalance(operation: Operation, context: StepContext, now: datetime) -> Step:
+    status, plan = operation.status, context.rebalance
+    if context.paused:
+        return _paused(status, context, now)
+    ended = None if plan is None else plan.history.rebalance.ended
+    if ended is not None and ended.operation == operation.uid and ended.outcome is not RebalanceOutcome.INTERRUPTED:
+        status = replace(status, links_left=0 if ended.outcome is RebalanceOutcome.EVEN else status.links_left)
+        if ended.outcome is RebalanceOutcome.EVEN:
+            done = replace(status, phase=Phase.SUCCEEDED, message=ended.message, finished_at=_timestamp(now))
+            return Step(done, "Completed")
+        return fail(status, ended.outcome, ended.message, now)
+    if _is_late(operation, now):
+        return _too_late(operation, status, status.message, now)
+    if plan is None or plan.run is None or plan.run.operation != operation.uid:
+        reason = "links are counted" if plan is None or plan.state is not RebalanceState.WAITING else plan.reason
+        return Step(replace(status, message=reason), "Waiting")
+    at_start = plan.to_move if status.links_at_start is None else status.links_at_start
+    return Step(replace(status, message=plan.reason, links_at_start=at_start, links_left=plan.to_move), "Rebalancing")
+
+
+def _is_late(operation: Operation, now: datetime) -> bool:
+    """Whether the deadline has passed, by the wall clocks of the leaders, which differ by far less than its minutes."""
+    started_at = operation.status.started_at
+    if started_at is None:
+        return False
+    return (now - datetime.fromisoformat(started_at)).total_seconds() > operation.spec.active_deadline_seconds
+
+
+def _too_late(operation: Operation, status: LinkOperationStatus, waited_for: str, now: datetime) -> Step:
+    seconds = operation.spec.active_deadline_seconds
+    message = f"not complete {seconds} s after its start: {waited_for}"
+    return fail(status, "DeadlineExceeded", message, now)
 
 
 def _paused(status: LinkOperationStatus, context: StepContext, now: datetime) -> Step:
-    message = f"scaling.mode of {context.gateway} is Paused, so no pod is removed"
+    message = f"scaling.mode of {context.gateway} is Paused, so no pod is removed and no link is moved"
     return fail(status, "GatewayPaused", message, now)
 
 
@@ -154,7 +194,7 @@ def _ready(pods: Sequence[PodObservation]) -> int:
 
 
 def _links(pods: Sequence[PodObservation], fleet: FleetObservation) -> int | None:
-    """None when Redis could not be read."""
+    """The number of links that the pods still hold; None when Redis could not be read."""
     return sum(pod.links for pod in pods) if fleet.readable else None
 
 

@@ -83,7 +83,7 @@ def _service(
 
 
 def _exposed(body: Object, service: Service) -> Object:
-    """Adds to the Service `body` how it is exposed."""
+    """Adds to the Service `body` the fields that say how it is exposed."""
     optional: Object = {
         "loadBalancerClass": service.load_balancer_class,
         "loadBalancerSourceRanges": list(service.load_balancer_source_ranges),

@@ -129,7 +129,7 @@ def _resources(spec: LinkGatewaySpec) -> Object:
 
 
 def _count(value: Any) -> Any:
-    """A Deployment refuses `"2"`: it takes 2 or "2%"."""
+    """A number of pods or a percentage, as a Deployment accepts it: 2 or "2%", but not "2"."""
     return int(value) if str(value).isdecimal() else value
 
 
@@ -144,7 +144,6 @@ def _env(spec: LinkGatewaySpec) -> list[Object]:
         "FAIRLEAD_PLATFORM_TOKEN_FILE": f"{TOKENS}/platform-token",
         "FAIRLEAD_CAPACITY": spec.capacity,
         "FAIRLEAD_ACCEPT_RATE": spec.accept_rate,
-        "FAIRLEAD_DRAIN_RATE": spec.drain.rate,
         "FAIRLEAD_DRAIN_TIMEOUT": spec.drain_seconds,
         "FAIRLEAD_SHUTDOWN_DELAY": spec.drain.shutdown_delay_seconds,
         "FAIRLEAD_FORGET_AFTER": spec.forget_after_seconds,
@@ -194,7 +193,7 @@ def _redis_files(spec: LinkGatewaySpec) -> list[Object]:
 
 
 def _probe(path: str, probe: Probe | None, *, period: int, failures: int) -> Object:
-    """What `probe` gives replaces the defaults."""
+    """A probe of the container: the values that `probe` gives replace the defaults."""
     given = msgspec.to_builtins(probe) if probe is not None else {}
     return {
         "httpGet": {"path": path, "port": PORTS[ADMIN_PORT], "scheme": "HTTP"},
@@ -206,7 +205,7 @@ def _probe(path: str, probe: Probe | None, *, period: int, failures: int) -> Obj
 
 
 def _spread(selector: dict[str, str], spec: LinkGatewaySpec) -> list[Object]:
-    """Evenly over zones and hosts where possible: a pod that is not scheduled serves nobody."""
+    """Spreads the pods evenly over zones and hosts where possible: a pod that is not scheduled serves nobody."""
     if spec.pod.topology_spread_constraints is not None:
         return list(spec.pod.topology_spread_constraints)
     return [

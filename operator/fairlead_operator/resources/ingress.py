@@ -104,7 +104,7 @@ def _tls(ingress_spec: Ingress) -> Object:
 
 
 def _rule(path: str, service: str, port: int) -> Object:
-    """Links and streams of results have no maximum duration: 0s means no timeout."""
+    """A rule of the HTTPRoute. Links and streams of results have no maximum duration: 0s means no timeout."""
     return {
         "matches": [{"path": {"type": "PathPrefix", "value": path}}],
         "backendRefs": [{"name": service, "port": port}],

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from functools import partial
 
 from fairlead.errors import FairleadError
@@ -19,7 +20,7 @@ from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import AccessDenied
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.metrics import Metrics
-from fairlead_operator.operations.runner import OperationRunner, gateway_of, in_order
+from fairlead_operator.operations.runner import OperationRunner, gateway_of, in_order, is_expired
 from fairlead_operator.resources.owner import Owner
 from fairlead_operator.runtime.informer import OPERATION, Generation, Informer, Key, generation_of
 from fairlead_operator.runtime.leader_election import LeaderElector
@@ -93,8 +94,9 @@ class Controller:
         of_gateway: dict[Key, list[Object]] = {key: [] for key in gateways}
         for (namespace, _), body in operations.items():
             of_gateway.setdefault((namespace, gateway_of(body)), []).append(body)
+        now = datetime.now(UTC)
         for key, found in of_gateway.items():
-            waiting = in_order(found)
+            waiting = [*in_order(found), *(body for body in found if is_expired(body, now))]
             generations = frozenset(map(generation_of, [*waiting, gateways[key]] if key in gateways else waiting))
             if key in self._passes:
                 if generations - self._generations[key]:
@@ -116,7 +118,9 @@ class Controller:
             try:
                 with self._metrics.passes.time():
                     async with asyncio.timeout(PASS_TIMEOUT):
-                        await self._reconcile(key, gateways, await self._read_again(operations))
+                        found = await self._read_again(operations)
+                        await OperationRunner(self._cluster, self._metrics).delete_expired(found)
+                        await self._reconcile(key, gateways, found)
             except FairleadError as e:
                 self._metrics.failures.labels(e.code).inc()
                 logger.warning("%s/%s: retrying within %g s: %s", namespace, name, PERIOD, e.message)

@@ -192,8 +192,9 @@ def _registry(send: Callable[[str, str, Object], None]) -> kopf.OperatorRegistry
 
 
 def _kept(body: Mapping[str, Any]) -> Object:
-    phase = (body.get("status") or {}).get("phase")
-    return {"metadata": dict(body["metadata"]), "spec": dict(body.get("spec") or {}), "status": {"phase": phase}}
+    status = body.get("status") or {}
+    kept = {name: status.get(name) for name in ("phase", "finishedAt")}
+    return {"metadata": dict(body["metadata"]), "spec": dict(body.get("spec") or {}), "status": kept}
 
 
 def generation_of(body: Object) -> Generation:

@@ -20,8 +20,9 @@ from fairlead_operator.api.policy import Policy, secrets_to_read, violations
 from fairlead_operator.api.validation import read_spec
 from fairlead_operator.autoscaler.decision import Decision, decide
 from fairlead_operator.autoscaler.history import History
-from fairlead_operator.autoscaler.observation import FleetObservation, observe_fleet
-from fairlead_operator.autoscaler.rebalance import plan_rebalance
+from fairlead_operator.autoscaler.move_rate import fleet_move_rate
+from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, observe_fleet
+from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.ingress_class import check_ingress_class
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
@@ -79,6 +80,7 @@ class Reconciler:
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
         self._history = History()
+        self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
         self._starting = FirstSeen()
         self._links = LinkCount()
@@ -153,14 +155,15 @@ class Reconciler:
         workload = await self._read_workload()
         revision = await self._director.current_revision(workload.deployment, conditions)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision)
+        move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
-        running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet)
-        if running:
-            fleet = replace(fleet, operation=running)
+        running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
+        if running.name:
+            fleet = replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
             self._executor.forget_removal()
         decision, scaled = await self._scale(spec, fleet, workload, report, now)
         plan = plan_rebalance(fleet, self._history, spec, now)
-        self._history = plan.history
+        self._plan, self._history = plan, plan.history
         await self._rebalance.execute(plan, report)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
@@ -173,8 +176,20 @@ class Reconciler:
             phase=phase(conditions, decision, plan, wanted, fleet),
             rebalance=rebalance_report(plan, report.before.rebalance, report.timestamp),
             selector=self._owner.label_selector,
+            move_rate=move_rate,
             last_scale_time=report.timestamp if scaled else report.before.last_scale_time,
         )
+
+    async def _set_move_rate(
+        self, spec: LinkGatewaySpec, fleet: FleetObservation, nodes: NodeMetrics | None
+    ) -> float | None:
+        """Write the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
+        if nodes is None:
+            return None
+        rate = fleet_move_rate(fleet, spec.moves)
+        await self._redis.set_move_rate(rate, spec.moves.max_per_second, nodes.now)
+        self._metrics.set_move_rate(rate)
+        return round(rate, 1)
 
     async def _apply_children(self, spec: LinkGatewaySpec, secrets: Secrets, report: PassReport, now: float) -> None:
         checksum = self._secrets.checksum(spec, secrets)

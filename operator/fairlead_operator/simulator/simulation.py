@@ -20,11 +20,11 @@ from fairlead_operator.simulator.arrays import Counts, Flags, draw_without_retur
 from fairlead_operator.simulator.fleet import pauses
 from fairlead_operator.simulator.fleet.deployment import ModelDeployment, PodStarts
 from fairlead_operator.simulator.fleet.load_balancers import BALANCERS
-from fairlead_operator.simulator.fleet.moves import DrainPace
-from fairlead_operator.simulator.fleet.pod_table import PodTable
+from fairlead_operator.simulator.fleet.moves import FleetMoves
+from fairlead_operator.simulator.fleet.pod_table import RECENT_MOVES, RECENT_SECONDS, PodTable
 from fairlead_operator.simulator.fleet.reconnect_queue import DueAgents, ReconnectQueue
 from fairlead_operator.simulator.measures import Measures, PolicyCost
-from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScalingPolicy
+from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScaleOrder, ScalingPolicy
 from fairlead_operator.simulator.scenarios.scenario import Scenario
 
 DAY = 86_400
@@ -54,8 +54,8 @@ class Simulation:
         self._rng = rng = np.random.default_rng(options.seed)
         self._loss = -math.expm1(-options.lost_per_day / DAY)
         self._balancer = BALANCERS[scenario.balancer or options.balancer](rng)
-        self._pace = DrainPace(spec.drain)
-        self._victim = ""
+        self._moves = FleetMoves(spec, rng)
+        self._order = ScaleOrder(0)
         self.now = 0
         self.pods = PodTable(spec.accept_rate)
         self.queue = ReconnectQueue(rng)
@@ -90,11 +90,11 @@ class Simulation:
         self.pods.refill()
         arriving = self._change_demand(now)
         self._lose_links(now)
-        moving = self._leave(now)
-        refused = self._connect(now, arriving + moving)
-        closed = moving + self._apply(now)
+        moving = self._move(now)
+        refused = self._connect(now, arriving, moving)
+        closed = int(moving.sum()) + self._apply(now)
         if now % HEARTBEAT_SECONDS == 0:
-            self.pods.report(now)
+            self._report(now)
         if now % self._policy.period == 0:
             self._decide(now)
         self.now = now + 1
@@ -157,30 +157,37 @@ class Simulation:
         if self._balancer.pins:
             pods.awaited += lost
 
-    def _leave(self, now: int) -> int:
-        """Moves agents off the pods that leave, and drops pods that have left. Returns the agents that move now."""
+    def _move(self, now: int) -> Counts:
+        """Drops pods that have left. Returns the agents of each pod that move now."""
         pods = self.pods
+        if not self._policy.drains:
+            pods.drop(pods.leaving & (pods.links == 0))
+            return np.zeros(len(pods), np.int64)
+        stopping = self._spec.drain.shutdown_delay_seconds
         leaving = pods.leaving
-        if not leaving.any():
-            return 0
-        moving = np.zeros(len(pods), np.int64)
-        if self._policy.drains:
-            moving = self._pace.closes(pods, now)
-            pods.links -= moving
-        gone = leaving & (pods.links == 0) & (~pods.ready | (now - pods.left_at >= self._stop_seconds()))
-        if gone.any():
-            pods.drop(gone)
-        return int(moving.sum())
+        if leaving.any():
+            pods.drop(leaving & (pods.links == 0) & (~pods.ready | (now - pods.left_at >= stopping)))
+        moving = self._moves.draw(pods, self._order.targets, now)
+        pods.links -= moving
+        pods.moved += np.where(pods.serving, moving, 0)
+        return moving
 
-    def _stop_seconds(self) -> int:
-        return self._spec.drain.shutdown_delay_seconds if self._policy.drains else 0
+    def _report(self, now: int) -> None:
+        """Heartbeats: what the operator and the budget of moves will know."""
+        pods = self.pods
+        pods.report(now)
+        if self._policy.drains:
+            self._moves.renew_rate(pods)
+        pods.accepted[:] = 0.0
+        if now % RECENT_SECONDS == 0:
+            pods.recent[:, now // RECENT_SECONDS % RECENT_MOVES] = 0
 
     def _apply(self, now: int) -> int:
         """What the Deployment does in this second. Returns the links that pods closed at once."""
         if now == self._scenario.rollout_at:
             self.deployment.roll_out()
         before = self.pods.leaving
-        self.deployment.reconcile(now, self._victim, by_links=self._policy.drains)
+        self.deployment.reconcile(now, self._order.victim, by_links=self._policy.drains)
         if self._policy.drains:
             return 0
         told: Flags = self.pods.leaving
@@ -197,30 +204,39 @@ class Simulation:
         began = time.process_time()
         order = self._policy.order(view)
         self.cost.add(time.process_time() - began, len(self.pods))
-        deployment.replicas, self._victim = order.replicas, order.victim
+        deployment.replicas, self._order = order.replicas, order
 
-    def _connect(self, now: int, trying: int) -> int:
-        """The attempts of this second: of agents that are due and of `trying` others. Returns how many were refused."""
+    def _connect(self, now: int, arriving: int, moving: Counts) -> int:
+        """The attempts of this second: of agents that are due, of those that want a link now, and of those that move.
+        Returns how many were refused."""
         pods, queue = self.pods, self.queue
-        pinned = self._awaited_now(now) if self._balancer.pins else np.zeros(len(pods), np.int64)
-        due = queue.take_due(now, trying)
+        movers = int(moving.sum())
+        back = np.zeros(len(pods), np.int64)
+        if self._balancer.pins:
+            back = self._awaited_among(queue.due(now)) + np.where(pods.serving, moving, 0)
+        due = queue.take_due(now, arriving + movers)
         if not due.total:
             return 0
         at = np.flatnonzero(pods.serving)
         if not len(at):
             queue.unanswered(now, due)
             return 0
-        back = pinned[at]
-        attempts = self._balancer.spread(due.total - int(back.sum()), back, pods.links[at])
+        attempts = self._balancer.spread(due.total - int(back.sum()), back[at], pods.links[at])
         free = np.minimum(pods.tokens[at].astype(np.int64), self._spec.capacity - pods.links[at])
         accepted = np.minimum(attempts, np.maximum(free, 0))
         pods.links[at] += accepted
         pods.tokens[at] -= accepted
+        pods.accepted[at] += accepted / HEARTBEAT_SECONDS
+        rebalanced = int(moving[at].sum())
+        if rebalanced:
+            share = draw_without_return(self._rng, np.array([rebalanced, due.total - rebalanced]), int(accepted.sum()))
+            landed = draw_without_return(self._rng, accepted, int(share[0]))
+            pods.recent[at, now // RECENT_SECONDS % RECENT_MOVES] += landed
         linked, others = due.drawn(self._rng, int(accepted.sum()))
         queue.linked(linked)
-        refused = attempts - accepted
         if not others.total:
             return 0
+        refused = attempts - accepted
         pods.refused[at] += refused
         if self._balancer.pins:
             pods.awaited[at] += refused
@@ -236,10 +252,6 @@ class Simulation:
         for most in np.flatnonzero(numbers).tolist():
             some, agents = agents.drawn(self._rng, int(numbers[most]))
             self.queue.refused(now, some, most)
-
-    def _awaited_now(self, now: int) -> Counts:
-        """Of the agents that are due, those that a load balancer which pins sends back to each pod."""
-        return self._awaited_among(self.queue.due(now))
 
     def _awaited_among(self, number: int) -> Counts:
         """Of `number` waiting agents, drawn by chance, those that each pod awaits. It awaits them no longer."""

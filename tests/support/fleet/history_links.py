@@ -10,6 +10,7 @@ from hypothesis.stateful import rule
 
 from fairlead.fleet import schema
 from fairlead.fleet.directory_replies import Claimed
+from fairlead.store.reply import integer
 
 from support.fleet.history_outcomes import Outcomes
 from support.fleet.history_play import Session, again, agents, anyone, leases, seldom
@@ -79,7 +80,9 @@ class Links(Outcomes):
 
         self.repeatedly(again, call)
 
-    @rule(agent=agents, lease=leases, how=st.sampled_from(("label", "trouble", "seen lately", "absent", "lost")))
+    @rule(
+        agent=agents, lease=leases, how=st.sampled_from(("label", "trouble", "moved", "seen lately", "absent", "lost"))
+    )
     def forget_or_note(self, agent: str, lease: str, how: str) -> None:
         """What happens to a row beside its claims."""
         name = self.agent(agent)
@@ -99,6 +102,13 @@ class Links(Outcomes):
             assert again == settled
             if row is not None:
                 row.trouble = trouble
+        elif how == "moved":
+            sid = row.sid if row is not None and lease == row.lease else f"another at {lease}"
+            noted = self.world.call(lambda: self.directory.mark_moved(name, sid))
+            assert noted == (row is not None and row.sid == sid)
+            if row is not None and noted:
+                row.moved = integer(self.world.submit("HGET", schema.agent_key(name), "moved"))
+                assert self.now <= row.moved
         elif how == "lost":  # by a Redis that was killed, with what was open
             self.world.submit("DEL", schema.agent_key(name), schema.open_key(name))
             self.model.agents.pop(name, None)

@@ -46,6 +46,7 @@ class Agent:
     reason: str = ""
     unrecorded: str = ""
     trouble: str = ""
+    moved: int = 0
 
     @property
     def known(self) -> bool:
@@ -157,7 +158,7 @@ class Reference:
             gen = max(row.gen, own_gen)  # it never lost the agent
         else:
             gen = max(row.gen + 1, now)
-        answer = Claimed(gen, now, row.lease, row.boot, row.gen, sorted(self.open_of(agent)))
+        answer = Claimed(gen, now, row.lease, row.boot, row.gen, row.moved, sorted(self.open_of(agent)))
         row = self.agents.setdefault(agent, row)
         if row.lease and row.sid != sid:
             row.unrecorded, row.close, row.reason = f"{row.lease} {row.sid}", 0, ""

@@ -33,7 +33,7 @@ class GatewayProcess:
         self.folder = folder
         self._redis = redis
         self._flags = flags
-        self._name = name
+        self.name = name
         self._within = ("sh", "-c", f'ulimit -n {files}; exec "$@"', "sh") if files else within
         self._ports = ("0", "0", "0")
         self._process: subprocess.Popen[bytes] | None = None
@@ -41,13 +41,13 @@ class GatewayProcess:
 
     def start(self) -> None:
         """Start, or start again on the same ports."""
-        log = self.folder / f"{self._name}.log"
+        log = self.folder / f"{self.name}.log"
         with log.open("ab") as sink:
             before = sink.tell()
             self._process = subprocess.Popen(
                 [
                     *self._within, sys.executable, "-m", "fairlead", "serve",
-                    "--node", self._name, "--redis", self._redis,
+                    "--node", self.name, "--redis", self._redis,
                     "--link-port", self._ports[0], "--api-port", self._ports[1], "--admin-port", self._ports[2],
                     "--data", str(self.folder / "data"), *self._flags,
                 ],
@@ -63,7 +63,7 @@ class GatewayProcess:
         self.link, self.api, self.admin = f"ws://{addresses[0]}", f"http://{addresses[1]}", f"http://{addresses[2]}"
 
     def log(self, start: int = 0) -> str:
-        return (self.folder / f"{self._name}.log").read_bytes()[start:].decode()
+        return (self.folder / f"{self.name}.log").read_bytes()[start:].decode()
 
     @property
     def pid(self) -> int:

@@ -1,8 +1,9 @@
 """One agent's process, one gateway with a store, and the wire between them.
 
-Commands write and read, the gateway stores and grants when it likes, links break with messages on the wire, and the
-process dies and leaves its memory to the next. Played by test_agent_link_histories.py. The judges are a store of its
-own and the gateway's state machine, which raises at the first gap, repetition or byte beyond the credit.
+Commands write and read, the gateway stores and grants when it likes, links break with messages on the wire, the agent
+moves (its new link says hello while the old one is in use), and the process dies and leaves its memory to the next.
+Played by test_agent_link_histories.py. The judges are a store of its own and the gateway's state machine, which raises
+at the first gap, repetition or byte beyond the credit.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class AgentHistory:
         self.conn = 0
         self.agent: AgentLink | None = None
         self.gateway = GatewayLink(WINDOW)
+        self.next: tuple[AgentLink, GatewayLink, Hello] | None = None
+        """A new link that has said hello and is not welcomed yet."""
         self.up: deque[FromAgent] = deque()
         self.down: deque[FromGateway] = deque()
         self.unstored: deque[tuple[Numbered, Action]] = deque()
@@ -97,7 +100,9 @@ class AgentHistory:
         self.taken[command].append(data)
         if credit is None and settle:
             credit = stream.settle()
-        if credit is not None and self.agent is not None:
+        if credit is not None and self.next is not None:
+            stream.unsettled(credit.bytes)
+        elif credit is not None and self.agent is not None:
             self.up.append(credit)
 
     def agent_reads(self, count: int) -> None:
@@ -178,19 +183,39 @@ class AgentHistory:
     def die(self, read: int, stored: int) -> None:
         """The agent's process ends without a word, and the next begins with what the memory has."""
         self.lose(read, stored)
+        self.next = None
         self.ended |= self.outbox.streams.keys()
         self.outbox = self.ledger.outbox()
 
-    def resume(self, odd: int, _: int) -> None:
-        """A new link, now and then to a node with a smaller window."""
-        if self.agent is not None:
+    def greet(self, odd: int, _: int) -> None:
+        """A new link says hello, now and then to a node with a smaller window. The link in use stays in use."""
+        if self.next is not None:
             return
         self.conn += 1
-        window = SMALL if odd == 1 else WINDOW
-        self.gateway = GatewayLink(window)
-        self.agent = AgentLink(self.outbox)
+        gateway, agent = GatewayLink(SMALL if odd == 1 else WINDOW), AgentLink(self.outbox)
         hello = Hello(agent="a", boot="b", conn=self.conn, have=self.outbox.have())
-        assert self.gateway.receive(hello) is Action.CLAIM
+        agent.greeted(hello.have)
+        assert gateway.receive(hello) is Action.CLAIM
+        self.next = agent, gateway, hello
+
+    def give_up(self, *_: int) -> None:
+        """The new link breaks before its welcome."""
+        if self.next is None:
+            return
+        self.next = None
+        for stream in self.outbox.streams.values():
+            if (credit := stream.settle()) is not None and self.agent is not None:
+                self.up.append(credit)
+
+    def resume(self, odd: int, read: int) -> None:
+        """The new link is welcomed. What is on the wire of the old one is lost, from the claim on."""
+        if self.agent is not None and self.next is None:
+            return
+        self.greet(odd, 0)
+        assert self.next is not None
+        self.lose(read, read)
+        self.agent, self.gateway, hello = self.next
+        self.next, window = None, self.gateway.window
         self.gateway.welcomed()
         have: dict[str, int] = {}
         for command in COMMANDS:

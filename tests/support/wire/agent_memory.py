@@ -14,8 +14,21 @@ def welcome(have: dict[str, int] | None = None, window: int = WINDOW) -> Welcome
     return Welcome(sid="s", gen=1, now=0, hb=1, have=have or {}, limits=Limits(window=window))
 
 
-def linked(outbox: Outbox, have: dict[str, int] | None = None) -> AgentLink:
+def greeted(outbox: Outbox) -> AgentLink:
+    """A link that has said hello."""
     link = AgentLink(outbox)
+    link.greeted(outbox.have())
+    return link
+
+
+def welcomed(link: AgentLink, have: dict[str, int]) -> None:
+    message = welcome(have)
+    link.receive(message)
+    link.resend(message)
+
+
+def linked(outbox: Outbox, have: dict[str, int] | None = None) -> AgentLink:
+    link = greeted(outbox)
     link.receive(welcome(have))
     return link
 

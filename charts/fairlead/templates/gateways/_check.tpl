@@ -11,10 +11,12 @@ The numbers are the defaults of LinkGateway, which a test compares.
 {{- fail (printf "%s.replicas: min %d is greater than max %d (2 and 10 unless set): raise max or lower min" $where $min $max) -}}
 {{- end -}}
 {{- $capacity := $given.capacity | default 10000 | int -}}
-{{- $rate := dig "drain" "rate" 200 $given | int -}}
+{{- $half := div (add ($given.acceptRate | default 200 | int) 1) 2 -}}
+{{- $rate := min $half (dig "moves" "maxPerSecond" 200 $given | int) -}}
+{{- $takes := add (div (add $capacity (sub $rate 1)) $rate) 60 -}}
 {{- $most := dig "drain" "maxSeconds" 300 $given | int -}}
-{{- if gt $capacity (mul $rate $most | int) -}}
-{{- fail (printf "%s: a full pod could not drain in time: capacity %d is greater than drain.rate %d × drain.maxSeconds %d; raise one of these, or lower capacity" $where $capacity $rate $most) -}}
+{{- if gt ($takes | int) $most -}}
+{{- fail (printf "%s: a full pod could not drain in time: capacity %d at %d moves per second (the lesser of moves.maxPerSecond and half of acceptRate) and 60 s for commands take %d s, and drain.maxSeconds is %d; raise one of these, or lower capacity" $where $capacity $rate $takes $most) -}}
 {{- end -}}
 {{- $taken := .root.Files.Get "files/operators-env.yaml" | fromYaml -}}
 {{- range $one := dig "pod" "env" list $given -}}

@@ -6,10 +6,10 @@ The source is the table in operator/fairlead_operator/kube/rbac.py; a test says 
 - apiGroups: [fairlead.dev]
   resources: [linkgateways]
   verbs: [get, list, watch]
-# To patch one is to make it go with its LinkGateway.
+# To patch one is to make it go with its LinkGateway; to delete one is its ttlSecondsAfterFinished.
 - apiGroups: [fairlead.dev]
   resources: [linkoperations]
-  verbs: [get, list, watch, patch]
+  verbs: [get, list, watch, patch, delete]
 - apiGroups: [fairlead.dev]
   resources: [linkgateways/status, linkoperations/status]
   verbs: [patch]

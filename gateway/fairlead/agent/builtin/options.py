@@ -14,7 +14,7 @@ EVERYWHERE = ("/",)
 
 @dataclass(frozen=True, slots=True)
 class MethodOptions:
-    """Of a method that can only be switched on or off."""
+    """The options of a method that can only be switched on or off."""
 
     enabled: bool = True
 
@@ -28,7 +28,7 @@ class ExecOptions:
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """Of `file.get` and of `file.put`, separately."""
+    """The options of `file.get` or of `file.put`; each method has its own."""
 
     enabled: bool | None = None
     """None: on, but `file.put` without roots of its own is off when `exec` has an allow list."""

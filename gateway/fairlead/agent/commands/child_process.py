@@ -23,7 +23,7 @@ from fairlead.agent.errors import CommandError
 from fairlead.wire.messages import CHUNK_LIMIT, Error
 
 NICE = 5
-"""Below the agent, whose heartbeats must not wait for a handler."""
+"""Lowers the priority below the agent's, whose heartbeats must not wait for a handler."""
 
 READY = b"+"
 """The first byte: the module was imported and the handler found. What fails before is not the handler's fault."""

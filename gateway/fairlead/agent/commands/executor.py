@@ -43,7 +43,7 @@ class HandlerExecutor:
             )
 
     def cancel_reservation(self, handler: Handler) -> None:
-        """The command will not run."""
+        """Give back a slot that was reserved for a command that will not run."""
         if handler.runs_in != "loop":
             self._runners[handler.runs_in].slots.cancel_reservation()
 

@@ -67,7 +67,7 @@ class CommandRunner:
         self._admitting: dict[str, asyncio.Future[None]] = {}
         """Commands that the journal does not have yet."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Also of commands that were ended although their handler did not stop."""
+        """The tasks of handlers, including those of commands that were ended although their handler did not stop."""
         self._executor = HandlerExecutor(sender)
         self._loop = asyncio.get_running_loop()
 
@@ -160,7 +160,7 @@ class CommandRunner:
         self._sender.send_now(Ack(id=command, state="refused", error=error))
 
     def _open(self, cmd: Cmd, handler: Handler, stream: CommandStream) -> RunningCommand:
-        """From now on its deadline counts, and it can be cancelled."""
+        """Open the command: from now on its deadline counts, and it can be cancelled."""
         running = self._running[cmd.id] = RunningCommand(Command(cmd, stream, self._sender), stream, handler)
         running.timer = self._loop.call_later(cmd.deadline / 1000, self._stop, running, TIMEOUT)
         return running
@@ -190,7 +190,7 @@ class CommandRunner:
             self._refuse(command, journal_error(failure))
 
     def _restart(self, accepted: Accepted, stream: CommandStream) -> None:
-        """The former process had accepted it, and nothing came of it; the gateway still wants it and allows this."""
+        """Begin a command again that had neither output nor input in the former process; the gateway allows it."""
         assert self._journal is not None
         left = min(max(0, accepted.expiry - int(time.time() * 1000)), accepted.cmd.deadline)
         cmd = msgspec.structs.replace(accepted.cmd, deadline=left, attempt=accepted.cmd.attempt + 1)

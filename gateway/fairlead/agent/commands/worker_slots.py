@@ -1,7 +1,7 @@
-"""Slots for work that takes a thread or a process: so many run at once, so many wait, and no more are taken.
+"""Slots for work that takes a thread or a process: bounded numbers run and wait, and further work is refused.
 
 Each runner has one of these. Whoever waits is served in order. A slot is released when the work has really ended, which
-for a thread may be long after its command: so the count stays true.
+for a thread may be long after its command, so that the count stays correct.
 """
 
 from __future__ import annotations

@@ -115,13 +115,13 @@ class Journal:
         return self._writer.synced()
 
     def restarted(self, accepted: Accepted) -> None:
-        """A command of `restore` runs now, and not a third time. Raises JournalFailed."""
+        """Record that a command of `restore` runs again, so that it never runs a third time. Raises JournalFailed."""
         self._writer.append(_not_restartable(accepted.cmd, accepted.expiry))
 
     # -- called by the outbox, as its `Memory` -------------------------------------------------------
 
     def keep(self, message: Chunk | End | Event) -> None:
-        """Before it is part of the outbox. Raises JournalFailed, but not for an end: that is sent all the same."""
+        """Record a message before it enters the outbox. Raises JournalFailed, but not for an end: it is still sent."""
         if isinstance(message, End):
             self._writer.append_if_possible(message)
         elif isinstance(message, Event) and not self.has_room:
@@ -132,18 +132,18 @@ class Journal:
             self._writer.sync_soon()
 
     def took(self, command: str) -> None:
-        """Its handler has read input, which the gateway will not send again."""
+        """The command's handler has read input, which the gateway will not send again."""
         journaled = self._state.commands.get(command)
         if journaled is not None and journaled.cmd.retry == "safe" and not journaled.spent and journaled.next == 0:
             self._writer.append_if_possible(_not_restartable(journaled.cmd, journaled.expiry))
 
     def stored(self, command: str, count: int) -> None:
-        """The gateway has stored the first `count` chunks."""
+        """The gateway has stored the first `count` chunks of the command."""
         self._state.stored(command, count)
         self._writer.rewrite_if_wasteful()
 
     def over(self, command: str) -> None:
-        """The gateway has stored its end, or wants no more of it."""
+        """The gateway has stored the command's end, or needs nothing more of the command."""
         self._writer.append_if_possible(CommandClosed(command))
 
     def event_stored(self, event: str) -> None:
@@ -179,10 +179,10 @@ def _open(file: JournalFile, agent: str) -> JournalState:
 
 
 def _not_restartable(cmd: Cmd, expiry: int) -> Accepted:
-    """It will not begin again, and its arguments are not kept."""
+    """The record of a command that must not begin again; it does not keep the arguments."""
     return Accepted(msgspec.structs.replace(cmd, payload=b"", sig=b""), expiry, spent=True)
 
 
 def _now() -> int:
-    """Unix ms: a deadline must outlive the process, and with it every other clock."""
+    """Unix time in ms. A deadline must outlive the process, which no other clock does."""
     return int(time.time() * 1000)

@@ -84,14 +84,14 @@ class JournalWriter:
         self.rewrite_if_wasteful()
 
     def append_if_possible(self, record: Entry) -> None:
-        """Append what a new process can do without: it is true whether it can be written or not."""
+        """Append a record that a new process can do without: it applies even if it cannot be written."""
         try:
             self.append(record)
         except JournalFailed:
             self.state.apply(record, 0)
 
     def synced(self) -> asyncio.Future[None]:
-        """Done once the disk has everything that was appended; JournalFailed when it does not take it."""
+        """A future: done once the disk has everything that was appended; JournalFailed if the disk does not take it."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         self._sync_needed.set()
@@ -106,7 +106,7 @@ class JournalWriter:
 
     @property
     def _wasteful(self) -> bool:
-        """Whether to rewrite the file: it is mostly dead, or full and dead to an eighth at least."""
+        """Whether to rewrite the file: most of it is not needed, or it is full and an eighth of it is not needed."""
         size, live = self._file.size, self.state.live
         dead = size - live
         wanted = dead > max(live, WASTE) or (size >= self._limit and dead > self._limit // 8)

@@ -1,6 +1,7 @@
 """Sends to the gateway, across links: messages go out on the link there is, or wait for the next one.
 
-`CommandRunner` and `Agent.emit` send with it; the connector attaches and detaches sessions. What must not be lost is in
+`CommandRunner` and `Agent.emit` send with it; the connector attaches and detaches sessions. It uses one link at a time,
+also while the agent moves: the old one until the new one is welcomed. What must not be lost is in
 the outbox before it is sent, and before that in the journal if there is one. What may be lost (acks, credit, events of
 qos 0) goes out only on an open link.
 """
@@ -17,6 +18,7 @@ from fairlead.errors import Unavailable
 from fairlead.wire.agent_link import AgentLink
 from fairlead.wire.messages import (
     SUBPROTOCOL_JSON,
+    Credit,
     Error,
     Event,
     Limits,
@@ -68,6 +70,8 @@ class Sender:
         self.session = ""
         """The id of the newest link's session."""
         self._writer: LinkWriter | None = None
+        self._withholding = False
+        """Whether credit for input waits: see `withhold_credit`."""
         self._journal: Journal | None = None
 
     def use_journal(self, journal: Journal) -> list[Accepted]:
@@ -112,7 +116,7 @@ class Sender:
             if (size := stream.result_size) > self.payload_limit:
                 stream.replace_end(too_large(size, self.payload_limit))
         lost, unstored = writer.link.resend(welcome)
-        self._writer = writer
+        self._writer, self._withholding = writer, False
         for message in unstored:
             if isinstance(message, Event) and len(message.payload) > self.payload_limit:
                 logger.warning("event %s of type %s is too large for this link: it waits", message.id, message.type)
@@ -120,9 +124,25 @@ class Sender:
                 writer.post(message)
         return lost
 
-    def detach(self) -> None:
-        """There is no link until the next `attach`."""
-        self._writer = None
+    def detach(self, writer: LinkWriter) -> None:
+        """The link of `writer` is over: if it was the one in use, there is none until the next `attach`."""
+        if self._writer is writer:
+            self._writer = None
+
+    def withhold_credit(self) -> None:
+        """Hello was said on a new link and named the input that the agent wants there: from now on the link in use
+        must not grant any input, because the gateway forgets what was granted.
+        """
+        self._withholding = True
+
+    def release_credit(self) -> None:
+        """The new link was not welcomed: the link in use grants what was taken meanwhile."""
+        if not self._withholding:
+            return
+        self._withholding = False
+        for stream in self.outbox.streams.values():
+            if (credit := stream.settle()) is not None:
+                self.send_now(credit)
 
     def post(self, message: Numbered) -> None:
         """Send a message of the outbox, after what was posted before."""
@@ -130,8 +150,11 @@ class Sender:
             self._writer.post(message)
 
     def send_now(self, message: Message) -> None:
-        """Send a small message immediately, or not at all."""
-        if self._writer is not None:
+        """Send a small message immediately, or not at all. Credit that is withheld is sent later."""
+        if self._withholding and isinstance(message, Credit):
+            if (stream := self.outbox.streams.get(message.id)) is not None:
+                stream.unsettled(message.bytes)
+        elif self._writer is not None:
             self._writer.send_now(message)
 
     def emit(self, event: Event) -> None:

@@ -1,8 +1,9 @@
 """One connection of the agent: hello, welcome, heartbeats, and the messages of both directions.
 
-It is the carrier's listener, made by the connector for each attempt. It writes only while the socket takes more, so
-that whatever waits, waits in the outbox. One timer serves heartbeats and the detection of silence. A session that was
-left (`leave`) ignores whatever still arrives on its socket.
+It is the carrier's listener, made by the dialer for each attempt. It writes only while the socket takes more, so that
+whatever waits, waits in the outbox. One timer serves heartbeats and the detection of silence; a drained session has a
+second one, for its slot. While the agent moves there are two sessions, of which the older one serves until the newer
+one is welcomed. A session that was left (`leave`) ignores whatever still arrives on its socket.
 """
 
 from __future__ import annotations
@@ -57,9 +58,16 @@ OnWelcome: TypeAlias = Callable[["AgentSession", Welcome], None]
 
 class AgentSession:
     def __init__(
-        self, codec: Codec[FromGateway], link: AgentLink, hello: Hello, receiver: CommandReceiver, on_welcome: OnWelcome
+        self,
+        codec: Codec[FromGateway],
+        link: AgentLink,
+        hello: Callable[[], Hello],
+        receiver: CommandReceiver,
+        on_welcome: OnWelcome,
     ) -> None:
-        """`on_welcome` is called before the next message is read, which may be for a command that continues."""
+        """`hello` is called when the connection is open. `on_welcome` is called before the next message is read, which
+        may be for a command that continues.
+        """
         self.link = link
         self._codec = codec
         self._hello = hello
@@ -75,7 +83,11 @@ class AgentSession:
         self._sent = self._received = self._pinged = loop.time()
         self._rtt: float | None = None
         self.welcome: asyncio.Future[Welcome] = loop.create_future()
-        self.drain: asyncio.Future[Drain] = loop.create_future()
+        self.drain: Drain | None = None
+        """The last one, if the gateway wants this agent elsewhere."""
+        self.slot: asyncio.Future[Drain] = loop.create_future()
+        """Done when the agent is to move: at the slot of the last drain."""
+        self._slot_timer: asyncio.TimerHandle | None = None
         self.closed: asyncio.Future[tuple[int, str]] = loop.create_future()
         """Code and reason, once the connection is over."""
         self.by_us = False
@@ -110,6 +122,7 @@ class AgentSession:
         """Say bye and close; `closed` follows when the gateway has answered, or 5 s later. Nothing more is read."""
         self._left = self.by_us = True
         self._disarm()
+        self._cancel_slot()
         connection = self._connection
         if connection is not None and not connection.closing:
             self._write(Bye(code=code, why=reason))
@@ -145,6 +158,21 @@ class AgentSession:
             self._timer.cancel()
             self._timer = None
 
+    def _drained(self, drain: Drain) -> None:
+        """The slot of the last drain counts, until it is reached."""
+        self.drain = drain
+        self._cancel_slot()
+        self._slot_timer = self._loop.call_later(drain.slot / 1000, self._reach_slot)
+
+    def _reach_slot(self) -> None:
+        if not self.slot.done() and self.drain is not None:
+            self.slot.set_result(self.drain)
+
+    def _cancel_slot(self) -> None:
+        if self._slot_timer is not None:
+            self._slot_timer.cancel()
+            self._slot_timer = None
+
     def _tick(self) -> None:
         now = self._loop.time()
         if now >= self._received + SILENCE * self._interval:
@@ -169,6 +197,7 @@ class AgentSession:
 
     def _finish(self, code: int, reason: str) -> None:
         self._disarm()
+        self._cancel_slot()
         if not self.closed.done():
             self.closed.set_result((code, reason))
 
@@ -177,7 +206,9 @@ class AgentSession:
     def on_open(self, connection: Connection) -> None:
         self._connection = connection
         self._received = self._pinged = self._loop.time()
-        self._write(self._hello)
+        hello = self._hello()
+        self.link.greeted(hello.have)
+        self._write(hello)
         self._arm()
 
     def on_message(self, connection: Connection, data: bytes | str) -> None:
@@ -208,8 +239,8 @@ class AgentSession:
             case Welcome():
                 self.welcome.set_result(message)
                 self._on_welcome(self, message)
-            case Drain() if not self.drain.done():
-                self.drain.set_result(message)
+            case Drain():
+                self._drained(message)
             case Bye():
                 self.bye = message
                 self._disarm()

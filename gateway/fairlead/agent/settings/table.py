@@ -21,7 +21,7 @@ from fairlead.errors import InvalidRequest
 from fairlead.wire.ids import check_agent_id
 
 DIRECT = "direct"
-"""The value of `proxy` for none."""
+"""The value of `proxy` that means no proxy."""
 
 
 def _nonempty(raw: object) -> str:

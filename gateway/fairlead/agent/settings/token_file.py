@@ -1,7 +1,7 @@
-"""The token of a file that may be replaced while the agent runs: read at each attempt to connect.
+"""The token in a file that may be replaced while the agent runs: it is read at each attempt to connect.
 
-Given to the agent in place of a token. A file that everybody can read is used all the same, with one warning: that
-it cannot be helped is for the owner of the host to decide.
+Given to the agent in place of a token. A file that everybody can read is used all the same, with one warning:
+whether it may be so is for the owner of the host to decide.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TokenFile:
         self._warned = False
 
     def __call__(self) -> str:
-        """Raises ConfigError when there is no token to be had."""
+        """Raises ConfigError when no token can be read."""
         try:
             with self._path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode

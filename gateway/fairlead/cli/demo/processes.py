@@ -19,7 +19,7 @@ from fairlead.store.embedded_valkey.server import EmbeddedValkey
 TAIL_LINES = 12
 TAIL_BYTES = 8 << 10
 KILL_TIMEOUT = 5.0
-"""Seconds: the kernel ends a killed process at once, unless its disk hangs."""
+"""Seconds to wait for a killed process: the kernel ends it at once, unless its disk hangs."""
 
 
 class Process(Protocol):

@@ -40,7 +40,7 @@ class RestartedProcess:
         self._effect = effect
         self._report = report
         self._failures = 0
-        """In a row."""
+        """Failures in a row."""
 
     async def supervise(self) -> NoReturn:
         """Restart the process whenever it ends. It must be ready. Raises FairleadError when restarts do not help."""

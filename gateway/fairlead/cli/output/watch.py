@@ -50,7 +50,7 @@ async def print_view(client: Client, fetch: Fetch, form: str, watch: bool) -> Vi
 
 
 async def _fetch_through_outages(client: Client, fetch: Fetch) -> View:
-    """Wait for a period, then ask until there is an answer. Raises the errors that no retry mends."""
+    """Wait for a period, then ask until there is an answer. Raises the errors that no retry resolves."""
     import asyncio
 
     from fairlead.errors import ConnectionRefused, Unavailable

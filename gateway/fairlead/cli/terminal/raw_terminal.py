@@ -39,7 +39,7 @@ class RawTerminal:
         """The number of the signal that told us to end."""
 
     def size(self) -> Size:
-        """The terminal's size; 80 by 24 when nothing knows it."""
+        """The terminal's size; 80 by 24 when it is unknown."""
         for fd in (self._fd, 1, 2):
             with suppress(OSError):
                 found = os.get_terminal_size(fd)

@@ -64,7 +64,7 @@ class LocalTarget:
             await stdio.write(self._fd, data)
 
     def commit(self, mode: int | None) -> None:
-        """All octets have come and are right."""
+        """Called once all octets have come and the digests match; `mode` is that of the source, if known."""
 
     def close(self) -> None:
         if self._owned and self._fd >= 0:

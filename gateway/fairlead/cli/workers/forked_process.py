@@ -47,7 +47,7 @@ class ForkedProcess:
         self._body = body
         self._stop = stop
         self._failures = 0
-        """In a row."""
+        """Failures in a row."""
         self._started = 0.0
         self._restart_at = 0.0
 

@@ -1,7 +1,7 @@
 #!lua
 -- KEYS: agent row, open. ARGV: lease, boot, conn, sid, facts, valid until ms, own gen to re-claim ('' otherwise),
 -- '1' if a missing row has been lost, ms for which attempts of one boot are ordered.
--- Returns {'ok', gen, now, previous lease, previous boot, previous gen, open…} | {'older' | 'late' | 'lost', gen}.
+-- Returns {'ok', gen, now, previous lease, previous boot, previous gen, last move by a rebalance ms, open…} | {'older' | 'late' | 'lost', gen}.
 -- A re-claim succeeds unless the row holds another session with a newer generation, whatever else Redis may have lost.
 -- If Redis had lost the row, the link of that session may still be the older one. A re-claim keeps its generation
 -- unless it needs a newer one: among several links that claim again after a loss, the one that was claimed last has the
@@ -14,7 +14,7 @@
 -- dead.
 local t = redis.call('TIME')
 local now = t[1] * 1000 + math.floor(t[2] / 1000)
-local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid', 'up')
+local row = redis.call('HMGET', KEYS[1], 'gen', 'boot', 'conn', 'lease', 'sid', 'up', 'moved')
 local gen, own = tonumber(row[1]) or 0, tonumber(ARGV[7])
 if now > tonumber(ARGV[6]) then return {'late', string.format('%.0f', gen)} end
 local conn, ahead = tonumber(row[3]) or 0, false
@@ -37,4 +37,4 @@ if (row[4] or '') ~= '' and row[5] ~= ARGV[4] then
 end
 if not row[1] and ARGV[8] == '1' then redis.call('HSET', KEYS[1], 'labels_lost', string.format('%.0f', now)) end
 return {'ok', string.format('%.0f', new), string.format('%.0f', now), row[4] or '', row[2] or '',
-  string.format('%.0f', gen), unpack(redis.call('HKEYS', KEYS[2]))}
+  string.format('%.0f', gen), row[7] or '0', unpack(redis.call('HKEYS', KEYS[2]))}

@@ -22,7 +22,7 @@ from fairlead.store.pipeliner import Pipeliner
 logger = logging.getLogger(__name__)
 
 BATCH = 256
-"""A full batch of the store. More would only wait there, at the price of a frame each."""
+"""Leases released at once: a full batch of the store. More would only wait there, at the price of a frame each."""
 
 
 @dataclass(frozen=True, slots=True)

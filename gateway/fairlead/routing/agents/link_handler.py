@@ -95,5 +95,5 @@ class LinkHandler:
 
 
 def _close_late(session: Session) -> None:
-    # Not the agent's fault alone: after a stall of this process every hello seems late. The code lets it come again.
+    # It may not be the agent's fault: after a stall of this process every hello seems late. The code lets it return.
     session.close(CloseCode.SILENT, "no hello in time")

@@ -1,4 +1,4 @@
-"""Compares every link of this node with its row in Redis, and mends what differs.
+"""Compares every link of this node with its row in Redis, and repairs what differs.
 
 A comparison is requested by everything that may make them differ: this node joined again (its row was lost), its
 heartbeat came so late that others took it for dead (SIGSTOP, a partition), or Redis came back (a killed server may have

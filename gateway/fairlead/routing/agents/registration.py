@@ -73,6 +73,14 @@ class Registration:
 
     async def register(self, session: Session, hello: Hello) -> None:
         """From hello to welcome. Ends early if the link closes meanwhile."""
+        try:
+            await self._register(session, hello)
+        finally:
+            self._hub.end_registration(session)
+            if not session.ready and (current := self._hub.get(session.agent)) is not None:
+                self._takeover.pass_on(session, current)
+
+    async def _register(self, session: Session, hello: Hello) -> None:
         loop = asyncio.get_running_loop()
         started = loop.time()
         unsure = False
@@ -109,6 +117,7 @@ class Registration:
             session.close(CloseCode.RESTART, "the node restarts")
             return False
         lease = membership.lease
+        self._hub.begin_registration(session)
         claimed = await self._directory.claim(
             session.agent, lease, session.boot, session.conn, session.sid, session.facts, membership.valid_until(),
             known=membership.rebuilding and session.conn > 1,
@@ -119,6 +128,7 @@ class Registration:
             session.close(CloseCode.SUPERSEDED, "superseded by a newer attempt of the same process")
             return False
         session.claimed(claimed.gen)
+        self._hub.recent_moves.note(session.agent, claimed.moved, claimed.now)
         self._telemetry.agent_claimed(session)
         if not session.open or not self._hub.add(session):
             newer = self._hub.get(session.agent)

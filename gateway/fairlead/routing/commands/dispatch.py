@@ -1,4 +1,4 @@
-"""Takes a command in and sends it on its way: writes it down, finds its agent's node and rings there. Cancels commands.
+"""Accepts a command: stores its record, finds its agent's node and rings there. Cancels commands.
 
 Called by the API. An absent agent is unknown (never seen here), offline (the command fails at once, unless it may
 queue) or away (it was linked a moment ago, and the command waits for it).
@@ -70,7 +70,7 @@ class Dispatcher:
     async def submit(
         self, request: CommandRequest, follow: bool = False, request_trace: RequestTrace | None = None
     ) -> DispatchedCommand:
-        """Take the command in. With `follow`, this node follows it from the start. `story` records the request's trace.
+        """Accept the command. With `follow`, this node follows it from the start. `story` records the request's trace.
 
         Raises AgentUnknown, AgentOffline, IdempotencyConflict, RecordExpired, Unavailable and BusUnavailable, after all
         of which nothing runs, and OutcomeUnknown, after which the command may run.
@@ -181,7 +181,7 @@ class Dispatcher:
             return DispatchedCommand(command, TargetState.QUEUED, "", "", replayed=True, follower=follower)
         presence, since, why = membership.table.presence(row, membership.now())
         if presence is Presence.ONLINE or (presence is Presence.AWAY and row.lease):
-            # A lease whose node is not in our table may be of a node that has just joined: a doorbell costs nothing.
+            # A lease that is not in our table may belong to a node that has just joined: a doorbell costs nothing.
             if request_trace is not None:
                 request_trace.rung, request_trace.sid = wall_ns(), row.sid
             rung_at = request_trace.rung if request_trace is not None else 0

@@ -1,4 +1,4 @@
-"""Sees to every command whose time has come: deadlines, lost deliveries, absent agents, cancels without an answer.
+"""Handles every command that is due: deadlines, lost deliveries, absent agents, cancels without an answer.
 
 Each node runs one. A turn is one second of the fleet's clock. For each turn and shard two nodes are chosen, so that the
 cost does not grow with the number of nodes, and the death of one of them is not noticed. Whoever takes a due target
@@ -41,7 +41,7 @@ sweep before that."""
 SWEEPERS = 2
 """Nodes that sweep a shard in one turn: one of them may have died a moment ago."""
 JITTER = 0.02
-"""Seconds."""
+"""The longest random delay before a turn, in seconds."""
 BATCH = 64
 """Targets that are handled at once: a millisecond of the event loop, and two of Redis."""
 BATCHES_AT_ONCE = 4

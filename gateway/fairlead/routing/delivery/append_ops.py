@@ -1,7 +1,7 @@
 """Translates a message of an agent into operations on its command's record: the arguments of an append.
 
-The recorder calls it for each message of a batch. It knows neither store nor session: the words of the protocol and
-those of the record meet here only.
+The recorder calls it for each message of a batch. It knows neither store nor session. No other module knows both
+the terms of the protocol and those of the record.
 """
 
 from __future__ import annotations

@@ -50,7 +50,8 @@ class CommandDelivery:
         self._timeout = timeout
 
     def command_queued(self, session: Session, command: str, rung_at: int) -> None:
-        """A doorbell of the time `rung_at` (ns, 0 if not known) tells of a command for this session's agent."""
+        """A doorbell of the time `rung_at` (ns, 0 if not known) tells of a command for this session's agent, or before
+        welcome of its input or cancel, which are looked up with the command."""
         if session.open and session.link.stream(command) is None:
             self.deliver(session, (command,), rung_at)
 

@@ -39,6 +39,11 @@ class Takeover:
                 self._delivery.nothing_to_deliver(session.agent, command, found)
         return taken
 
+    def pass_on(self, session: Session, current: Session) -> None:
+        """`session` was not welcomed: what waited for its welcome is for the agent's session that is here."""
+        if session is not current and session.deliveries:
+            self._delivery.deliver(current, tuple(session.deliveries))
+
     def resume(self, session: Session, taken: Mapping[str, TakenOver], have: Mapping[str, int]) -> None:
         """Open the streams that the agent may know, and deliver the commands that it has not acknowledged.
 

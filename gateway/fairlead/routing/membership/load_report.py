@@ -67,6 +67,7 @@ class LoadReport:
             "refused": hub.refused,
             "lag_ms": round(self._loop_lag.last * 1000, 3),
             "in_flight": hub.totals.streams,
+            "moved": hub.moved,
             "spare_accept_rate": self._spare(),
             "version": __version__,
         }

@@ -81,7 +81,7 @@ class Membership:
         return late
 
     def now(self) -> int:
-        """Redis TIME in ms, as well as this node knows it."""
+        """Redis TIME in ms, as far as this node knows it."""
         return int(time.monotonic() * 1000 + self._offset)
 
     def valid_until(self) -> int:
@@ -100,7 +100,7 @@ class Membership:
 
     @property
     def alive(self) -> bool:
-        """Whether other nodes take this one for alive. If not, it must not claim, dispatch or deliver anything."""
+        """Whether other nodes consider this one alive. If not, it must not claim, dispatch or deliver anything."""
         return self.since_heartbeat * 1000 <= ALIVE_MS
 
     @property

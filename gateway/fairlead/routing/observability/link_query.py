@@ -1,7 +1,8 @@
 """Asks the node that holds an agent for the statistics of its link, which only that process knows.
 
 The API calls it for one agent at a time, never for lists. The request is a doorbell and the answer stays in Redis for
-some seconds, so it works from any node and costs nothing while nobody asks. No answer in time is an answer too.
+some seconds, so it works from any node and costs nothing while nobody asks. It is no error if the node does not answer
+in time.
 """
 
 from __future__ import annotations

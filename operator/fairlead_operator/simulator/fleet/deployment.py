@@ -105,4 +105,3 @@ class ModelDeployment:
         named = np.array([pods.names[i] != victim for i in at])
         chosen = at[np.lexsort((last, named, pods.ready[at]))[:number]]  # Kubernetes removes unready pods first
         pods.left_at[chosen] = now
-        pods.left_with[chosen] = pods.links[chosen]

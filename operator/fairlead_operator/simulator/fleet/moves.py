@@ -1,21 +1,67 @@
-"""How fast pods that leave send their agents to other pods. `simulation` asks in every second."""
+"""Who moves in this second: agents of pods that leave, and of pods that have more links than a rebalance lets them
+keep. `simulation` asks in every second.
+
+All pods share one budget. Its rate is the formula of `fairlead.fleet.moves.move_rate`, from what each modelled node can
+accept besides its present work; its bucket holds one second's worth, as that of `take_moves.lua` does. In the last part
+of its drain a pod moves what is left evenly over the time that is left, on overdraft.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from fairlead_operator.api.gateway_spec import Drain
-from fairlead_operator.simulator.arrays import Counts
+from fairlead.fleet.moves.move_rate import FINAL_SECONDS, move_rate, spare_accept_rate
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec
+from fairlead_operator.simulator.arrays import Counts, draw_without_return
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 
+DEBT_SECONDS = 5
+"""Seconds of the rate that may be overdrawn (`DEBT_SECONDS` of `fairlead.fleet.moves.move_bucket`)."""
 
-class DrainPace:
-    """Each pod closes `drain.rate` links a second, evenly, from the moment at which it was told to stop."""
 
-    def __init__(self, drain: Drain) -> None:
-        self._rate = drain.rate
+class FleetMoves:
+    def __init__(self, spec: LinkGatewaySpec, rng: np.random.Generator) -> None:
+        self._capacity = spec.capacity
+        self._accept_rate = spec.accept_rate
+        self._most = spec.moves.max_per_second
+        self._drain_seconds = spec.drain_seconds
+        self._rng = rng
+        self._tokens = 0.0
+        self.rate = 0.0
+        """Moves per second of the whole fleet."""
 
-    def closes(self, pods: PodTable, now: int) -> Counts:
-        """Links that each pod closes in this second."""
-        kept = pods.left_with - (now - pods.left_at) * self._rate
-        return np.where(pods.leaving, np.maximum(pods.links - np.maximum(kept, 0), 0), 0)
+    def renew_rate(self, pods: PodTable) -> None:
+        """The nodes report what they can accept. A modelled node has no other work than to accept links."""
+        accepting = pods.accepted.tolist()
+        spare = [
+            spare_accept_rate(self._accept_rate, 1 - one / self._accept_rate, one, links, self._capacity)
+            for one, links, serving in zip(accepting, pods.links.tolist(), pods.serving.tolist(), strict=True)
+            if serving
+        ]
+        self.rate = move_rate(spare, self._most)
+
+    def draw(self, pods: PodTable, targets: Mapping[str, int], now: int) -> Counts:
+        """Agents of each pod that move now. `targets`: links that pods keep while a rebalance runs."""
+        self._tokens = min(max(1.0, self.rate), self._tokens + self.rate)
+        wanted = np.where(pods.leaving, pods.links, 0)
+        if targets:
+            kept = np.array([targets.get(name, self._capacity) for name in pods.names], np.int64)
+            movable = np.minimum(pods.links - kept, pods.links - pods.recent.sum(axis=1))
+            wanted += np.where(pods.serving, np.maximum(movable, 0), 0)
+        if not wanted.any():
+            return wanted
+        moving = draw_without_return(self._rng, wanted, int(self._tokens))
+        self._tokens -= int(moving.sum())
+        overdue: Counts = np.maximum(self._due(pods, now) - moving, 0)
+        if overdue.any():
+            self._tokens = max(min(self._tokens, -self.rate * DEBT_SECONDS), self._tokens - int(overdue.sum()))
+        moving += overdue
+        return moving
+
+    def _due(self, pods: PodTable, now: int) -> Counts:
+        """Agents that pods near the end of their drain have to move now."""
+        left = np.maximum(self._drain_seconds - (now - pods.left_at), 1)
+        final = pods.leaving & (left <= min(FINAL_SECONDS, self._drain_seconds // 2))
+        return np.where(final, -(-pods.links // left), 0)

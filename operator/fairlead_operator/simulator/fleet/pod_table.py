@@ -12,9 +12,12 @@ from fairlead_operator.simulator.arrays import Counts, Flags, Shares
 BURST_SECONDS = 2
 """A node accepts this many seconds' worth of its accept rate at once (`BURST_SECONDS` of the gateway's accept rate)."""
 COLUMNS = (
-    "links", "awaited", "refused", "ready_at", "left_at", "left_with", "revision", "ready", "tokens",
-    "reported_links", "reported_refused", "reported_at",
+    "links", "awaited", "refused", "ready_at", "left_at", "revision", "ready", "tokens",
+    "reported_links", "reported_refused", "reported_moved", "reported_at", "moved", "accepted", "recent",
 )  # fmt: skip
+RECENT_MOVES = 12
+"""Parts of the hour within which a rebalance moves no agent twice."""
+RECENT_SECONDS = 3600 // RECENT_MOVES
 NEVER = -1
 
 
@@ -32,13 +35,18 @@ class PodTable:
         """Second at which its start is over."""
         self.left_at: Counts = np.zeros(0, np.int64)
         """Second at which it began to leave, NEVER before."""
-        self.left_with: Counts = np.zeros(0, np.int64)
-        """Links that it had then."""
         self.revision: Counts = np.zeros(0, np.int64)
         self.ready: Flags = np.zeros(0, np.bool_)
         """Whether its start is over; a pod that leaves stays ready for links that it has, and gets no new ones."""
         self.tokens: Shares = np.zeros(0, np.float64)
         """Links that it accepts at this moment."""
+        self.accepted: Shares = np.zeros(0, np.float64)
+        """Links that it accepts per second, the mean since its last report."""
+        self.moved: Counts = np.zeros(0, np.int64)
+        """Agents that a rebalance has made it move."""
+        self.recent: Counts = np.zeros((0, RECENT_MOVES), np.int64)
+        """Of its agents, those that a rebalance has moved here in each part of the last hour."""
+        self.reported_moved: Counts = np.zeros(0, np.int64)
         self.reported_links: Counts = np.zeros(0, np.int64)
         self.reported_refused: Counts = np.zeros(0, np.int64)
         self.reported_at: Counts = np.zeros(0, np.int64)
@@ -73,7 +81,7 @@ class PodTable:
         }  # fmt: skip
         for column in COLUMNS:
             old = getattr(self, column)
-            grown = np.concatenate([old, np.zeros(number, old.dtype)])
+            grown = np.concatenate([old, np.zeros((number, *old.shape[1:]), old.dtype)])
             grown[len(old) :] = new.get(column, 0)
             setattr(self, column, grown)
 
@@ -95,4 +103,5 @@ class PodTable:
         """Each node that is ready writes its row to Redis."""
         np.copyto(self.reported_links, self.links, where=self.ready)
         np.copyto(self.reported_refused, self.refused, where=self.ready)
+        np.copyto(self.reported_moved, self.moved, where=self.ready)
         self.reported_at[self.ready] = now

@@ -1,4 +1,5 @@
-"""Fairlead's own autoscaler: the operator's `decide`, called in every pass with an observation of the modelled pods."""
+"""Fairlead's own autoscaler: the operator's `decide` and `plan_rebalance`, called in every pass with an observation of
+the modelled pods."""
 
 from __future__ import annotations
 
@@ -8,13 +9,14 @@ from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.decision import Decision, decide
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
+from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.simulator.fleet.pod_table import NEVER
 from fairlead_operator.simulator.policies.scaling_policy import FleetView, ScaleOrder, ScalingPolicy
 
 
 class FairleadPolicy(ScalingPolicy):
     name = "fairlead"
-    text = "the operator's own decisions; pods drain"
+    text = "the operator's own decisions and rebalance; agents move at the pace of the fleet's budget"
     period = 10
     """A pass of the operator."""
     drains = True
@@ -24,11 +26,15 @@ class FairleadPolicy(ScalingPolicy):
         self._history = History()
         self.decision: Decision | None = None
         """The last one."""
+        self.rebalance: RebalancePlan | None = None
+        """That of the same pass."""
 
     def order(self, view: FleetView) -> ScaleOrder:
-        self.decision = decision = decide(self._observe(view), self._history, self._spec, float(view.now))
-        self._history = decision.history
-        return ScaleOrder(decision.replicas, decision.victim)
+        fleet, now = self._observe(view), float(view.now)
+        self.decision = decision = decide(fleet, self._history, self._spec, now)
+        plan = plan_rebalance(fleet, decision.history, self._spec, now)
+        self.rebalance, self._history = plan, plan.history
+        return ScaleOrder(decision.replicas, decision.victim, plan.targets)
 
     def _observe(self, view: FleetView) -> FleetObservation:
         pods, now, capacity = view.pods, view.now, self._spec.capacity
@@ -40,6 +46,7 @@ class FairleadPolicy(ScalingPolicy):
             pods.reported_at.tolist(),
             pods.reported_links.tolist(),
             pods.reported_refused.tolist(),
+            pods.reported_moved.tolist(),
             strict=True,
         )
         observed = tuple(
@@ -53,7 +60,8 @@ class FairleadPolicy(ScalingPolicy):
                 links=links,
                 capacity=capacity if reported_at != NEVER else 0,
                 refused=refused,
+                moved=moved,
             )
-            for name, ready, ready_at, left_at, reported_at, links, refused in columns
+            for name, ready, ready_at, left_at, reported_at, links, refused, moved in columns
         )
         return FleetObservation(view.replicas, observed, readable=view.readable, rollout=view.rolling_out)

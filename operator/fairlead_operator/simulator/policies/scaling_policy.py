@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -38,6 +39,8 @@ class ScaleOrder:
     replicas: int
     victim: str = ""
     """The pod that goes first, "" for any."""
+    targets: Mapping[str, int] = field(default_factory=dict)
+    """Links that each pod keeps at most; empty while no rebalance runs."""
 
 
 class ScalingPolicy(ABC):

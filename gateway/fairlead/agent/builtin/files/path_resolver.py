@@ -1,4 +1,4 @@
-"""Resolves a path of the platform's name by name; what it really means must lie beneath one of the allowed roots.
+"""Resolves a path from the platform, one name at a time; where it leads must lie beneath one of the allowed roots.
 
 Used by `file.get` and `file.put`, in a thread. Protected paths are refused inside the roots, too: see `path_guard`.
 The walk holds each folder open and never lets the kernel follow a link: links are read here and their names walked in
@@ -19,7 +19,7 @@ from fairlead.agent.builtin.files.path_guard import PathGuard
 from fairlead.agent.errors import CommandError
 
 LINKS = 40
-"""As many as Linux follows."""
+"""Links that one walk follows: as many as Linux does."""
 NAMES = 64
 """Folders on the way: each is held open, and eight walks at once must not exhaust the agent's descriptors."""
 # Without O_PATH, folders that may be passed through but not read cannot be opened.
@@ -48,7 +48,7 @@ class PathResolver:
         self._guard = guard or PathGuard()
 
     def resolve(self, path: str, *, make_folders: bool = False) -> ResolvedPath:
-        """What `path` means; the caller closes it. With `make_folders`, missing folders are created.
+        """Where `path` leads; the caller closes it. With `make_folders`, missing folders are created.
 
         Raises CommandError: `path_forbidden`, `not_found`, `permission_denied`, `invalid_arguments` or `io_failed`.
         """
@@ -80,7 +80,7 @@ class PathResolver:
             raise _protected_error(path, why)
 
     def check_again(self, path: str, place: ResolvedPath) -> None:
-        """Check that `path` still means the same: a folder above may have been renamed or replaced after the walk.
+        """Check that `path` still leads there: a folder above may have been renamed or replaced after the walk.
         Raises CommandError as `resolve` does.
         """
         now = self.resolve(path)

@@ -20,7 +20,7 @@ from pathlib import Path
 import fairlead
 
 LINKS = 40
-"""As many as Linux follows."""
+"""Links that are followed along one path: as many as Linux does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _interpreters(program: str) -> Iterator[str]:
 
 
 def resolve_links(path: str) -> list[str]:
-    """The links on the way to what `path` means, and at last what it means, which need not exist."""
+    """The links on the way along `path`, and finally the path that it leads to, which need not exist."""
     left = list(reversed(path.split("/")))
     passed: list[str] = []
     at = "/"

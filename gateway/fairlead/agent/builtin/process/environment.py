@@ -14,7 +14,7 @@ INHERITED = frozenset(
 )  # what login(1) and pam_env set, and a folder for temporary files
 PREFIX = "LC_"
 OWN_PREFIX = "FAIRLEAD_"
-"""Never inherited, whatever the configuration says."""
+"""Variables with this prefix are never inherited, whatever the configuration says."""
 
 
 def inherited_environment(environment: Mapping[str, str], keep: Iterable[str] = ()) -> dict[str, str]:

@@ -55,8 +55,8 @@ class Pipe:
             loop.remove_reader(self._fd)
 
     def finish(self, most: int | None = None) -> None:
-        """The end follows what can be read now: what the kernel counts in a pipe, or `most` bytes where it cannot
-        count.
+        """Let the end follow what can be read now: what the kernel counts in a pipe, or `most` bytes where it
+        cannot count.
         """
         if most is None:
             unread = bytearray(4)

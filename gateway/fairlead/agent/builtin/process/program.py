@@ -95,7 +95,7 @@ class Program:
             pass
 
     async def end(self, command: str, first: int = signal.SIGTERM) -> None:
-        """End it and all its descendants: with the signal `first`, then with SIGKILL."""
+        """End the program and all its descendants: with the signal `first`, then with SIGKILL."""
         found = await asyncio.to_thread(descendants, self.pid, command)
         self.send_signal(first)
         await self.exited_within(GRACE)
@@ -105,7 +105,7 @@ class Program:
         await self.exited_within(GRACE)
 
     def close(self) -> dict[str, int]:
-        """Reap it; returns the result of the command."""
+        """Reap the process; returns the result of the command."""
         os.close(self._pidfd)
         code = self._process.poll()
         if code is None:

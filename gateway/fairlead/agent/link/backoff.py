@@ -1,0 +1,41 @@
+"""How long the agent waits before its next attempt: by the policy, or as long as the gateway says.
+
+Used by `connector`. Every wait is jittered, the first one too, because a whole fleet loses its links in the same
+instant. What the gateway says of the time (a drain's slot, a bye, Retry-After) overrides the policy, within the bounds
+of `wire.retry.pause`. It waits for nothing itself.
+"""
+
+from __future__ import annotations
+
+import random
+
+from fairlead.agent.link.attempt import AttemptEnd
+from fairlead.wire.messages import Retry
+from fairlead.wire.retry import STABLE_MS, RetryPolicy, pause
+
+
+class Backoff:
+    def __init__(self) -> None:
+        self._policy = RetryPolicy()
+        self._attempt = 0
+        """The number of the next retry, from 0."""
+
+    def follow(self, retry: Retry) -> None:
+        """The gateway has named another policy."""
+        self._policy = RetryPolicy(retry.first, retry.base, retry.cap).bounded()
+
+    def delay(self, end: AttemptEnd, linked: bool) -> float:
+        """Seconds until the attempt that follows `end`. `linked`: the agent moves, and its old link is still open."""
+        if end.lived * 1000 >= STABLE_MS:
+            self._attempt = 0
+        if end.moved:
+            return 0.0
+        # `first` spreads a fleet that has lost its node. Agents that move are spread by their slots already, and the
+        # old link is closed soon.
+        attempt = max(self._attempt, 1) if linked else self._attempt
+        self._attempt = attempt + 1
+        draw = random.random()
+        asked = end.delay
+        if asked is None:
+            asked = self._policy.slow(draw) if end.slow else self._policy.delay(attempt, draw)
+        return pause(asked, attempt, draw) / 1000

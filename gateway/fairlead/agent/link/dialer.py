@@ -1,0 +1,118 @@
+"""Makes one attempt to get a link: connects, says hello and waits for welcome.
+
+Called by `connector`. It never waits between attempts, and decides nothing about the link that the agent may still
+have: it tells how the attempt ended. At the end of the process it closes what it has opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from fairlead.agent.link.attempt import AttemptEnd, end_of_refusal, end_of_session
+from fairlead.agent.link.options import ConnectOptions
+from fairlead.agent.link.sender import Sender
+from fairlead.agent.link.session import AgentSession, CommandReceiver, OnWelcome
+from fairlead.carrier.client import ClientConnection, connect
+from fairlead.carrier.timer_wheel import TimerWheel
+from fairlead.errors import ConfigError, ConnectionRefused
+from fairlead.wire.agent_link import AgentLink
+from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.codec import agent_codec
+from fairlead.wire.messages import Hello
+
+DIAL_TIMEOUT = 10.0
+"""Seconds for TCP, TLS and the upgrade: three SYNs of a poor network. An ingress that still sends to a node which is
+gone lets an attempt hang so long, and the next one must come within 15 s of the loss."""
+WELCOME_TIMEOUT = 30.0
+"""Seconds from hello to welcome: the gateway may be waiting for its store."""
+LEAVE_TIMEOUT = 2.0
+"""Seconds to wait for the gateway's close frames when the process ends."""
+UNSENT = 4 << 20
+"""Bytes in the socket's buffer above which a link is given up. Results stop at 64 KiB; what exceeds them is acks,
+credit and heartbeats."""
+
+
+class Dialer:
+    def __init__(
+        self, options: ConnectOptions, subprotocol: str, sender: Sender, hello: Callable[[int, str], Hello]
+    ) -> None:
+        """`hello` is called for each attempt, with its number from 1 and the id of the last session."""
+        self._options = options
+        self._codec = agent_codec(subprotocol)
+        self._sender = sender
+        self._hello = hello
+        # Only for the closing handshake's deadline: silence is the session's own matter.
+        self._timer_wheel = TimerWheel(silence=3600.0, tick=1.0)
+        self._attempts = 0
+        self._connections: dict[AgentSession, ClientConnection] = {}
+        """The link, an attempt at the next one, and former links that wait for the gateway to close."""
+
+    def start(self) -> None:
+        self._timer_wheel.start()
+
+    async def attempt(self, receiver: CommandReceiver, on_welcome: OnWelcome) -> AgentSession | AttemptEnd:
+        """The welcomed session, or how the attempt ended. `on_welcome` is called before the session's next message is
+        read. An attempt that is cancelled leaves no connection behind.
+        """
+        self._attempts += 1
+        number = self._attempts
+
+        def hello() -> Hello:
+            self._sender.withhold_credit()
+            return self._hello(number, self._sender.session)
+
+        session = AgentSession(self._codec, AgentLink(self._sender.outbox), hello, receiver, on_welcome)
+        try:
+            return await self._open(session)
+        except ConnectionRefused as e:
+            return end_of_refusal(e)
+        except ConfigError as e:
+            return AttemptEnd(e.message)
+        finally:
+            if not session.welcome.done():
+                session.leave(CloseCode.NORMAL, "the attempt was given up")
+                self._sender.release_credit()
+
+    async def _open(self, session: AgentSession) -> AgentSession | AttemptEnd:
+        """Connect and wait for welcome. Raises ConnectionRefused, and ConfigError when there is no token."""
+        options = self._options
+        connection = await connect(
+            options.url,
+            session,
+            timer_wheel=self._timer_wheel,
+            subprotocols=(self._codec.subprotocol,),
+            headers=(("Authorization", f"Bearer {options.token()}"),),
+            ssl=options.ssl,
+            proxy=options.proxy,
+            timeout=DIAL_TIMEOUT,
+            max_buffered=UNSENT,
+        )
+        self._connections = {s: c for s, c in self._connections.items() if not c.transport.is_closing()}
+        self._connections[session] = connection
+        await first(session.welcome, session.closed, timeout=WELCOME_TIMEOUT)
+        if session.welcome.done():
+            return session
+        if session.closed.done():
+            return end_of_session(session, 0.0)
+        session.leave(CloseCode.NORMAL, "no welcome in time")
+        return AttemptEnd(f"no welcome within {WELCOME_TIMEOUT:g} s")
+
+    async def leave(self) -> None:
+        """The process ends: close everything that is open."""
+        closing = [session for session in self._connections if not session.closed.done()]
+        for session in closing:
+            session.leave(CloseCode.GOING_AWAY, "the agent stops")
+        if closing:
+            await asyncio.wait([session.closed for session in closing], timeout=LEAVE_TIMEOUT)
+        for connection in self._connections.values():
+            connection.abort()
+        self._connections.clear()
+        self._timer_wheel.stop()
+        await asyncio.sleep(0)  # a transport that is aborted closes its socket in the next iteration of the loop
+
+
+async def first(*futures: asyncio.Future[Any], timeout: float | None = None) -> None:
+    """Wait until one of them is done."""
+    await asyncio.wait(futures, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)

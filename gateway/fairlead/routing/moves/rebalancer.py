@@ -1,0 +1,119 @@
+"""Moves links away from this node while it has more than the operator lets it keep.
+
+The node runs it as long as it is in the fleet. The target is in Redis while a rebalance runs (see
+`fleet.directives.rebalance_targets`) and is read as often as heartbeats are sent. Idle agents are told to move, those
+whose links are the oldest first, each when the fleet's budget grants its move; nobody inside a command, and nobody
+twice within an hour. An agent that lands on this node again counts as moved and stays.
+
+An agent that moves opens its new link first; the old one is closed only LEAVE_GRACE after its slot, when it is still
+there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+
+from fairlead.errors import BusUnavailable
+from fairlead.hub.hub import Hub
+from fairlead.hub.session import Session
+from fairlead.routing.fleet_store import FleetStore
+from fairlead.routing.membership.heartbeat import PERIOD
+from fairlead.routing.membership.membership import Membership
+from fairlead.routing.moves.move_budget import MoveBudget
+from fairlead.wire.close_codes import CloseCode
+from fairlead.wire.messages import LEAVE_GRACE
+
+logger = logging.getLogger(__name__)
+
+STEP = 0.25
+"""Seconds between two batches of moves: what a batch of the budget is asked for."""
+
+
+class Rebalancer:
+    def __init__(self, fleet: FleetStore, hub: Hub, budget: MoveBudget, membership: Membership) -> None:
+        self._targets = fleet.rebalance_targets
+        self._directory = fleet.directory
+        self._hub = hub
+        self._budget = budget
+        self._membership = membership
+        self._target: int | None = None
+        """Links that this node should keep at most; None while no rebalance runs."""
+        self._candidates: deque[Session] = deque()
+        """The sessions that may be moved, the oldest first; found anew whenever the target is read."""
+        self._leaving: deque[tuple[float, Session]] = deque()
+        """The agents that were told to move, and when their links are closed at the latest, in this order."""
+
+    async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        read_at = wait_until = 0.0
+        while True:
+            await asyncio.sleep(STEP if self._target is not None or self._leaving else PERIOD)
+            try:
+                if loop.time() - read_at >= PERIOD:
+                    read_at = loop.time()
+                    await self._read_target()
+                self._close_late(loop.time())
+                if loop.time() >= wait_until:
+                    wait_until = loop.time() + await self._move_some()
+            except BusUnavailable as e:
+                self._target = None
+                logger.debug("no links are moved: %s", e)
+            except Exception:
+                self._target = None
+                logger.exception("moving links failed")
+
+    async def _read_target(self) -> None:
+        self._target = await self._targets.read(self._membership.node)
+        self._candidates.clear()
+        if self._target is not None and self._hub.links > self._target:
+            now, recent = self._membership.now(), self._hub.recent_moves
+            candidates = (session for session in self._hub if recent.may_move(session.agent, now))
+            self._candidates.extend(sorted(candidates, key=lambda session: session.welcomed_at))
+
+    async def _move_some(self) -> float:
+        """Tell as many agents to move as are too many here, and the budget grants. Returns seconds to wait."""
+        if self._target is None or self._hub.draining:
+            return 0.0
+        surplus = self._hub.links - sum(session.open for _, session in self._leaving) - self._target
+        sessions = self._take_idle(min(surplus, self._budget.batch))
+        if not sessions:
+            return 0.0
+        grant = await self._budget.take("rebalance", len(sessions))
+        loop = asyncio.get_running_loop()
+        for i, session in enumerate(await self._marked(sessions[: grant.moves])):
+            slot = grant.delay + i / grant.rate
+            session.announce_drain("rebalance", int(slot * 1000))
+            self._leaving.append((loop.time() + slot + LEAVE_GRACE, session))
+            self._hub.moved += 1
+        self._candidates.extendleft(reversed(sessions[grant.moves :]))
+        return grant.delay
+
+    def _take_idle(self, count: int) -> list[Session]:
+        """Up to `count` candidates that run no command now, the oldest first. Those that do are passed over until the
+        target is read again."""
+        taken: list[Session] = []
+        while self._candidates and len(taken) < count:
+            session = self._candidates.popleft()
+            if session.ready and not session.in_command:
+                taken.append(session)
+        return taken
+
+    async def _marked(self, sessions: Sequence[Session]) -> list[Session]:
+        """Note in Redis that these agents are moved. Returns those that are still here and idle."""
+        now = self._membership.now()
+        answers = [self._directory.mark_moved(session.agent, session.sid) for session in sessions]
+        marked = []
+        for session, answer in zip(sessions, answers, strict=True):
+            if await answer and session.ready and not session.in_command:
+                self._hub.recent_moves.note(session.agent, now, now)
+                marked.append(session)
+        return marked
+
+    def _close_late(self, now: float) -> None:
+        """Close the links of agents that have not left in time."""
+        while self._leaving and (self._leaving[0][0] <= now or not self._leaving[0][1].open):
+            _, session = self._leaving.popleft()
+            session.close(CloseCode.RESTART, "the agent was asked to move to another node")

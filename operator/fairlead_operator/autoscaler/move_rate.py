@@ -1,0 +1,18 @@
+"""How many agents per second a fleet may move now: what its nodes take from the budget of moves. Pure.
+
+The reconciler writes it to Redis in every pass. The formula is the nodes' own (`fairlead.fleet.moves.move_rate`); the
+operator knows more than they do: a pod that Kubernetes sends nothing to receives no moves, whatever its node says.
+"""
+
+from __future__ import annotations
+
+from fairlead.fleet.moves.move_rate import move_rate
+from fairlead_operator.api.gateway_spec import Moves
+from fairlead_operator.autoscaler.observation import FleetObservation
+
+
+def fleet_move_rate(fleet: FleetObservation, moves: Moves) -> float:
+    """Moves per second; 0 while no pod receives. A pod receives while it is ready, does not terminate and has reported
+    lately; a node that is full or drains reports that it accepts nothing."""
+    receiving = [pod for pod in fleet.fresh_pods if pod.ready and not pod.leaving]
+    return move_rate([pod.spare_accept_rate for pod in receiving], moves.max_per_second)

@@ -1,0 +1,224 @@
+"""Three nodes that join a full one get their share of its links: real nodes and agents, and the operator's own code."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import sys
+from asyncio.subprocess import DEVNULL, Process
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from fairlead.agent import Agent, Command
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+from fairlead_operator.api.conditions import Conditions
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Tokens, TokenSecret
+from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, PodObservation
+from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
+from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
+from fairlead_operator.inputs.fleet_redis import FleetRedis
+from fairlead_operator.inputs.secrets import Secrets
+
+from faults.balancer import Balancer
+from support.gateway.platform_api import GatewayApi, MakeGatewayApi
+from support.gateway.process import PATIENCE, GatewayProcess, MakeGateway
+from support.gateway.scripted_agent import AGENT_TOKEN
+
+IDLE, BUSY = 360, 40
+PASS = 2.0
+"""Seconds between two passes: the operator takes ten, and nodes send a heartbeat every five."""
+
+
+@dataclass
+class Passes:
+    """The part of the operator's passes that concerns the rebalance, on what the nodes report in Redis."""
+
+    redis_url: str
+    operation: str = ""
+    """The uid of a LinkOperation that asks for a rebalance."""
+    history: History = field(default_factory=History)
+    plans: list[RebalancePlan] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        tokens = Tokens(secret_ref=TokenSecret(name="tokens"))
+        self._spec = LinkGatewaySpec(image="gateway", redis=Redis(url=self.redis_url), tokens=tokens)
+        self.redis = FleetRedis()
+
+    async def read(self) -> NodeMetrics:
+        conditions = Conditions((), 1, "2026-01-01T00:00:00Z")
+        nodes = await self.redis.read(self._spec, Secrets("here", {}), conditions)
+        assert nodes is not None, conditions.all()
+        return nodes
+
+    async def run_once(self) -> RebalancePlan:
+        nodes = await self.read()
+        pods = tuple(PodObservation(name).with_report(row, nodes.now) for name, row in sorted(nodes.rows.items()))
+        fleet = FleetObservation(len(pods), pods, rebalance_operation=self.operation)
+        plan = plan_rebalance(fleet, self.history, self._spec, asyncio.get_running_loop().time())
+        self.history = plan.history
+        self.plans.append(plan)
+        if plan.targets or plan.ended is not None:
+            await self.redis.write_rebalance(plan.targets)
+        return plan
+
+    async def run_until_ended(self) -> RebalancePlan:
+        async with asyncio.timeout(3 * PATIENCE):
+            while (plan := await self.run_once()).ended is None:
+                await asyncio.sleep(PASS)
+        return plan
+
+    async def aclose(self) -> None:
+        await self.redis.aclose()
+
+
+class BusyAgent:
+    """An agent of the SDK inside a command that ends when the test says so."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.name = name
+        self.release = asyncio.Event()
+        self.agent = Agent(url, name, AGENT_TOKEN)
+        self.serving = asyncio.create_task(self.agent.serve())
+
+        @self.agent.command("hold")
+        async def hold(command: Command) -> str:
+            await self.release.wait()
+            return "released"
+
+    async def stop(self) -> None:
+        self.agent.stop()
+        async with asyncio.timeout(PATIENCE):
+            await self.serving
+
+
+@asynccontextmanager
+async def simulated_agents(url: str, count: int, folder: Path) -> AsyncIterator[None]:
+    """A `fairlead swarm` of that many idle agents, named idle-0 and so on."""
+    with (folder / "swarm.log").open("wb") as log:
+        swarm: Process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "fairlead", "swarm", "--url", url, "--agents", str(count), "--id-prefix", "idle",
+            "--processes", "1", "-o", "json",
+            stdin=DEVNULL, stdout=log, stderr=log, env={**os.environ, "FAIRLEAD_AGENT_TOKEN": AGENT_TOKEN},
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        swarm.terminate()
+        async with asyncio.timeout(PATIENCE):
+            await swarm.wait()
+
+
+async def holders(api: GatewayApi) -> dict[str, str]:
+    """The node of each agent that is online."""
+    found: dict[str, str] = {}
+    cursor = ""
+    while True:
+        query = f"state=online&limit=200{f'&cursor={cursor}' if cursor else ''}"
+        answer = await api.http.get(f"/v1/agents?{query}")
+        assert answer.status_code == 200, answer.text
+        page = answer.json()
+        found |= {one["id"]: one["node"] for one in page["agents"]}
+        if not (cursor := page["cursor"] or ""):
+            return found
+
+
+class Traffic:
+    """Commands to random idle agents at 20/s until the end of the block, each followed to its end."""
+
+    def __init__(self, api: GatewayApi) -> None:
+        self._api = api
+        self._rng = random.Random(1)
+        self.ends: Counter[str] = Counter()
+
+    async def __aenter__(self) -> Traffic:
+        self._posting = asyncio.create_task(self._post())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._posting.cancel()
+        await asyncio.wait({self._posting})
+
+    async def _post(self) -> None:
+        following: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                following.add(asyncio.create_task(self._one(f"idle-{self._rng.randrange(IDLE)}")))
+                await asyncio.sleep(0.05)
+        finally:
+            await asyncio.wait(following)
+            for task in following:
+                task.result()
+
+    async def _one(self, agent: str) -> None:
+        command = await self._api.start(agent, "work", deadline=120)
+        self.ends[str((await self._api.end(command))["state"])] += 1
+
+
+def max_over_mean(nodes: dict[str, str]) -> float:
+    counts = Counter(nodes.values())
+    return max(counts.values()) * 4 / sum(counts.values())
+
+
+async def nobody_is_moved_twice(passes: Passes, api: GatewayApi, nodes: dict[str, str]) -> None:
+    """Two nodes are asked to keep nothing. Only links that stayed at node-1 so far may move, once."""
+    before = (await passes.read()).rows
+    stayed = {agent for agent, node in nodes.items() if node == "node-1"}
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            await passes.redis.write_rebalance({"node-1": 0, "node-2": 0})
+            now = (await passes.read()).rows
+            # Node-2 has read its target meanwhile: it does so as often as it sends heartbeats.
+            read = now["node-2"].at - before["node-2"].at > 12_000
+            if read and now["node-1"].moved - before["node-1"].moved >= len(stayed):
+                break
+            await asyncio.sleep(1)
+    assert now["node-1"].moved - before["node-1"].moved == len(stayed)
+    assert now["node-2"].moved == before["node-2"].moved
+    after = await holders(api)
+    assert {agent: after[agent] for agent in nodes.keys() - stayed} == {
+        agent: nodes[agent] for agent in nodes.keys() - stayed
+    }
+
+
+@pytest.mark.timeout(300)
+async def test_links_move_to_nodes_that_join_and_nobody_notices(
+    own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, tmp_path: Path
+) -> None:
+    fleet: list[GatewayProcess] = [make_gateway(own_valkey.url, "--accept-rate=5000", name="node-1")]
+    api = api_of(fleet[0])
+    ports = lambda: [int(node.link.rpartition(":")[2]) for node in fleet]  # noqa: E731
+    balancer = Balancer(ports, random.Random(1), fewest=True)
+    await balancer.start()
+    url = f"ws://127.0.0.1:{balancer.port}"
+    passes = Passes(own_valkey.url, operation="uid-of-a-rebalance")
+    busy = [BusyAgent(url, f"busy-{n}") for n in range(BUSY)]
+    async with simulated_agents(url, IDLE, tmp_path):
+        async with asyncio.timeout(PATIENCE):
+            while len(await holders(api)) < IDLE + BUSY:
+                await asyncio.sleep(0.2)
+        held = [await api.start(agent.name, "hold", deadline=600) for agent in busy]
+        fleet += [make_gateway(own_valkey.url, "--accept-rate=5000", name=f"node-{number}") for number in (2, 3, 4)]
+        async with Traffic(api) as traffic:
+            plan = await passes.run_until_ended()
+        assert plan.ended is not None
+        assert plan.ended.outcome is RebalanceOutcome.EVEN, plan.reason
+        # Only the reports were even so far: now the rows of the agents themselves.
+        nodes = await holders(api)
+        assert len(nodes) == IDLE + BUSY
+        assert max_over_mean(nodes) <= 1.10
+        assert {nodes[agent.name] for agent in busy} == {"node-1"}
+        assert traffic.ends["ok"] == traffic.ends.total() > 0
+        for agent in busy:
+            agent.release.set()
+        assert {(await api.end(command))["state"] for command in held} == {"ok"}
+        await nobody_is_moved_twice(passes, api, nodes)
+    await asyncio.gather(*(agent.stop() for agent in busy))
+    await passes.aclose()
+    await balancer.stop()

@@ -1,0 +1,62 @@
+"""The rate of moves that the operator writes for a fleet: of whom it counts what, and what the nodes are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.fleet import schema
+from fairlead.fleet.moves.move_bucket import MoveBucket
+from fairlead.store.reply import integer, items, text
+from fairlead_operator.api.gateway_spec import Moves
+from fairlead_operator.autoscaler.move_rate import fleet_move_rate
+from fairlead_operator.autoscaler.observation import FRESH, FleetObservation, PodObservation
+
+from support.operator_world import OperatorNamespace
+
+POD = PodObservation("a", age=1.0, capacity=100, spare_accept_rate=60.0)
+IDLE = [
+    replace(POD, ready=False), replace(POD, leaving=True), replace(POD, age=FRESH + 1),
+    replace(POD, spare_accept_rate=0.0),
+]  # fmt: skip
+"""Pods that receive nothing."""
+
+
+def fleet(*pods: PodObservation) -> FleetObservation:
+    return FleetObservation(replicas=len(pods), pods=pods)
+
+
+@given(st.integers(0, 5), st.lists(st.sampled_from(IDLE)), st.integers(1, 200))
+def test_moves_are_half_of_what_receiving_pods_accept(receiving: int, others: list[PodObservation], most: int) -> None:
+    pods = [replace(POD, name=f"pod-{i}") for i in range(receiving)]
+    rate = fleet_move_rate(fleet(*others, *pods), Moves(max_per_second=most))
+    assert rate == pytest.approx(min(most, 30 * receiving))
+
+
+async def test_nodes_are_told_the_rate_in_every_pass(world: OperatorNamespace) -> None:
+    reconciler = world.reconciler(await world.gateway(moves={"maxPerSecond": 70}, replicas={"min": 3, "max": 3}))
+    status = await world.reconcile(reconciler)
+    assert status["moveRate"] == 0
+    assert await budget(world) == (0, 70)
+    one, two, full = await world.run_pods(3)
+    await world.beat(one, 10, spare_accept_rate=60.0)
+    await world.beat(two, 10, spare_accept_rate=30.0)
+    await world.beat(full, 1000, spare_accept_rate=0.0)
+    status = await world.reconcile(reconciler)
+    assert status["moveRate"] == 45
+    assert await budget(world) == (45, 70)
+    await world.beat(one, 10, spare_accept_rate=600.0)
+    assert (await world.reconcile(reconciler))["moveRate"] == 70
+    grant = await MoveBucket(world.store).take(1, own_rate=1.0)
+    assert (grant.moves, grant.rate) == (1, 70)
+
+
+async def budget(world: OperatorNamespace) -> tuple[float, float]:
+    """The rate and the greatest rate that stand in Redis, where the rate is still valid."""
+    rate, most, until = items(await world.store.submit("HMGET", schema.MOVES, "rate", "most", "until"))
+    seconds, _ = items(await world.store.submit("TIME"))
+    assert 0 < integer(until) - integer(seconds) * 1000 <= schema.MOVE_RATE_VALID_MS + 1_000
+    return float(text(rate)), float(text(most))

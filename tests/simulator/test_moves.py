@@ -1,0 +1,112 @@
+"""Moves in the model: the operator's own rebalance and the fleet's budget, on a fleet that can be watched."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairlead.fleet.moves import move_bucket
+from fairlead.fleet.moves.move_rate import RECEIVED_SHARE
+from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
+from fairlead_operator.simulator.arrays import Counts
+from fairlead_operator.simulator.fleet import moves
+from fairlead_operator.simulator.fleet.deployment import PodStarts
+from fairlead_operator.simulator.fleet.moves import FleetMoves
+from fairlead_operator.simulator.fleet.pod_table import PodTable
+from fairlead_operator.simulator.policies.fairlead import FairleadPolicy
+from fairlead_operator.simulator.scenarios.scenario import Scenario
+from fairlead_operator.simulator.simulation import ModelOptions, Simulation
+
+SPEC = LinkGatewaySpec(
+    image="gateway",
+    capacity=1000,
+    accept_rate=50,
+    replicas=Replicas(min=2, max=20),
+    redis=Redis(url="redis://r"),
+    tokens=Tokens(secret_ref=TokenSecret(name="t")),
+)
+MINUTE = 60
+
+
+def fleet(*links: int) -> PodTable:
+    pods = PodTable(SPEC.accept_rate)
+    pods.add(np.zeros(len(links), np.int64), 0)
+    pods.start_ready(0)
+    pods.links[:] = links
+    pods.report(0)
+    return pods
+
+
+def grown(balancer: str, minutes: int) -> tuple[Simulation, FairleadPolicy]:
+    """A fleet whose demand grows by half within ten minutes, so that pods are added, and is constant then. Agents lose
+    no links, so nothing but a rebalance fills the new pods."""
+    demand = np.interp(np.arange(minutes * MINUTE + 1), [0, 600], [4000, 6000])
+    scenario = Scenario("growth", "", np.rint(demand).astype(np.int64))
+    policy = FairleadPolicy(SPEC)
+    return Simulation(scenario, SPEC, policy, ModelOptions(balancer, PodStarts(20, 30), lost_per_day=0)), policy
+
+
+def test_pods_that_are_added_are_filled_to_within_a_tenth_of_the_mean() -> None:
+    simulation, policy = grown("least-connections", 30)
+    simulation.run()
+    links = simulation.pods.links[simulation.pods.serving]
+    assert len(links) >= 9
+    assert links.max() <= 1.10 * links.mean() + 1
+    assert policy.rebalance is not None
+    assert policy.rebalance.reason.endswith("evenly")
+    assert 0 < simulation.measures.closes <= 6000, "no agent twice within the hour"
+    assert simulation.measures.greatest_closes <= RECEIVED_SHARE * SPEC.accept_rate * len(links)
+
+
+def test_a_load_balancer_that_pins_agents_is_found_out() -> None:
+    simulation, policy = grown("pinning", 30)
+    given_up = []
+    for _ in range(30 * MINUTE):
+        simulation.step()
+        plan = policy.rebalance
+        if plan is not None and plan.given_up is not None:
+            given_up.append(plan.given_up.outcome)
+    assert RebalanceOutcome.LOAD_BALANCER_PINS in given_up
+    assert simulation.measures.closes <= 6000, "no agent twice within the hour"
+
+
+def test_donors_move_what_is_above_their_targets_and_nobody_twice_within_the_hour() -> None:
+    pods = fleet(900, 100)
+    budget = FleetMoves(SPEC, np.random.default_rng(1))
+    budget.renew_rate(pods)
+    assert budget.rate == RECEIVED_SHARE * 2 * SPEC.accept_rate
+    targets = {"pod-00000": 860, "pod-00001": 500}
+    pods.recent[0, 3] = 870
+    moved: Counts = np.zeros(2, np.int64)
+    for now in range(10):
+        moving = budget.draw(pods, targets, now)
+        pods.links -= moving
+        moved += moving
+    assert moved.tolist() == [30, 0], "870 of 900 have been moved within the hour"
+    pods.recent[:] = 0
+    for now in range(10, 20):
+        pods.links -= budget.draw(pods, targets, now)
+    assert pods.links.tolist() == [860, 100]
+
+
+@given(st.lists(st.integers(0, 1000), min_size=2, max_size=6), st.integers(1, 5))
+def test_pods_that_leave_share_the_budget_and_are_empty_in_time(links: list[int], leaving: int) -> None:
+    pods = fleet(*links)
+    budget = FleetMoves(SPEC, np.random.default_rng(1))
+    pods.left_at[: min(leaving, len(links) - 1)] = 0
+    went = np.flatnonzero(pods.leaving)
+    for now in range(SPEC.drain_seconds + 1):
+        budget.renew_rate(pods)
+        moving = budget.draw(pods, {}, now)
+        assert not moving[pods.serving].any()
+        assert (moving <= pods.links).all()
+        if now < SPEC.drain_seconds // 2 - 61:
+            assert moving.sum() <= max(1.0, budget.rate)
+        pods.links -= moving
+    assert not pods.links[went].any()
+
+
+def test_a_debt_is_as_long_as_that_of_the_real_budget() -> None:
+    assert moves.DEBT_SECONDS == move_bucket.DEBT_SECONDS
