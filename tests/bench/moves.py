@@ -64,6 +64,8 @@ class World:
     def __init__(self, folder: Path, redis: str) -> None:
         self.nodes = [GatewayProcess(folder, redis, ("--drain-timeout", "12"), name=f"node-{n}") for n in (1, 2)]
         self.ran: Counter[str] = Counter()
+        headers = {"authorization": f"Bearer {DEVELOPMENT_PLATFORM_TOKEN}"}
+        self._http = httpx2.AsyncClient(headers=headers, trust_env=False)
         self._balancer = Balancer(self._ports, random.Random(1))
         self._serving: asyncio.Task[None] | None = None
         self._agent: Agent | None = None
@@ -90,15 +92,14 @@ class World:
         if self._agent is not None and self._serving is not None:
             self._agent.stop()
             await self._serving
+        await self._http.aclose()
         await self._balancer.stop()
         for node in self.nodes:
             await asyncio.to_thread(node.stop)
 
     async def holder(self, asked: GatewayProcess | None = None) -> GatewayProcess | None:
         """The node that has the agent's link, as one that is `asked` says, and stays."""
-        headers = {"authorization": f"Bearer {DEVELOPMENT_PLATFORM_TOKEN}"}
-        async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
-            answer = await http.get(f"{(asked or self.nodes[0]).api}/v1/agents/mover")
+        answer = await self._http.get(f"{(asked or self.nodes[0]).api}/v1/agents/mover")
         row = answer.json()
         if answer.status_code != 200 or row["state"] != "online":
             return None
@@ -116,7 +117,7 @@ async def move(world: World, rate: float) -> list[Outcome]:
         began = time.monotonic()
         leaving.signal(signal.SIGTERM)
         while await world.holder(staying) is not staying:
-            await asyncio.sleep(0.02)
+            await asyncio.sleep(0.1)
         moved = time.monotonic()
         await asyncio.sleep(AROUND)
     await asyncio.to_thread(leaving.wait)

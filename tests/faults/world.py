@@ -55,7 +55,8 @@ class NodeProcess:
                 [
                     sys.executable, "-m", "fairlead", "serve", "--node", self.name, "--redis", self._redis,
                     "--link-port", str(self.link), "--api-port", str(self.api), "--admin-port", str(self.admin),
-                    "--heartbeat", str(HEARTBEAT), "--accept-rate", "2000", "--drain-rate", "500", *self._flags,
+                    "--heartbeat", str(HEARTBEAT), "--accept-rate", "2000", "--drain-rate", "500",
+                    "--drain-timeout", "20", *self._flags,
                 ],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
             )  # fmt: skip

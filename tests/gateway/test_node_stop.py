@@ -41,7 +41,8 @@ async def test_callers_of_a_stopping_node_are_told_where_to_continue(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, api_of: MakeGatewayApi, dial: DialAgent
 ) -> None:
     """Followers of commands on both nodes, in both formats, and of a post."""
-    stops, stays = make_gateway(own_valkey.url), make_gateway(own_valkey.url, name="node-2")
+    stops = make_gateway(own_valkey.url, "--drain-timeout", "4")  # its agent runs a command to the end
+    stays = make_gateway(own_valkey.url, name="node-2")
     api, other = api_of(stops), api_of(stays)
     agents = [await dial(stays), await dial(stops)]
     commands = []

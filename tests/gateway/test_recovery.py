@@ -334,7 +334,8 @@ async def test_the_same_key_posted_twice_at_once_is_one_command_for_both(
 async def test_a_drain_hands_over_an_agent_with_its_running_commands(
     own_valkey: EmbeddedValkey, make_gateway: MakeGateway, dial: DialAgent, api_of: MakeGatewayApi
 ) -> None:
-    leaving, other = make_gateway(own_valkey.url, name="node-1"), make_gateway(own_valkey.url, name="node-2")
+    leaving = make_gateway(own_valkey.url, "--drain-timeout", "8", name="node-1")  # too short for its command
+    other = make_gateway(own_valkey.url, name="node-2")
     api = api_of(other)
     peer = await dial(leaving)
     await peer.greet(conn=1)

@@ -71,7 +71,9 @@ class NodeDrain:
     async def _move_granted(self, final: bool) -> None:
         """Tell as many agents to move as the budget grants now."""
         budget, loop = self.budget, asyncio.get_running_loop()
-        sessions = self._queue.take(budget.batch, busy_too=final)
+        await budget.refresh()
+        # A node that is alone waits for no command: the sooner it is back, the sooner its agents are.
+        sessions = self._queue.take(budget.batch, busy_too=final or budget.alone)
         if not sessions:
             self._ask_at = loop.time() + BATCH_SECONDS
             return

@@ -56,7 +56,7 @@ class MoveBudget:
 
     async def take(self, why: MoveReason, wanted: int) -> Grant:
         """Up to `wanted` moves, and when the first of them is due."""
-        await self._read_table()
+        await self.refresh()
         loop = asyncio.get_running_loop()
         try:
             grant = await self._moves.take(wanted, self._own_rate)
@@ -85,7 +85,7 @@ class MoveBudget:
         count = min(wanted, max(1, int(rate * BATCH_SECONDS)))
         return Grant(count, rate, max(0.0, self._next - now))
 
-    async def _read_table(self) -> None:
+    async def refresh(self) -> None:
         """Find out what the other nodes can accept. The table of `membership` has the counts of long ago."""
         loop, membership = asyncio.get_running_loop(), self._membership
         if loop.time() - self._read_at < TABLE_PERIOD * max(1.0, self._nodes / TABLE_ROWS):

@@ -27,6 +27,7 @@ class FleetMoves:
         self._accept_rate = spec.accept_rate
         self._most = spec.moves.max_per_second
         self._drain_seconds = spec.drain_seconds
+        self._most = spec.moves.max_per_second
         self._rng = rng
         self._tokens = 0.0
         self.rate = 0.0
