@@ -30,7 +30,7 @@ from faults.scenarios import SCENARIOS
 from faults.traffic import Traffic
 from faults.world import FaultFleet
 
-OWNED = ("fl1:nodes", "fl1:data_epoch", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events")
+OWNED = ("fl1:nodes", "fl1:data_epoch", "fl1:agent:", "fl1:agents:", "fl1:deadlines:", "fl1:events", "fl1:moves")
 """Keys without a TTL: see fleet/schema.py."""
 GROWTH = 40 << 20
 """Bytes that a node may have grown by: caches and the allocator's slack. What leaked would grow with the rounds."""

@@ -456,10 +456,13 @@ async def test_a_row_that_cannot_be_read_does_not_keep_other_links_from_being_co
         found = [await store.submit("HGET", agent_key(peer.agent), "gen") for peer in (broken, lost)]
         return all(isinstance(one, bytes) and one.isdigit() for one in found)
 
+    async def logged() -> bool:
+        return "claimed 2 agents again" in gateway.log()
+
     await until(claimed)
+    await until(logged)
     async with httpx2.AsyncClient(trust_env=False) as http:
         assert (await http.get(f"{gateway.admin}/readyz")).text.strip() == "ok"
-    assert "claimed 2 agents again" in gateway.log()
 
 
 async def test_an_error_in_one_comparison_is_logged_and_the_next_one_runs(

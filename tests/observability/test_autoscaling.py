@@ -41,6 +41,7 @@ IDLE = 12.0
 STILL = {
     "Wrong removals": "a removal takes the pod that it means; tests/operator plays one that does not",
     "New links directed": "there is no rollout; tests/operator plays one",
+    "Waiting moves": "no node stops; tests/observability/test_dashboards.py plays a drain",
 }
 """Panels that may be the same under this load, and why; all others must move."""
 
@@ -109,7 +110,10 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
     with ExitStack() as stack:
         operator = Operator(tmp_path, control_plane.operator, world.namespace)
         stack.enter_context(ended(operator.process))
-        prometheus = stack.enter_context(scraping(tmp_path, [Target("operator", await operator.address(), {})]))
+        names = await world.run_pods(2)
+        nodes = [WatchedNode(tmp_path, name, world.redis, "--capacity", str(CAPACITY)) for name in names]
+        targets = [Target("operator", await operator.address(), {}), *(node.target() for node in nodes)]
+        prometheus = stack.enter_context(scraping(tmp_path, targets))
 
         async def told(expr: str) -> None:
             try:
@@ -117,8 +121,6 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
             except AssertionError as e:
                 raise AssertionError(f"{e}; the operator's last words:\n{operator.tail()}") from e
 
-        names = await world.run_pods(2)
-        nodes = [WatchedNode(tmp_path, name, world.redis, "--capacity", str(CAPACITY)) for name in names]
         for node in nodes:
             stack.enter_context(ended(node.process))
             stack.enter_context(swarm(node, node.name, FEW))
@@ -135,6 +137,7 @@ async def test_a_real_prometheus_scrapes_the_operator_while_it_scales(
         # Agents of a swarm come back to the node that they left, so the links stay uneven.
         await world.operate("spread", type="Rebalance")
         await told("fairlead_operator_rebalance_links > 0")
+        await told("sum(fairlead_moves_total) > 0")
         # The third pod is ready, and nothing in it ever beats.
         await world.run_pods(3)
         # A second LinkGateway, of which the API server takes no status: looks at it last, and are given up.

@@ -42,7 +42,7 @@ class WatchedNode(ServeProcess):
     """One `fairlead serve`, ready."""
 
     def __init__(self, folder: Path, name: str, redis: str, *flags: str) -> None:
-        super().__init__(folder, name, redis, "--heartbeat=1", "--drain-rate=5", *flags)
+        super().__init__(folder, name, redis, "--heartbeat=1", "--drain-timeout=5", *flags)
         self.wait_ready()
 
     def target(self, gateway: str = "edge", namespace: str = "fleet") -> Target:
