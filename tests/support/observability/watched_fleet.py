@@ -31,8 +31,9 @@ AGENTS = 30
 """Simulated ones at each node; the storm adds as many."""
 LINKS = 2 * (AGENTS + 1)
 """With a built-in agent at each node: simulated ones do not tell their round trips."""
-IDLE, BUSY, FAULTS = 9.0, 12.0, 8.0
-"""Seconds. Idle is longer than a rate looks back."""
+IDLE, BUSY, FAULTS = 9.0, 12.0, 21.0
+"""Seconds. Idle is longer than a rate looks back. The node that drains tells five agents a second to move. They know no
+other node, so it closes their links 10 s later, and ends some 17 s after the signal."""
 FREEZE = 2.5
 """Seconds: Redis counts as lost after one."""
 CALLERS = 4
@@ -105,7 +106,8 @@ async def watched_fleet(folder: Path) -> AsyncIterator[WatchedFleet]:
         valkey = EmbeddedValkey(folder / "valkey")
         await valkey.start()
         try:
-            flags = ("--trace-endpoint", collector.url, "--trace-ratio", "0.2")
+            flags = ["--trace-endpoint", collector.url, "--trace-ratio", "0.2"]
+            flags += ["--drain-rate=5", "--drain-timeout=40"]
             one, two = nodes = [WatchedNode(folder, name, valkey.url, *flags) for name in ("node-1", "node-2")]
             for node in nodes:
                 stack.enter_context(ended(node.process))
