@@ -40,7 +40,21 @@ class GatewayProcess:
         self.link = self.api = self.admin = ""
 
     def start(self) -> None:
-        """Start, or start again on the same ports."""
+        """Start, or start again on the same ports.
+
+        While it was down, the system may have given one of its ports to an outgoing connection of another test: then it
+        is started again until the port is free.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while not (found := self._start_once(deadline)):
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.5)
+        addresses = found.groups()
+        self._ports = tuple(a.rpartition(":")[2] for a in addresses)  # type: ignore[assignment]
+        self.link, self.api, self.admin = f"ws://{addresses[0]}", f"http://{addresses[1]}", f"http://{addresses[2]}"
+
+    def _start_once(self, deadline: float) -> re.Match[str] | None:
+        """What it says when it is ready; None if a port of an earlier start is taken."""
         log = self.folder / f"{self.name}.log"
         with log.open("ab") as sink:
             before = sink.tell()
@@ -53,14 +67,13 @@ class GatewayProcess:
                 ],
                 stdin=subprocess.DEVNULL, stdout=sink, stderr=sink,
             )  # fmt: skip
-        deadline = time.monotonic() + PATIENCE
         while not (found := READY.search(self.log(before))):
+            if self._process.poll() is not None and self.link and "Address already in use" in self.log(before):
+                return None
             assert self._process.poll() is None, self.log(before)
             assert time.monotonic() < deadline, self.log(before)
             time.sleep(0.02)
-        addresses = found.groups()
-        self._ports = tuple(a.rpartition(":")[2] for a in addresses)  # type: ignore[assignment]
-        self.link, self.api, self.admin = f"ws://{addresses[0]}", f"http://{addresses[1]}", f"http://{addresses[2]}"
+        return found
 
     def log(self, start: int = 0) -> str:
         return (self.folder / f"{self.name}.log").read_bytes()[start:].decode()
