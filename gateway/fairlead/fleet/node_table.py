@@ -1,8 +1,8 @@
 """What the rows of the nodes say: which nodes are alive, whether their agents are online, away or offline, and which
 node does a piece of work of the whole fleet.
 
-Each node of the gateway has a table that `node_rows` fills, and the operator reads one. Here alone is decided whether a
-node is alive, from its row and Redis TIME. The module is pure.
+Each node of the gateway has a table that `node_rows` fills, and the operator reads one. No other
+module decides whether a node is alive; it follows from the row and Redis TIME. The module is pure.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What one session keeps for telemetry: when its opening and its commands happened, how long they and its round trips
 took.
 
-The session stamps what it sees, the telemetry recorder (in `routing`) the rest, and the recorder makes metrics and
-spans of it. Like `PendingMessages`, from which it inherits, it is a base class of `Session` and no object of its own,
+The session and the telemetry recorder (in `routing`) write the time stamps, and the recorder makes metrics and spans
+of them. Like `PendingMessages`, from which it inherits, it is a base class of `Session` and no object of its own,
 so that it costs an idle link nothing but its slots.
 """
 

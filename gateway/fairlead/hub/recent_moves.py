@@ -1,6 +1,6 @@
 """The agents of this node that a rebalance has moved within the last hour, here or away from another node.
 
-The hub has one. The registration notes what the claim tells of an agent, and the rebalancer moves none of them again.
+The hub has one. The registration adds an agent if its claim says so, and the rebalancer moves none of them again.
 Only these agents are kept, so that an idle session costs nothing.
 """
 

@@ -88,7 +88,7 @@ class Session(LinkTelemetry):
         self.welcomed_at = 0.0
         """The event loop's time when welcome was sent."""
         self.deliveries: DeliveryQueue | None = None
-        """The commands that wait to be sent on this link; None while there are none."""
+        """The commands that wait to be sent on this link, or None if no command waits."""
         self.closed_by_gateway = False
         """True if this end closed the connection, not the agent or the network."""
         self.drained = False

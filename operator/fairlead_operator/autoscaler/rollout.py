@@ -1,9 +1,9 @@
 """Which pods take new links during a rollout: `direct_links` decides whether those of the new revision alone do. Pure.
 
-A Deployment removes old pods while others of them are still there. An agent that one of them lets go, and that lands on
-another, has to move again. So as soon as the new pods can take over, the old ones leave their Services, with all their
-links: whoever has to move then moves once. The reconciler calls this in every pass and writes the result to Redis,
-where it expires by itself. When the new pods refuse links, the old ones take new links again.
+A Deployment removes old pods one after the other. An agent that leaves one old pod and connects to another old pod has
+to move again. So as soon as the new pods can take all links, the old pods leave their Services and keep the links that
+they have: each agent then moves once. The reconciler calls `direct_links` in every pass and writes the result to Redis,
+where it expires by itself. If the new pods refuse links, the old pods take new links again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Directs new links during a rollout: tells the nodes through Redis that those of the new revision take all of them.
 
-Each reconciler has one and calls it in every pass. `autoscaler.rollout` decides; here its decision is written, with a
-time at which it expires, and reported. A problem with it never stops a pass: the nodes of all revisions then take new
-links, as in any other Deployment.
+Each reconciler has one and calls it in every pass. `autoscaler.rollout` decides; the director writes the decision, with
+a time at which it expires, and reports it. A problem with it never stops a pass: the nodes of all revisions then take
+new links, as in any other Deployment.
 """
 
 from __future__ import annotations

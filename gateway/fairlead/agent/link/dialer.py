@@ -1,7 +1,7 @@
 """Makes one attempt to get a link: connects, says hello and waits for welcome.
 
-Called by `connector`. It never waits between attempts, and decides nothing about the link that the agent may still
-have: it tells how the attempt ended. At the end of the process it closes what it has opened.
+Called by `connector`. It returns how the attempt ended. It never waits between attempts, and it decides nothing about
+the link that the agent may still have. When the process ends, it closes all connections that it has opened.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Sender:
         return lost
 
     def detach(self, writer: LinkWriter) -> None:
-        """The link of `writer` is over: if it was the one in use, there is none until the next `attach`."""
+        """The link of `writer` has closed. If it was the link in use, messages wait for the next `attach`."""
         if self._writer is writer:
             self._writer = None
 

@@ -18,7 +18,7 @@ from fairlead.wire.close_codes import CloseCode, describe
 
 
 def last_close(row: AgentRow, table: NodeTable, now: int) -> tuple[str | None, str | None]:
-    """The close code of the agent's last link with its meaning, and the reason; None where there is none.
+    """The close code of the agent's last link with its meaning, and the reason. Each is None if it is not known.
 
     A node that was killed has recorded nothing, and an older close must not stand in for it. `now`: Redis TIME in ms.
     """

@@ -1,4 +1,4 @@
-"""What a node tells of its load with each heartbeat: counts, and how many links it could accept besides its work.
+"""What a node reports of its load with each heartbeat: counts, and how many more links it could accept per second.
 
 `Heartbeat` asks for the fields of the node's row. The operator scales by them, and the budget of moves follows from
 them (see `fleet.moves.move_rate`).
