@@ -37,7 +37,7 @@ GROWTH = 40 << 20
 
 
 ALLOWED = {
-    "empty_valkey": frozenset({"record_lost", "agent_unknown"}),
+    "empty_valkey": frozenset({"record_lost", "command_unknown", "agent_unknown"}),
     "one_identity_twice": frozenset({"outcome_unknown"}),
     "replace_agents": frozenset({"outcome_unknown"}),
     "replace_behind_frozen": frozenset({"outcome_unknown"}),

@@ -100,7 +100,9 @@ async def test_valkey_killed_under_traffic(
         async with asyncio.timeout(WAIT):
             answer = await api.post({"agent": peers[0].agent, "method": "m"})
         refused.append((answer.status_code, answer.json()["code"]))
-    assert refused == [(503, "bus_unavailable")] * 5
+    # The first may have been on its way to Redis before the node saw the end of the connection.
+    assert refused[0] in {(503, "outcome_unknown"), (503, "bus_unavailable")}
+    assert refused[1:] == [(503, "bus_unavailable")] * 4
     before = list(acknowledged)
     await own_valkey.restart()
     healed = loop.time() + 10

@@ -34,8 +34,8 @@ PATIENCE = 90.0
 CAPACITY = 60
 FEW, MORE = 10, 35
 """Agents at each of two pods: a sixth of the capacity; then more than the target utilisation."""
-UNEVEN = 8
-"""Agents that one of the pods has more than the other."""
+UNEVEN = 13
+"""Agents that one of the pods has more than the other: with them it is too full to receive moves, so the rate falls."""
 IDLE = 12.0
 """Seconds: one look, and one that is late."""
 STILL = {
