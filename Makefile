@@ -23,7 +23,7 @@ UV     := .cache/uv/uv
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help venv fmt lint test run docs docs-serve bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e requirements clean
+.PHONY: help venv fmt lint test run docs docs-serve bench abuse soak chart-docs manifests prometheus helm4 image cluster cluster-down e2e trial requirements clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -115,6 +115,10 @@ cluster-down: ## End that cluster and remove its data
 # last lines then hold the reason and the state of the cluster.
 e2e: $(STAMP) cluster image ## The end-to-end story on that cluster: install, grow, roll, shrink, faults, upgrade, uninstall
 	FAIRLEAD_E2E=1 $(PY) -m pytest -x -s --tb=short tests/cluster tests/e2e
+
+# Beside .ci/run: it takes most of an hour, and shows figures rather than passes.
+trial: $(STAMP) cluster image ## 2,000 agents with commands on that cluster, fault after fault, beside a plain Deployment with HPA (AGENTS=…)
+	$(PY) -m trial.run $(if $(AGENTS),--agents $(AGENTS))
 
 requirements: $(UV) ## Compile requirements/*.txt anew from pyproject.toml (UPGRADE=1 takes newer versions)
 	$(call compile,base,)

@@ -1,6 +1,6 @@
 """One release of the chart in a namespace of its own, and what the story asks about it, as an administrator would.
 
-Used by the story alone. Names follow from the release's: the LinkGateway, its Deployment and its Services.
+Used by the story and by the trial. Names follow from the release's: the LinkGateway, its Deployment and its Services.
 """
 
 from __future__ import annotations
@@ -38,13 +38,11 @@ VALUES: dict[str, Any] = {
 
 
 class Release:
-    def __init__(self, kube: Kube, namespace: str, folder: Path, collector: str) -> None:
-        """`collector` takes traces: of commands whose caller asks for it, and of a hundredth of the others."""
+    def __init__(self, kube: Kube, namespace: str, folder: Path, values: dict[str, Any]) -> None:
         self.kube = kube
         self.namespace = namespace
         self._values = folder / "values.json"
-        telemetry = {"otlpEndpoint": collector, "samplingRatio": 0.01}
-        self._values.write_text(json.dumps({**VALUES, "telemetry": telemetry}))
+        self._values.write_text(json.dumps(values))
         self._known: dict[str, str] = {}
         """What stays the same for the life of the release."""
 

@@ -23,7 +23,7 @@ from typing import Any
 from e2e.callers import Callers
 from e2e.evidence import now
 from e2e.figures import Figures
-from e2e.release import HOST, Release
+from e2e.release import HOST, VALUES, Release
 from e2e.traces import Traces
 from support.kube import INGRESS, Kube, behind
 
@@ -84,7 +84,9 @@ class AgentProgram:
 
 class Scene:
     def __init__(self, kube: Kube, namespace: str, traces: Traces, folder: Path) -> None:
-        self.release = Release(kube, namespace, folder, traces.inside)
+        # Traces of commands whose caller asks for it, and of a hundredth of the others.
+        telemetry = {"otlpEndpoint": traces.inside, "samplingRatio": 0.01}
+        self.release = Release(kube, namespace, folder, {**VALUES, "telemetry": telemetry})
         self.traces = traces
         self.figures = Figures()
         self.folder = folder

@@ -1,0 +1,144 @@
+"""The release of the chart with its operator, and what happens to it in each chapter."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from e2e.release import RELEASE, Release, name
+from support.kube import Kube
+from trial.api import FairleadApi
+from trial.fleet import Chapter, calm, evict, gone
+
+HOST = "trial.fairlead.test"
+NAMESPACE = "fairlead-trial"
+BUDGET = 50
+"""moves.maxPerSecond: low enough that the pace of 2,000 moves shows."""
+FEW_PERCENT, MANY_PERCENT = 70, 15
+"""targetUtilisation, for 2,000 agents: with the first they need one pod, with the other four."""
+DRAIN = {
+    "apiVersion": "fairlead.dev/v1alpha1", "kind": "LinkOperation", "metadata": {"name": "drain"},
+    "spec": {"gateway": {"name": RELEASE}, "type": "Drain", "reason": "the trial"},
+}  # fmt: skip
+
+
+def values(agents: int) -> dict[str, Any]:
+    return {
+        "gateways": {
+            "default": {
+                "capacity": 2 * agents,
+                "targetUtilisation": FEW_PERCENT,
+                "replicas": {"min": 1, "max": 6},
+                "moves": {"maxPerSecond": BUDGET},
+                "scaling": {"windowSeconds": 30, "stepDownSeconds": 10, "failureTolerance": 0},
+                "ingress": {"className": "traefik", "hosts": [HOST], "preset": "Traefik"},
+            }
+        }
+    }
+
+
+class FairleadFleet:
+    name = "Fairlead"
+    host = HOST
+    budget = BUDGET
+
+    def __init__(self, kube: Kube, folder: Path, agents: int) -> None:
+        self._kube = kube
+        self._agents = agents
+        self._release = Release(kube, NAMESPACE, folder, values(agents))
+
+    def install(self) -> None:
+        release = self._release
+        release.install()
+        release.kubectl("wait", "--for=condition=Ready", f"linkgateway/{RELEASE}", "--timeout=240s", timeout=250)
+        self.api = FairleadApi(release.platform(), release.token("platform"))
+
+    def agent_environment(self) -> dict[str, str]:
+        return {"FAIRLEAD_AGENT_TOKEN": self._release.token("agent")}
+
+    def links(self) -> int:
+        return self._release.links()
+
+    def pods(self) -> list[dict[str, Any]]:
+        return self._release.pods("gateway")
+
+    def quiet(self) -> bool:
+        """The operator has not only nothing to do, it says so: even, or given up with a reason."""
+        status = self._release.status()
+        conditions = {one["type"]: one for one in status["conditions"]}
+        return bool(conditions["Rebalanced"]["status"] != "Unknown" and conditions["Progressing"]["status"] != "True")
+
+    def end(self) -> None: ...
+
+    def chapters(self) -> list[Chapter]:
+        return [
+            Chapter("nothing happens", self._nothing),
+            Chapter("scale 1→4", self._grow),
+            Chapter("rollout", self._roll),
+            Chapter("node drain: two of four pods evicted", self._evict),
+            Chapter("two pods deleted at once", self._delete),
+            Chapter("operator killed in mid-move", self._kill_operator),
+            Chapter("scale 4→1", self._shrink),
+        ]
+
+    def _nothing(self) -> str:
+        time.sleep(30)
+        return ""
+
+    def _grow(self) -> str:
+        self._aim(MANY_PERCENT)
+        return self._calm(4, 420)
+
+    def _roll(self) -> str:
+        old = self._names()
+        self._release.kubectl("rollout", "restart", f"deployment/{RELEASE}")
+        gone(self._kube, self, old)
+        return self._calm(4)
+
+    def _evict(self) -> str:
+        pods = self._names()[:2]
+        refused = evict(self._kube, NAMESPACE, pods)
+        gone(self._kube, self, pods)
+        return f"the PodDisruptionBudget refused {refused} times; {self._calm(4)}"
+
+    def _delete(self) -> str:
+        pods = self._names()[:2]
+        self._release.kubectl("delete", "pod", *pods, "--wait=false")
+        gone(self._kube, self, pods)
+        return self._calm(4)
+
+    def _kill_operator(self) -> str:
+        """A LinkOperation drains a pod. While its agents move, all operators are killed; the kubelet restarts them."""
+        release = self._release
+        (pod, *_) = self._names()
+        operation = {**DRAIN, "spec": {**DRAIN["spec"], "pod": pod}}  # type: ignore[dict-item]
+        release.kubectl("apply", "-f", "-", stdin=json.dumps(operation))
+
+        def moving() -> bool:
+            status = release.get("linkoperation", "drain")["status"]
+            return bool(status["linksLeft"] < status["linksAtStart"])
+
+        release.until("agents that move", moving, 120)
+        left = release.get("linkoperation", "drain")["status"]["linksLeft"]
+        for operator in release.pods("operator"):
+            release.signal(operator, signal.SIGKILL)
+        release.kubectl("wait", "--for=condition=Complete", "linkoperation/drain", "--timeout=300s", timeout=310)
+        gone(self._kube, self, [pod])
+        return f"killed when {left} links were left to move; {self._calm(4)}"
+
+    def _shrink(self) -> str:
+        self._aim(FEW_PERCENT)
+        return self._calm(1, 420)
+
+    def _aim(self, percent: int) -> None:
+        patch = json.dumps({"spec": {"targetUtilisation": percent}})
+        self._release.kubectl("patch", "linkgateway", RELEASE, "--type=merge", f"--patch={patch}")
+
+    def _calm(self, pods: int, timeout: float = 300.0) -> str:
+        return calm(self, self._agents, pods, timeout)
+
+    def _names(self) -> list[str]:
+        return [name(pod) for pod in self.pods()]

@@ -1,0 +1,159 @@
+"""What both fleets of the trial have: agents outside the cluster, pods, chapters, and the wait until all is calm again.
+
+`fairlead_fleet` and `plain_fleet` say how each is installed and what happens to it in each chapter; `run` plays them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from e2e.release import is_ready
+from support.kube import INGRESS, Kube, KubeError, behind
+from trial.traffic import Api
+
+PROCESSES = 2
+"""That have the agents of a fleet."""
+RATE = 100.0
+"""Agents that connect in a second at the beginning."""
+CALM = 12.0
+"""Seconds for which nothing must change: longer than a pass of the operator."""
+LOOK = 1.0
+CALM_TIMEOUT = 300.0
+EVICTION = {"apiVersion": "policy/v1", "kind": "Eviction"}
+PORT = INGRESS.rpartition(":")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Chapter:
+    """A fault, or a wish of an administrator, and what it is called in the table."""
+
+    name: str
+    play: Callable[[], str]
+    """Makes it happen, waits until all is calm, and returns what the reader of the table should know."""
+
+
+class Fleet(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def host(self) -> str:
+        """At the Ingress."""
+
+    @property
+    def api(self) -> Api:
+        """Of an installed fleet."""
+
+    def install(self) -> None:
+        """The first pod is ready when this returns, and no agent is there yet."""
+
+    def agent_environment(self) -> dict[str, str]: ...
+    def chapters(self) -> list[Chapter]: ...
+    def links(self) -> int:
+        """That the fleet itself counts."""
+
+    def pods(self) -> list[dict[str, Any]]:
+        """All that have not ended."""
+
+    def quiet(self) -> bool:
+        """Whether nothing is under way."""
+
+    def end(self) -> None: ...
+
+
+class AgentPrograms:
+    """The processes with the agents of one fleet."""
+
+    def __init__(self, fleet: Fleet, kind: str, agents: int, folder: Path) -> None:
+        self.book = folder / f"{kind}.book"
+        self.book.touch()
+        share = agents // PROCESSES
+        self._processes = []
+        for number in range(PROCESSES):
+            first = number * share
+            count = share if number < PROCESSES - 1 else agents - first
+            argv = [
+                sys.executable, "-m", "trial.agents", kind, f"ws://{fleet.host}:{PORT}", str(first), str(count),
+                str(RATE / PROCESSES), str(self.book),
+            ]  # fmt: skip
+            with (folder / f"{kind}-{number}.log").open("wb") as log:
+                started = subprocess.Popen(
+                    behind(folder / "hosts", [fleet.host], *argv),
+                    env={**os.environ, **fleet.agent_environment()},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                )
+            self._processes.append(started)
+
+    def alive(self) -> bool:
+        return all(process.poll() is None for process in self._processes)
+
+    def end(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.wait()
+
+    def runs(self) -> Mapping[str, int]:
+        """How often each command was begun."""
+        counts: dict[str, int] = {}
+        for key in self.book.read_text().split("\n")[:-1]:
+            counts[key] = counts.get(key, 0) + 1
+        return counts
+
+
+def calm(fleet: Fleet, agents: int, pods: int, timeout: float = CALM_TIMEOUT) -> str:
+    """Wait until so many pods are ready and no other is there, all agents have links, and nothing is under way, for
+    some seconds. Says how long it took; a fleet that does not get there is a result as well."""
+    began = time.monotonic()
+    since = None
+    seen = ""
+    while (now := time.monotonic()) - began < timeout:
+        try:
+            all_of_them = fleet.pods()
+            ready, links, quiet = sum(map(is_ready, all_of_them)), fleet.links(), fleet.quiet()
+            seen = f"{ready} of {len(all_of_them)} pods ready, {links} links" + ("" if quiet else ", not quiet")
+            good = ready == len(all_of_them) == pods and links == agents and quiet
+        except (KubeError, KeyError, OSError, ValueError) as e:
+            good, seen = False, str(e)
+        since = (since or now) if good else None
+        if since is not None and now - since >= CALM:
+            return f"calm after {since - began:.0f} s"
+        time.sleep(LOOK)
+    return f"not calm within {timeout:.0f} s: {seen}"
+
+
+def evict(kube: Kube, namespace: str, pods: list[str], timeout: float = 240.0) -> int:
+    """As `kubectl drain` does: ask for the eviction of all, and again every five seconds for those that a budget for
+    disruptions protects. Returns how often it was refused."""
+    refused = 0
+    left = list(pods)
+    deadline = time.monotonic() + timeout
+    while left:
+        for pod in list(left):
+            body = {**EVICTION, "metadata": {"name": pod, "namespace": namespace}}
+            path = f"/api/v1/namespaces/{namespace}/pods/{pod}/eviction"
+            try:
+                kube.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(body))
+                left.remove(pod)
+            except KubeError as e:
+                if "disruption budget" not in str(e):
+                    raise
+                refused += 1
+        if left:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{left}: not evicted within {timeout:.0f} s")
+            time.sleep(5)
+    return refused
+
+
+def gone(kube: Kube, fleet: Fleet, pods: list[str], timeout: float = 300.0) -> None:
+    names = set(pods)
+    kube.until(f"{pods} gone", lambda: not names & {pod["metadata"]["name"] for pod in fleet.pods()}, timeout)

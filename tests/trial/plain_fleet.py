@@ -1,0 +1,146 @@
+"""A plain Deployment of stock uvicorn with an HPA on the number of its sockets, and what happens to it in each chapter.
+
+The HPA is Kubernetes' own: the controller manager reads the metric from an APIService that this process serves.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from fairlead.version import __version__
+
+from e2e.release import is_ready, name
+from support.kube import Kube, KubeError
+from trial.api import PlainApi
+from trial.external_metric import GROUP, ExternalMetric
+from trial.fleet import Chapter, calm, evict, gone
+
+HERE = Path(__file__).parent
+HOST = "plain.fairlead.test"
+NAMESPACE = "fairlead-trial-plain"
+METRIC = "sockets"
+FEW_SHARE, MANY_SHARE = 1.4, 0.3
+"""Target of the HPA as a share of all agents: the numbers of links that the LinkGateway's targets mean."""
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class PlainFleet:
+    name = "plain Deployment with HPA"
+    host = HOST
+    budget = 0
+
+    def __init__(self, kube: Kube, folder: Path, agents: int, address: str) -> None:
+        """`address` of this machine, at which the API server reaches it."""
+        self._kube = kube
+        self._agents = agents
+        self._metric = ExternalMetric(address, METRIC, self._count, folder)
+        self._counted = 0
+
+    def install(self) -> None:
+        self._kubectl("create", "configmap", "program", f"--from-file={HERE / 'plain_server.py'}")
+        self._metric.start()
+        objects = {"apiVersion": "v1", "kind": "List", "items": self._metric.objects(NAMESPACE)}
+        self._kube.kubectl("apply", "-f", "-", stdin=json.dumps(objects))
+        manifest = (HERE / "plain.yaml").read_text().replace("VERSION", __version__).replace("HOST", HOST)
+        self._kubectl("apply", "-f", "-", stdin=manifest.replace("TARGET", self._target(FEW_SHARE)))
+        for deployment in ("valkey", "plain"):
+            self._kubectl("rollout", "status", f"deployment/{deployment}", "--timeout=180s", timeout=200)
+        ask = ("get", "--raw", f"/apis/{GROUP}/namespaces/{NAMESPACE}/{METRIC}")
+        self._kube.until("the metric at the API server", lambda: "items" in self._kube.kubectl(*ask), 60)
+        self._kube.until("an HPA that reads it", self._hpa_reads, 90)
+        service = self._get("service", "plain")
+        self.api = PlainApi(f"http://{service['spec']['clusterIP']}:8080")
+
+    def agent_environment(self) -> dict[str, str]:
+        return {}
+
+    def links(self) -> int:
+        return self._count()
+
+    def pods(self) -> list[dict[str, Any]]:
+        listed: list[dict[str, Any]] = self._get("pods", "--selector=app=plain")["items"]
+        return listed
+
+    def quiet(self) -> bool:
+        status = self._get("deployment", "plain")["status"]
+        return bool(status.get("updatedReplicas", 0) == status.get("replicas", 0))
+
+    def end(self) -> None:
+        version, group = GROUP.split("/")[1], GROUP.split("/")[0]
+        self._kube.kubectl("delete", "apiservice", f"{version}.{group}", "--ignore-not-found")
+        self._metric.stop()
+
+    def chapters(self) -> list[Chapter]:
+        return [
+            Chapter("nothing happens", self._nothing),
+            Chapter("scale 1→4", lambda: self._aim(MANY_SHARE, 4)),
+            Chapter("rollout", self._roll),
+            Chapter("node drain: two of four pods evicted", self._evict),
+            Chapter("two pods deleted at once", self._delete),
+            Chapter("scale 4→1", lambda: self._aim(FEW_SHARE, 1)),
+        ]
+
+    def _nothing(self) -> str:
+        time.sleep(30)
+        return ""
+
+    def _roll(self) -> str:
+        old = self._names()
+        self._kubectl("rollout", "restart", "deployment/plain")
+        gone(self._kube, self, old)
+        return self._calm(4)
+
+    def _evict(self) -> str:
+        pods = self._names()[:2]
+        evict(self._kube, NAMESPACE, pods)
+        gone(self._kube, self, pods)
+        return self._calm(4)
+
+    def _delete(self) -> str:
+        pods = self._names()[:2]
+        self._kubectl("delete", "pod", *pods, "--wait=false")
+        gone(self._kube, self, pods)
+        return self._calm(4)
+
+    def _aim(self, share: float, pods: int) -> str:
+        path = "/spec/metrics/0/external/target/averageValue"
+        patch = json.dumps([{"op": "replace", "path": path, "value": self._target(share)}])
+        self._kubectl("patch", "hpa", "plain", "--type=json", f"--patch={patch}")
+        return self._calm(pods)
+
+    def _target(self, share: float) -> str:
+        return str(int(share * self._agents))
+
+    def _hpa_reads(self) -> bool:
+        conditions = self._get("hpa", "plain")["status"].get("conditions", [])
+        return any(one["type"] == "ScalingActive" and one["status"] == "True" for one in conditions) or bool(
+            self._get("hpa", "plain")["status"].get("currentMetrics")
+        )
+
+    def _count(self) -> int:
+        """Sockets of all ready pods; the last known number while one does not answer."""
+        try:
+            total = 0
+            for pod in filter(is_ready, self.pods()):
+                with OPENER.open(f"http://{pod['status']['podIP']}:8080/count", timeout=5) as answer:
+                    total += int(json.load(answer)["sockets"])
+            self._counted = total
+        except (KubeError, KeyError, OSError, ValueError):
+            pass
+        return self._counted
+
+    def _calm(self, pods: int) -> str:
+        return calm(self, self._agents, pods)
+
+    def _names(self) -> list[str]:
+        return [name(pod) for pod in self.pods()]
+
+    def _kubectl(self, *arguments: str, stdin: str | None = None, timeout: float = 60.0) -> str:
+        return self._kube.kubectl("--namespace", NAMESPACE, *arguments, stdin=stdin, timeout=timeout)
+
+    def _get(self, *arguments: str) -> Any:
+        return self._kube.get("--namespace", NAMESPACE, *arguments)

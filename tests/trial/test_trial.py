@@ -1,0 +1,169 @@
+"""The trial's own instruments: what it reads from the log of the Ingress, how it judges commands, and that its agents
+and callers work with a real node and with a real plain server. The trial itself needs a cluster: `make trial`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fairlead.store.embedded_valkey.server import EmbeddedValkey
+
+from support.gateway_process import ServeProcess
+from trial.agents import name
+from trial.api import FairleadApi, PlainApi
+from trial.calls import OK, Call, Probe, judge, longest_silence, text
+from trial.links import Link, longest_without, most_in_a_second, moves, read_links, skew, spread
+from trial.traffic import Api, Pace, Traffic
+
+HERE = Path(__file__).parent
+AGENTS = 6
+
+
+def logged(path: str, began: str, seconds: float, pod: str, host: str = "h", upgraded: bool = True) -> str:
+    entry = {
+        "RequestHost": host, "RequestPath": path, "StartUTC": began, "Duration": int(seconds * 1e9),
+        "ServiceAddr": f"{pod}:8080",
+    }  # fmt: skip
+    if upgraded:
+        entry["downstream_Sec-Websocket-Accept"] = "x"
+    return json.dumps(entry) + "\n"
+
+
+def test_links_are_the_upgraded_connections_of_the_host_in_the_order_of_their_beginnings() -> None:
+    lines = [
+        logged("/agents/agent-1", "2026-01-01T00:00:09.123456789Z", 1.0, "10.0.0.2"),
+        logged("/v1/link?trial=agent-0", "2026-01-01T00:00:05Z", 2.5, "10.0.0.1"),
+        logged("/v1/link?trial=agent-0", "2026-01-01T00:00:05Z", 2.5, "10.0.0.1", upgraded=False),
+        logged("/v1/link?trial=agent-0", "2026-01-01T00:00:05Z", 2.5, "10.0.0.1", host="other"),
+        logged("/v1/link?trial=agent-0", "2025-12-31T23:59:59Z", 2.5, "10.0.0.1"),
+        logged("/v1/link?trial=agent-0", "2026-01-01T00:00:05Z", 2.5, "10.0.0.1")[:-9],
+    ]
+    midnight = 1767225600.0
+    first, second = read_links(lines, "h", midnight)
+    assert first == Link("agent-0", "10.0.0.1", midnight + 5, midnight + 7.5)
+    assert (second.agent, second.backend) == ("agent-1", "10.0.0.2")
+    assert second.ended == pytest.approx(midnight + 10.123456)
+
+
+def test_links_that_overlap_leave_no_time_without_one() -> None:
+    kept = [Link("a", "1", 0, 10), Link("a", "2", 9, 30), Link("b", "1", 0, 30)]
+    assert longest_without(kept, 0, 30) == 0
+    broken = [Link("a", "1", 0, 10), Link("b", "1", 0, 30), Link("a", "2", 12.5, 30)]
+    assert longest_without(broken, 0, 30) == 2.5
+    assert longest_without(broken, 11, 30) == 0, "it began before"
+    assert moves(broken, 5, 15) == {"a": 1}
+
+
+def test_closes_in_a_second_are_counted_over_all_pods_and_any_second() -> None:
+    links = [Link(str(n), str(n % 2), 0, ended) for n, ended in enumerate((1.0, 1.6, 1.9, 2.1, 4.0))]
+    assert most_in_a_second(links, 0, 10) == 3
+    assert most_in_a_second(links, 2, 10) == 1
+
+
+def test_spread_counts_empty_pods() -> None:
+    links = [Link("a", "1", 0, 10), Link("b", "1", 0, 10), Link("c", "2", 0, 10), Link("d", "2", 0, 4)]
+    counts = spread(links, ["1", "2", "3"], 5)
+    assert counts == {"1": 2, "2": 1, "3": 0}
+    assert skew(counts) == 2.0
+
+
+def call(key: str, posted: float, lines: list[str], outcome: str = OK) -> Call:
+    made = Call(key, "a", 2, posted)
+    for n, line in enumerate(lines):
+        made.hear(posted + n + 1, line)
+    made.end(posted + 5, outcome)
+    return made
+
+
+def test_commands_are_judged_by_what_their_callers_heard_and_their_agents_began() -> None:
+    whole = [text("k", 0), text("k", 1)]
+    calls = [
+        call("k", 0, whole), call("k", 0, [whole[0], whole[0]]), call("k", 0, whole[:1]), call("k", 1, [], "lost"),
+        call("twice", 2, [text("twice", 0), text("twice", 1)]), call("k", 3, [], "agent_offline"), call("k", 50, whole),
+    ]  # fmt: skip
+    found = judge(calls, {"k": 1, "twice": 2}, 0, 20)
+    assert (found.commands, found.lost, found.twice) == (6, 1, 2)
+    assert found.failed == {"broken": 2, "agent_offline": 1}
+    assert found.longest_wait == 1
+
+
+def test_silence_is_between_two_answers_of_one_agent() -> None:
+    probes = [Probe("a", 0, 1), Probe("b", 0, 1.1), Probe("a", 1, 0), Probe("a", 2, 4), Probe("b", 2, 2.1)]
+    assert longest_silence(probes, 0, 10) == 3
+    assert longest_silence(probes, 4.5, 10) == 0
+
+
+@contextmanager
+def agents(kind: str, url: str, book: Path) -> Iterator[None]:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trial.agents", kind, url, "0", str(AGENTS), "100", str(book)],
+        env={**os.environ, "FAIRLEAD_AGENT_TOKEN": "development-agent-token"},
+    )
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def commands(api: Api, book: Path) -> None:
+    """Some commands on all agents: each ends well, is begun once, and its lines come once and in order."""
+    book.touch()
+    traffic = Traffic(api, [name(n) for n in range(AGENTS)], seed=1, pace=Pace(lines=3, pause=0.05, between=0.1))
+    traffic.start()
+
+    def enough() -> bool:
+        return sum(call.outcome == OK for call in traffic.calls) > 5 * AGENTS and any(
+            p.answered for p in traffic.probes
+        )
+
+    try:
+        async with asyncio.timeout(60):
+            while not enough():
+                await asyncio.sleep(0.05)
+    finally:
+        await asyncio.to_thread(traffic.finish)
+    late = [call for call in traffic.calls if call.outcome == OK]
+    assert all(call.lines == 3 for call in late)
+    keys = book.read_text().split()
+    assert sorted(keys) == sorted({call.key for call in traffic.calls if call.lines})
+    assert {call.agent for call in late} == {name(n) for n in range(AGENTS)}
+
+
+async def test_callers_and_agents_work_with_a_node(tmp_path: Path, valkey: EmbeddedValkey) -> None:
+    node = ServeProcess(tmp_path, "node-1", valkey.url)
+    try:
+        await asyncio.to_thread(node.wait_ready)
+        with agents("fairlead", node.link, tmp_path / "book"):
+            await commands(FairleadApi(node.api, "development-platform-token"), tmp_path / "book")
+    finally:
+        await asyncio.to_thread(node.stop)
+
+
+async def test_callers_and_agents_work_with_a_plain_server(tmp_path: Path, own_valkey: EmbeddedValkey) -> None:
+    log = tmp_path / "plain.log"
+    with log.open("wb") as sink:
+        server = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "--app-dir", str(HERE), "plain_server:app", "--port", "0"],
+            env={**os.environ, "REDIS": own_valkey.url}, stdout=sink, stderr=sink,
+        )  # fmt: skip
+    try:
+        async with asyncio.timeout(60):
+            while not (found := re.search(r"running on http://([\d.:]+)", log.read_text())):
+                assert server.poll() is None, log.read_text()
+                await asyncio.sleep(0.05)
+        with agents("plain", f"ws://{found[1]}", tmp_path / "book"):
+            await commands(PlainApi(f"http://{found[1]}"), tmp_path / "book")
+    finally:
+        server.kill()
+        server.wait()
