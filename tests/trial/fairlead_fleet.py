@@ -7,6 +7,7 @@ import signal
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from e2e.release import RELEASE, Release, name
 from support.kube import Kube
@@ -19,6 +20,8 @@ BUDGET = 50
 """moves.maxPerSecond: low enough that the pace of 2,000 moves shows."""
 FEW_PERCENT, MANY_PERCENT = 70, 15
 """targetUtilisation, for 2,000 agents: with the first they need one pod, with the other four."""
+CANARY = 60
+"""Seconds for which a canary is compared with the others."""
 DRAIN = {
     "apiVersion": "fairlead.dev/v1alpha1", "kind": "LinkOperation", "metadata": {"name": "drain"},
     "spec": {"gateway": {"name": RELEASE}, "type": "Drain", "reason": "the trial"},
@@ -34,6 +37,7 @@ def values(agents: int) -> dict[str, Any]:
                 "replicas": {"min": 1, "max": 6},
                 "moves": {"maxPerSecond": BUDGET},
                 "scaling": {"windowSeconds": 30, "stepDownSeconds": 10, "failureTolerance": 0},
+                "rollout": {"canary": {"percent": 5, "seconds": CANARY}},
                 "ingress": {"className": "traefik", "hosts": [HOST], "preset": "Traefik"},
             }
         }
@@ -81,6 +85,7 @@ class FairleadFleet:
             Chapter("node drain: two of four pods evicted", self._evict),
             Chapter("two pods deleted at once", self._delete),
             Chapter("operator killed in mid-move", self._kill_operator),
+            Chapter("canary that fails", self._canary),
             Chapter("scale 4→1", self._shrink),
         ]
 
@@ -129,12 +134,34 @@ class FairleadFleet:
         gone(self._kube, self, [pod])
         return f"killed when {left} links were left to move; {self._calm(4)}"
 
+    def _canary(self) -> str:
+        """A template with a mistake: new pods refuse agents, because they expect another host name. The operator finds
+        it out, and the fleet goes on with the old template."""
+        release = self._release
+        old = set(self._names())
+        hosts = f"agents.example.com,{urlsplit(release.platform()).hostname}"
+        self._patch({"pod": {"env": [{"name": "FAIRLEAD_ALLOWED_HOSTS", "value": hosts}]}})
+
+        def failed() -> str:
+            conditions = {one["type"]: one for one in release.status()["conditions"]}
+            verdict = conditions.get("CanarySucceeded", {})
+            return f"{verdict['reason']}: {verdict['message']}" if verdict.get("status") == "False" else ""
+
+        took = release.until("a canary that has failed", failed, 420)
+        said = failed()
+        settled = self._calm(4)
+        assert set(self._names()) == old, "an old pod was replaced"
+        return f"failed {took:.0f} s after the change, {said}; {settled}"
+
     def _shrink(self) -> str:
         self._aim(FEW_PERCENT)
         return self._calm(1, 420)
 
     def _aim(self, percent: int) -> None:
-        patch = json.dumps({"spec": {"targetUtilisation": percent}})
+        self._patch({"targetUtilisation": percent})
+
+    def _patch(self, spec: dict[str, Any]) -> None:
+        patch = json.dumps({"spec": spec})
         self._release.kubectl("patch", "linkgateway", RELEASE, "--type=merge", f"--patch={patch}")
 
     def _calm(self, pods: int, timeout: float = 300.0) -> str:

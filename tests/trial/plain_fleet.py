@@ -81,6 +81,7 @@ class PlainFleet:
             Chapter("rollout", self._roll),
             Chapter("node drain: two of four pods evicted", self._evict),
             Chapter("two pods deleted at once", self._delete),
+            Chapter("rollout that fails", self._roll_badly),
             Chapter("scale 4→1", lambda: self._aim(FEW_SHARE, 1)),
         ]
 
@@ -94,14 +95,26 @@ class PlainFleet:
         gone(self._kube, self, old)
         return self._calm(4)
 
+    def _roll_badly(self) -> str:
+        """A template with a mistake: new pods refuse agents. Nothing finds it out; the rollout is undone a minute after
+        its end, as by somebody who has been called."""
+        old = self._names()
+        self._kubectl("set", "env", "deployment/plain", "AGENTS_HOST=agents.example.com")
+        gone(self._kube, self, old)
+        bad = self._names()
+        time.sleep(60)
+        self._kubectl("rollout", "undo", "deployment/plain")
+        gone(self._kube, self, bad)
+        return self._calm(4)
+
     def _evict(self) -> str:
-        pods = self._names()[:2]
+        pods = self._fullest(2)
         evict(self._kube, NAMESPACE, pods)
         gone(self._kube, self, pods)
         return self._calm(4)
 
     def _delete(self) -> str:
-        pods = self._names()[:2]
+        pods = self._fullest(2)
         self._kubectl("delete", "pod", *pods, "--wait=false")
         gone(self._kube, self, pods)
         return self._calm(4)
@@ -121,14 +134,23 @@ class PlainFleet:
             self._get("hpa", "plain")["status"].get("currentMetrics")
         )
 
+    def _counts(self) -> dict[str, int]:
+        """Sockets of each ready pod."""
+        counts = {}
+        for pod in filter(is_ready, self.pods()):
+            with OPENER.open(f"http://{pod['status']['podIP']}:8080/count", timeout=5) as answer:
+                counts[name(pod)] = int(json.load(answer)["sockets"])
+        return counts
+
+    def _fullest(self, count: int) -> list[str]:
+        """The first pods that a list happens to have may be empty: that would show nothing."""
+        counts = self._counts()
+        return sorted(counts, key=lambda pod: -counts[pod])[:count]
+
     def _count(self) -> int:
         """Sockets of all ready pods; the last known number while one does not answer."""
         try:
-            total = 0
-            for pod in filter(is_ready, self.pods()):
-                with OPENER.open(f"http://{pod['status']['podIP']}:8080/count", timeout=5) as answer:
-                    total += int(json.load(answer)["sockets"])
-            self._counted = total
+            self._counted = sum(self._counts().values())
         except (KubeError, KeyError, OSError, ValueError):
             pass
         return self._counted

@@ -22,6 +22,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+HOST = os.environ.get("AGENTS_HOST", "")
+"""The only name under which agents may come; any if empty."""
 redis = Redis.from_url(os.environ["REDIS"], max_connections=200)
 pubsub = redis.pubsub(ignore_subscribe_messages=True)
 pod = f"replies:{secrets.token_hex(8)}"
@@ -46,6 +48,9 @@ async def listen() -> None:
 
 async def agent(socket: WebSocket) -> None:
     name = f"agent:{socket.path_params['agent']}"
+    if HOST and socket.headers["host"].partition(":")[0] != HOST:
+        await socket.close()
+        return
     await socket.accept()
     sockets[name] = socket
     await pubsub.subscribe(name)

@@ -88,7 +88,7 @@ def tell(result: Result) -> str:
     said = [
         f"### {result.fleet}",
         "",
-        f"{result.agents:,} agents, {result.rate():.0f} commands a second that take 12 s each; an agent is inside one "
+        f"{result.agents:,} agents, {result.rate():.0f} commands a second that take 20 s each; an agent is inside one "
         f"for {1 - result.idle_share():.0%} of the time.",
         "",
         markdown(HEAD, result.rows()),

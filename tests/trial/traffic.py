@@ -20,7 +20,7 @@ import uvloop
 
 from trial.calls import Call, Probe
 
-SAMPLE, PROBES = 20, 5.0
+SAMPLE, PROBES = 10, 5.0
 """Agents that are probed, and probes of each in a second."""
 END = 120.0
 """Seconds for the ends of all commands when the trial stops."""
@@ -31,10 +31,10 @@ class Pace:
     """What each caller does. Times are in seconds."""
 
     lines: int = 5
-    pause: float = 2.4
-    """Between two lines. A command takes 12 s: there are many in each chapter, and every fault meets some."""
-    between: float = 8.0
-    """At most, between two commands of an agent: three quarters of the agents are inside one at any moment."""
+    pause: float = 4.0
+    """Between two lines. A command takes 20 s: there are many in each chapter, and every fault meets some."""
+    between: float = 20.0
+    """At most, between two commands of an agent: two thirds of the agents are inside one at any moment."""
 
 
 class Api(Protocol):
@@ -67,7 +67,8 @@ class Traffic:
     def finish(self) -> None:
         """No more posts; waits for the ends of those that were posted."""
         self._stop()
-        self._thread.join(END + 60)
+        if self._thread.ident is not None:
+            self._thread.join(END + 60)
         if self._failure is not None:
             raise self._failure
 

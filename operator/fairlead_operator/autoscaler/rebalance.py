@@ -38,6 +38,9 @@ IDLE_ROUNDS = 3
 PROGRESS = 0.1
 """Share of the moved links that must have left the donors in a round that makes progress. Of two pods behind a load
 balancer that chooses at random, half of the links come back, and the mean of many pods may move as well."""
+IN_VAIN = 20
+"""Links that must have come back before the load balancer is to blame. When three of four pods shed links, one link in
+four leaves them behind a load balancer that chooses at random, and of so many at least one does in 997 of 1,000 cases."""
 PAUSE = 600.0
 """Seconds after a rebalance that changed nothing."""
 AFTER_REMOVAL = 30.0
@@ -230,7 +233,7 @@ def _end(spread: LinkSpread, run: RebalanceRun, history: History, now: float) ->
 
 def _give_up(spread: LinkSpread, run: RebalanceRun, history: History, now: float) -> RebalancePlan:
     before = history.rebalance.ended
-    if run.moved_in_vain:
+    if run.moved_in_vain >= IN_VAIN:
         outcome = RebalanceOutcome.LOAD_BALANCER_PINS
         message = (
             f"{run.moved_in_vain} links were moved in the last {run.idle_rounds * ROUND:g} s and came back to the pods "
