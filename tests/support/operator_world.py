@@ -164,11 +164,11 @@ class OperatorNamespace:
         }  # fmt: skip
         await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 
-    async def until(self, what: str, condition: Callable[[], Any]) -> Any:
+    async def until(self, what: str, condition: Callable[[], Any], seconds: float = 30) -> Any:
         """Waits until `condition` returns something, and returns that."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + seconds
         while not (found := await condition()):
-            assert time.monotonic() < deadline, f"waited 30 s for {what}"
+            assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
             await asyncio.sleep(0.05)
         return found
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.api.gateway_status import DecisionInputs, RuleStatus
-from fairlead_operator.autoscaler.history import STEP_SECONDS, History
+from fairlead_operator.autoscaler.history.fleet_history import STEP_SECONDS, History
 from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.rules import RULES
 from fairlead_operator.autoscaler.scale_down import choose_victim, why_not_down

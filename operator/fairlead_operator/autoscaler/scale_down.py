@@ -42,7 +42,8 @@ def _unsettled(snapshot: Snapshot) -> str:
         return f"{pod_count(inputs.pending)} must become ready first: Kubernetes would remove unready ones"
     if inputs.fresh < inputs.ready or inputs.ready < fleet.replicas:
         return f"only {inputs.fresh} of {fleet.replicas} pods have reported"
-    if (since := snapshot.now - snapshot.history.removed_at) < scaling.step_down_seconds:
+    removed_at = snapshot.history.removed_at
+    if removed_at is not None and (since := snapshot.now - removed_at) < scaling.step_down_seconds:
         return f"the last removal was {since:.0f} s ago (stepDownSeconds is {scaling.step_down_seconds})"
     return ""
 
