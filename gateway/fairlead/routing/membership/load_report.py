@@ -12,6 +12,7 @@ from pathlib import Path
 from fairlead.fleet.moves.move_rate import spare_accept_rate
 from fairlead.hub.hub import Hub
 from fairlead.routing.membership.traffic_counter import TrafficCounter
+from fairlead.settings import Settings
 from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.version import __version__
 
@@ -52,8 +53,8 @@ class LoadReport:
         self._hub = hub
         self._traffic = traffic
         self._loop_lag = loop_lag
-        self._capacity = capacity
-        self._accept_rate = accept_rate
+        self._capacity = settings.capacity
+        self._accept_rate = settings.accept_rate
         self._idle: IdleShare | None = None
         self._accepted = 0
         self._measured_at = 0.0
