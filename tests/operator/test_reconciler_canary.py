@@ -83,9 +83,9 @@ class CanaryWorld:
         names: list[str] = await self.world.until(f"{count} pods of {image}", found)
         return names
 
-    async def serve(self, name: str, links: int = 10, traffic: Traffic | None = None, since: str = "") -> None:
+    async def serve(self, name: str, links: int = 10, traffic: Traffic | None = None) -> None:
         """A pod runs, and its node reports."""
-        await self.world.run(name, **({"since": since} if since else {}))
+        await self.world.run(name)
         self.links[name], self.traffic[name] = links, traffic or served()
 
     async def begin(self, image: str = NEW) -> str:

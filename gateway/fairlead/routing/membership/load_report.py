@@ -48,8 +48,7 @@ def _busy_seconds() -> float:
 
 
 class LoadReport:
-    def __init__(self, hub: Hub, traffic: TrafficCounter, loop_lag: LoopLag, capacity: int, accept_rate: float) -> None:
-        """`capacity`: links that this node accepts. `accept_rate`: new links a second that it accepts at most."""
+    def __init__(self, settings: Settings, hub: Hub, traffic: TrafficCounter, loop_lag: LoopLag) -> None:
         self._hub = hub
         self._traffic = traffic
         self._loop_lag = loop_lag
