@@ -33,7 +33,9 @@ from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen
 from fairlead_operator.metrics import Metrics
 from fairlead_operator.operations.runner import OperationRunner
+from fairlead_operator.resources.children import children
 from fairlead_operator.resources.owner import Owner
+from fairlead_operator.runtime.canary_executor import CanaryExecutor
 from fairlead_operator.runtime.child_applier import ApplyFailure, ChildApplier, check_owned
 from fairlead_operator.runtime.link_director import LinkDirector
 from fairlead_operator.runtime.pass_report import PassReport
@@ -81,6 +83,7 @@ class Reconciler:
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
+        self._canary = CanaryExecutor(cluster, owner, self._redis, self._metrics)
         self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
@@ -159,6 +162,7 @@ class Reconciler:
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
+        fleet = replace(fleet, canary=self._canary.running)
         move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
@@ -169,6 +173,7 @@ class Reconciler:
         plan = plan_rebalance(fleet, self._memory.history, spec, clock)
         self._plan, self._memory.history = plan, plan.history
         await self._rebalance.execute(plan, report)
+        canary = await self._canary.observe(fleet, workload.deployment, workload.pods, spec, report, now)
         await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
@@ -180,6 +185,7 @@ class Reconciler:
             gateway_status(decision, fleet, spec, links, report.timestamp),
             phase=phase(conditions, decision, plan, wanted, fleet),
             rebalance=rebalance_report(plan, report.before.rebalance, report.timestamp),
+            canary=canary,
             selector=self._owner.label_selector,
             move_rate=move_rate,
             last_scale_time=report.timestamp if scaled else report.before.last_scale_time,
@@ -197,8 +203,15 @@ class Reconciler:
         return round(rate, 1)
 
     async def _apply_children(self, spec: LinkGatewaySpec, secrets: Secrets, report: PassReport, now: float) -> None:
-        checksum = self._secrets.checksum(spec, secrets)
-        failures = await self._children.apply(self._owner, spec, now, checksum)
+        checksum = self._secrets.checksum(spec, secrets) or await self._children.applied_checksum(self._owner)
+        wanted, refused = children(self._owner, spec, checksum), []
+        try:
+            wanted = await self._canary.stage(wanted, spec, report)
+        except (NotLeader, ApiServerUnavailable):
+            raise
+        except FairleadError as e:  # no template is applied while the accepted one is not known
+            wanted, refused = [one for one in wanted if one["kind"] != "Deployment"], [ApplyFailure.of(e)]
+        failures = refused + await self._children.apply(self._owner, wanted, now)
         for message in self._children.repaired:
             report.add_event("Repaired", message, warning=True)
         if failures:
