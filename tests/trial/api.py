@@ -11,6 +11,7 @@ import asyncio
 import json
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import aiohttp
@@ -23,7 +24,9 @@ DEADLINE, QUEUE = 80.0, 60.0
 """Seconds that a command of Fairlead has, and that it waits for an agent that is away."""
 SILENCE = 30.0
 """Seconds without a line after which a caller takes its connection for dead: lines come every few seconds."""
-AGAIN = 0.3
+AGAIN, AGAIN_LATER = 0.3, 10.0
+"""Seconds before the first repetition, and at most: they double. Thousands of callers that all came again at once would
+keep a fleet down that was only slow."""
 TIMEOUT = aiohttp.ClientTimeout(total=None, connect=5, sock_read=SILENCE)
 FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -32,6 +35,7 @@ class FairleadApi:
     def __init__(self, url: str, token: str) -> None:
         self._url = f"{url}/v1/commands"
         self._headers = {"authorization": f"Bearer {token}", "accept": "application/x-ndjson"}
+        self.repeated: Counter[str] = Counter()
 
     async def run(self, http: aiohttp.ClientSession, call: Call, pause: float) -> None:
         payload = {"key": call.key, "count": call.count, "pause": pause}
@@ -47,7 +51,7 @@ class FairleadApi:
             "agent": call.agent, "method": method, "payload": payload, "deadline": DEADLINE,
             "on_offline": {"queue": QUEUE},
         }  # fmt: skip
-        id = ""
+        id, tries = "", 0
         while not call.outcome and time.time() < call.posted + PATIENCE:
             try:
                 if id:
@@ -58,14 +62,22 @@ class FairleadApi:
                     request = http.post(self._url, json=body, headers=headers, timeout=TIMEOUT)
                 async with request as answer:
                     async for told in _lines(answer):
+                        tries = 0 if "offset" in told else tries
                         id = str(told.get("id", id)) if "offset" not in told else id
                         _take(call, told)
-            except FAILURES:
-                pass
+                        if isinstance(error := told.get("error"), dict):
+                            self.repeated[str(error["code"])] += not call.outcome
+            except FAILURES as e:
+                self.repeated[type(e).__name__] += 1
             if not call.outcome:
-                await asyncio.sleep(random.uniform(0.5, 1.5) * AGAIN)
+                await _back_off(tries)
+                tries += 1
         if not call.outcome:
             call.outcome = LOST
+
+
+async def _back_off(tries: int) -> None:
+    await asyncio.sleep(random.uniform(0.5, 1.5) * min(AGAIN * 2**tries, AGAIN_LATER))
 
 
 async def _lines(answer: aiohttp.ClientResponse) -> AsyncIterator[dict[str, object]]:
@@ -92,9 +104,11 @@ def _take(call: Call, told: dict[str, object]) -> None:
 class PlainApi:
     def __init__(self, url: str) -> None:
         self._url = url
+        self.repeated: Counter[str] = Counter()
 
     async def run(self, http: aiohttp.ClientSession, call: Call, pause: float) -> None:
         order = {"key": call.key, "count": call.count, "pause": pause}
+        tries = 0
         while not call.outcome:
             try:
                 async with http.post(f"{self._url}/agents/{call.agent}", json=order, timeout=TIMEOUT) as answer:
@@ -108,11 +122,13 @@ class PlainApi:
                         else:
                             call.hear(time.time(), str(told["line"]))
                 break
-            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+            except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as e:
                 # Nothing was sent.
+                self.repeated[type(e).__name__] += 1
                 if time.time() > call.posted + PATIENCE:
                     break
-                await asyncio.sleep(random.uniform(0.5, 1.5) * AGAIN)
+                await _back_off(tries)
+                tries += 1
             except FAILURES:
                 break
         if not call.outcome:

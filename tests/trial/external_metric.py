@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 GROUP = "external.metrics.k8s.io/v1beta1"
+API_SERVICE = "v1beta1.external.metrics.k8s.io"
 SERVICE = "external-metrics"
 PERIOD = 5.0
 """Seconds between two looks at the pods: as often as a gateway reports."""
@@ -102,7 +103,7 @@ class ExternalMetric:
         group, version = GROUP.split("/")
         registration = {
             "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-            "metadata": {"name": f"{version}.{group}"},
+            "metadata": {"name": API_SERVICE},
             "spec": {
                 "group": group, "version": version, "insecureSkipTLSVerify": True, "groupPriorityMinimum": 100,
                 "versionPriority": 100, "service": {"name": SERVICE, "namespace": namespace, "port": 443},

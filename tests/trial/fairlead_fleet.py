@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from e2e.evidence import links, now
 from e2e.release import RELEASE, Release, name
 from support.kube import Kube
 from trial.api import FairleadApi
@@ -90,7 +91,7 @@ class FairleadFleet:
         ]
 
     def _nothing(self) -> str:
-        time.sleep(30)
+        time.sleep(20)
         return ""
 
     def _grow(self) -> str:
@@ -118,21 +119,22 @@ class FairleadFleet:
     def _kill_operator(self) -> str:
         """A LinkOperation drains a pod. While its agents move, all operators are killed; the kubelet restarts them."""
         release = self._release
-        (pod, *_) = self._names()
+        drained = self.pods()[0]
+        pod, address = name(drained), drained["status"]["podIP"]
         operation = {**DRAIN, "spec": {**DRAIN["spec"], "pod": pod}}  # type: ignore[dict-item]
         release.kubectl("apply", "-f", "-", stdin=json.dumps(operation))
 
-        def moving() -> bool:
-            status = release.get("linkoperation", "drain")["status"]
-            return bool(status["linksLeft"] < status["linksAtStart"])
+        def terminating() -> bool:
+            return "deletionTimestamp" in release.get("pod", pod)["metadata"]
 
-        release.until("agents that move", moving, 120)
-        left = release.get("linkoperation", "drain")["status"]["linksLeft"]
+        release.until("a pod that moves its agents", terminating, 120)
         for operator in release.pods("operator"):
             release.signal(operator, signal.SIGKILL)
+        killed = now()
         release.kubectl("wait", "--for=condition=Complete", "linkoperation/drain", "--timeout=300s", timeout=310)
         gone(self._kube, self, [pod])
-        return f"killed when {left} links were left to move; {self._calm(4)}"
+        left = sum(link.backend.startswith(f"{address}:") for link in links(HOST, killed))
+        return f"killed when {left} links of the pod were left to move; {self._calm(4)}"
 
     def _canary(self) -> str:
         """A template with a mistake: new pods refuse agents, because they expect another host name. The operator finds

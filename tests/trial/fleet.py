@@ -23,7 +23,7 @@ PROCESSES = 2
 """That have the agents of a fleet."""
 RATE = 100.0
 """Agents that connect in a second at the beginning."""
-CALM = 12.0
+CALM = 11.0
 """Seconds for which nothing must change: longer than a pass of the operator."""
 LOOK = 1.0
 CALM_TIMEOUT = 300.0

@@ -16,7 +16,7 @@ from fairlead.version import __version__
 from e2e.release import is_ready, name
 from support.kube import Kube, KubeError
 from trial.api import PlainApi
-from trial.external_metric import GROUP, ExternalMetric
+from trial.external_metric import API_SERVICE, GROUP, ExternalMetric
 from trial.fleet import Chapter, calm, evict, gone
 
 HERE = Path(__file__).parent
@@ -70,8 +70,7 @@ class PlainFleet:
         return bool(status.get("updatedReplicas", 0) == status.get("replicas", 0))
 
     def end(self) -> None:
-        version, group = GROUP.split("/")[1], GROUP.split("/")[0]
-        self._kube.kubectl("delete", "apiservice", f"{version}.{group}", "--ignore-not-found")
+        self._kube.kubectl("delete", "apiservice", API_SERVICE, "--ignore-not-found")
         self._metric.stop()
 
     def chapters(self) -> list[Chapter]:
@@ -86,7 +85,7 @@ class PlainFleet:
         ]
 
     def _nothing(self) -> str:
-        time.sleep(30)
+        time.sleep(20)
         return ""
 
     def _roll(self) -> str:

@@ -38,6 +38,8 @@ class Result:
     probes: list[Probe] = field(default_factory=list)
     runs: Mapping[str, int] = field(default_factory=dict)
     links: list[Link] = field(default_factory=list)
+    repeated: Mapping[str, int] = field(default_factory=dict)
+    """Attempts of callers, by what went wrong."""
 
     def rows(self) -> list[list[str]]:
         return [self._row(chapter) for chapter in self.played]
@@ -94,5 +96,6 @@ def tell(result: Result) -> str:
         markdown(HEAD, result.rows()),
         "",
         *(f"- {note}" for note in result.notes()),
+        f"- callers repeated attempts: {', '.join(f'{n} {what}' for what, n in result.repeated.items()) or 'none'}",
     ]
     return "\n".join(said)

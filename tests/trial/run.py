@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import socket
 import sys
 import tempfile
@@ -24,7 +25,7 @@ from pathlib import Path
 from e2e.evidence import ACCESS
 from e2e.release import is_ready
 from support.kube import INGRESS, Kube, KubeError, find
-from trial import fairlead_fleet, plain_fleet
+from trial import external_metric, fairlead_fleet, plain_fleet
 from trial.agents import name
 from trial.fairlead_fleet import FairleadFleet
 from trial.fleet import AgentPrograms, Fleet, calm
@@ -64,6 +65,9 @@ def play(fleet: Fleet, kind: str, agents: int, folder: Path, skip: list[str]) ->
                 note = chapter.play()
             except (AssertionError, KubeError) as e:  # a result as well; what comes after it shows whether it heals
                 note = f"did not end as it should: {str(e)[:300]}"
+            except KeyboardInterrupt:
+                say(f"stopped in: {chapter.name}")
+                break
             ready = [str(pod["status"]["podIP"]) for pod in fleet.pods() if is_ready(pod)]
             result.played.append(Played(chapter.name, since, time.time(), ready, note))
             say(f"{chapter.name}: {note}; {len(traffic.calls)} commands so far")
@@ -74,6 +78,7 @@ def play(fleet: Fleet, kind: str, agents: int, folder: Path, skip: list[str]) ->
         programs.end()
         fleet.end()
     result.calls, result.probes, result.runs = traffic.calls, traffic.probes, programs.runs()
+    result.repeated = fleet.api.repeated
     result.links = logged(fleet.host, began)
     return result
 
@@ -112,12 +117,15 @@ def main() -> int:
         parser.error(kube)
     if not ACCESS.exists():
         parser.error("the trial reads the log of the Ingress of the cluster that `make cluster` starts")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # both end the chapters, and what was played is told
     folder = Path(tempfile.mkdtemp(prefix="trial-"))
     say(f"logs in {folder}")
     fleets: dict[str, tuple[str, Callable[[], Fleet]]] = {
         "fairlead": (fairlead_fleet.NAMESPACE, lambda: FairleadFleet(kube, folder, options.agents)),
         "plain": (plain_fleet.NAMESPACE, lambda: PlainFleet(kube, folder, options.agents, own_address())),
     }
+    # A trial that was killed leaves it behind, and the namespaces that it was for cannot end then.
+    kube.kubectl("delete", "apiservice", external_metric.API_SERVICE, "--ignore-not-found")
     results = []
     for kind, (namespace, make) in fleets.items():
         if options.only in (None, kind):

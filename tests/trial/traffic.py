@@ -11,6 +11,7 @@ import asyncio
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,7 +21,7 @@ import uvloop
 
 from trial.calls import Call, Probe
 
-SAMPLE, PROBES = 10, 5.0
+SAMPLE, PROBES = 5, 5.0
 """Agents that are probed, and probes of each in a second."""
 END = 120.0
 """Seconds for the ends of all commands when the trial stops."""
@@ -39,6 +40,9 @@ class Pace:
 
 class Api(Protocol):
     """A fleet as its callers see it. Nothing is raised but by cancellation."""
+
+    repeated: Counter[str]
+    """Attempts that were repeated, by what went wrong: an error of the connection, or a temporary one of the API."""
 
     async def run(self, http: aiohttp.ClientSession, call: Call, pause: float) -> None:
         """Post the command and see it to its end."""
