@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.fleet.moves import move_bucket
 from fairlead.fleet.moves.move_rate import RECEIVED_SHARE
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
 from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
 from fairlead_operator.simulator.arrays import Counts
-from fairlead_operator.simulator.fleet import moves
+from fairlead_operator.simulator.fleet import directives
 from fairlead_operator.simulator.fleet.deployment import PodStarts
+from fairlead_operator.simulator.fleet.directives import Directives
 from fairlead_operator.simulator.fleet.moves import FleetMoves
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 from fairlead_operator.simulator.policies.fairlead import FairleadPolicy
@@ -33,7 +33,7 @@ MINUTE = 60
 def fleet(*links: int) -> PodTable:
     pods = PodTable(SPEC.accept_rate)
     pods.add(np.zeros(len(links), np.int64), 0)
-    pods.start_ready(0)
+    pods.renew_readiness(0)
     pods.links[:] = links
     pods.report(0)
     return pods
@@ -75,38 +75,34 @@ def test_a_load_balancer_that_pins_agents_is_found_out() -> None:
 def test_donors_move_what_is_above_their_targets_and_nobody_twice_within_the_hour() -> None:
     pods = fleet(900, 100)
     budget = FleetMoves(SPEC, np.random.default_rng(1))
-    budget.renew_rate(pods)
-    assert budget.rate == RECEIVED_SHARE * 2 * SPEC.accept_rate
-    targets = {"pod-00000": 860, "pod-00001": 500}
+    assert budget.rate(pods) == RECEIVED_SHARE * 2 * SPEC.accept_rate
+    directives.read(pods, Directives(targets={"pod-00000": 860, "pod-00001": 500}), 0)
     pods.recent[0, 3] = 870
     moved: Counts = np.zeros(2, np.int64)
     for now in range(10):
-        moving = budget.draw(pods, targets, now)
+        moving = budget.draw(pods, now)
         pods.links -= moving
         moved += moving
     assert moved.tolist() == [30, 0], "870 of 900 have been moved within the hour"
     pods.recent[:] = 0
     for now in range(10, 20):
-        pods.links -= budget.draw(pods, targets, now)
+        pods.links -= budget.draw(pods, now)
     assert pods.links.tolist() == [860, 100]
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 1000), min_size=2, max_size=6), st.integers(1, 5))
 def test_pods_that_leave_share_the_budget_and_are_empty_in_time(links: list[int], leaving: int) -> None:
     pods = fleet(*links)
     budget = FleetMoves(SPEC, np.random.default_rng(1))
-    pods.left_at[: min(leaving, len(links) - 1)] = 0
+    pods.leave(np.arange(min(leaving, len(links) - 1)), 0)
     went = np.flatnonzero(pods.leaving)
     for now in range(SPEC.drain_seconds + 1):
-        budget.renew_rate(pods)
-        moving = budget.draw(pods, {}, now)
+        pods.report(now)
+        moving = budget.draw(pods, now)
         assert not moving[pods.serving].any()
         assert (moving <= pods.links).all()
         if now < SPEC.drain_seconds // 2 - 61:
-            assert moving.sum() <= max(1.0, budget.rate)
+            assert moving.sum() <= max(1.0, budget.rate(pods))
         pods.links -= moving
     assert not pods.links[went].any()
-
-
-def test_a_debt_is_as_long_as_that_of_the_real_budget() -> None:
-    assert moves.DEBT_SECONDS == move_bucket.DEBT_SECONDS
