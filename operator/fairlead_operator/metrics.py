@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from fairlead_operator.api.gateway_status import Condition
 from fairlead_operator.autoscaler.decision import Decision
+from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.rebalance import RebalancePlan
-from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
 
 LABELS = ("namespace", "gateway")
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Rebalance, Redis, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.history import History
+from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
 from fairlead_operator.autoscaler.rebalance import (
     IDLE_ROUNDS,
@@ -24,7 +25,6 @@ from fairlead_operator.autoscaler.rebalance import (
     RebalanceState,
     plan_rebalance,
 )
-from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
 
 from support.moving_fleet import HOUR, PASS, Choice, MovingFleet, at_random, least_connections, pinning
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from fairlead.fleet.moves.move_rate import RECEIVED_SHARE
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
-from fairlead_operator.autoscaler.rebalance_history import RebalanceOutcome
+from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.simulator.arrays import Counts
 from fairlead_operator.simulator.fleet import directives
 from fairlead_operator.simulator.fleet.deployment import PodStarts

@@ -105,10 +105,10 @@ class OperatorNamespace:
         status: Object = found.get("status", {})
         return status
 
-    async def place(self, pod: str) -> None:
+    async def place(self, pod: str, machine: str = "some-node") -> None:
         """Plays the scheduler: from now on a deletion waits for the kubelet."""
         where = path("Pod", self.namespace, pod, "binding")
-        body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "some-node"}}
+        body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": machine}}
         await self.admin._write("POST", where, {**body, "metadata": {"name": pod}}, "application/json", {})
 
     async def end(self, pod: str) -> None:
@@ -164,11 +164,11 @@ class OperatorNamespace:
         }  # fmt: skip
         await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 
-    async def until(self, what: str, condition: Callable[[], Any]) -> Any:
+    async def until(self, what: str, condition: Callable[[], Any], seconds: float = 30) -> Any:
         """Waits until `condition` returns something, and returns that."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + seconds
         while not (found := await condition()):
-            assert time.monotonic() < deadline, f"waited 30 s for {what}"
+            assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"
             await asyncio.sleep(0.05)
         return found
 

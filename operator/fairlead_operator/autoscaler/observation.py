@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from fairlead.fleet.node_table import NodeRow
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
+from fairlead_operator.kube.machine import UNKNOWN, Machine, machine_of
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import (
     FirstSeen,
@@ -65,6 +66,8 @@ class PodObservation:
     """The uid of the Restart, a LinkOperation, that created it."""
     revision: str = ""
     """The revision of the Deployment's template that it was created from."""
+    machine: Machine = UNKNOWN
+    """Where it runs."""
 
     def with_report(self, row: NodeRow, now: int) -> PodObservation:
         """This pod with what its node wrote; `now` is Redis TIME in milliseconds."""
@@ -78,6 +81,11 @@ class PodObservation:
             moved=row.moved,
             spare_accept_rate=row.spare_accept_rate,
         )
+
+    @property
+    def zone(self) -> str:
+        """The zone of its machine, "" when it is not known."""
+        return self.machine.zone
 
     @property
     def fresh(self) -> bool:
@@ -124,9 +132,10 @@ def observe_fleet(
     ready: FirstSeen,
     now: float,
     revision: str = "",
+    machines: dict[str, Machine] | None = None,
 ) -> FleetObservation:
     """`nodes` is None when Redis could not be read. `ready` is kept between calls. `revision`: the one of
-    the Deployment's template."""
+    the Deployment's template. `machines`: those that could be read, by name."""
     existing = [pod for pod in pods if not has_ended(pod)]
     ready_for = ready.seconds([pod["metadata"]["uid"] for pod in existing if is_ready(pod)], now)
     observed = []
@@ -140,6 +149,7 @@ def observe_fleet(
             leaving=is_terminating(pod),
             restarted_by=restart_of(pod),
             revision=revision_of(pod),
+            machine=machine_of(pod, machines or {}),
         )
         row = nodes.rows.get(meta["name"]) if nodes is not None else None
         observed.append(one if row is None or nodes is None else one.with_report(row, nodes.now))

@@ -19,12 +19,13 @@ from fairlead_operator.api.gateway_status import LinkGatewayStatus
 from fairlead_operator.api.policy import Policy, secrets_to_read, violations
 from fairlead_operator.api.validation import read_spec
 from fairlead_operator.autoscaler.decision import Decision, decide
-from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.move_rate import fleet_move_rate
 from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetrics, observe_fleet
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
+from fairlead_operator.inputs.history_store import HistoryStore
 from fairlead_operator.inputs.ingress_class import check_ingress_class
+from fairlead_operator.inputs.machines import MachineReader
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import ApiServerUnavailable, NotLeader
@@ -75,11 +76,12 @@ class Reconciler:
         self._children = ChildApplier(cluster)
         self._secrets = SecretReader(cluster, owner.namespace, owner.uid)
         self._redis = FleetRedis()
+        self._machines = MachineReader(cluster)
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
         self._rebalance = RebalanceExecutor(self._redis, self._metrics)
-        self._history = History()
+        self._memory = HistoryStore(self._redis, owner)
         self._plan: RebalancePlan | None = None
         self._ready = FirstSeen()
         self._starting = FirstSeen()
@@ -152,19 +154,22 @@ class Reconciler:
         await self._apply_children(spec, secrets, report, now)
         await check_ingress_class(self._cluster, spec, conditions)
         nodes = await self._redis.read(spec, secrets, conditions)
+        clock = await self._memory.begin_pass(nodes, now)
         workload = await self._read_workload()
         revision = await self._director.current_revision(workload.deployment, conditions)
-        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision)
+        machines = await self._machines.read(workload.pods, conditions, now)
+        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
         move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
         if running.name:
             fleet = replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
             self._executor.forget_removal()
-        decision, scaled = await self._scale(spec, fleet, workload, report, now)
-        plan = plan_rebalance(fleet, self._history, spec, now)
-        self._plan, self._history = plan, plan.history
+        decision, scaled = await self._scale(spec, fleet, workload, report, now, clock)
+        plan = plan_rebalance(fleet, self._memory.history, spec, clock)
+        self._plan, self._memory.history = plan, plan.history
         await self._rebalance.execute(plan, report)
+        await self._memory.end_pass(nodes, clock)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
         set_fleet_conditions(conditions, decision, fleet, spec, direction)
@@ -209,16 +214,22 @@ class Reconciler:
         return Workload(deployment, await self._cluster.items("Pod", owner.namespace, owner.label_selector))
 
     async def _scale(
-        self, spec: LinkGatewaySpec, fleet: FleetObservation, workload: Workload, report: PassReport, now: float
+        self,
+        spec: LinkGatewaySpec,
+        fleet: FleetObservation,
+        workload: Workload,
+        report: PassReport,
+        now: float,
+        clock: float,
     ) -> tuple[Decision, bool]:
-        """The decision, and whether the scale was written."""
-        decision = decide(fleet, self._history, spec, now)
-        removed_at, self._history = self._history.removed_at, decision.history
+        """The decision, and whether the scale was written. `clock` is `now` by the history's clock."""
+        decision = decide(fleet, self._memory.history, spec, clock)
+        removed_at, self._memory.history = self._memory.history.removed_at, decision.history
         self._metrics.observe(decision, fleet, decision.replicas if writes_scale(spec) else fleet.replicas)
         set_scaling_conditions(report.conditions, decision, spec)
         scaled = await self._executor.execute(decision, fleet, workload.pods, spec, report, now)
         if not scaled:
-            self._history = replace(self._history, removed_at=removed_at)
+            self._memory.history = replace(self._memory.history, removed_at=removed_at)
         return decision, scaled
 
 
