@@ -1,5 +1,5 @@
-"""What the operator is for, on a day's wave that is played in four hours: no hot pod, few moves, all of them at a pace, and
-few more pods than an HPA."""
+"""What the operator is for, on a day's wave that is played in four hours: no hot pod, few moves, all of them at a pace,
+and few more pods than an HPA."""
 
 from __future__ import annotations
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairlead.fleet.moves.move_rate import RECEIVED_SHARE
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Redis, Replicas, Tokens, TokenSecret
+from fairlead_operator.api.pod_spec import RollingUpdate
 from fairlead_operator.autoscaler.history.rebalance_history import RebalanceOutcome
 from fairlead_operator.simulator.arrays import Counts
 from fairlead_operator.simulator.fleet import directives
@@ -106,3 +108,27 @@ def test_pods_that_leave_share_the_budget_and_are_empty_in_time(links: list[int]
             assert moving.sum() <= max(1.0, budget.rate(pods))
         pods.links -= moving
     assert not pods.links[went].any()
+
+
+def test_a_rollout_moves_each_agent_once_because_the_new_pods_take_all_new_links() -> None:
+    scenario = Scenario("rollout", "", np.full(20 * MINUTE + 1, 4000), rollout_at=2 * MINUTE)
+    policy = FairleadPolicy(SPEC)
+    simulation = Simulation(scenario, SPEC, policy, ModelOptions(starts=PodStarts(20, 30), lost_per_day=0))
+    directed = set()
+    for _ in range(20 * MINUTE):
+        simulation.step()
+        directed.add(policy.direction.revision)
+    assert directed == {"", "1"}
+    assert not simulation.deployment.rolling_out
+    assert simulation.pods.revision.tolist() == [1] * len(simulation.pods)
+    assert 4000 <= simulation.measures.closes <= 1.01 * 4000
+    assert simulation.linked == 4000
+
+
+def test_without_the_surge_agents_land_on_old_pods_and_move_again() -> None:
+    """What the directive and the surge are for: the same rollout with the defaults of a Deployment."""
+    spec = msgspec.structs.replace(SPEC, rolling_update=RollingUpdate(max_surge="25%", max_unavailable="25%"))
+    scenario = Scenario("rollout", "", np.full(20 * MINUTE + 1, 4000), rollout_at=2 * MINUTE)
+    options = ModelOptions(starts=PodStarts(20, 30), lost_per_day=0)
+    simulation = Simulation(scenario, spec, FairleadPolicy(spec), options).run()
+    assert simulation.measures.closes > 1.1 * 4000
