@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.fleet.directives.rebalance_targets import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode, Rebalance, Redis, Scaling, Tokens, TokenSecret
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
@@ -65,7 +66,8 @@ def test_full_pods_go_down_to_the_mean_once_the_links_have_been_uneven_for_a_whi
     assert all(not plan.targets for plan in plans[:-1])
     last = plans[-1]
     assert last.started
-    assert last.targets == {"p0": 2500, "p1": 2500, "p2": 2625, "p3": 2625}
+    full, other = RebalanceTarget(keep=2500, enough=2500), RebalanceTarget(keep=2625, enough=2500)
+    assert last.targets == {"p0": full, "p1": full, "p2": replace(other, enough=None), "p3": other}
     assert last.to_move == 5000
     assert last.reason == "5000 links are to be moved: the fullest of 4 pods has 5000 links, and the mean is 2500"
 
@@ -93,7 +95,7 @@ def test_new_pods_are_waited_for_so_that_links_move_once() -> None:
 
 def test_pod_that_joins_while_links_are_moved_lowers_the_targets() -> None:
     plan = plan_rebalance(fleet(4000, 1000, 1000, 0), running(6000, 0, 0), SPEC, 60.0)
-    assert plan.targets["p0"] == 1500
+    assert plan.targets["p0"] == RebalanceTarget(1500, 1500)
     assert plan.run is not None
     assert plan.run.idle_rounds == 0
 
@@ -150,7 +152,7 @@ def test_an_operation_starts_one_whatever_the_thresholds_and_the_pause() -> None
     asked = fleet(108, 92, operation="now", rebalance_operation="uid-1")
     plan = plan_rebalance(asked, History(), msgspec.structs.replace(SPEC, rebalance=Rebalance(enabled=False)), 0.0)
     assert plan.started
-    assert plan.targets == {"p0": 100, "p1": 105}
+    assert plan.targets == {"p0": RebalanceTarget(100, 100), "p1": RebalanceTarget(105)}
     even = plan_rebalance(fleet(101, 99, rebalance_operation="uid-1"), plan.history, SPEC, 10.0)
     assert even.ended is not None
     assert (even.ended.outcome, even.ended.operation) == (RebalanceOutcome.EVEN, "uid-1")
@@ -172,8 +174,9 @@ def test_rebalance_of_an_operation_that_was_cancelled_ends() -> None:
 def test_targets_hold_all_links_and_no_pod_goes_below_the_mean(links: list[int]) -> None:
     targets = seen(fleet(*links))[-1].targets
     if targets:
-        assert sum(targets.values()) >= sum(links)
-        assert min(targets.values()) >= sum(links) / len(links)
+        kept = [target.keep for target in targets.values()]
+        assert sum(kept) >= sum(links)
+        assert min(kept) >= sum(links) / len(links)
         assert targets.keys() == {f"p{i}" for i in range(len(links))}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairlead.fleet import schema
-from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
+from fairlead.fleet.directives.rebalance_targets import RebalanceTarget, RebalanceTargets
 from fairlead.store.reply import integer
 from fairlead_operator.kube.errors import ApiServerRefused
 from fairlead_operator.kube.objects import Object
@@ -47,7 +47,7 @@ async def test_nodes_are_told_what_to_keep_until_the_links_are_even(world: Opera
         "Rebalancing", "Running", 200,
     )  # fmt: skip
     assert condition(status, "Rebalanced")[:2] == ("Unknown", "Rebalancing")
-    assert [await targets.read(pod) for pod in pods] == [200, 210]
+    assert [await targets.read(pod) for pod in pods] == [RebalanceTarget(200, 200), RebalanceTarget(210)]
     assert 0 < integer(await world.store.submit("PTTL", schema.REBALANCE)) <= schema.REBALANCE_MS
     await report(world, pods, 205, 195)
     status = await passes(world, reconciler, 1)

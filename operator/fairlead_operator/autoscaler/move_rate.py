@@ -12,7 +12,7 @@ from fairlead_operator.autoscaler.observation import FleetObservation
 
 
 def fleet_move_rate(fleet: FleetObservation, moves: Moves) -> float:
-    """Moves per second; 0 while no pod receives. A pod receives while it is ready, does not terminate and has reported
-    lately; a node that is full or drains reports that it accepts nothing."""
-    receiving = [pod for pod in fleet.fresh_pods if pod.ready and not pod.leaving]
+    """Moves per second; 0 while no pod receives. A pod receives while it takes new links and has reported lately; a
+    node that is full or drains reports that it accepts nothing."""
+    receiving = [pod for pod in fleet.fresh_pods if pod.takes_links]
     return move_rate([pod.spare_accept_rate for pod in receiving], moves.max_per_second)

@@ -2,7 +2,8 @@
 
 The reconciler calls it in every pass, after the decision, and writes the targets to Redis, where the nodes read them.
 A node with more links than its target tells the idle ones that are the oldest to leave, at the pace of the fleet's
-budget of moves. New pods are filled in this way, because links that are open never move by themselves.
+budget of moves. New pods are filled in this way, because links that are open never move by themselves. Nodes that have
+their share leave their Services meanwhile, so that a link that moves lands on a pod that has few.
 
 A rebalance starts when the fullest pod stays well above the mean, and ends when it is near the mean. It ends as well
 when rounds pass without progress, as they do behind a load balancer that sends each agent to the same pod again.
@@ -15,16 +16,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from fairlead.fleet.directives.rebalance_targets import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.link_spread import LinkSpread, spread_of
 from fairlead_operator.autoscaler.observation import FleetObservation
 from fairlead_operator.autoscaler.rebalance_history import (
     EndedRebalance,
+    PodCounters,
     RebalanceHistory,
     RebalanceOutcome,
     RebalanceRun,
 )
+from fairlead_operator.autoscaler.rollout import REFUSAL_MEMORY
 from fairlead_operator.kube.workload_status import pod_count
 
 STEADY = 30.0
@@ -68,8 +72,8 @@ class RebalancePlan:
     """A sentence: why links move, or why not."""
     history: History
     """With the rebalance's part renewed."""
-    targets: Mapping[str, int] = field(default_factory=dict)
-    """Links that each pod should keep at most. Empty unless a rebalance runs."""
+    targets: Mapping[str, RebalanceTarget] = field(default_factory=dict)
+    """What each pod's node should do. Empty unless a rebalance runs."""
     to_move: int = 0
     """Links above the targets."""
     started: bool = False
@@ -101,7 +105,8 @@ def plan_rebalance(fleet: FleetObservation, history: History, spec: LinkGatewayS
         before,
         pods=pods,
         uneven_since=since if spread.uneven else None,
-        counters=tuple((pod.name, pod.moved) for pod in spread.pods),
+        counters=tuple(PodCounters(pod.name, pod.moved, pod.refused) for pod in spread.pods),
+        refusing_at=now if _refuse(spread, before) else before.refusing_at,
     )
     history = replace(history, rebalance=known)
     if before.run is not None:
@@ -180,9 +185,17 @@ def _new_round(run: RebalanceRun, spread: LinkSpread, now: float) -> RebalanceRu
 
 def _count(run: RebalanceRun, before: RebalanceHistory, spread: LinkSpread) -> RebalanceRun:
     """`run` with the links that nodes have moved since the last pass. A counter begins anew with its process."""
-    then = dict(before.counters)
+    then = {one.pod: one.moved for one in before.counters}
     moved = sum(max(0, pod.moved - then.get(pod.name, pod.moved)) for pod in spread.pods)
     return replace(run, moved=run.moved + moved, moved_in_round=run.moved_in_round + moved)
+
+
+def _refuse(spread: LinkSpread, before: RebalanceHistory) -> bool:
+    """Whether a pod that should take new links has refused one since the last pass. Donors do not count: that they
+    are full is why they are relieved."""
+    then = {one.pod: one.refused for one in before.counters}
+    donors = frozenset() if before.run is None else before.run.donors
+    return any(pod.refused > then.get(pod.name, pod.refused) for pod in spread.pods if pod.name not in donors)
 
 
 def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: float) -> RebalancePlan:
@@ -194,15 +207,13 @@ def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: floa
         run = _judge(run, surplus, now)
         if run.idle_rounds == 0:
             history = replace(history, rebalance=replace(history.rebalance, ended=None))
-        elif not spread.uneven:
-            return _end(spread, run, history, now)
         elif run.idle_rounds >= IDLE_ROUNDS:
-            return _give_up(spread, run, history, now)
+            return (_give_up if spread.uneven else _end)(spread, run, history, now)
     return RebalancePlan(
         RebalanceState.RUNNING,
         f"{surplus} links are to be moved: {spread}",
         replace(history, rebalance=replace(history.rebalance, run=run)),
-        spread.targets(run.donors),
+        spread.targets(run.donors, exclude=now - history.rebalance.refusing_at >= REFUSAL_MEMORY),
         surplus,
     )
 

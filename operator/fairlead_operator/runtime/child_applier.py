@@ -68,13 +68,15 @@ class ChildApplier:
         self.repaired: list[str] = []
         """What the last run restored after others had changed or deleted it, one sentence each."""
 
-    async def apply(self, owner: Owner, spec: LinkGatewaySpec, now: float, checksum: str = "") -> list[ApplyFailure]:
+    async def apply(
+        self, owner: Owner, spec: LinkGatewaySpec, now: float, checksum: str = "", excluded: int = 0
+    ) -> list[ApplyFailure]:
         """Returns what could not be applied, most important first; a failure of one child stops no other.
 
         `checksum` is that of the Secrets. When it is "" because they cannot be read, the pods keep the checksum that
-        they were created with.
+        they were created with. `excluded`: pods that leave new links to others.
         """
-        wanted = children(owner, spec, checksum or await self._applied_checksum(owner))
+        wanted = children(owner, spec, checksum or await self._applied_checksum(owner), excluded)
         as_json = json.dumps(wanted, sort_keys=True)
         unchanged = as_json == self._applied and not self._failures
         recent = unchanged and now - self._applied_at < REAPPLY_AFTER

@@ -84,6 +84,8 @@ class Reconciler:
         self._ready = FirstSeen()
         self._starting = FirstSeen()
         self._links = LinkCount()
+        self._excluded = 0
+        """Pods that left new links to others at the last pass."""
 
     async def aclose(self) -> None:
         await self._redis.aclose()
@@ -162,6 +164,7 @@ class Reconciler:
             fleet = replace(fleet, operation=running.name, rebalance_operation=running.rebalance)
             self._executor.forget_removal()
         decision, scaled = await self._scale(spec, fleet, workload, report, now)
+        self._excluded = decision.inputs.excluded
         plan = plan_rebalance(fleet, self._history, spec, now)
         self._plan, self._history = plan, plan.history
         await self._rebalance.execute(plan, report)
@@ -193,7 +196,7 @@ class Reconciler:
 
     async def _apply_children(self, spec: LinkGatewaySpec, secrets: Secrets, report: PassReport, now: float) -> None:
         checksum = self._secrets.checksum(spec, secrets)
-        failures = await self._children.apply(self._owner, spec, now, checksum)
+        failures = await self._children.apply(self._owner, spec, now, checksum, self._excluded)
         for message in self._children.repaired:
             report.add_event("Repaired", message, warning=True)
         if failures:

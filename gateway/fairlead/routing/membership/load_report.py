@@ -11,6 +11,7 @@ from pathlib import Path
 
 from fairlead.fleet.moves.move_rate import spare_accept_rate
 from fairlead.hub.hub import Hub
+from fairlead.routing.membership.readiness import Readiness
 from fairlead.telemetry.loop_lag import LoopLag
 from fairlead.version import __version__
 
@@ -46,9 +47,10 @@ def _busy_seconds() -> float:
 
 
 class LoadReport:
-    def __init__(self, hub: Hub, loop_lag: LoopLag, capacity: int, accept_rate: float) -> None:
+    def __init__(self, hub: Hub, readiness: Readiness, loop_lag: LoopLag, capacity: int, accept_rate: float) -> None:
         """`capacity`: links that this node accepts. `accept_rate`: new links a second that it accepts at most."""
         self._hub = hub
+        self.readiness = readiness
         self._loop_lag = loop_lag
         self._capacity = capacity
         self._accept_rate = accept_rate
@@ -69,6 +71,7 @@ class LoadReport:
             "in_flight": hub.totals.streams,
             "moved": hub.moved,
             "spare_accept_rate": self._spare(),
+            "excluded_by": self.readiness.reported() or "",
             "version": __version__,
         }
 
@@ -83,6 +86,6 @@ class LoadReport:
             idle = round(self._idle.measure(), 1)
             accepting = (accepted - self._accepted) / max(now - self._measured_at, 0.001)
         self._accepted, self._measured_at = accepted, now
-        if self._hub.draining:
+        if self._hub.draining or self.readiness.exclusion() is not None:
             return 0.0
         return round(spare_accept_rate(self._accept_rate, idle, accepting, self._hub.links, self._capacity), 3)

@@ -8,8 +8,6 @@ of its drain a pod moves what is left evenly over the time that is left, on over
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from fairlead.fleet.moves.move_rate import FINAL_SECONDS, move_rate, spare_accept_rate
@@ -38,17 +36,16 @@ class FleetMoves:
         accepting = pods.accepted.tolist()
         spare = [
             spare_accept_rate(self._accept_rate, 1 - one / self._accept_rate, one, links, self._capacity)
-            for one, links, serving in zip(accepting, pods.links.tolist(), pods.serving.tolist(), strict=True)
-            if serving
+            for one, links, taking in zip(accepting, pods.links.tolist(), pods.taking.tolist(), strict=True)
+            if taking
         ]
         self.rate = move_rate(spare, self._most)
 
-    def draw(self, pods: PodTable, targets: Mapping[str, int], now: int) -> Counts:
-        """Agents of each pod that move now. `targets`: links that pods keep while a rebalance runs."""
+    def draw(self, pods: PodTable, kept: Counts | None, now: int) -> Counts:
+        """Agents of each pod that move now. `kept`: links that pods keep while a rebalance runs."""
         self._tokens = min(max(1.0, self.rate), self._tokens + self.rate)
         wanted = np.where(pods.leaving, pods.links, 0)
-        if targets:
-            kept = np.array([targets.get(name, self._capacity) for name in pods.names], np.int64)
+        if kept is not None:
             movable = np.minimum(pods.links - kept, pods.links - pods.recent.sum(axis=1))
             wanted += np.where(pods.serving, np.maximum(movable, 0), 0)
         if not wanted.any():

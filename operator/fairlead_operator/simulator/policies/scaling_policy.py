@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fairlead.fleet.directives.rebalance_targets import RebalanceTarget
 from fairlead_operator.simulator.fleet.pod_table import NEVER, PodTable
 
 
@@ -39,8 +40,8 @@ class ScaleOrder:
     replicas: int
     victim: str = ""
     """The pod that goes first, "" for any."""
-    targets: Mapping[str, int] = field(default_factory=dict)
-    """Links that each pod keeps at most; empty while no rebalance runs."""
+    targets: Mapping[str, RebalanceTarget] = field(default_factory=dict)
+    """What a rebalance asks of each pod's node; empty while none runs."""
 
 
 class ScalingPolicy(ABC):
