@@ -5,7 +5,7 @@ each importing only from those below it:
 
 - `runtime`: the operator at work: leader election, informer, controller, reconciler, health
 - `operations`: LinkOperations, one step at a time
-- `inputs`: what a reconciliation reads from Secrets, the IngressClass and Redis
+- `inputs`: what a reconciliation reads from Secrets, the IngressClass, machines and Redis
 - `autoscaler`: how many pods there should be, and why
 - `resources`: the manifests of the child objects
 - `api`: the custom resources, their validation, and what their authors may ask for

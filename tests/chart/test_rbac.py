@@ -63,11 +63,11 @@ def test_a_namespace_gets_a_role_with_exactly_the_rights_in_use(render: Render) 
     assert names(made["fleet", "fairlead-operator-lease"], "leases") == [None, ["fairlead-operator"]]
 
 
-def test_a_default_release_has_cluster_rights_only_during_an_upgrade(render: Render) -> None:
+def test_a_default_release_may_only_read_nodes_in_the_cluster_except_during_an_upgrade(render: Render) -> None:
     made = roles(render(), "ClusterRole")
-    ((_, name),) = made
-    (role,) = made.values()
-    assert name == "fleet-fairlead-crds"
+    assert set(made) == {("", "fleet-fairlead-operator"), ("", "fleet-fairlead-crds")}
+    assert granted(made["", "fleet-fairlead-operator"]) == asked(rbac.NODES)
+    role = made["", "fleet-fairlead-crds"]
     assert role["metadata"]["annotations"]["helm.sh/hook"] == "pre-upgrade"
     assert granted(role) == asked(rbac.UPGRADE)
     ours = ["linkgateways.fairlead.dev", "linkoperations.fairlead.dev"]
@@ -98,9 +98,20 @@ def test_all_namespaces_get_one_cluster_role(render: Render) -> None:
     assert granted(role) == asked(rbac.NAMESPACED, rbac.CLUSTER)
 
 
-def test_reading_ingress_classes_is_a_separate_right(render: Render) -> None:
-    objects = render({"operator": {"rbac": {"ingressClasses": True}}})
-    assert granted(roles(objects, "ClusterRole")["", "fleet-fairlead-operator"]) == asked(rbac.CLUSTER)
+@pytest.mark.parametrize(
+    ("values", "rights"),
+    [
+        ({"nodes": False}, ()),
+        ({"nodes": False, "ingressClasses": True}, rbac.INGRESS_CLASSES),
+        ({"ingressClasses": True}, rbac.CLUSTER),
+    ],
+)
+def test_reading_nodes_and_ingress_classes_are_separate_rights(
+    render: Render, values: dict[str, bool], rights: tuple[rbac.PolicyRule, ...]
+) -> None:
+    objects = render({"operator": {"rbac": values}})
+    made = roles(objects, "ClusterRole").get(("", "fleet-fairlead-operator"), {"rules": [], "metadata": {"name": ""}})
+    assert granted(made) == asked(rights)
     assert granted(roles(objects)["fleet", "fairlead-operator"]) == asked(rbac.NAMESPACED)
 
 

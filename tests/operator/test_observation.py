@@ -11,6 +11,7 @@ import pytest
 from fairlead.fleet.node_table import NodeRow
 from fairlead_operator.api.gateway_status import DecisionReport, LinkGatewayStatus
 from fairlead_operator.autoscaler.observation import NodeMetrics, observe_fleet
+from fairlead_operator.kube.machine import Machine, missing_machine, read_machine
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import FirstSeen, is_rolling_out
 from fairlead_operator.runtime.pass_report import says_more
@@ -61,6 +62,45 @@ def test_ready_time_counts_from_the_first_observation_and_again_after_a_failure(
     assert [ready_for(150), ready_for(155)] == [0, 5]
     observe_fleet(deployment(), [], nodes, ready_pods, 160.0)
     assert ready_for(170) == 0  # a pod that is gone is forgotten
+
+
+def node(name: str, zone: str, *, ready: str = "True", **spec: object) -> Object:
+    conditions = [{"type": "Ready", "status": ready}]
+    labels = {"topology.kubernetes.io/zone": zone}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {"conditions": conditions}}
+
+
+def test_a_pod_is_observed_on_its_machine_with_its_zone() -> None:
+    machines = {"m1": read_machine(node("m1", "a")), "m2": missing_machine("m2")}
+    pods = [
+        pod("scheduled") | {"spec": {"nodeName": "m1"}},
+        pod("elsewhere") | {"spec": {"nodeName": "m3"}},
+        pod("labelled", labels={"topology.kubernetes.io/zone": "b"}) | {"spec": {"nodeName": "m3"}},
+        pod("orphan") | {"spec": {"nodeName": "m2"}},
+        pod("waiting"),
+    ]
+    observed = observe_fleet(deployment(), pods, None, FirstSeen(), 0.0, machines=machines)
+    assert {one.name: one.machine for one in observed.pods} == {
+        "scheduled": Machine("m1", "a"),
+        "elsewhere": Machine("m3"),
+        "labelled": Machine("m3", "b"),
+        "orphan": Machine("m2", closed="gone"),
+        "waiting": Machine(),
+    }
+
+
+@pytest.mark.parametrize(
+    ("spec", "ready", "closed"),
+    [
+        ({}, "True", ""),
+        ({"unschedulable": True}, "True", "cordoned"),
+        ({}, "Unknown", "not ready"),
+        ({"taints": [{"key": "dedicated", "effect": "NoSchedule"}]}, "True", ""),
+        ({"taints": [{"key": "karpenter.sh/disrupted"}], "unschedulable": True}, "True", "about to be removed"),
+    ],
+)
+def test_a_machine_is_closed_by_what_kubernetes_says_of_it(spec: dict[str, Any], ready: str, closed: str) -> None:
+    assert read_machine(node("m", "a", ready=ready, **spec)).closed == closed
 
 
 @pytest.mark.parametrize(

@@ -105,10 +105,10 @@ class OperatorNamespace:
         status: Object = found.get("status", {})
         return status
 
-    async def place(self, pod: str) -> None:
+    async def place(self, pod: str, machine: str = "some-node") -> None:
         """Plays the scheduler: from now on a deletion waits for the kubelet."""
         where = path("Pod", self.namespace, pod, "binding")
-        body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": "some-node"}}
+        body = {"apiVersion": "v1", "kind": "Binding", "target": {"kind": "Node", "name": machine}}
         await self.admin._write("POST", where, {**body, "metadata": {"name": pod}}, "application/json", {})
 
     async def end(self, pod: str) -> None:

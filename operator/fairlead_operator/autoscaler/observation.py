@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from fairlead.fleet.node_table import NodeRow
 from fairlead_operator.api.link_operation import RESTART_ANNOTATION
+from fairlead_operator.kube.machine import UNKNOWN, Machine, machine_of
 from fairlead_operator.kube.objects import Object
 from fairlead_operator.kube.workload_status import (
     FirstSeen,
@@ -70,6 +71,8 @@ class PodObservation:
     """The uid of the Restart, a LinkOperation, that created it."""
     revision: str = ""
     """The revision of the Deployment's template that it was created from."""
+    machine: Machine = UNKNOWN
+    """Where it runs."""
 
     def with_report(self, row: NodeRow, now: int) -> PodObservation:
         """This pod with what its node wrote; `now` is Redis TIME in milliseconds."""
@@ -84,6 +87,11 @@ class PodObservation:
             spare_accept_rate=row.spare_accept_rate,
             excluded_by=row.excluded_by,
         )
+
+    @property
+    def zone(self) -> str:
+        """The zone of its machine, "" when it is not known."""
+        return self.machine.zone
 
     @property
     def fresh(self) -> bool:
@@ -135,10 +143,11 @@ def observe_fleet(
     ready: FirstSeen,
     now: float,
     revision: str = "",
+    machines: dict[str, Machine] | None = None,
 ) -> FleetObservation:
     """`nodes` is None when Redis could not be read. `ready` is kept between calls. `revision`: the one of
-    the Deployment's template."""
-    observed = [_observe_pod(pod, nodes) for pod in pods if not has_ended(pod)]
+    the Deployment's template. `machines`: those that could be read, by name."""
+    observed = [_observe_pod(pod, nodes, machines or {}) for pod in pods if not has_ended(pod)]
     ready_for = ready.seconds([pod.uid for pod in observed if pod.ready], now)
     return FleetObservation(
         replicas=replicas(deployment),
@@ -151,7 +160,7 @@ def observe_fleet(
     )
 
 
-def _observe_pod(pod: Object, nodes: NodeMetrics | None) -> PodObservation:
+def _observe_pod(pod: Object, nodes: NodeMetrics | None, machines: Mapping[str, Machine]) -> PodObservation:
     meta = pod["metadata"]
     one = PodObservation(
         name=meta["name"],
@@ -160,6 +169,7 @@ def _observe_pod(pod: Object, nodes: NodeMetrics | None) -> PodObservation:
         leaving=is_terminating(pod),
         restarted_by=restart_of(pod),
         revision=revision_of(pod),
+        machine=machine_of(pod, machines),
     )
     row = nodes.rows.get(meta["name"]) if nodes is not None else None
     if row is None or nodes is None:

@@ -35,6 +35,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "LinkGateway": ("fairlead.dev/v1alpha1", "linkgateways"),
     "LinkOperation": ("fairlead.dev/v1alpha1", "linkoperations"),
     "NetworkPolicy": ("networking.k8s.io/v1", "networkpolicies"),
+    "Node": ("v1", "nodes"),
     "Pod": ("v1", "pods"),
     "PodDisruptionBudget": ("policy/v1", "poddisruptionbudgets"),
     "ReplicaSet": ("apps/v1", "replicasets"),

@@ -1,7 +1,8 @@
 """What the operator may do in the cluster, and nothing more: a test compares the chart's Roles with these tables.
 
 Each entry has an API group, resources and verbs. NAMESPACED is needed in each namespace with LinkGateways, LEASE in the
-operator's own. CLUSTER cannot be granted in a namespace; without it the condition IngressClassFound is Unknown.
+operator's own. NODES and INGRESS_CLASSES cannot be granted in a namespace, and the operator works without them: the
+conditions NodesReadable and IngressClassFound then say what it cannot tell.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ NAMESPACED: tuple[PolicyRule, ...] = (
     ("gateway.networking.k8s.io", ("httproutes",), _REMOVABLE),
 )
 LEASE: tuple[PolicyRule, ...] = (("coordination.k8s.io", ("leases",), ("get", "create", "patch")),)
-CLUSTER: tuple[PolicyRule, ...] = (("networking.k8s.io", ("ingressclasses",), ("get",)),)
+NODES: tuple[PolicyRule, ...] = (("", ("nodes",), ("get",)),)
+INGRESS_CLASSES: tuple[PolicyRule, ...] = (("networking.k8s.io", ("ingressclasses",), ("get",)),)
+CLUSTER = (*NODES, *INGRESS_CLASSES)
 UPGRADE: tuple[PolicyRule, ...] = (
     ("apiextensions.k8s.io", ("customresourcedefinitions",), ("get", "create", "patch")),
 )

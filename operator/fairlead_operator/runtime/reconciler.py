@@ -25,6 +25,7 @@ from fairlead_operator.autoscaler.observation import FleetObservation, NodeMetri
 from fairlead_operator.autoscaler.rebalance import RebalancePlan, plan_rebalance
 from fairlead_operator.inputs.fleet_redis import FleetRedis
 from fairlead_operator.inputs.ingress_class import check_ingress_class
+from fairlead_operator.inputs.machines import MachineReader
 from fairlead_operator.inputs.secrets import SecretReader, Secrets
 from fairlead_operator.kube.cluster import Cluster
 from fairlead_operator.kube.errors import ApiServerUnavailable, NotLeader
@@ -75,6 +76,7 @@ class Reconciler:
         self._children = ChildApplier(cluster)
         self._secrets = SecretReader(cluster, owner.namespace, owner.uid)
         self._redis = FleetRedis()
+        self._machines = MachineReader(cluster)
         self._operations = OperationRunner(cluster, metrics)
         self._executor = ScaleExecutor(cluster, owner, self._metrics)
         self._director = LinkDirector(cluster, owner, self._redis, self._metrics)
@@ -156,7 +158,8 @@ class Reconciler:
         nodes = await self._redis.read(spec, secrets, conditions)
         workload = await self._read_workload()
         revision = await self._director.current_revision(workload.deployment, conditions)
-        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision)
+        machines = await self._machines.read(workload.pods, conditions, now)
+        fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
         move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
