@@ -8,12 +8,12 @@ The operator's own code decides every ten seconds on what the nodes report.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 
-from fairlead.fleet.directives.exclusion import SETTLE, EnoughLinks
-from fairlead.fleet.directives.rebalance_targets import RebalanceTarget
+from fairlead.fleet.directives.exclusion import SETTLE
+from fairlead.fleet.directives.rebalance_target import EnoughLinks
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.observation import FleetObservation, PodObservation
@@ -75,6 +75,7 @@ class MovingFleet:
         self.moved = dict.fromkeys(self.pods, 0)
         self.taking = list(self.pods)
         self.told_at: float | None = None
+        self._tokens = 0.0
         self._enough = {pod: EnoughLinks() for pod in self.pods}
         self.plans: list[RebalancePlan] = []
 
@@ -95,10 +96,11 @@ class MovingFleet:
             self.plans.append(plan)
             self.history = plan.history
             for _ in range(PASS):
-                self._second(plan.targets)
+                self._second(plan)
                 self.now += 1
 
-    def _second(self, targets: Mapping[str, RebalanceTarget]) -> None:
+    def _second(self, plan: RebalancePlan) -> None:
+        targets = plan.targets
         asked = {pod: targets[pod].enough if targets else None for pod in self.pods}
         self.taking = [pod for pod in self.pods if not self._enough[pod].reached(len(self.pods[pod]), asked[pod])]
         assert self.taking, "a pod takes new links at every moment"
@@ -108,7 +110,8 @@ class MovingFleet:
         self.told_at = self.now if self.told_at is None else self.told_at
         if self.now - self.told_at < SETTLE:
             return
-        tokens = self.rate
+        self._tokens = min(self._tokens, 1.0) + min(float(self.rate), plan.move_limit)
+        tokens = int(self._tokens)
         for pod, target in targets.items():
             surplus = min(tokens, len(self.pods[pod]) - target.keep)
             if surplus <= 0:
@@ -116,6 +119,7 @@ class MovingFleet:
             # The order of a pod's agents is that of their links: one that comes is the last.
             leaving = list(islice((agent for agent in self.pods[pod] if self._may_move(agent)), surplus))
             tokens -= len(leaving)
+            self._tokens -= len(leaving)
             self.moved[pod] += len(leaving)
             gone = {agent.name for agent in leaving}
             self.pods[pod] = [agent for agent in self.pods[pod] if agent.name not in gone]

@@ -155,12 +155,13 @@ class OperatorNamespace:
         refused: int = 0,
         moved: int = 0,
         spare_accept_rate: float = 200.0,
+        excluded_by: str = "",
     ) -> None:
         """Writes the row of the pod's node."""
         counts: dict[str, str | int | float] = {
             "state": "serving", "links": connections, "capacity": capacity, "accepted": 0, "refused": refused,
             "lag_ms": 0, "in_flight": in_flight, "version": "test", "moved": moved,
-            "spare_accept_rate": spare_accept_rate,
+            "spare_accept_rate": spare_accept_rate, "excluded_by": excluded_by,
         }  # fmt: skip
         await NodeRows(self.store).renew(node, f"epoch-of-{node}", counts, begin=True)
 

@@ -160,7 +160,7 @@ def observe_fleet(
     )
 
 
-def _observe_pod(pod: Object, nodes: NodeMetrics | None, machines: Mapping[str, Machine]) -> PodObservation:
+def _observe_pod(pod: Object, nodes: NodeMetrics | None, machines: dict[str, Machine]) -> PodObservation:
     meta = pod["metadata"]
     one = PodObservation(
         name=meta["name"],

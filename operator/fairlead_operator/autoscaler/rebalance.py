@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from fairlead.fleet.directives.rebalance_targets import RebalanceTarget
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.api.gateway_spec import LinkGatewaySpec, Mode
 from fairlead_operator.autoscaler.history import History
 from fairlead_operator.autoscaler.link_spread import LinkSpread, spread_of
@@ -28,7 +28,6 @@ from fairlead_operator.autoscaler.rebalance_history import (
     RebalanceOutcome,
     RebalanceRun,
 )
-from fairlead_operator.autoscaler.rollout import REFUSAL_MEMORY
 from fairlead_operator.kube.workload_status import pod_count
 
 STEADY = 30.0
@@ -44,6 +43,8 @@ PROGRESS = 0.1
 balancer that chooses at random, half of the links come back, and the mean of many pods may move as well."""
 PAUSE = 600.0
 """Seconds after a rebalance that changed nothing."""
+REFUSAL_MEMORY = 30.0
+"""Seconds without a refused link after which pods leave new links to others again."""
 AFTER_REMOVAL = 30.0
 """Seconds after a decision to remove a pod, until that pod is seen to terminate."""
 
@@ -76,11 +77,12 @@ class RebalancePlan:
     """What each pod's node should do. Empty unless a rebalance runs."""
     to_move: int = 0
     """Links above the targets."""
+    move_limit: float = math.inf
+    """Moves per second that the receiving pods can take without getting more than their share."""
     started: bool = False
     ended: EndedRebalance | None = None
     """Set in the pass in which a rebalance ends."""
 
-    @property
     def run(self) -> RebalanceRun | None:
         return self.history.rebalance.run
 
@@ -209,12 +211,15 @@ def _continue(spread: LinkSpread, run: RebalanceRun, history: History, now: floa
             history = replace(history, rebalance=replace(history.rebalance, ended=None))
         elif run.idle_rounds >= IDLE_ROUNDS:
             return (_give_up if spread.uneven else _end)(spread, run, history, now)
+    refusing = now - history.rebalance.refusing_at < REFUSAL_MEMORY
+    takers = frozenset(pod.name for pod in spread.pods) if refusing else spread.takers
     return RebalancePlan(
         RebalanceState.RUNNING,
         f"{surplus} links are to be moved: {spread}",
         replace(history, rebalance=replace(history.rebalance, run=run)),
-        spread.targets(run.donors, exclude=now - history.rebalance.refusing_at >= REFUSAL_MEMORY),
+        spread.targets(run.donors, takers),
         surplus,
+        spread.move_limit(takers),
     )
 
 

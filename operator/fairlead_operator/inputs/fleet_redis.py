@@ -13,7 +13,8 @@ from urllib.parse import quote, urlsplit
 
 from fairlead.errors import BusUnavailable, ConfigError, FairleadError
 from fairlead.fleet.directives.preferred_revision import PreferredRevision, PreferredRevisions
-from fairlead.fleet.directives.rebalance_targets import RebalanceTarget, RebalanceTargets
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
+from fairlead.fleet.directives.rebalance_targets import RebalanceTargets
 from fairlead.fleet.moves.move_bucket import MoveBucket
 from fairlead.store.pipeliner import Pipeliner
 from fairlead_operator.api.conditions import Conditions

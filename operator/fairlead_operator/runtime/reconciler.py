@@ -160,7 +160,6 @@ class Reconciler:
         revision = await self._director.current_revision(workload.deployment, conditions)
         machines = await self._machines.read(workload.pods, conditions, now)
         fleet = observe_fleet(workload.deployment, workload.pods, nodes, self._ready, now, revision, machines)
-        move_rate = await self._set_move_rate(spec, fleet, nodes)
         self._executor.check_removal(fleet, report, now)
         running = await self._operations.run(self._owner, spec, operations, workload.deployment, fleet, self._plan)
         if running.name:
@@ -171,6 +170,7 @@ class Reconciler:
         plan = plan_rebalance(fleet, self._history, spec, now)
         self._plan, self._history = plan, plan.history
         await self._rebalance.execute(plan, report)
+        move_rate = await self._set_move_rate(spec, fleet, plan, nodes)
         wanted = decision.replicas if writes_scale(spec) else fleet.replicas
         direction = await self._director.direct(fleet, decision.inputs, nodes, spec, report, now)
         set_fleet_conditions(conditions, decision, fleet, spec, direction)
@@ -187,12 +187,12 @@ class Reconciler:
         )
 
     async def _set_move_rate(
-        self, spec: LinkGatewaySpec, fleet: FleetObservation, nodes: NodeMetrics | None
+        self, spec: LinkGatewaySpec, fleet: FleetObservation, plan: RebalancePlan, nodes: NodeMetrics | None
     ) -> float | None:
         """Write the rate of the budget of moves, in every mode: pods stop whoever scales them. None without Redis."""
         if nodes is None:
             return None
-        rate = fleet_move_rate(fleet, spec.moves)
+        rate = fleet_move_rate(fleet, spec.moves, plan.targets, plan.move_limit)
         await self._redis.set_move_rate(rate, spec.moves.max_per_second, nodes.now)
         self._metrics.set_move_rate(rate)
         return round(rate, 1)

@@ -182,7 +182,7 @@ class Simulation:
         pods.report(now)
         self._directives.hear(self._order.targets, now)
         if self._policy.drains:
-            self._moves.renew_rate(pods)
+            self._moves.renew_rate(pods, self._directives.receiving(pods), self._order.move_limit)
         pods.accepted[:] = 0.0
         if now % RECENT_SECONDS == 0:
             pods.recent[:, now // RECENT_SECONDS % RECENT_MOVES] = 0

@@ -7,23 +7,13 @@ that a rebalance stops when the operator does. Raises BusUnavailable if Redis do
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from fairlead.fleet import lua, schema
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.store.answer import Answer
 from fairlead.store.backlog import Priority
 from fairlead.store.pipeliner import Pipeliner
 from fairlead.store.reply import Reply, integer, items
-
-
-@dataclass(frozen=True, slots=True)
-class RebalanceTarget:
-    """What a rebalance asks of one node."""
-
-    keep: int
-    """Links that it should keep at most: it moves those above."""
-    enough: int | None = None
-    """Links from which on it leaves new ones to other nodes; None if it takes them however many it has."""
 
 
 class RebalanceTargets:

@@ -12,7 +12,7 @@ import time
 from fairlead.errors import CommandUnknown
 from fairlead.fleet.data_epoch import DataEpoch
 from fairlead.fleet.directives.preferred_revision import PreferredRevision
-from fairlead.fleet.directives.rebalance_targets import RebalanceTarget
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead.fleet.node_table import ALIVE_MS, AWAY_MS, NodeTable
 from fairlead.routing.timeouts import VALID_MS
 

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable
 
 from fairlead.bus.inbox import Inbox
-from fairlead.fleet.directives.exclusion import SETTLE, EnoughLinks, Exclusion
+from fairlead.fleet.directives.exclusion import SETTLE, Exclusion
+from fairlead.fleet.directives.rebalance_target import EnoughLinks
 from fairlead.hub.hub import Hub
 from fairlead.routing.membership.membership import Membership
 

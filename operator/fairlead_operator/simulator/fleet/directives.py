@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fairlead.fleet.directives.exclusion import SETTLE, EnoughLinks
-from fairlead.fleet.directives.rebalance_targets import RebalanceTarget
-from fairlead_operator.simulator.arrays import Counts
+from fairlead.fleet.directives.exclusion import SETTLE
+from fairlead.fleet.directives.rebalance_target import EnoughLinks, RebalanceTarget
+from fairlead_operator.simulator.arrays import Counts, Flags
 from fairlead_operator.simulator.fleet.pod_table import PodTable
 
 PROBE_SECONDS = 4
@@ -46,6 +46,12 @@ class NodeDirectives:
             self._enough[name] = one = known.get(name) or EnoughLinks()
             target = self._targets.get(name)
             pods.unready[i] = one.reached(links, None if target is None else target.enough)
+
+    def receiving(self, pods: PodTable) -> Flags:
+        """Pods that take new links and will do so until the next pass."""
+        targets = (self._targets.get(name) for name in pods.names)
+        may = np.fromiter((one is None or one.enough is None for one in targets), np.bool_, len(pods))
+        return pods.taking & may
 
     def kept(self, pods: PodTable, capacity: int, now: int) -> Counts | None:
         """Links that each pod keeps at most; None while no links are moved."""

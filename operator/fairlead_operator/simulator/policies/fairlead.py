@@ -35,7 +35,7 @@ class FairleadPolicy(ScalingPolicy):
         self.decision = decision = decide(fleet, self._history, self._spec, now)
         plan = plan_rebalance(fleet, decision.history, self._spec, now)
         self.rebalance, self._history = plan, plan.history
-        return ScaleOrder(decision.replicas, decision.victim, plan.targets)
+        return ScaleOrder(decision.replicas, decision.victim, plan.targets, plan.move_limit)
 
     def _observe(self, view: FleetView) -> FleetObservation:
         pods, now, capacity = view.pods, view.now, self._spec.capacity

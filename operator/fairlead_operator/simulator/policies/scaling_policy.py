@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fairlead.fleet.directives.rebalance_targets import RebalanceTarget
+from fairlead.fleet.directives.rebalance_target import RebalanceTarget
 from fairlead_operator.simulator.fleet.pod_table import NEVER, PodTable
 
 
@@ -42,6 +43,8 @@ class ScaleOrder:
     """The pod that goes first, "" for any."""
     targets: Mapping[str, RebalanceTarget] = field(default_factory=dict)
     """What a rebalance asks of each pod's node; empty while none runs."""
+    move_limit: float = math.inf
+    """Moves per second that the rebalance allows."""
 
 
 class ScalingPolicy(ABC):
